@@ -1,0 +1,64 @@
+"""Regenerates ``modelyard/wire/_generated`` from ``modelyard/wire/protos``.
+
+Run it with the development tools installed: ``python clients/generate_wire.py``.
+A test calls :func:`generate` and compares its result with what is checked in.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+ROOM = Path(__file__).resolve().parent
+PROTOS = ROOM / "modelyard" / "wire" / "protos"
+GENERATED = ROOM / "modelyard" / "wire" / "_generated"
+
+
+def generate() -> dict[str, str]:
+    """Compiles every proto file.
+
+    Returns:
+        The text of each generated file by its name in ``_generated``.
+
+    Raises:
+        RuntimeError: protoc refused a file.
+    """
+    import grpc_tools
+    from grpc_tools import protoc
+
+    include = Path(grpc_tools.__file__).parent / "_proto"
+    sources = sorted(str(path) for path in PROTOS.glob("*.proto"))
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["protoc", f"-I{ROOM}", f"-I{include}", f"--python_out={folder}", f"--pyi_out={folder}", *sources]
+        if protoc.main(arguments) != 0:
+            raise RuntimeError(f"protoc failed on {', '.join(sources)}; its message is above.")
+        written = Path(folder, "modelyard", "wire", "protos")
+        return {path.name: _adapt(path.read_text()) for path in sorted(written.iterdir())}
+
+
+def _adapt(text: str) -> str:
+    """Moves a generated module to our package and to our descriptor pool."""
+    text = text.replace("modelyard.wire.protos", "modelyard.wire._generated")
+    text = text.replace("_descriptor_pool.Default()", "_POOL")
+    text = text.replace(
+        "from google.protobuf import descriptor_pool as _descriptor_pool\n",
+        "from modelyard.wire._generated._pool import POOL as _POOL\n",
+    )
+    # The version of protoc is not part of the interface; the runtime check would tie users to ours.
+    text = re.sub(r"# Protobuf Python Version.*\n", "", text)
+    text = re.sub(r"from google.protobuf import runtime_version as _runtime_version\n", "", text)
+    return re.sub(r"_runtime_version\.ValidateProtobufRuntimeVersion\((?:.|\n)*?\n\)\n", "", text)
+
+
+def main() -> int:
+    """Writes the generated files."""
+    for name, text in generate().items():
+        (GENERATED / name).write_text(text)
+        sys.stdout.write(f"wrote {GENERATED / name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,45 @@
+"""The wire: TensorFlow Serving's messages, codecs between numpy and them, and status tables.
+
+Nothing here imports TensorFlow, and nothing here clashes with a TensorFlow that
+the same process imports before or after.
+"""
+
+from modelyard.wire._dtypes import DType, dtype_by_enum, dtype_by_name, dtype_by_numpy, dtype_names
+from modelyard.wire._generated import error_pb2, serving_pb2, tensorflow_pb2
+from modelyard.wire._services import MODEL_SERVICE, PREDICTION_SERVICE, Method
+from modelyard.wire._status import (
+    GRPC_STATUS,
+    HTTP_STATUS,
+    error_code_of,
+    error_from_grpc,
+    error_from_http,
+    grpc_status_of,
+    http_status_of,
+)
+from modelyard.wire._tensors import array_to_tensor, as_wire_array, shape_from_proto, shape_to_proto, tensor_to_array
+
+__all__ = [
+    "DType",
+    "GRPC_STATUS",
+    "HTTP_STATUS",
+    "MODEL_SERVICE",
+    "Method",
+    "PREDICTION_SERVICE",
+    "array_to_tensor",
+    "as_wire_array",
+    "dtype_by_enum",
+    "dtype_by_name",
+    "dtype_by_numpy",
+    "dtype_names",
+    "error_code_of",
+    "error_from_grpc",
+    "error_from_http",
+    "error_pb2",
+    "grpc_status_of",
+    "http_status_of",
+    "serving_pb2",
+    "shape_from_proto",
+    "shape_to_proto",
+    "tensor_to_array",
+    "tensorflow_pb2",
+]

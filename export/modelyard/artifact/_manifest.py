@@ -1,0 +1,380 @@
+"""``manifest.json``: what a version holds, where it came from, and what was checked.
+
+The schema of version 1 is ``manifest.schema.json`` beside this file. Reading is
+strict: a field that is missing or has the wrong type is an error that names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from modelyard.artifact._signature import ImageDecode, Signature, TensorSpec
+from modelyard.errors import IntegrityError, ManifestError
+
+MANIFEST_NAME = "manifest.json"
+SCHEMA_VERSION = 1
+_CHUNK = 1 << 20
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """One file of a version.
+
+    Attributes:
+        path: Relative to the version directory, with ``/``.
+        bytes: Its size.
+        sha256: Hexadecimal digest of its bytes.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a version came from.
+
+    Attributes:
+        task: Name of the training task; empty for a foreign model.
+        git_commit: Commit of the training code; empty where unknown.
+        data: What it was trained on.
+        config: Options of the run.
+        metrics: Final metrics of the run.
+    """
+
+    task: str = ""
+    git_commit: str = ""
+    data: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """How one format compared with the source function.
+
+    Attributes:
+        examples: Number of real examples compared, over all signatures.
+        batch_sizes: Batch sizes at which every example was run.
+        max_abs_error: Largest absolute difference of any float output.
+        max_rel_error: Largest relative difference of any float output.
+        top1_agreement: Share of examples, 0 to 1, with the same class; None
+            where there are no classes.
+        metric_before: The task's metric of the source on the examples.
+        metric_after: The same of the exported format.
+        by_signature: Maximum absolute error for each signature.
+    """
+
+    examples: int
+    batch_sizes: tuple[int, ...]
+    max_abs_error: float
+    max_rel_error: float
+    top1_agreement: float | None = None
+    metric_before: float | None = None
+    metric_after: float | None = None
+    by_signature: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatEntry:
+    """One format of the model inside a version.
+
+    Attributes:
+        path: The file or folder that holds it, ``.`` for the version directory.
+        precision: Such as ``float32``.
+        converter: Versions of the packages that made it.
+        runtime: Name and version of what it was verified with.
+        verify: The comparison with the source.
+    """
+
+    path: str
+    precision: str
+    converter: Mapping[str, str]
+    runtime: Mapping[str, str]
+    verify: VerifyReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """One latency measurement on the exporting machine.
+
+    Attributes:
+        format: Such as ``onnx``.
+        runtime: Such as ``onnxruntime``.
+        signature: The signature that was called.
+        batch_size: Rows per call.
+        threads: Intra-op threads.
+        p50_us: Median time of a call, in microseconds.
+    """
+
+    format: str
+    runtime: str
+    signature: str
+    batch_size: int
+    threads: int
+    p50_us: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The whole manifest of one version.
+
+    Attributes:
+        model: Name of the model.
+        version: Positive integer.
+        created: UTC time, ISO 8601.
+        source: Where it came from.
+        signatures: By name.
+        files: Every file but the manifest itself.
+        formats: By format name: ``saved_model``, ``onnx``, ``tflite``.
+        latency: Measurements on the exporting machine.
+        runtime: The runtime that was chosen from them.
+    """
+
+    model: str
+    version: int
+    created: str
+    source: Source
+    signatures: Mapping[str, Signature]
+    files: tuple[FileEntry, ...]
+    formats: Mapping[str, FormatEntry]
+    latency: tuple[Latency, ...] = ()
+    runtime: str = "onnxruntime"
+
+    def to_json(self) -> str:
+        """The text of ``manifest.json``."""
+        return json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self)}, indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Parses ``manifest.json``.
+
+        Args:
+            text: The file's text.
+
+        Raises:
+            ManifestError: Not JSON, another schema version, or a field is
+                missing or has the wrong type.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError as exc:
+            raise ManifestError(f"{MANIFEST_NAME} is not JSON: {exc}") from exc
+        reader = _Reader(document, MANIFEST_NAME)
+        version = reader.get("schema_version", int)
+        if version != SCHEMA_VERSION:
+            raise ManifestError(
+                f"{MANIFEST_NAME} has schema_version {version}; this modelyard reads {SCHEMA_VERSION}. "
+                "Upgrade modelyard, or export the model again."
+            )
+        return cls(
+            model=reader.get("model", str),
+            version=reader.get("version", int),
+            created=reader.get("created", str),
+            source=_source(reader.child("source")),
+            signatures=reader.mapping("signatures", _signature),
+            files=reader.sequence("files", _file),
+            formats=reader.mapping("formats", _format),
+            latency=reader.sequence("latency", _latency),
+            runtime=reader.get("runtime", str),
+        )
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of ``manifest.json``."""
+    text = resources.files("modelyard.artifact").joinpath("manifest.schema.json").read_text("utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def read_manifest(version_dir: Path) -> Manifest:
+    """Reads the manifest of a version directory.
+
+    Args:
+        version_dir: The directory ``<repository>/<model>/<version>``.
+
+    Raises:
+        ManifestError: There is none, or it is not valid.
+    """
+    path = version_dir / MANIFEST_NAME
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as exc:
+        raise ManifestError(f"{version_dir} has no {MANIFEST_NAME}: it was not published by modelyard.") from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ManifestError(f"{path} cannot be read: {exc}") from exc
+    try:
+        return Manifest.from_json(text)
+    except ManifestError as exc:
+        raise ManifestError(f"{path}: {exc.message}") from exc
+
+
+def hash_files(version_dir: Path) -> tuple[FileEntry, ...]:
+    """Lists every file below a version directory but its manifest, sorted by path.
+
+    Args:
+        version_dir: The directory.
+    """
+    paths = sorted(path for path in version_dir.rglob("*") if path.is_file())
+    return tuple(
+        FileEntry(path=relative, bytes=path.stat().st_size, sha256=_sha256(path))
+        for path in paths
+        if (relative := path.relative_to(version_dir).as_posix()) != MANIFEST_NAME
+    )
+
+
+def verify_files(version_dir: Path, manifest: Manifest) -> None:
+    """Recomputes size and checksum of every file that a manifest lists.
+
+    Args:
+        version_dir: The directory ``<repository>/<model>/<version>``.
+        manifest: Its manifest.
+
+    Raises:
+        IntegrityError: A file is missing or its bytes differ.
+        ManifestError: A path leaves the version directory.
+    """
+    root = version_dir.resolve()
+    for entry in manifest.files:
+        pure = PurePosixPath(entry.path)
+        path = version_dir / pure
+        if pure.is_absolute() or ".." in pure.parts or not path.resolve().is_relative_to(root):
+            raise ManifestError(f"{MANIFEST_NAME} lists {entry.path!r}, which leaves the version directory.")
+        if not path.is_file():
+            raise IntegrityError(f"{version_dir} lacks {entry.path}, which its manifest lists. Publish it again.")
+        size = path.stat().st_size
+        if size != entry.bytes:
+            raise IntegrityError(
+                f"{path} has {size} bytes; its manifest says {entry.bytes}. It was damaged: publish it again."
+            )
+        digest = _sha256(path)
+        if digest != entry.sha256:
+            raise IntegrityError(
+                f"{path} has sha256 {digest}; its manifest says {entry.sha256}. It was damaged: publish it again."
+            )
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+class _Reader:
+    """Reads one JSON object; every error names the place in the document."""
+
+    def __init__(self, document: Any, place: str) -> None:
+        if not isinstance(document, dict):
+            raise ManifestError(f"{place}: expected an object; received {type(document).__name__}.")
+        self.document = document
+        self.place = place
+
+    def get(self, key: str, kind: type[Any] | tuple[type[Any], ...], *, optional: bool = False) -> Any:
+        if key not in self.document:
+            if optional:
+                return None
+            raise ManifestError(f"{self.place}: missing {key!r}.")
+        value = self.document[key]
+        if optional and value is None:
+            return None
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            names = [item.__name__ for item in (kind if isinstance(kind, tuple) else (kind,))]
+            raise ManifestError(f"{self.place}.{key}: expected {' or '.join(names)}; received {type(value).__name__}.")
+        return value
+
+    def child(self, key: str) -> _Reader:
+        return _Reader(self.get(key, dict), f"{self.place}.{key}")
+
+    def mapping(self, key: str, parse: Callable[[_Reader], _T]) -> dict[str, _T]:
+        child = self.child(key)
+        return {name: parse(child.child(name)) for name in child.document}
+
+    def sequence(self, key: str, parse: Callable[[_Reader], _T]) -> tuple[_T, ...]:
+        items = self.get(key, list)
+        return tuple(parse(_Reader(item, f"{self.place}.{key}[{index}]")) for index, item in enumerate(items))
+
+
+def _source(reader: _Reader) -> Source:
+    return Source(
+        task=reader.get("task", str),
+        git_commit=reader.get("git_commit", str),
+        data=reader.get("data", str),
+        config=reader.get("config", dict),
+        metrics=reader.get("metrics", dict),
+    )
+
+
+def _spec(reader: _Reader) -> TensorSpec:
+    shape = reader.get("shape", list, optional=True)
+    if shape is not None and not all(isinstance(size, int) for size in shape):
+        raise ManifestError(f"{reader.place}.shape: expected integers; received {shape}.")
+    return TensorSpec(
+        name=reader.get("name", str),
+        dtype=reader.get("dtype", str),
+        shape=None if shape is None else tuple(shape),
+    )
+
+
+def _signature(reader: _Reader) -> Signature:
+    decode = None
+    if reader.get("decode", dict, optional=True) is not None:
+        child = reader.child("decode")
+        kind, channels = child.get("kind", str), child.get("channels", int)
+        if kind != "image" or channels not in (1, 3):
+            raise ManifestError(
+                f"{child.place}: decode kind {kind!r} with {channels} channels is unknown; expected 'image' with 1 or 3."
+            )
+        decode = ImageDecode(input=child.get("input", str), channels=channels)
+    return Signature(
+        inputs=reader.sequence("inputs", _spec),
+        outputs=reader.sequence("outputs", _spec),
+        compute=reader.get("compute", str),
+        method=reader.get("method", str),
+        decode=decode,
+        preprocess=reader.get("preprocess", str, optional=True),
+    )
+
+
+def _file(reader: _Reader) -> FileEntry:
+    return FileEntry(path=reader.get("path", str), bytes=reader.get("bytes", int), sha256=reader.get("sha256", str))
+
+
+def _format(reader: _Reader) -> FormatEntry:
+    verify = reader.child("verify")
+    return FormatEntry(
+        path=reader.get("path", str),
+        precision=reader.get("precision", str),
+        converter=reader.get("converter", dict),
+        runtime=reader.get("runtime", dict),
+        verify=VerifyReport(
+            examples=verify.get("examples", int),
+            batch_sizes=tuple(verify.get("batch_sizes", list)),
+            max_abs_error=verify.get("max_abs_error", (float, int)),
+            max_rel_error=verify.get("max_rel_error", (float, int)),
+            top1_agreement=verify.get("top1_agreement", (float, int), optional=True),
+            metric_before=verify.get("metric_before", (float, int), optional=True),
+            metric_after=verify.get("metric_after", (float, int), optional=True),
+            by_signature=verify.get("by_signature", dict),
+        ),
+    )
+
+
+def _latency(reader: _Reader) -> Latency:
+    return Latency(
+        format=reader.get("format", str),
+        runtime=reader.get("runtime", str),
+        signature=reader.get("signature", str),
+        batch_size=reader.get("batch_size", int),
+        threads=reader.get("threads", int),
+        p50_us=reader.get("p50_us", (float, int)),
+    )

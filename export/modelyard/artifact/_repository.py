@@ -1,0 +1,135 @@
+"""The model repository: TensorFlow Serving's own layout, with atomic publishing.
+
+::
+
+    <repository>/<model>/<version>/     version is a positive integer
+    <repository>/<model>/.staging-*/    work in progress, invisible to every server
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelyard.artifact._manifest import MANIFEST_NAME, Manifest
+from modelyard.errors import PublishError
+
+STAGING_PREFIX = ".staging-"
+_MAX_VERSION = (1 << 63) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelVersion:
+    """One version directory.
+
+    Attributes:
+        number: The version.
+        path: Its directory, whatever the number of leading zeros in its name.
+    """
+
+    number: int
+    path: Path
+
+
+def list_versions(model_dir: Path) -> tuple[ModelVersion, ...]:
+    """Lists the versions of a model, oldest first.
+
+    A version is a directory whose name is a non-negative integer that fits 64
+    bits; leading zeros are accepted as TensorFlow Serving does. Where two names
+    mean the same number, the first in sort order counts.
+
+    Args:
+        model_dir: The directory ``<repository>/<model>``.
+
+    Raises:
+        FileNotFoundError: The directory does not exist.
+    """
+    found: dict[int, Path] = {}
+    for path in sorted(model_dir.iterdir()):
+        if path.name.isascii() and path.name.isdecimal() and int(path.name) <= _MAX_VERSION and path.is_dir():
+            found.setdefault(int(path.name), path)
+    return tuple(ModelVersion(number=number, path=found[number]) for number in sorted(found))
+
+
+@contextmanager
+def staging(model_dir: Path) -> Iterator[Path]:
+    """A fresh staging directory, removed again unless it was published.
+
+    Args:
+        model_dir: The directory ``<repository>/<model>``; made when absent.
+
+    Yields:
+        The directory to fill before :func:`publish`.
+
+    Raises:
+        PublishError: The directory cannot be made.
+    """
+    try:
+        model_dir.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=model_dir))
+    except OSError as exc:
+        raise PublishError(f"Cannot write below {model_dir}: {exc}") from exc
+    # mkdtemp makes it private; servers often run as another user.
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        if path.exists():
+            shutil.rmtree(path)
+
+
+def publish(staged: Path, model_dir: Path, make_manifest: Callable[[int], Manifest]) -> ModelVersion:
+    """Puts a staged directory in place as the next free version.
+
+    The manifest is written last, everything is flushed to disk, and the rename
+    is the only step that a reader can see: a crash leaves no half version. Of
+    two processes that publish at once each gets a number of its own.
+
+    Args:
+        staged: A directory from :func:`staging`, complete but for its manifest.
+        model_dir: The directory ``<repository>/<model>``.
+        make_manifest: Called with the version that the directory will get.
+
+    Returns:
+        The version as published.
+
+    Raises:
+        PublishError: Writing or renaming failed.
+    """
+    try:
+        while True:
+            versions = list_versions(model_dir)
+            number = versions[-1].number + 1 if versions else 1
+            (staged / MANIFEST_NAME).write_text(make_manifest(number).to_json(), "utf-8")
+            _flush_tree(staged)
+            target = model_dir / str(number)
+            try:
+                # On POSIX this fails where the target is a directory that is not empty: nobody is overwritten.
+                os.rename(staged, target)
+            except OSError as exc:
+                if exc.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    continue
+                raise
+            _flush(model_dir)
+            return ModelVersion(number=number, path=target)
+    except OSError as exc:
+        raise PublishError(f"Cannot publish {staged} below {model_dir}: {exc}") from exc
+
+
+def _flush_tree(root: Path) -> None:
+    for path in [*root.rglob("*"), root]:
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
