@@ -1,5 +1,6 @@
 """The artifact that travels between rooms: signatures, manifest, repository layout, atomic publishing."""
 
+from modelyard.artifact._decode import MAX_IMAGE_PIXELS, decode_image
 from modelyard.artifact._manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
@@ -38,6 +39,7 @@ __all__ = [
     "ImageDecode",
     "Latency",
     "MANIFEST_NAME",
+    "MAX_IMAGE_PIXELS",
     "Manifest",
     "ModelVersion",
     "PREDICT_METHOD",
@@ -51,6 +53,7 @@ __all__ = [
     "TensorSpec",
     "VerificationData",
     "VerifyReport",
+    "decode_image",
     "hash_files",
     "json_schema",
     "list_versions",

@@ -332,7 +332,7 @@ def _signature(reader: _Reader) -> Signature:
         kind, channels = child.get("kind", str), child.get("channels", int)
         if kind != "image" or channels not in (1, 3):
             raise ManifestError(
-                f"{child.place}: decode kind {kind!r} with {channels} channels is unknown; expected 'image' with 1 or 3."
+                f"{child.place}: decode kind {kind!r} with {channels} channels is unknown; expected 'image', 1 or 3."
             )
         decode = ImageDecode(input=child.get("input", str), channels=channels)
     return Signature(
