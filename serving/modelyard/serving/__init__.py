@@ -1,0 +1,29 @@
+"""The serving room: a drop-in for TensorFlow Serving that needs no TensorFlow."""
+
+from modelyard.serving._flags import ServerOptions, parse_flags
+from modelyard.serving._loader import LoadOptions, load_servable
+from modelyard.serving._manager import ModelConfig, ModelManager
+from modelyard.serving._predictor import ModelMetadata, Predictor
+from modelyard.serving._requests import ModelSpec, Prediction, PredictRequest
+from modelyard.serving._servable import Servable
+from modelyard.serving._server import Server, run
+from modelyard.serving._states import VersionState, VersionStatus
+
+__all__ = [
+    "LoadOptions",
+    "ModelConfig",
+    "ModelManager",
+    "ModelMetadata",
+    "ModelSpec",
+    "PredictRequest",
+    "Prediction",
+    "Predictor",
+    "Servable",
+    "Server",
+    "ServerOptions",
+    "VersionState",
+    "VersionStatus",
+    "load_servable",
+    "parse_flags",
+    "run",
+]

@@ -1,0 +1,39 @@
+"""``modelyard serve`` and ``python -m modelyard.serving``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.serving._flags import parse_flags
+from modelyard.serving._server import run
+
+
+def main(argv: list[str]) -> int:
+    """Runs a server.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        The process's exit code: 0 after a clean stop, 1 on an error, 2 on
+        flags that make no sense.
+    """
+    # Only a process of ours sets these, never an import.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
+    )
+    try:
+        options = parse_flags(argv)
+    except ConfigurationError as exc:
+        sys.stderr.write(f"modelyard serve: {exc.message}\n")
+        return 2
+    try:
+        run(options)
+    except ModelyardError as exc:
+        sys.stderr.write(f"modelyard serve: {exc.message}\n")
+        return 1
+    return 0

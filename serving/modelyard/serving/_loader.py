@@ -1,0 +1,196 @@
+"""From a version directory to a servable: which backend, which signatures."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from modelyard.artifact import (
+    MANIFEST_NAME,
+    PREPROCESS_SUFFIX,
+    Manifest,
+    Signature,
+    read_manifest,
+    verify_files,
+)
+from modelyard.errors import LoadError, MissingDependencyError
+from modelyard.serving._servable import Servable
+from modelyard.serving.backends import (
+    SAVED_MODEL_NAME,
+    Backend,
+    LitertBackend,
+    OnnxRuntimeBackend,
+    TensorFlowBackend,
+    read_signature_defs,
+)
+from modelyard.wire import dtype_by_name, shape_to_proto, tensorflow_pb2
+
+Runtime = Literal["onnxruntime", "litert", "tensorflow"]
+RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "litert", "tensorflow")
+
+TFLITE_NAME = "model.tflite"
+ONNX_FOLDER = "onnx"
+#: The package that each runtime needs.
+_PACKAGES: Mapping[Runtime, str] = {
+    "onnxruntime": "onnxruntime",
+    "litert": "ai_edge_litert",
+    "tensorflow": "tensorflow",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How versions are loaded.
+
+    Attributes:
+        runtime: Use this runtime and no other; None for the manifest's choice,
+            or else the first that is installed and has a file to run.
+        threads: Intra-op threads of a runtime.
+        interpreters: LiteRT interpreters per version.
+        prefer_tflite: ``model.tflite`` wins over every other file.
+    """
+
+    runtime: Runtime | None = None
+    threads: int = 1
+    interpreters: int = 1
+    prefer_tflite: bool = False
+
+
+def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> Servable:
+    """Loads one version.
+
+    Where the directory has a manifest, every file is checked against it first.
+
+    Args:
+        name: Name of the model.
+        version: Its version.
+        path: The version directory.
+        options: How to load.
+
+    Raises:
+        IntegrityError: A file is missing or damaged.
+        LoadError: Nothing here can be loaded.
+        ManifestError: The manifest is not valid.
+        MissingDependencyError: The runtime that was asked for, or the only one
+            that could run this version, is not installed.
+    """
+    manifest = read_manifest(path) if (path / MANIFEST_NAME).is_file() else None
+    if manifest is not None:
+        verify_files(path, manifest)
+    runtime = _choose(path, manifest, options)
+    backend = _BACKENDS[runtime](path, options)
+    try:
+        signatures = _signatures(backend, manifest)
+        definitions = _definitions(path, signatures)
+    except BaseException:
+        backend.close()
+        raise
+    return Servable(
+        name=name, version=version, path=path, backend=backend, signatures=signatures, definitions=definitions
+    )
+
+
+def available_runtimes(path: Path) -> tuple[Runtime, ...]:
+    """The runtimes for which a version directory holds a file, best first.
+
+    Args:
+        path: The version directory.
+    """
+    found: list[Runtime] = []
+    if any((path / ONNX_FOLDER).glob("*.onnx")):
+        found.append("onnxruntime")
+    if (path / TFLITE_NAME).is_file():
+        found.append("litert")
+    if (path / SAVED_MODEL_NAME).is_file():
+        found.append("tensorflow")
+    return tuple(found)
+
+
+def _choose(path: Path, manifest: Manifest | None, options: LoadOptions) -> Runtime:
+    available = available_runtimes(path)
+    if not available:
+        raise LoadError(
+            f"{path} holds no model: expected {ONNX_FOLDER}/*.onnx, {TFLITE_NAME} or {SAVED_MODEL_NAME}. "
+            "Export one with: modelyard export"
+        )
+    if options.runtime is not None:
+        if options.runtime not in available:
+            raise LoadError(
+                f"{path} has no file for the runtime {options.runtime!r} that was asked for; "
+                f"it can be served by {' or '.join(available)}."
+            )
+        return options.runtime
+    preferred = list(available)
+    if options.prefer_tflite and "litert" in preferred:
+        preferred = ["litert"]
+    elif manifest is not None:
+        # RUNTIMES keeps the type; a manifest may name one that this directory has no file for.
+        preferred.sort(key=lambda runtime: runtime != manifest.runtime)
+    installed = [runtime for runtime in preferred if importlib.util.find_spec(_PACKAGES[runtime]) is not None]
+    if not installed:
+        runtime = preferred[0]
+        extra = "tensorflow" if runtime == "tensorflow" else "serving"
+        raise MissingDependencyError(
+            package=_PACKAGES[runtime],
+            extra=extra,
+            purpose=f"Serving {path}, which holds {' and '.join(preferred)} files,",
+        )
+    return installed[0]
+
+
+def _onnxruntime(path: Path, options: LoadOptions) -> Backend:
+    graphs = {file.name.removesuffix(".onnx"): file for file in sorted((path / ONNX_FOLDER).glob("*.onnx"))}
+    return OnnxRuntimeBackend(graphs, threads=options.threads)
+
+
+def _litert(path: Path, options: LoadOptions) -> Backend:
+    return LitertBackend(path / TFLITE_NAME, threads=options.threads, interpreters=options.interpreters)
+
+
+def _tensorflow(path: Path, options: LoadOptions) -> Backend:
+    return TensorFlowBackend(path, threads=options.threads)
+
+
+_BACKENDS: Mapping[Runtime, Callable[[Path, LoadOptions], Backend]] = {
+    "onnxruntime": _onnxruntime,
+    "litert": _litert,
+    "tensorflow": _tensorflow,
+}
+
+
+def _signatures(backend: Backend, manifest: Manifest | None) -> dict[str, Signature]:
+    """The signatures to offer: the manifest's where there is one, else what the backend sees."""
+    graphs = backend.signatures
+    if manifest is None:
+        return {name: graph for name, graph in graphs.items() if not name.endswith(PREPROCESS_SUFFIX)}
+    if backend.name == "tensorflow":
+        # A SavedModel decodes encoded inputs in its own graph.
+        return {name: graphs[name] for name in manifest.signatures if name in graphs}
+    for name, signature in manifest.signatures.items():
+        for graph in (signature.compute, signature.preprocess):
+            if graph is not None and graph not in graphs:
+                raise LoadError(
+                    f"Signature {name!r} needs the graph {graph!r}, which the {backend.name} files lack; "
+                    f"they have {', '.join(sorted(graphs))}. Export the model again."
+                )
+    return dict(manifest.signatures)
+
+
+def _definitions(path: Path, signatures: Mapping[str, Signature]) -> dict[str, tensorflow_pb2.SignatureDef]:
+    """SignatureDefs for the metadata: the SavedModel's own where there is one, as upstream answers."""
+    if (path / SAVED_MODEL_NAME).is_file():
+        return dict(read_signature_defs(path))
+    definitions = {}
+    for name, signature in signatures.items():
+        definition = tensorflow_pb2.SignatureDef(method_name=signature.method)
+        for specs, infos in ((signature.inputs, definition.inputs), (signature.outputs, definition.outputs)):
+            for spec in specs:
+                info = infos[spec.name]
+                info.name = f"{name}_{spec.name}:0"
+                info.dtype = dtype_by_name(spec.dtype).enum  # type: ignore[assignment]
+                info.tensor_shape.CopyFrom(shape_to_proto(spec.shape))
+        definitions[name] = definition
+    return definitions

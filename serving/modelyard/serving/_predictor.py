@@ -1,0 +1,116 @@
+"""The data plane: what a request means, with no transport in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from modelyard.serving._manager import ModelManager
+from modelyard.serving._requests import ModelSpec, Prediction, PredictRequest
+from modelyard.serving._states import VersionStatus
+from modelyard.serving._validation import check_output_filter
+from modelyard.wire import tensorflow_pb2
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelMetadata:
+    """What a metadata request is answered with.
+
+    Attributes:
+        spec: The request's spec with the version filled in.
+        definitions: SignatureDefs by signature name.
+    """
+
+    spec: ModelSpec
+    definitions: Mapping[str, tensorflow_pb2.SignatureDef]
+
+
+class Predictor:
+    """Answers requests; every transport is an adapter on it.
+
+    Args:
+        manager: Where the servables are.
+        workers: Threads that compute.
+    """
+
+    def __init__(self, manager: ModelManager, *, workers: int) -> None:
+        self._manager = manager
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="modelyard-predict")
+
+    async def submit(self, request: PredictRequest, encode: Callable[[Prediction], _T]) -> _T:
+        """Computes one prediction, off the event loop.
+
+        Args:
+            request: The request.
+            encode: Turns the prediction into what the transport sends; it is
+                called on the worker thread too.
+
+        Raises:
+            InvalidModelSpecError: No model name, or an unknown label.
+            InvalidRequestError: The inputs are malformed or do not fit.
+            ModelNotFoundError: Unknown model or version.
+            PredictionError: The model failed.
+            SignatureNotFoundError: Unknown signature.
+            UnavailableError: The model was not loaded yet.
+        """
+        return await self.offload(lambda: encode(self.predict(request)))
+
+    async def offload(self, work: Callable[[], _T]) -> _T:
+        """Runs work that would block the event loop on a worker thread.
+
+        Args:
+            work: Called without arguments.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def predict(self, request: PredictRequest) -> Prediction:
+        """Computes one prediction on the calling thread; raises as :meth:`submit` does.
+
+        Args:
+            request: The request.
+        """
+        name = request.spec.signature_name
+        with self._manager.acquire(request.spec) as servable:
+            signature = servable.signature(name)
+            inputs = request.inputs(signature)
+            outputs = check_output_filter(signature, request.output_filter)
+            values = servable.run(signature, inputs, outputs)
+            spec = replace(request.spec, version=servable.version, label=None, signature=name)
+        return Prediction(spec=spec, outputs=values)
+
+    def metadata(self, spec: ModelSpec) -> ModelMetadata:
+        """Describes a servable's signatures.
+
+        Args:
+            spec: Which servable; its signature is ignored.
+
+        Raises:
+            InvalidModelSpecError: No model name, or an unknown label.
+            ModelNotFoundError: Unknown model or version.
+            UnavailableError: The model was not loaded yet.
+        """
+        with self._manager.acquire(spec) as servable:
+            return ModelMetadata(
+                spec=ModelSpec(name=spec.name, version=servable.version), definitions=servable.definitions
+            )
+
+    def status(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:
+        """States of a model's versions, newest first.
+
+        Args:
+            name: The model.
+            version: One version; None for all.
+
+        Raises:
+            ModelNotFoundError: Unknown model or version.
+        """
+        return self._manager.status(name, version)
+
+    def close(self) -> None:
+        """Waits for work in progress and ends the worker threads."""
+        self._pool.shutdown(wait=True)

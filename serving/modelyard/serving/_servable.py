@@ -1,0 +1,97 @@
+"""A servable: one loaded version of one model, ready to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import ImageDecode, Signature, decode_image
+from modelyard.errors import ImageDecodeError, InternalError, InvalidInputError, SignatureNotFoundError
+from modelyard.serving._requests import Arrays
+from modelyard.serving._validation import check_inputs
+from modelyard.serving.backends import Backend
+from modelyard.wire import tensorflow_pb2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servable:
+    """One loaded version.
+
+    Attributes:
+        name: The model.
+        version: Its version.
+        path: The version directory.
+        backend: The runtime that holds the graphs.
+        signatures: What requests may call.
+        definitions: The SignatureDefs that metadata requests are answered with.
+    """
+
+    name: str
+    version: int
+    path: Path
+    backend: Backend
+    signatures: Mapping[str, Signature]
+    definitions: Mapping[str, tensorflow_pb2.SignatureDef]
+
+    def signature(self, name: str) -> Signature:
+        """Looks a signature up.
+
+        Args:
+            name: Its resolved name.
+
+        Raises:
+            SignatureNotFoundError: There is none of that name.
+        """
+        try:
+            return self.signatures[name]
+        except KeyError:
+            raise SignatureNotFoundError(
+                f'Serving signature key "{name}" not found. Model {self.name!r} version {self.version} has: '
+                f"{', '.join(sorted(self.signatures))}."
+            ) from None
+
+    def run(self, signature: Signature, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Checks a batch, decodes it where the signature says so, and computes it.
+
+        Args:
+            signature: One of :attr:`signatures`.
+            inputs: Arrays by input name.
+            outputs: The outputs to compute.
+
+        Raises:
+            ImageDecodeError: An encoded image is not one.
+            InvalidInputError: Names, dtypes or shapes do not fit.
+            PredictionError: The runtime failed.
+        """
+        check_inputs(signature, inputs, check_shapes=self.backend.checks_shapes)
+        if signature.decode is not None:
+            inputs = self._decode(signature, signature.decode, inputs)
+        return self.backend.run(signature.compute, inputs, outputs)
+
+    def close(self) -> None:
+        """Frees the model. No request may hold the servable any more."""
+        self.backend.close()
+
+    def _decode(self, signature: Signature, decode: ImageDecode, inputs: Arrays) -> Arrays:
+        if signature.preprocess is None:
+            raise InternalError(f"Signature of {self.name!r} decodes but has no preprocess graph. This is a bug.")
+        graph = self.backend.signatures[signature.preprocess]
+        (pixels,), (output,) = graph.inputs, graph.outputs
+        rows = []
+        for index, data in enumerate(inputs[decode.input].tolist()):
+            try:
+                image = decode_image(data, decode.channels)
+            except ImageDecodeError as exc:
+                raise ImageDecodeError(f"Input {decode.input!r}, element {index}: {exc.message}") from exc
+            rows.append(self.backend.run(signature.preprocess, {pixels.name: image}, [output.name])[output.name])
+        if not rows:
+            size = output.shape
+            if size is None or any(dim < 0 for dim in size):
+                raise InvalidInputError(f"Input {decode.input!r} is empty; expected at least one encoded image.")
+            return {output.name: np.zeros((0, *size), dtype=np.float32)}
+        return {output.name: np.stack(rows)}

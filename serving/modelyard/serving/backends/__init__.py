@@ -1,0 +1,17 @@
+"""Backends: one loaded model version in one runtime."""
+
+from modelyard.serving.backends._base import Arrays, Backend
+from modelyard.serving.backends._litert import LitertBackend
+from modelyard.serving.backends._onnxruntime import OnnxRuntimeBackend
+from modelyard.serving.backends._saved_model import SAVED_MODEL_NAME, read_signature_defs
+from modelyard.serving.backends._tensorflow import TensorFlowBackend
+
+__all__ = [
+    "Arrays",
+    "Backend",
+    "LitertBackend",
+    "OnnxRuntimeBackend",
+    "SAVED_MODEL_NAME",
+    "TensorFlowBackend",
+    "read_signature_defs",
+]

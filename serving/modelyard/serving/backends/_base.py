@@ -1,0 +1,45 @@
+"""The contract of a backend: tiny and numeric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from modelyard.artifact import Signature
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class Backend(Protocol):
+    """One loaded model version in one runtime. Calls come from several threads at once."""
+
+    #: Name of the runtime, such as ``onnxruntime``.
+    name: str
+    #: Whether the runtime insists on the shapes of its graphs; where it does
+    #: not, neither does the server.
+    checks_shapes: bool
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """The graphs by name, described as the runtime sees them."""
+        ...
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Computes one batch.
+
+        Args:
+            graph: One of :attr:`signatures`.
+            inputs: Arrays by input name, dtypes checked.
+            outputs: The outputs to compute.
+
+        Raises:
+            InvalidInputError: The runtime refuses a shape.
+            PredictionError: The runtime failed on a valid batch.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees the model. No call follows."""
+        ...

@@ -1,0 +1,35 @@
+"""What a SavedModel says about itself, read without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from modelyard.errors import LoadError
+from modelyard.wire import tensorflow_pb2
+
+SAVED_MODEL_NAME = "saved_model.pb"
+
+
+def read_signature_defs(path: Path, *, tag: str = "serve") -> Mapping[str, tensorflow_pb2.SignatureDef]:
+    """Reads the SignatureDefs of a SavedModel directory.
+
+    Args:
+        path: The directory that holds ``saved_model.pb``.
+        tag: The tag of the meta graph to read.
+
+    Raises:
+        LoadError: The file is absent or damaged, or has no such meta graph.
+    """
+    file = path / SAVED_MODEL_NAME
+    try:
+        saved_model = tensorflow_pb2.SavedModel.FromString(file.read_bytes())
+    except (OSError, DecodeError) as exc:
+        raise LoadError(f"{file} cannot be read as a SavedModel: {exc}") from exc
+    for graph in saved_model.meta_graphs:
+        if tag in graph.meta_info_def.tags:
+            return dict(graph.signature_def)
+    tags = [list(graph.meta_info_def.tags) for graph in saved_model.meta_graphs]
+    raise LoadError(f"{file} has no meta graph with the tag {tag!r}; it has the tag sets {tags}.")

@@ -1,0 +1,5 @@
+"""The gRPC transport."""
+
+from modelyard.serving.grpc._server import GrpcOptions, GrpcServer
+
+__all__ = ["GrpcOptions", "GrpcServer"]

@@ -1,0 +1,125 @@
+"""Messages of TensorFlow Serving to requests of the data plane, and answers back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from modelyard.artifact import Signature
+from modelyard.errors import InvalidModelSpecError, InvalidRequestError
+from modelyard.serving._predictor import ModelMetadata
+from modelyard.serving._requests import Arrays, ModelSpec, Prediction, PredictRequest
+from modelyard.serving._states import VersionStatus
+from modelyard.wire import array_to_tensor, error_code_of, serving_pb2, tensor_to_array
+
+SIGNATURE_DEF_FIELD = "signature_def"
+
+
+def spec_from_message(message: Any) -> ModelSpec:
+    """Decodes the ``model_spec`` of any request.
+
+    Args:
+        message: A request message that has the field.
+
+    Raises:
+        InvalidModelSpecError: The field is absent or has no name.
+    """
+    if not message.HasField("model_spec"):
+        raise InvalidModelSpecError("Missing ModelSpec")
+    spec = message.model_spec
+    if not spec.name:
+        raise InvalidModelSpecError("ModelSpec has no name specified.")
+    choice = spec.WhichOneof("version_choice")
+    return ModelSpec(
+        name=spec.name,
+        version=spec.version.value if choice == "version" else None,
+        label=spec.version_label if choice == "version_label" else None,
+        signature=spec.signature_name,
+    )
+
+
+def predict_request(message: serving_pb2.PredictRequest) -> PredictRequest:
+    """Decodes a Predict request; its tensors are decoded later, on a worker thread.
+
+    Args:
+        message: The request.
+
+    Raises:
+        InvalidModelSpecError: The model spec is absent or has no name.
+    """
+
+    def inputs(signature: Signature) -> Arrays:
+        return {name: tensor_to_array(tensor, name=name) for name, tensor in message.inputs.items()}
+
+    return PredictRequest(spec=spec_from_message(message), inputs=inputs, output_filter=tuple(message.output_filter))
+
+
+def predict_response(prediction: Prediction, *, as_content: bool) -> serving_pb2.PredictResponse:
+    """Encodes the answer of Predict.
+
+    Args:
+        prediction: The answer.
+        as_content: Numbers go to ``tensor_content`` instead of the typed fields.
+    """
+    response = serving_pb2.PredictResponse()
+    for name, array in prediction.outputs.items():
+        response.outputs[name].CopyFrom(array_to_tensor(array, as_content=as_content))
+    _fill_spec(response.model_spec, prediction.spec)
+    return response
+
+
+def check_metadata_fields(fields: Iterable[str]) -> None:
+    """Checks the fields that a metadata request asks for.
+
+    Args:
+        fields: Their names.
+
+    Raises:
+        InvalidRequestError: There are none, or an unknown one.
+    """
+    names = list(fields)
+    if not names:
+        raise InvalidRequestError("GetModelMetadataRequest must specify at least one metadata_field")
+    for name in names:
+        if name != SIGNATURE_DEF_FIELD:
+            raise InvalidRequestError(f"Metadata field {name} is not supported; expected {SIGNATURE_DEF_FIELD!r}.")
+
+
+def metadata_response(metadata: ModelMetadata) -> serving_pb2.GetModelMetadataResponse:
+    """Encodes the answer of GetModelMetadata.
+
+    Args:
+        metadata: The answer.
+    """
+    response = serving_pb2.GetModelMetadataResponse()
+    definitions = serving_pb2.SignatureDefMap()
+    for name, definition in metadata.definitions.items():
+        definitions.signature_def[name].CopyFrom(definition)
+    response.metadata[SIGNATURE_DEF_FIELD].Pack(definitions)
+    _fill_spec(response.model_spec, metadata.spec)
+    return response
+
+
+def status_response(statuses: Iterable[VersionStatus]) -> serving_pb2.GetModelStatusResponse:
+    """Encodes the answer of GetModelStatus.
+
+    Args:
+        statuses: The versions, newest first.
+    """
+    response = serving_pb2.GetModelStatusResponse()
+    for status in statuses:
+        row = response.model_version_status.add()
+        row.version = status.version
+        row.state = int(status.state)  # type: ignore[assignment]
+        # An empty status is still present: upstream prints its OK.
+        row.status.error_message = "" if status.error is None else status.error.message
+        row.status.error_code = 0 if status.error is None else error_code_of(status.error)  # type: ignore[assignment]
+        row.status.SetInParent()
+    return response
+
+
+def _fill_spec(message: serving_pb2.ModelSpec, spec: ModelSpec) -> None:
+    message.name = spec.name
+    message.signature_name = spec.signature
+    if spec.version is not None:
+        message.version.value = spec.version

@@ -1,0 +1,156 @@
+"""JSON text to Python values, with the rules and limits of a server that strangers call."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from modelyard.errors import InvalidRequestError
+
+#: What ``json`` says, in the words of upstream's parser.
+_REASONS = {
+    "Expecting value": "Invalid value.",
+    "Expecting ',' delimiter": "Missing a comma or } or ] after an object member or array element.",
+    "Expecting ':' delimiter": "Missing a colon after a name of object member.",
+    "Expecting property name enclosed in double quotes": "Missing a name for object member.",
+    "Unterminated string starting at": "Missing a closing quotation mark in string.",
+}
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BARE_INF = re.compile(r'("(?:[^"\\]|\\.)*")|(?<![A-Za-z])Inf(?![A-Za-z])')
+_CHUNK = 1 << 20
+_MAX_QUOTE = 256
+
+
+def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
+    """Parses a request body, whose top level must be an object.
+
+    Accepts what upstream accepts: bare NaN, Infinity and Inf, any text after
+    the first complete value, and duplicate keys, of which the first wins.
+
+    Args:
+        body: UTF-8 text.
+        max_depth: Levels of nesting that are accepted.
+
+    Raises:
+        InvalidRequestError: Not JSON, not an object, or nested deeper than
+            ``max_depth``.
+    """
+    if not body:
+        raise InvalidRequestError("JSON Parse error: The document is empty. at offset: 0")
+    _check_depth(body, max_depth)
+    text = body.decode("utf-8", "surrogateescape").lstrip(" \t\n\r\ufeff")
+    try:
+        value = _decode(text)
+    except json.JSONDecodeError as exc:
+        reason = "The document is empty." if not text else _REASONS.get(exc.msg, exc.msg)
+        raise InvalidRequestError(f"JSON Parse error: {reason} at offset: {exc.pos}") from exc
+    except ValueError as exc:
+        # Python refuses integers of thousands of digits.
+        raise InvalidRequestError(f"JSON Parse error: Number too big to be stored in double. ({exc})") from exc
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"JSON Value: {quote(value)} Is not object")
+    return value
+
+
+def _decode(text: str) -> Any:
+    decoder = json.JSONDecoder(object_pairs_hook=_first_wins)
+    try:
+        return decoder.raw_decode(text)[0]
+    except json.JSONDecodeError:
+        # Upstream's parser also knows the short spelling of infinity, which Python's does not.
+        spelled = _BARE_INF.sub(lambda match: match[1] or "Infinity", text)
+        if spelled == text:
+            raise
+        return decoder.raw_decode(spelled)[0]
+
+
+def _first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        result.setdefault(key, value)
+    return result
+
+
+def _check_depth(body: bytes, max_depth: int) -> None:
+    """Refuses deep nesting before any recursive parser sees it; costs two counts for ordinary bodies."""
+    if body.count(b"[") + body.count(b"{") <= max_depth:
+        return
+    plain = np.frombuffer(_STRING.sub(b"", body) if b'"' in body else body, dtype=np.uint8)
+    depth = 0
+    for start in range(0, len(plain), _CHUNK):
+        part = plain[start : start + _CHUNK]
+        opens = (part == ord("[")) | (part == ord("{"))
+        closes = (part == ord("]")) | (part == ord("}"))
+        steps = np.cumsum(opens[opens | closes].astype(np.int32) * 2 - 1)
+        if len(steps):
+            if depth + int(steps.max()) > max_depth:
+                raise InvalidRequestError(
+                    f"JSON Parse error: nested deeper than {max_depth} levels; expected fewer. "
+                    "A tensor needs one level per dimension."
+                )
+            depth += int(steps[-1])
+
+
+def quote(value: Any) -> str:
+    """A JSON value as error messages quote it, cut at 256 characters.
+
+    Args:
+        value: Any parsed value.
+    """
+    text = json.dumps(value)
+    return text if len(text) <= _MAX_QUOTE else text[:_MAX_QUOTE] + "..."
+
+
+def type_name(value: Any) -> str:
+    """Name of a JSON value's type, in the words of upstream's parser.
+
+    Args:
+        value: Any parsed value.
+    """
+    if value is None:
+        return "Null"
+    if isinstance(value, bool):
+        return "True" if value else "False"
+    if isinstance(value, (int, float)):
+        return "Number"
+    return "Object" if isinstance(value, dict) else "Array" if isinstance(value, list) else "String"
+
+
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a number (booleans are not).
+
+    Args:
+        value: Any parsed value.
+    """
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def float_texts(values: list[float], *, single: bool) -> list[str]:
+    """Decimal text of floats: six digits where they suffice, else as many as a round trip needs.
+
+    Args:
+        values: Python floats.
+        single: Whether they are float32 values (or narrower).
+
+    Returns:
+        One JSON number each; NaN, Infinity and -Infinity bare, as upstream.
+    """
+    digits = ".9g" if single else ".17g"
+    kind = np.float32 if single else np.float64
+    texts = [format(value, "g") for value in values]
+    exact = np.array(texts, dtype=np.float64).astype(kind) == np.array(values, dtype=kind)
+    return [
+        _decimal(text if same else format(value, digits)) if math.isfinite(value) else _NOT_FINITE[text]
+        for text, value, same in zip(texts, values, exact.tolist(), strict=True)
+    ]
+
+
+_NOT_FINITE = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _decimal(text: str) -> str:
+    return text if "." in text or "e" in text else text + ".0"

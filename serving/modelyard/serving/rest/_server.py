@@ -1,0 +1,85 @@
+"""Runs the REST application on uvicorn, inside an event loop that somebody else owns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from modelyard.errors import ConfigurationError
+from modelyard.serving.rest._app import RestApp
+
+_BACKLOG = 2048
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers: signals belong to the process's own shutdown."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class RestServer:
+    """An HTTP/1.1 server for the REST application.
+
+    Args:
+        app: The application.
+        port: Port to listen on, on all addresses.
+    """
+
+    def __init__(self, app: RestApp, *, port: int) -> None:
+        self._port = port
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            date_header=True,
+            loop="none",
+            http="httptools",
+            ws="none",
+        )
+        self._server = _Uvicorn(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Opens the port.
+
+        Raises:
+            ConfigurationError: The port cannot be listened on.
+        """
+        listener = _listen(self._port)
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
+        while not self._server.started and not self._task.done():
+            await asyncio.sleep(0.005)
+        if self._task.done():
+            self._task.result()
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new connections, and waits for the running requests.
+
+        Args:
+            grace_s: Seconds to wait before running requests are cut off.
+        """
+        self._server.config.timeout_graceful_shutdown = int(grace_s)
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        if socket.has_dualstack_ipv6():
+            with contextlib.suppress(OSError):
+                # Kernels with IPv6 switched off still say that they have it.
+                return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"REST cannot listen on port {port}: {exc.strerror}. Is it in use? Choose another with --rest_api_port."
+        ) from exc
