@@ -89,7 +89,13 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
         backend.close()
         raise
     return Servable(
-        name=name, version=version, path=path, backend=backend, signatures=signatures, definitions=definitions
+        name=name,
+        version=version,
+        path=path,
+        backend=backend,
+        signatures=signatures,
+        definitions=definitions,
+        check_shapes=backend.checks_shapes or manifest is not None,
     )
 
 

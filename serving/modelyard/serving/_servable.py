@@ -29,6 +29,8 @@ class Servable:
         backend: The runtime that holds the graphs.
         signatures: What requests may call.
         definitions: The SignatureDefs that metadata requests are answered with.
+        check_shapes: Whether shapes must fit the signatures: where the runtime
+            insists on it, or a manifest vouches for them.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Servable:
     backend: Backend
     signatures: Mapping[str, Signature]
     definitions: Mapping[str, tensorflow_pb2.SignatureDef]
+    check_shapes: bool
 
     def signature(self, name: str) -> Signature:
         """Looks a signature up.
@@ -68,7 +71,7 @@ class Servable:
             InvalidInputError: Names, dtypes or shapes do not fit.
             PredictionError: The runtime failed.
         """
-        check_inputs(signature, inputs, check_shapes=self.backend.checks_shapes)
+        check_inputs(signature, inputs, check_shapes=self.check_shapes)
         if signature.decode is not None:
             inputs = self._decode(signature, signature.decode, inputs)
         return self.backend.run(signature.compute, inputs, outputs)

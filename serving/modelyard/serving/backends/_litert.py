@@ -31,7 +31,8 @@ class LitertBackend:
     """
 
     name = "litert"
-    checks_shapes = True
+    # Inputs are resized to what comes, as upstream does.
+    checks_shapes = False
 
     def __init__(self, path: Path, *, threads: int, interpreters: int) -> None:
         try:
@@ -99,6 +100,7 @@ class _Model:
         self._interpreter = interpreter
         keys = interpreter.get_signature_list()
         self._runners = {key: interpreter.get_signature_runner(key) for key in keys}
+        self._shapes: dict[int, tuple[int, ...]] = {}
         self._plain: tuple[dict[str, int], dict[str, int]] | None = None
         if self._runners:
             self.signatures = {key: _signature(key, runner) for key, runner in self._runners.items()}
@@ -125,8 +127,9 @@ class _Model:
         feeds, fetches = self._plain
         for name, index in feeds.items():
             array = inputs[name]
-            if tuple(self._interpreter.get_tensor(index).shape) != array.shape:
+            if self._shapes.get(index) != array.shape:
                 self._interpreter.resize_tensor_input(index, array.shape)
+                self._shapes[index] = array.shape
         self._interpreter.allocate_tensors()
         for name, index in feeds.items():
             self._interpreter.set_tensor(index, inputs[name])

@@ -22,7 +22,7 @@ from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import Arrays, PredictRequest
 from modelyard.serving.grpc._codec import status_response
 from modelyard.serving.rest import _json_proto, _predict
-from modelyard.serving.rest._urls import Route, parse_route
+from modelyard.serving.rest._urls import NoSuchUrl, Route, parse_route
 from modelyard.wire import http_status_of
 
 _LOG = logging.getLogger("modelyard.serving.rest")
@@ -68,6 +68,8 @@ class RestApp:
             status, text = 200, await self._answer(scope, receive)
         except ModelyardError as exc:
             status, text = http_status_of(exc), _error_json(exc.message)
+        except NoSuchUrl as exc:
+            status, text = 404, _error_json(str(exc))
         # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
         except Exception:
             request_id = uuid.uuid4().hex

@@ -21,6 +21,10 @@ _METADATA = re.compile(_SPEC + r"/metadata", re.IGNORECASE | re.ASCII)
 _STATUS = re.compile(r"/v1/models(?:/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?)?", re.IGNORECASE | re.ASCII)
 
 
+class NoSuchUrl(Exception):
+    """The path is not below the API's root."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Route:
     """What a URL asks for.
@@ -44,7 +48,10 @@ def parse_route(method: str, path: str) -> Route:
     Raises:
         InvalidModelSpecError: The path has no model name.
         InvalidRequestError: The path or the method is not one of the API's.
+        NoSuchUrl: The path is not below the API's root.
     """
+    if not path.lower().startswith("/v1/"):
+        raise NoSuchUrl(f"Not found: {method} {path}. The API is below /v1/models/.")
     malformed = InvalidRequestError(f"Malformed request: {method} {path}")
     if method == "POST" and (match := _INFER.fullmatch(path)):
         name, version, label, verb = match.groups()

@@ -1,0 +1,61 @@
+# The same commands locally and in CI. They need Python >= 3.11, make and a package index; the rest they install.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_ENABLE_ONEDNN_OPTS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install data demo test lint types unit format wire results clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+install: $(VENV)/.installed ## Make .venv with modelyard and everything that its tests need
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "modelyard needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@echo "Installing modelyard and its tools into $(VENV) (once; about 1 GB with TensorFlow) ..."
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev
+	@touch $@
+
+data: ## Install Debian's package of Fashion-MNIST where that is possible
+	@if [ -e /usr/share/datasets/fashion-mnist ] || [ -n "$$MODELYARD_DATA" ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing the data set (Debian package dataset-fashion-mnist) ..."; \
+		{ apt-get update -qq && apt-get install -y -qq dataset-fashion-mnist >/dev/null; } || \
+			echo "That did not work; the demo looks for the data elsewhere."; \
+	fi
+
+demo: install data ## Train, export, verify, publish, serve and predict, from nothing
+	$(BIN)/modelyard run fashion --repository demo/repository --epochs 3
+
+test: install lint types unit ## Lint, types and all tests
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+unit: install
+	$(BIN)/pytest -q
+
+format: install ## Format and sort the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wire: install ## Regenerate the protobuf code
+	$(RUN) clients/generate_wire.py
+
+results: install data ## Train 10 epochs and write docs/results.md
+	$(RUN) docs/make_results.py
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache

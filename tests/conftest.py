@@ -1,0 +1,24 @@
+"""Fixtures that several rooms share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+#: Set by a developer's shell, they would change what the tests see.
+_SCRUBBED = ("MODELYARD_DATA", "MODEL_NAME", "MODEL_BASE_PATH")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def clean_environment() -> Iterator[None]:
+    saved = {name: os.environ.pop(name) for name in _SCRUBBED if name in os.environ}
+    yield
+    os.environ.update(saved)
+
+
+@pytest.fixture(scope="session")
+def session_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("session")

@@ -1,0 +1,68 @@
+"""Models that somebody else made, served as they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import grpc
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
+
+from tests.support.server import RunningServer, serve
+
+
+def _predict(server: RunningServer, name: str, values: object) -> predict_pb2.PredictResponse:
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = server.model
+    request.inputs[name].CopyFrom(tf.make_tensor_proto(values, dtype=tf.float32))
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        return prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=60)
+
+
+def test_half_plus_two_with_zero_padded_versions(foreign_models: Path, tmp_path: Path) -> None:
+    base_path = foreign_models / "saved_model_half_plus_two_2_versions"
+    with serve(base_path, model="default", log_dir=tmp_path) as server:
+        response = _predict(server, "x", [2.0])
+        assert list(response.outputs["y"].float_val) == [3.0]
+        assert response.model_spec.version.value == 124
+        status, text = server.post("/v1/models/default:predict", b'{"instances": [2.0, 3.0, 4.0]}')
+        assert (status, json.loads(text)) == (200, {"predictions": [3.0, 3.5, 4.0]})
+        status, text = server.get("/v1/models/default/versions/124/metadata")
+        golden = json.loads((foreign_models / "saved_model_half_plus_two_2_versions_metadata.json").read_text())
+        document = json.loads(text)
+        assert document["metadata"]["signature_def"] == golden["metadata"]["signature_def"]
+
+
+def test_metadata_over_grpc_names_every_signature(foreign_models: Path, tmp_path: Path) -> None:
+    base_path = foreign_models / "saved_model_half_plus_two_2_versions"
+    request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    request.model_spec.name = "default"
+    with (
+        serve(base_path, model="default", log_dir=tmp_path) as server,
+        grpc.insecure_channel(server.grpc_address) as channel,
+    ):
+        response = prediction_service_pb2_grpc.PredictionServiceStub(channel).GetModelMetadata(request, timeout=60)
+    definitions = get_model_metadata_pb2.SignatureDefMap()
+    response.metadata["signature_def"].Unpack(definitions)
+    golden = json.loads((foreign_models / "saved_model_half_plus_two_2_versions_metadata.json").read_text())
+    assert set(definitions.signature_def) == set(golden["metadata"]["signature_def"]["signature_def"])
+
+
+def test_matrices(foreign_models: Path, tmp_path: Path) -> None:
+    with serve(foreign_models / "matrix_half_plus_two", model="matrix", log_dir=tmp_path) as server:
+        response = _predict(server, "x", [[[2.0] * 3] * 3] * 4)
+    assert tf.make_ndarray(response.outputs["y"]).shape == (4, 3, 3)
+    assert set(response.outputs["y"].float_val) == {3.0}
+
+
+def test_tflite_alone(foreign_models: Path, tmp_path: Path) -> None:
+    source = foreign_models / "saved_model_half_plus_two_tflite_with_sigdef" / "00000123"
+    shutil.copytree(source, tmp_path / "model" / "123")
+    with serve(tmp_path / "model", model="lite", log_dir=tmp_path, flags=["--prefer_tflite_model"]) as server:
+        status, text = server.post("/v1/models/lite:predict", b'{"instances": [[2.0], [3.0], [4.0]]}')
+        assert "litert" in server.log_text()
+    assert status == 200, text
+    assert [row[0] for row in json.loads(text)["predictions"]] == pytest.approx([3.0, 3.5, 4.0])

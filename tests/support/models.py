@@ -1,0 +1,115 @@
+"""Small real models for tests: ONNX graphs made by hand, SavedModels made with TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modelyard.artifact import (
+    DEFAULT_SIGNATURE,
+    FormatEntry,
+    Manifest,
+    ModelVersion,
+    Signature,
+    Source,
+    TensorSpec,
+    VerifyReport,
+    hash_files,
+    publish,
+    staging,
+)
+
+
+def publish_affine(model_dir: Path, *, slope: float, intercept: float) -> ModelVersion:
+    """Publishes ``y = slope * x + intercept`` over float32 [-1] as an ONNX version with a manifest."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"])
+    constants = [
+        helper.make_tensor("slope", TensorProto.FLOAT, [], [slope]),
+        helper.make_tensor("intercept", TensorProto.FLOAT, [], [intercept]),
+    ]
+    nodes = [
+        helper.make_node("Mul", ["x", "slope"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "intercept"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "affine", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(model)
+    with staging(model_dir) as staged:
+        (staged / "onnx").mkdir()
+        (staged / "onnx" / f"{DEFAULT_SIGNATURE}.onnx").write_bytes(model.SerializeToString())
+        files = hash_files(staged)
+        spec = TensorSpec(name="x", dtype="float32", shape=(-1,))
+        return publish(
+            staged,
+            model_dir,
+            lambda version: Manifest(
+                model=model_dir.name,
+                version=version,
+                created="2026-01-01T00:00:00Z",
+                source=Source(),
+                signatures={
+                    DEFAULT_SIGNATURE: Signature(
+                        inputs=(spec,),
+                        outputs=(TensorSpec(name="y", dtype="float32", shape=(-1,)),),
+                        compute=DEFAULT_SIGNATURE,
+                    )
+                },
+                files=files,
+                formats={
+                    "onnx": FormatEntry(
+                        path="onnx",
+                        precision="float32",
+                        converter={"onnx": onnx.__version__},
+                        runtime={"name": "onnxruntime"},
+                        verify=VerifyReport(examples=1, batch_sizes=(1, 2), max_abs_error=0.0, max_rel_error=0.0),
+                    )
+                },
+            ),
+        )
+
+
+def save_half_plus_two(directory: Path) -> None:
+    """Saves a TF2 model with several signatures over y = 0.5 x + 2, and one over strings."""
+    import tensorflow as tf
+
+    class HalfPlusTwo(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = tf.Variable(0.5)
+            self.b = tf.Variable(2.0)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+        def predict(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"y": self.a * x + self.b}
+
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec([None], tf.float32, name="x"),
+                tf.TensorSpec([None], tf.int64, name="count"),
+            ]
+        )
+        def two_inputs(self, x: tf.Tensor, count: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"y": self.a * x + self.b, "next": count + 1}
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+        def strings(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"upper": tf.strings.upper(text), "raw_bytes": text, "length": tf.strings.length(text)}
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+        def total(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"sum": tf.reduce_sum(x)}
+
+    module = HalfPlusTwo()
+    tf.saved_model.save(
+        module,
+        str(directory),
+        signatures={
+            DEFAULT_SIGNATURE: module.predict,
+            "two_inputs": module.two_inputs,
+            "strings": module.strings,
+            "total": module.total,
+        },
+    )

@@ -1,0 +1,112 @@
+"""A real server, started by its command line, spoken to over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+START_TIMEOUT_S = 90.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningServer:
+    process: subprocess.Popen[bytes]
+    model: str
+    grpc_port: int
+    rest_port: int
+    log: Path
+
+    @property
+    def grpc_address(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def rest_url(self) -> str:
+        return f"http://127.0.0.1:{self.rest_port}"
+
+    def log_text(self) -> str:
+        return self.log.read_text()
+
+    def wait_available(self, version: int | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
+        path = f"/v1/models/{self.model}" + ("" if version is None else f"/versions/{version}")
+        self.wait_until(lambda: '"AVAILABLE"' in self.get(path)[1], timeout_s, f"{path} AVAILABLE")
+
+    def wait_until(self, condition, timeout_s: float, what: str) -> None:  # type: ignore[no-untyped-def]
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.log_text()}")
+            with contextlib.suppress(ConnectionError, urllib.error.URLError):
+                if condition():
+                    return
+            time.sleep(0.02)
+        raise TimeoutError(f"not {what} after {timeout_s} s:\n{self.log_text()}")
+
+    def get(self, path: str) -> tuple[int, str]:
+        return self.request(urllib.request.Request(self.rest_url + path))
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+        request = urllib.request.Request(self.rest_url + path, data=body, headers=dict(headers or {}), method="POST")
+        return self.request(request)
+
+    def request(self, request: urllib.request.Request) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as exc:
+            with exc:
+                return exc.code, exc.read().decode()
+
+
+@contextlib.contextmanager
+def serve(
+    base_path: Path,
+    *,
+    model: str,
+    log_dir: Path,
+    flags: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+    wait: bool = True,
+) -> Iterator[RunningServer]:
+    grpc_port, rest_port = free_port(), free_port()
+    log = log_dir / f"server-{grpc_port}.log"
+    command = [
+        python, "-m", "modelyard.serving",
+        f"--port={grpc_port}", f"--rest_api_port={rest_port}",
+        f"--model_name={model}", f"--model_base_path={base_path}",
+        "--file_system_poll_wait_seconds=0.1",
+        *flags,
+    ]  # fmt: skip
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **(env or {})})
+    server = RunningServer(process=process, model=model, grpc_port=grpc_port, rest_port=rest_port, log=log)
+    try:
+        if wait:
+            server.wait_available()
+        yield server
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
