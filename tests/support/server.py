@@ -47,7 +47,7 @@ class RunningServer:
         path = f"/v1/models/{self.model}" + ("" if version is None else f"/versions/{version}")
         self.wait_until(lambda: '"AVAILABLE"' in self.get(path)[1], timeout_s, f"{path} AVAILABLE")
 
-    def wait_until(self, condition, timeout_s: float, what: str) -> None:  # type: ignore[no-untyped-def]
+    def wait_until(self, condition, timeout_s: float, what: str) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
