@@ -1,0 +1,37 @@
+"""The training room: the user owns the step, the library owns the loop.
+
+Importing it is cheap: TensorFlow comes in with the first name that needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modelyard.training._lazy import load_attribute
+from modelyard.training._options import TrainerOptions
+from modelyard.training._results import Action, EpochResult, Event, TrainResult
+from modelyard.training._task import InputRequest, Task
+
+if TYPE_CHECKING:
+    from modelyard.training._trainer import Trainer, restore
+
+_LAZY = {
+    "Trainer": "modelyard.training._trainer",
+    "restore": "modelyard.training._trainer",
+}
+
+__all__ = [
+    "Action",
+    "EpochResult",
+    "Event",
+    "InputRequest",
+    "Task",
+    "TrainResult",
+    "Trainer",
+    "TrainerOptions",
+    "restore",
+]
+
+
+def __getattr__(name: str) -> Any:
+    return load_attribute(__name__, _LAZY, name)

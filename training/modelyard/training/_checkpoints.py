@@ -1,0 +1,210 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped.
+
+::
+
+    <model_dir>/checkpoints/step-000000937/    put in place by one rename
+        variables.index  variables.data-*      models, optimizers, random state (TensorFlow's format)
+        state.json                             position in the input, sums of the epoch, history
+    <model_dir>/checkpoints/.staging-*/        work in progress; left behind only by a killed process
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from modelyard.errors import CheckpointError
+from modelyard.training._loop import Totals
+from modelyard.training._results import EpochResult
+
+STATE_VERSION = 1
+_PREFIX = "step-"
+_STAGING = ".staging-"
+_STATE = "state.json"
+_VARIABLES = "variables"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """Where a run is, apart from its variables.
+
+    Attributes:
+        task: Name of the task.
+        config: The options that decide the numbers; a run may only go on with the same.
+        step: Steps done since the start of the run.
+        epoch: Number of the current epoch, from 0.
+        epoch_step: Steps done in the current epoch.
+        totals: Sums over the current epoch.
+        seconds: Training time in the current epoch.
+        history: Numbers of the finished epochs.
+    """
+
+    task: str
+    config: Mapping[str, Any]
+    step: int
+    epoch: int
+    epoch_step: int
+    totals: Totals
+    seconds: float
+    history: tuple[EpochResult, ...]
+
+    def to_json(self) -> str:
+        """The text of ``state.json``; floats keep every bit."""
+        return json.dumps({"version": STATE_VERSION, **asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> RunState:
+        """Parses ``state.json``.
+
+        Args:
+            text: The file's text.
+
+        Raises:
+            ValueError: It is not JSON, or of another version.
+            KeyError: A field is missing.
+            TypeError: A field has the wrong type.
+        """
+        document = json.loads(text)
+        version = document.pop("version")
+        if version != STATE_VERSION:
+            raise ValueError(f"version {version}, where this modelyard reads {STATE_VERSION}")
+        totals = document.pop("totals")
+        sums = {str(name): (float(total), float(count)) for name, (total, count) in totals["sums"].items()}
+        history = tuple(EpochResult(**entry) for entry in document.pop("history"))
+        return cls(totals=Totals(sums=sums, examples=int(totals["examples"])), history=history, **document)
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: Their folder; made when the first is saved.
+        trackables: What they hold.
+        keep: How many of the newest to keep.
+    """
+
+    def __init__(self, folder: Path, trackables: Mapping[str, Any], *, keep: int) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._checkpoint = tf.train.Checkpoint(**trackables)
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint; None where there is none."""
+        found = list_checkpoints(self._folder)
+        return found[-1] if found else None
+
+    def clean(self) -> None:
+        """Removes what killed processes have left behind."""
+        for path in self._folder.glob(f"{_STAGING}*"):
+            shutil.rmtree(path)
+
+    def save(self, state: RunState) -> Path:
+        """Writes a checkpoint, then removes the oldest ones beyond the number to keep.
+
+        Args:
+            state: Goes beside the variables.
+
+        Returns:
+            The folder of the checkpoint.
+
+        Raises:
+            CheckpointError: Writing failed.
+        """
+        target = self._folder / f"{_PREFIX}{state.step:09d}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            staged = Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._folder))
+            try:
+                self._checkpoint.write(str(staged / _VARIABLES))
+                (staged / _STATE).write_text(state.to_json(), "utf-8")
+                _flush(*staged.iterdir(), staged)
+                staged.rename(target)
+                _flush(self._folder)
+            finally:
+                if staged.exists():
+                    shutil.rmtree(staged)
+            for old in list_checkpoints(self._folder)[: -self._keep]:
+                shutil.rmtree(old)
+        except (OSError, tf.errors.OpError) as exc:
+            raise CheckpointError(f"The checkpoint {target} cannot be written: {exc}") from exc
+        return target
+
+    def restore(self, path: Path) -> RunState:
+        """Reads a checkpoint back into the variables.
+
+        Args:
+            path: From :meth:`latest` or :func:`list_checkpoints`.
+
+        Returns:
+            The state that was saved with them.
+
+        Raises:
+            CheckpointError: It is damaged, or holds other variables than the task has.
+        """
+        state = read_state(path)
+        try:
+            # Both checks, before a step can run on variables that were not restored.
+            self._checkpoint.read(str(path / _VARIABLES)).assert_consumed()
+        except (AssertionError, ValueError) as exc:
+            raise CheckpointError(
+                f"The checkpoint {path} does not fit the task: {_first_line(exc)} It was made with another model "
+                "or optimizer. Use the code that made it, or another model_dir."
+            ) from exc
+        except tf.errors.OpError as exc:
+            raise _damaged(path, _first_line(exc)) from exc
+        return state
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first.
+
+    Args:
+        folder: ``<model_dir>/checkpoints``; it need not exist.
+    """
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if path.name.startswith(_PREFIX) and path.name[5:].isdecimal()]
+    return sorted(found, key=lambda path: int(path.name[5:]))
+
+
+def read_state(path: Path) -> RunState:
+    """Reads ``state.json`` of a checkpoint.
+
+    Args:
+        path: The folder of the checkpoint.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
+    try:
+        return RunState.from_json((path / _STATE).read_text("utf-8"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise _damaged(path, f"{_STATE}: {type(exc).__name__}: {exc}") from exc
+
+
+def _damaged(path: Path, reason: str) -> CheckpointError:
+    others = [other.name for other in list_checkpoints(path.parent) if other != path]
+    advice = f"Remove its folder to go on from {others[-1]}." if others else "Remove its folder to start again."
+    return CheckpointError(f"The checkpoint {path} is damaged: {reason} {advice}")
+
+
+def _first_line(exc: Exception) -> str:
+    lines = str(exc).strip().splitlines()
+    return lines[0] if lines else type(exc).__name__
+
+
+def _flush(*paths: Path) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,103 @@
+"""What a run reports: events while it goes on, a result at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+EventKind = Literal["start", "steps", "epoch", "checkpoint", "stop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochResult:
+    """Numbers of one whole epoch.
+
+    Attributes:
+        epoch: Number of the epoch, from 1.
+        step: Training steps done at its end, from the start of the run.
+        train: Averages of what ``train_step`` returned.
+        evaluation: Averages of what ``eval_step`` returned after the epoch.
+        seconds: Time spent in training steps, in seconds, tracing included.
+        eval_seconds: Time spent in evaluation, in seconds.
+        examples_per_second: Training examples by training time.
+    """
+
+    epoch: int
+    step: int
+    train: Mapping[str, float]
+    evaluation: Mapping[str, float]
+    seconds: float
+    eval_seconds: float
+    examples_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What actions receive.
+
+    ``start`` comes once, before the first step; ``steps`` after each device
+    loop; ``epoch`` after each evaluation, with ``result``; ``checkpoint`` when
+    one is in place, with ``path``; ``stop`` once, whatever ended the run.
+
+    Attributes:
+        kind: What happened.
+        task: Name of the task.
+        step: Training steps done since the start of the run.
+        epoch: Number of the current epoch, from 1.
+        epochs: Epochs the run will do in all.
+        steps_per_epoch: Steps in each epoch.
+        values: For ``steps``, the averages over the epoch so far.
+        examples_per_second: For ``steps``, training examples by time.
+        result: For ``epoch``, the numbers of the epoch.
+        path: For ``checkpoint``, its folder.
+        message: For ``start`` the data that is used; for ``stop`` why.
+    """
+
+    kind: EventKind
+    task: str
+    step: int
+    epoch: int
+    epochs: int
+    steps_per_epoch: int
+    values: Mapping[str, float] = field(default_factory=dict)
+    examples_per_second: float | None = None
+    result: EpochResult | None = None
+    path: Path | None = None
+    message: str = ""
+
+
+Action = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """The outcome of a run.
+
+    Attributes:
+        task: Name of the task.
+        step: Training steps done in all.
+        epochs: The numbers of every epoch, those of earlier runs included.
+        resumed_from: Step at which this run took over from a checkpoint; None
+            where it started from nothing.
+        checkpoint: The newest checkpoint; None where none is kept.
+        data: The data it was trained on, for people.
+        config: The options that decide the numbers.
+    """
+
+    task: str
+    step: int
+    epochs: tuple[EpochResult, ...]
+    resumed_from: int | None
+    checkpoint: Path | None
+    data: str
+    config: Mapping[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last epoch: ``loss``, ``accuracy``, ..., and ``test_<name>`` for those of the evaluation."""
+        if not self.epochs:
+            return {}
+        last = self.epochs[-1]
+        return {**last.train, **{f"test_{name}": value for name, value in last.evaluation.items()}}

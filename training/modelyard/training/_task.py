@@ -1,0 +1,130 @@
+"""The task: what the user owns. Models, optimizers, losses and one step."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from modelyard.artifact import EncodedImageFunction, SignatureFunction, VerificationData
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputRequest:
+    """What the trainer asks an input function for: one epoch, or the rest of one.
+
+    Attributes:
+        batch_size: Examples in each batch; the last one may be smaller.
+        seed: Seed of everything random in the input.
+        epoch: Number of the epoch, from 0.
+        skip_batches: Batches at the start of the epoch to leave out, because
+            an earlier run has trained on them.
+    """
+
+    batch_size: int
+    seed: int = 0
+    epoch: int = 0
+    skip_batches: int = 0
+
+
+class Task(abc.ABC):
+    """Everything about a model but the loop around its step.
+
+    The trainer calls :meth:`build` once, then traces :meth:`train_step` and
+    :meth:`eval_step` into compiled loops. Steps are written for one replica,
+    with ``tf.GradientTape``, and may use any number of models, optimizers and
+    losses.
+
+    Attributes:
+        name: What the command line, logs and manifests call the task.
+    """
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def build(self) -> None:
+        """Creates models and optimizers, and every variable they will ever have.
+
+        In particular call ``optimizer.build(model.trainable_variables)``: a
+        checkpoint is restored before the first step, so the optimizer's slots
+        must exist by then.
+        """
+
+    @property
+    @abc.abstractmethod
+    def root(self) -> tf.Module:
+        """The module that holds every variable the signatures use; export saves it."""
+
+    @abc.abstractmethod
+    def trackables(self) -> Mapping[str, Any]:
+        """What checkpoints hold, by name: models, optimizers, variables.
+
+        Random state belongs here as well where it is not in a model already. A
+        Keras dropout layer or a ``tf.random.Generator`` is exact after a
+        resume; stateful ops such as ``tf.random.uniform`` are not, because
+        TensorFlow does not let their state be saved.
+        """
+
+    @abc.abstractmethod
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        """One step of training, traced into a graph.
+
+        Args:
+            batch: One element of :meth:`train_dataset`.
+
+        Returns:
+            Values to average over the epoch, ``loss`` among them. A value for
+            each example, ``[B]``, makes the average exact over batches of
+            different sizes; a scalar counts once for each batch.
+        """
+
+    @abc.abstractmethod
+    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+        """One step of evaluation, traced into a graph.
+
+        Args:
+            batch: One element of :meth:`eval_dataset`.
+
+        Returns:
+            Values to average over the data set, as for :meth:`train_step`.
+        """
+
+    @abc.abstractmethod
+    def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
+        """The batches of one epoch, a pure function of the request.
+
+        That purity is what exact resume rests on: asked again with
+        ``skip_batches``, it must give the same batches less the first ones.
+        Its length must be known to ``Dataset.cardinality``.
+
+        Args:
+            request: Which part of which epoch.
+        """
+
+    @abc.abstractmethod
+    def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
+        """The batches to evaluate on; its length must be known.
+
+        Args:
+            request: The batch size; the other fields are at their defaults.
+        """
+
+    @abc.abstractmethod
+    def signatures(self) -> Mapping[str, SignatureFunction | EncodedImageFunction]:
+        """The functions to serve, by signature name, over the built models."""
+
+    @abc.abstractmethod
+    def verification_data(self, count: int) -> VerificationData:
+        """Real examples that every exported format must agree on.
+
+        Args:
+            count: How many, at most.
+        """
+
+    def data_description(self) -> str:
+        """A sentence that says what data the task trains on; empty where it does not know."""
+        return ""

@@ -1,0 +1,217 @@
+"""The task ``fashion``: a small convolutional network on Fashion-MNIST.
+
+The model and its training are those of TensorFlow's tutorial "Custom training
+with tf.distribute.Strategy"; ``docs/results.md`` has its numbers beside ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from modelyard.artifact import (
+    DEFAULT_SIGNATURE,
+    EncodedImageFunction,
+    SignatureFunction,
+    TensorSpec,
+    VerificationData,
+)
+from modelyard.errors import ConfigurationError, TrainingError
+from modelyard.training._task import InputRequest, Task
+from modelyard.training.data import FashionMnist, fashion_dataset, load_fashion_mnist
+from modelyard.training.tasks._encode import encode_variants
+
+IMAGE_BYTES = "image_bytes"
+_SIDE = 28
+# ITU-R BT.601 luma. The weights add up to 1, so a grey image keeps its values.
+_LUMA = (0.299, 0.587, 0.114)
+
+
+class FashionTask(Task):
+    """Ten kinds of clothes from 28 x 28 grey images.
+
+    Args:
+        data: Images that are already loaded; None loads them when they are
+            first needed.
+        learning_rate: Step size of Adam.
+
+    Raises:
+        ConfigurationError: The learning rate is not above 0.
+    """
+
+    name: ClassVar[str] = "fashion"
+
+    def __init__(self, *, data: FashionMnist | None = None, learning_rate: float = 1e-3) -> None:
+        if not learning_rate > 0:
+            raise ConfigurationError(f"learning_rate is {learning_rate}; expected a number above 0.")
+        self._given_data = data
+        self._learning_rate = learning_rate
+        self._model: Any = None
+        self._optimizer: Any = None
+
+    @cached_property
+    def data(self) -> FashionMnist:
+        """The images, loaded on first use."""
+        return load_fashion_mnist() if self._given_data is None else self._given_data
+
+    def build(self) -> None:
+        """Creates the network and its optimizer."""
+        layers = keras.layers
+        self._model = keras.Sequential(
+            [
+                keras.Input((_SIDE, _SIDE, 1)),
+                layers.Conv2D(32, 3, activation="relu"),
+                layers.MaxPooling2D(),
+                layers.Conv2D(64, 3, activation="relu"),
+                layers.MaxPooling2D(),
+                layers.Flatten(),
+                layers.Dense(64, activation="relu"),
+                layers.Dense(len(self.data.class_names)),
+            ],
+            name=self.name,
+        )
+        self._optimizer = keras.optimizers.Adam(self._learning_rate)
+        self._optimizer.build(self._model.trainable_variables)
+
+    @property
+    def model(self) -> keras.Model:
+        """The network, from images to logits.
+
+        Raises:
+            TrainingError: :meth:`build` was not called.
+        """
+        if self._model is None:
+            raise TrainingError("The task 'fashion' has no model yet; call build(), run a Trainer, or restore() first.")
+        return self._model
+
+    @property
+    def root(self) -> tf.Module:
+        """The network."""
+        return self.model
+
+    def trackables(self) -> Mapping[str, Any]:
+        """The network and its optimizer."""
+        return {"model": self.model, "optimizer": self._optimizer}
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        """One step of Adam on the mean cross-entropy of a batch.
+
+        Args:
+            batch: ``(images, labels)``: float32 ``[B, 28, 28, 1]``, int64 ``[B]``.
+
+        Returns:
+            ``loss`` and ``accuracy`` for each example, float32 ``[B]``.
+        """
+        images, labels = batch
+        with tf.GradientTape() as tape:
+            logits = self.model(images, training=True)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            loss = tf.nn.compute_average_loss(losses)
+        variables = self.model.trainable_variables
+        self._optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": losses, "accuracy": _hits(labels, logits)}
+
+    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+        """Loss and accuracy of a batch.
+
+        Args:
+            batch: As for :meth:`train_step`.
+
+        Returns:
+            ``loss`` and ``accuracy`` for each example, float32 ``[B]``.
+        """
+        images, labels = batch
+        logits = self.model(images, training=False)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return {"loss": losses, "accuracy": _hits(labels, logits)}
+
+    def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
+        """The training images, in an order of their own in each epoch.
+
+        Args:
+            request: Which part of which epoch.
+        """
+        return fashion_dataset(
+            "train",
+            batch_size=request.batch_size,
+            seed=request.seed,
+            epoch=request.epoch,
+            skip_batches=request.skip_batches,
+            data=self.data,
+        )
+
+    def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
+        """The test images, in the order of the files.
+
+        Args:
+            request: The batch size.
+        """
+        return fashion_dataset("test", batch_size=request.batch_size, data=self.data)
+
+    def signatures(self) -> Mapping[str, SignatureFunction | EncodedImageFunction]:
+        """``serving_default`` on tensors, and ``image_bytes`` on encoded images of any size."""
+        return {
+            DEFAULT_SIGNATURE: SignatureFunction(
+                inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, _SIDE, _SIDE, 1)),),
+                function=self._predict,
+            ),
+            IMAGE_BYTES: EncodedImageFunction(
+                compute=DEFAULT_SIGNATURE, preprocess=_preprocess, input=IMAGE_BYTES, channels=3
+            ),
+        }
+
+    def verification_data(self, count: int) -> VerificationData:
+        """The first test images, as tensors and as encoded files.
+
+        Args:
+            count: How many, at most.
+
+        Returns:
+            For ``image_bytes`` the same images as grey PNG, RGB PNG, JPEG and
+            in other sizes, in turn.
+
+        Raises:
+            ConfigurationError: ``count`` is below 1.
+        """
+        if count < 1:
+            raise ConfigurationError(f"count is {count}; expected at least one example to verify with.")
+        images, labels = self.data.test_images[:count], self.data.test_labels[:count]
+        return VerificationData(
+            inputs={
+                DEFAULT_SIGNATURE: {"image": images[..., np.newaxis].astype(np.float32) / np.float32(255)},
+                IMAGE_BYTES: {IMAGE_BYTES: encode_variants(images)},
+            },
+            labels=labels.astype(np.int64),
+            class_names=self.data.class_names,
+            description=f"first {len(images)} test images; {self.data.source}",
+        )
+
+    def data_description(self) -> str:
+        """Where the images came from."""
+        return self.data.source
+
+    def _predict(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        logits = self.model(image, training=False)
+        class_id = tf.argmax(logits, axis=-1, output_type=tf.int64)
+        return {
+            "class_id": class_id,
+            "label": tf.gather(tf.constant(self.data.class_names), class_id),
+            "probabilities": tf.nn.softmax(logits),
+        }
+
+
+def _hits(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)
+
+
+def _preprocess(image: tf.Tensor) -> tf.Tensor:
+    """From uint8 ``[H, W, 3]`` to one example, float32 ``[28, 28, 1]`` from 0 to 1."""
+    # No antialias: it has no equal in ONNX.
+    small = tf.image.resize(image, [_SIDE, _SIDE], method="bilinear", antialias=False)
+    grey = tf.reduce_sum(small * tf.constant(_LUMA), axis=-1, keepdims=True)
+    return grey / 255.0

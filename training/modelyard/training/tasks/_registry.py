@@ -1,0 +1,50 @@
+"""The tasks that modelyard knows by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from modelyard.errors import ConfigurationError
+from modelyard.training._lazy import load_attribute
+from modelyard.training._task import Task
+
+_CLASSES = {"fashion": "FashionTask"}
+_MODULES = {"FashionTask": "modelyard.training.tasks._fashion"}
+
+
+class _Tasks(Mapping[str, type[Task]]):
+    """Task classes by name; a class is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> type[Task]:
+        task: type[Task] = load_attribute("modelyard.training.tasks", _MODULES, _CLASSES[name])
+        return task
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(_CLASSES))
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+def tasks() -> Mapping[str, type[Task]]:
+    """The task classes by name, in the order of their names; looking one up imports it."""
+    return _Tasks()
+
+
+def find_task(name: str) -> type[Task]:
+    """The class of one task.
+
+    Args:
+        name: Such as ``fashion``.
+
+    Raises:
+        ConfigurationError: There is no such task; the message names the nearest.
+        MissingDependencyError: The extra ``training`` is not installed.
+    """
+    known = tasks()
+    if name in _CLASSES:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    raise ConfigurationError(f"Unknown task {name!r}. {hint}Known tasks: {', '.join(known)}.")
