@@ -127,7 +127,7 @@ class PredictionError(ServerError):
 
 
 class InternalError(ServerError):
-    """A broken invariant of modelyard. This is a bug."""
+    """A broken invariant, here or inside the server that answered. This is a bug."""
 
 
 class ProtocolError(ServerError):

@@ -40,7 +40,8 @@ def _bfloat16() -> np.dtype[Any] | None:
         if exc.name != "ml_dtypes":
             raise
         return None
-    return np.dtype(ml_dtypes.bfloat16)
+    kind: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return kind
 
 
 @cache

@@ -75,22 +75,23 @@ HTTP_STATUS: dict[type[errors.ModelyardError], int] = {
     errors.RequestTooLargeError: 413,
 }
 
+#: HTTP has fewer codes than gRPC: codes that share an HTTP status share an error, so that both transports agree.
 _ERROR_OF_GRPC: dict[str, type[errors.ModelyardError]] = {
     "CANCELLED": errors.RequestCancelledError,
-    "UNKNOWN": errors.ServerError,
+    "UNKNOWN": errors.InternalError,
     "INVALID_ARGUMENT": errors.InvalidRequestError,
     "DEADLINE_EXCEEDED": errors.DeadlineExceededError,
     "NOT_FOUND": errors.ModelNotFoundError,
-    "ALREADY_EXISTS": errors.InvalidRequestError,
+    "ALREADY_EXISTS": errors.ServerError,
     "PERMISSION_DENIED": errors.PermissionDeniedError,
     "RESOURCE_EXHAUSTED": errors.OverloadedError,
-    "FAILED_PRECONDITION": errors.SignatureNotFoundError,
+    "FAILED_PRECONDITION": errors.InvalidRequestError,
     "ABORTED": errors.ServerError,
     "OUT_OF_RANGE": errors.InvalidRequestError,
     "UNIMPLEMENTED": errors.UnsupportedError,
     "INTERNAL": errors.InternalError,
     "UNAVAILABLE": errors.UnavailableError,
-    "DATA_LOSS": errors.ServerError,
+    "DATA_LOSS": errors.InternalError,
     "UNAUTHENTICATED": errors.UnauthenticatedError,
 }
 
@@ -110,15 +111,43 @@ _ERROR_OF_HTTP: dict[int, type[errors.ModelyardError]] = {
     504: errors.DeadlineExceededError,
 }
 
-#: Fragments by which both transports tell the same failure apart where their codes differ.
-_ERROR_OF_TEXT: tuple[tuple[str, type[errors.ModelyardError]], ...] = (
+_Fragments = tuple[tuple[str, type[errors.ModelyardError]], ...]
+
+#: Fragments of messages that tell failures apart where the codes of one transport or of both do not.
+_INVALID: _Fragments = (
     ("Serving signature key", errors.SignatureNotFoundError),
     ("Serving signature name:", errors.SignatureNotFoundError),
     ("No signature was found with the name", errors.SignatureNotFoundError),
+    ("Requested signature not found in model graph", errors.SignatureNotFoundError),
     ("Unrecognized servable version label", errors.InvalidModelSpecError),
-    ("ModelSpec", errors.InvalidModelSpecError),
+    ("Missing ModelSpec", errors.InvalidModelSpecError),
+    ("ModelSpec has no name", errors.InvalidModelSpecError),
+    ("Missing model name in request", errors.InvalidModelSpecError),
     ("not a complete image", errors.ImageDecodeError),
+    ("has no grey decode", errors.ImageDecodeError),
+    ("input size does not match signature", errors.InvalidInputError),
+    ("Signature input alias:", errors.InvalidInputError),
+    ("Inputs contains invalid name", errors.InvalidInputError),
+    ("Missing named input:", errors.InvalidInputError),
+    ("output tensor alias", errors.InvalidInputError),
+    ("Expects arg[", errors.InvalidInputError),
+    ("is not of expected type", errors.InvalidInputError),
+    ("tensor parsing error", errors.InvalidInputError),
+    ("(-1 is any size)", errors.InvalidInputError),
 )
+_EXHAUSTED: _Fragments = (
+    ("larger than ", errors.RequestTooLargeError),
+    ("has more than ", errors.RequestTooLargeError),
+    ("does not fit into memory", errors.RequestTooLargeError),
+    ("in all are accepted", errors.RequestTooLargeError),
+)
+_FINER: dict[str | int, _Fragments] = {
+    "INVALID_ARGUMENT": _INVALID,
+    "FAILED_PRECONDITION": _INVALID,
+    400: _INVALID,
+    "RESOURCE_EXHAUSTED": _EXHAUSTED,
+    429: _EXHAUSTED,
+}
 
 
 def grpc_status_of(error: errors.ModelyardError) -> str:
@@ -155,7 +184,7 @@ def error_from_grpc(code: str, message: str) -> errors.ModelyardError:
         code: Name of the code, such as ``NOT_FOUND``.
         message: The server's text.
     """
-    return _error(_ERROR_OF_GRPC.get(code, errors.ServerError), code == "INVALID_ARGUMENT", message)
+    return _error(_ERROR_OF_GRPC.get(code, errors.ServerError), code, message)
 
 
 def error_from_http(status: int, message: str) -> errors.ModelyardError:
@@ -166,10 +195,8 @@ def error_from_http(status: int, message: str) -> errors.ModelyardError:
         message: The server's text.
     """
     fallback = errors.InvalidRequestError if status < 500 else errors.ServerError
-    return _error(_ERROR_OF_HTTP.get(status, fallback), status == 400, message)
+    return _error(_ERROR_OF_HTTP.get(status, fallback), status, message)
 
 
-def _error(kind: type[errors.ModelyardError], refine: bool, message: str) -> errors.ModelyardError:
-    if refine:
-        kind = next((finer for text, finer in _ERROR_OF_TEXT if text in message), kind)
-    return kind(message)
+def _error(kind: type[errors.ModelyardError], code: str | int, message: str) -> errors.ModelyardError:
+    return next((finer for text, finer in _FINER.get(code, ()) if text in message), kind)(message)

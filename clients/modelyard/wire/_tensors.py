@@ -98,7 +98,7 @@ def array_to_tensor(array: npt.NDArray[Any], *, as_content: bool = False) -> ten
         # The packed form of a float field is the array's own bytes: no Python object per value.
         tensor.MergeFromString(_PACKED_TAGS[dtype.field] + _varint(len(data)) + data)
     elif dtype.field == "half_val":
-        tensor.half_val.extend(np.ascontiguousarray(array).view(np.uint16).ravel().tolist())
+        tensor.half_val.extend(_half_bits(array).ravel().tolist())
     else:
         getattr(tensor, dtype.field).extend(array.ravel().tolist())
     tensor.dtype = dtype.enum  # type: ignore[assignment]
@@ -145,7 +145,8 @@ def tensor_to_array(tensor: tensorflow_pb2.TensorProto, *, name: str = "tensor")
             raise InvalidInputError(
                 f"tensor parsing error: {name} ({len(values)} values in {dtype.field}; expected pairs)"
             )
-        flat = np.array(values, dtype=np.float32 if dtype.name == "complex64" else np.float64).view(dtype.numpy)
+        parts = np.array(values, dtype=np.float32 if dtype.name == "complex64" else np.float64)
+        flat = parts.view(_storage(dtype, name))
     elif dtype.field == "int_val":
         # Narrow integers wrap as upstream's static_cast does.
         flat = np.array(values, dtype=np.int32).astype(_storage(dtype, name))
@@ -224,8 +225,14 @@ def _strings_from_content(content: bytes, count: int, name: str) -> npt.NDArray[
 
 
 def _little_endian(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    array = np.ascontiguousarray(array)
-    return array.astype(array.dtype.newbyteorder("<"), copy=False) if array.dtype.isbuiltin == 1 else array
+    if array.dtype.kind == "V":
+        # bfloat16 is a dtype of ml_dtypes, which has no byte orders: its bits have.
+        array = np.ascontiguousarray(array).view(np.uint16)
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+
+
+def _half_bits(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).view(np.uint16)
 
 
 def _varint(value: int) -> bytes:

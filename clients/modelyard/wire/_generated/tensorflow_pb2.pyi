@@ -273,7 +273,7 @@ class Example(_message.Message):
     def __init__(self, features: _Optional[_Union[Features, _Mapping]] = ...) -> None: ...
 
 class MetaGraphDef(_message.Message):
-    __slots__ = ("meta_info_def", "signature_def")
+    __slots__ = ("meta_info_def", "signature_def", "object_graph_def")
     class MetaInfoDef(_message.Message):
         __slots__ = ("tags", "tensorflow_version")
         TAGS_FIELD_NUMBER: _ClassVar[int]
@@ -290,9 +290,15 @@ class MetaGraphDef(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[SignatureDef, _Mapping]] = ...) -> None: ...
     META_INFO_DEF_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_DEF_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_GRAPH_DEF_FIELD_NUMBER: _ClassVar[int]
     meta_info_def: MetaGraphDef.MetaInfoDef
     signature_def: _containers.MessageMap[str, SignatureDef]
-    def __init__(self, meta_info_def: _Optional[_Union[MetaGraphDef.MetaInfoDef, _Mapping]] = ..., signature_def: _Optional[_Mapping[str, SignatureDef]] = ...) -> None: ...
+    object_graph_def: SavedObjectGraph
+    def __init__(self, meta_info_def: _Optional[_Union[MetaGraphDef.MetaInfoDef, _Mapping]] = ..., signature_def: _Optional[_Mapping[str, SignatureDef]] = ..., object_graph_def: _Optional[_Union[SavedObjectGraph, _Mapping]] = ...) -> None: ...
+
+class SavedObjectGraph(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SavedModel(_message.Message):
     __slots__ = ("saved_model_schema_version", "meta_graphs")

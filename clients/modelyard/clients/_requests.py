@@ -1,0 +1,181 @@
+"""Request building: pure functions from a call to the bytes on the wire."""
+
+from __future__ import annotations
+
+import base64
+import json
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import EncodeError
+
+from modelyard.errors import InvalidInputError, InvalidModelSpecError, RequestTooLargeError, UnsupportedError
+from modelyard.wire import array_to_tensor, dtype_by_numpy, serving_pb2
+
+DEFAULT_SIGNATURE = "serving_default"
+SIGNATURE_DEF_FIELD = "signature_def"
+_MAX_VERSION = (1 << 63) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Which servable a call is for.
+
+    Attributes:
+        model: Name of the model.
+        version: A version; None for the newest.
+        label: A version label; None for none.
+    """
+
+    model: str
+    version: int | None = None
+    label: str | None = None
+
+
+def make_target(model: str, version: int | None = None, label: str | None = None) -> Target:
+    """Checks what a caller says about the servable.
+
+    Args:
+        model: Name of the model.
+        version: A version, or None.
+        label: A version label, or None; not together with a version.
+
+    Raises:
+        InvalidModelSpecError: No name, a version that is none, or both version
+            and label.
+    """
+    if not isinstance(model, str) or not model:
+        raise InvalidModelSpecError(f"Expected the name of a model; received {model!r}.")
+    if version is not None:
+        if label is not None:
+            raise InvalidModelSpecError(f"Expected a version or a label; received both: {version} and {label!r}.")
+        try:
+            number = operator.index(version)
+        except TypeError as exc:
+            raise InvalidModelSpecError(f"Expected an integer version; received {version!r}.") from exc
+        if isinstance(version, bool) or not 0 <= number <= _MAX_VERSION:
+            raise InvalidModelSpecError(f"Expected a version from 0 to {_MAX_VERSION}; received {version!r}.")
+        version = number
+    if label == "":
+        raise InvalidModelSpecError("Expected a version label; received an empty one.")
+    return Target(model=model, version=version, label=label)
+
+
+def model_spec(target: Target, signature: str = "") -> serving_pb2.ModelSpec:
+    """The gRPC form of a target.
+
+    Args:
+        target: Which servable.
+        signature: Name of the signature; empty for the default.
+    """
+    spec = serving_pb2.ModelSpec(name=target.model, signature_name=signature)
+    if target.version is not None:
+        spec.version.value = target.version
+    if target.label is not None:
+        spec.version_label = target.label
+    return spec
+
+
+def model_path(target: Target) -> str:
+    """The REST form of a target: ``/v1/models/NAME[/versions/N | /labels/L]``.
+
+    Args:
+        target: Which servable.
+    """
+    path = f"/v1/models/{quote(target.model, safe='')}"
+    if target.version is not None:
+        return f"{path}/versions/{target.version}"
+    return path if target.label is None else f"{path}/labels/{quote(target.label, safe='')}"
+
+
+def predict_message(
+    target: Target, signature: str, arrays: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
+) -> bytes:
+    """The body of a gRPC Predict.
+
+    Args:
+        target: Which servable.
+        signature: Name of the signature; empty for the default.
+        arrays: Inputs by name.
+        outputs: Outputs to return; empty for all.
+
+    Raises:
+        RequestTooLargeError: More than protobuf's 2 GiB.
+    """
+    request = serving_pb2.PredictRequest(model_spec=model_spec(target, signature), output_filter=outputs)
+    try:
+        for name, array in arrays.items():
+            # Numbers as raw bytes: exact, and nothing per value on either side.
+            request.inputs[name].CopyFrom(array_to_tensor(array, as_content=array.ndim > 0))
+        return request.SerializeToString()
+    except (EncodeError, ValueError) as exc:
+        size = sum(array.nbytes for array in arrays.values())
+        raise RequestTooLargeError(
+            f"Inputs of {size} bytes do not fit into one message, which holds less than 2 GiB; send fewer rows."
+        ) from exc
+
+
+def metadata_message(target: Target) -> bytes:
+    """The body of a gRPC GetModelMetadata.
+
+    Args:
+        target: Which servable.
+    """
+    return serving_pb2.GetModelMetadataRequest(
+        model_spec=model_spec(target), metadata_field=[SIGNATURE_DEF_FIELD]
+    ).SerializeToString()
+
+
+def status_message(target: Target) -> bytes:
+    """The body of a gRPC GetModelStatus.
+
+    Args:
+        target: Which servable.
+    """
+    return serving_pb2.GetModelStatusRequest(model_spec=model_spec(target)).SerializeToString()
+
+
+def predict_json(signature: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """The body of a REST predict, in column form.
+
+    Strings go as ``{"b64": ...}``, NaN and infinities as the bare words that
+    TensorFlow Serving reads.
+
+    Args:
+        signature: Name of the signature; empty for the default.
+        arrays: Inputs by name.
+
+    Raises:
+        InvalidInputError: An empty array whose shape JSON cannot carry.
+        UnsupportedError: JSON has no form for complex numbers.
+    """
+    body: dict[str, Any] = {"signature_name": signature} if signature else {}
+    body["inputs"] = {name: _json_value(name, array) for name, array in arrays.items()}
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _json_value(name: str, array: npt.NDArray[Any]) -> Any:
+    if 0 in array.shape[:-1]:
+        raise InvalidInputError(
+            f"Input {name!r} has shape {list(array.shape)}: JSON has no form for an empty array of that shape. "
+            "Send at least one row, or use gRPC."
+        )
+    dtype = dtype_by_numpy(array.dtype).name
+    if dtype.startswith("complex"):
+        raise UnsupportedError(
+            f"Input {name!r} is {dtype}, which TensorFlow Serving's REST API cannot carry; use gRPC."
+        )
+    if dtype == "string":
+        return _b64(array.tolist())
+    return array.astype(np.float32).tolist() if dtype == "bfloat16" else array.tolist()
+
+
+def _b64(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_b64(item) for item in value]
+    return {"b64": base64.b64encode(value).decode("ascii")}
