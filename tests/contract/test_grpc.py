@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import (
-    classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
     model_service_pb2_grpc,
@@ -226,7 +225,8 @@ def test_status_of_what_is_not_there(model_stub, name: str, version: int | None,
     assert fragment in str(caught.value.details())
 
 
-def test_methods_that_are_not_there_yet_say_so(stub) -> None:
+def test_session_service_is_not_there(half_channel: grpc.Channel) -> None:
+    call = half_channel.unary_unary("/tensorflow.serving.SessionService/SessionRun", bytes, bytes)
     with pytest.raises(grpc.RpcError) as caught:
-        stub.Classify(classification_pb2.ClassificationRequest(), timeout=30)
+        call(b"", timeout=30)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

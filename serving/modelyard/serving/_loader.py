@@ -24,7 +24,7 @@ from modelyard.serving.backends import (
     LitertBackend,
     OnnxRuntimeBackend,
     TensorFlowBackend,
-    read_signature_defs,
+    read_meta_graph,
 )
 from modelyard.wire import dtype_by_name, shape_to_proto, tensorflow_pb2
 
@@ -188,7 +188,7 @@ def _signatures(backend: Backend, manifest: Manifest | None) -> dict[str, Signat
 def _definitions(path: Path, signatures: Mapping[str, Signature]) -> dict[str, tensorflow_pb2.SignatureDef]:
     """SignatureDefs for the metadata: the SavedModel's own where there is one, as upstream answers."""
     if (path / SAVED_MODEL_NAME).is_file():
-        return dict(read_signature_defs(path))
+        return dict(read_meta_graph(path).signature_def)
     definitions = {}
     for name, signature in signatures.items():
         definition = tensorflow_pb2.SignatureDef(method_name=signature.method)

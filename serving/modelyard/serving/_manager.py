@@ -167,8 +167,11 @@ class ModelManager:
             version: One version; None for all.
 
         Raises:
+            InvalidModelSpecError: No model name.
             ModelNotFoundError: Unknown model or version.
         """
+        if not name:
+            raise InvalidModelSpecError("ModelSpec has no name specified.")
         with self._lock:
             model = self._models.get(name)
             if model is None or not model.versions:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from modelyard.artifact import CLASSIFY_METHOD, REGRESS_METHOD
+from modelyard.errors import InternalError, InvalidModelSpecError, InvalidRequestError
+from modelyard.serving._inference import Classification, InferenceTask, Regression, check_tasks, infer
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._requests import ModelSpec, Prediction, PredictRequest
 from modelyard.serving._states import VersionStatus
@@ -15,6 +18,7 @@ from modelyard.serving._validation import check_output_filter
 from modelyard.wire import tensorflow_pb2
 
 _T = TypeVar("_T")
+_NO_SIGNATURE = "No signature was found with the name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,70 @@ class Predictor:
             values = servable.run(signature, inputs, outputs)
             spec = replace(request.spec, version=servable.version, label=None, signature=name)
         return Prediction(spec=spec, outputs=values)
+
+    def classify(self, spec: ModelSpec, examples: Sequence[bytes]) -> Classification:
+        """Classifies examples, on the calling thread.
+
+        Args:
+            spec: The servable and the signature.
+            examples: Serialized ``tf.Example`` messages.
+
+        Raises:
+            InvalidModelSpecError: No model name, or an unknown label.
+            InvalidRequestError: Unknown signature, one that does not suit, or bad examples.
+            ModelNotFoundError: Unknown model or version.
+            UnavailableError: The model was not loaded yet.
+        """
+        (answer,) = self._infer([InferenceTask(spec=spec, method=CLASSIFY_METHOD)], examples, _NO_SIGNATURE)
+        if not isinstance(answer, Classification):
+            raise InternalError("A classify task was answered with a regression. This is a bug.")
+        return answer
+
+    def regress(self, spec: ModelSpec, examples: Sequence[bytes]) -> Regression:
+        """Regresses examples, on the calling thread; raises as :meth:`classify` does.
+
+        Args:
+            spec: The servable and the signature.
+            examples: Serialized ``tf.Example`` messages.
+        """
+        (answer,) = self._infer([InferenceTask(spec=spec, method=REGRESS_METHOD)], examples, _NO_SIGNATURE)
+        if not isinstance(answer, Regression):
+            raise InternalError("A regress task was answered with a classification. This is a bug.")
+        return answer
+
+    def multi_inference(
+        self, tasks: Sequence[InferenceTask], examples: Sequence[bytes]
+    ) -> tuple[Classification | Regression, ...]:
+        """Computes several tasks of one model over the same examples, on the calling thread.
+
+        Args:
+            tasks: At least one; each with a signature of its own.
+            examples: Serialized ``tf.Example`` messages.
+
+        Raises:
+            InvalidModelSpecError: The tasks name no model, or several, or an unknown label.
+            InvalidRequestError: Unknown signature, one that does not suit, or bad examples.
+            ModelNotFoundError: Unknown model or version.
+            UnavailableError: The model was not loaded yet.
+            UnsupportedError: A task's method is neither classify nor regress.
+        """
+        if not tasks:
+            raise InvalidModelSpecError("ModelSpec has no name specified.")
+        check_tasks(tasks)
+        return self._infer(tasks, examples, "Requested signature not found in model graph")
+
+    def _infer(
+        self, tasks: Sequence[InferenceTask], examples: Sequence[bytes], complaint: str
+    ) -> tuple[Classification | Regression, ...]:
+        # One servable for all tasks: their answers belong to the same version.
+        with self._manager.acquire(tasks[0].spec) as servable:
+            for task in tasks:
+                if task.spec.signature_name not in servable.signatures:
+                    raise InvalidRequestError(
+                        f"{complaint}: {task.spec.signature_name}; the model has "
+                        f"{', '.join(sorted(servable.signatures))}."
+                    )
+            return tuple(infer(servable, task, examples) for task in tasks)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """Describes a servable's signatures.

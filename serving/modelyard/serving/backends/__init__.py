@@ -3,7 +3,7 @@
 from modelyard.serving.backends._base import Arrays, Backend
 from modelyard.serving.backends._litert import LitertBackend
 from modelyard.serving.backends._onnxruntime import OnnxRuntimeBackend
-from modelyard.serving.backends._saved_model import SAVED_MODEL_NAME, read_signature_defs
+from modelyard.serving.backends._saved_model import SAVED_MODEL_NAME, read_meta_graph
 from modelyard.serving.backends._tensorflow import TensorFlowBackend
 
 __all__ = [
@@ -13,5 +13,5 @@ __all__ = [
     "OnnxRuntimeBackend",
     "SAVED_MODEL_NAME",
     "TensorFlowBackend",
-    "read_signature_defs",
+    "read_meta_graph",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -13,12 +12,15 @@ from modelyard.wire import tensorflow_pb2
 SAVED_MODEL_NAME = "saved_model.pb"
 
 
-def read_signature_defs(path: Path, *, tag: str = "serve") -> Mapping[str, tensorflow_pb2.SignatureDef]:
-    """Reads the SignatureDefs of a SavedModel directory.
+def read_meta_graph(path: Path, *, tag: str = "serve") -> tensorflow_pb2.MetaGraphDef:
+    """Reads what a SavedModel directory says about its signatures and its format.
 
     Args:
         path: The directory that holds ``saved_model.pb``.
         tag: The tag of the meta graph to read.
+
+    Returns:
+        The meta graph; it has an ``object_graph_def`` in the TF2 format only.
 
     Raises:
         LoadError: The file is absent or damaged, or has no such meta graph.
@@ -30,6 +32,6 @@ def read_signature_defs(path: Path, *, tag: str = "serve") -> Mapping[str, tenso
         raise LoadError(f"{file} cannot be read as a SavedModel: {exc}") from exc
     for graph in saved_model.meta_graphs:
         if tag in graph.meta_info_def.tags:
-            return dict(graph.signature_def)
+            return graph
     tags = [list(graph.meta_info_def.tags) for graph in saved_model.meta_graphs]
     raise LoadError(f"{file} has no meta graph with the tag {tag!r}; it has the tag sets {tags}.")

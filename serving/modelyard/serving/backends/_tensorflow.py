@@ -10,11 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature, TensorSpec
-from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError, UnsupportedError
+from modelyard.errors import (
+    InternalError,
+    InvalidInputError,
+    LoadError,
+    MissingDependencyError,
+    PredictionError,
+    UnsupportedError,
+)
 from modelyard.serving.backends._base import Arrays
-from modelyard.serving.backends._saved_model import read_signature_defs
+from modelyard.serving.backends._saved_model import read_meta_graph
 from modelyard.wire import dtype_by_enum, shape_from_proto, tensorflow_pb2
 
+_TAG = "serve"
 #: The pseudo-signature by which TF2 initialises a model; it cannot be called.
 _INIT_OP = "__saved_model_init_op"
 _METHODS = (PREDICT_METHOD, CLASSIFY_METHOD, REGRESS_METHOD)
@@ -25,7 +33,7 @@ class TensorFlowBackend:
 
     Args:
         path: The SavedModel directory.
-        threads: Not used per model: TensorFlow's thread pools are process-wide.
+        threads: Intra-op threads of a TF1 session; TF2's pools are process-wide.
 
     Raises:
         LoadError: TensorFlow cannot load the directory.
@@ -47,18 +55,19 @@ class TensorFlowBackend:
                 purpose=f"{path} holds a SavedModel with no ONNX or TFLite sibling, so serving it",
             ) from exc
         self._tf = tf
+        graph = read_meta_graph(path)
+        self._signatures = {
+            name: signature
+            for name, definition in graph.signature_def.items()
+            if (signature := _signature(name, definition)) is not None
+        }
+        # TF1's reference variables exist in a session only; TF2's functions need none.
+        kind = _Functions if graph.HasField("object_graph_def") else _Session
         try:
-            self._model = tf.saved_model.load(str(path), tags=["serve"])
+            self._runner: _Functions | _Session | None = kind(tf, path, graph, tuple(self._signatures), threads)
         # TensorFlow raises classes of its own, ValueError, OSError, KeyError and more: the boundary maps them all.
         except Exception as exc:
             raise LoadError(f"TensorFlow cannot load {path}: {exc}") from exc
-        definitions = read_signature_defs(path)
-        self._signatures = {
-            name: signature
-            for name, definition in definitions.items()
-            if (signature := _signature(name, definition)) is not None
-        }
-        self._functions = {name: self._model.signatures[name] for name in self._signatures}
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -77,24 +86,89 @@ class TensorFlowBackend:
             InvalidInputError: A kernel refuses the inputs.
             PredictionError: A kernel failed.
         """
-        tf = self._tf
+        tf, runner = self._tf, self._runner
+        if runner is None:
+            raise InternalError(f"Signature {graph!r} was called after close. This is a bug.")
         try:
-            feeds = {name: tf.constant(array, dtype=_tf_dtype(tf, array)) for name, array in inputs.items()}
-            values = self._functions[graph](**feeds)
+            return runner.run(graph, inputs, outputs)
         except (tf.errors.InvalidArgumentError, TypeError, ValueError) as exc:
             raise InvalidInputError(f"TensorFlow refuses the inputs of signature {graph!r}: {exc}") from exc
         except tf.errors.OpError as exc:
             raise PredictionError(f"TensorFlow failed on signature {graph!r}: {exc}") from exc
-        return {name: np.asarray(values[name].numpy()) for name in outputs}
 
     def close(self) -> None:
         """Frees the model."""
-        self._functions.clear()
-        self._model = None
+        runner, self._runner = self._runner, None
+        if isinstance(runner, _Session):
+            runner.close()
 
 
-def _tf_dtype(tf: Any, array: npt.NDArray[Any]) -> Any:
-    return tf.string if array.dtype == object else tf.as_dtype(array.dtype)
+class _Functions:
+    """The signatures of a TF2-format model."""
+
+    def __init__(
+        self, tf: Any, path: Path, graph: tensorflow_pb2.MetaGraphDef, names: Sequence[str], threads: int
+    ) -> None:
+        self._tf = tf
+        # The functions do not keep the variables alive: the model must.
+        self._model = tf.saved_model.load(str(path), tags=[_TAG])
+        self._functions = {name: self._model.signatures[name] for name in names}
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        tf = self._tf
+        feeds = {
+            name: tf.constant(array, dtype=tf.string if array.dtype == object else tf.as_dtype(array.dtype))
+            for name, array in inputs.items()
+        }
+        values = self._functions[graph](**feeds)
+        return {name: np.asarray(values[name].numpy()) for name in outputs}
+
+
+class _Session:
+    """The signatures of a TF1-format model."""
+
+    def __init__(
+        self, tf: Any, path: Path, graph: tensorflow_pb2.MetaGraphDef, names: Sequence[str], threads: int
+    ) -> None:
+        from tensorflow.core.protobuf import config_pb2
+
+        v1 = tf.compat.v1
+        config = v1.ConfigProto(intra_op_parallelism_threads=threads)
+        self._session = v1.Session(graph=tf.Graph(), config=config)
+        with self._session.graph.as_default():
+            v1.saved_model.load(self._session, [_TAG], str(path))
+        self._definitions = {name: graph.signature_def[name] for name in names}
+        self._config = config_pb2
+        self._calls: dict[tuple[str, tuple[str, ...]], tuple[list[str], Any]] = {}
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        key = (graph, tuple(outputs))
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls.setdefault(key, self._make_call(graph, outputs))
+        names, function = call
+        values = function(*(inputs[name] for name in names))
+        return {name: _as_array(value) for name, value in zip(outputs, values, strict=True)}
+
+    def _make_call(self, graph: str, outputs: Sequence[str]) -> tuple[list[str], Any]:
+        """A prepared call: unlike ``Session.run`` it leaves the check of shapes to the kernels, as upstream does."""
+        definition = self._definitions[graph]
+        names = sorted(definition.inputs)
+        options = self._config.CallableOptions(
+            feed=[definition.inputs[name].name for name in names],
+            fetch=[definition.outputs[name].name for name in outputs],
+        )
+        return names, self._session._make_callable_from_options(options)
+
+    def close(self) -> None:
+        # Prepared calls release themselves through the session: they must go first.
+        self._calls.clear()
+        self._session.close()
+
+
+def _as_array(value: Any) -> npt.NDArray[Any]:
+    # A rank-0 string comes back as plain bytes, which numpy would make a fixed-width string of.
+    return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
 
 
 def _signature(name: str, definition: tensorflow_pb2.SignatureDef) -> Signature | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from modelyard.artifact import Signature
 from modelyard.errors import InvalidModelSpecError, InvalidRequestError
+from modelyard.serving._inference import Classification, Regression
 from modelyard.serving._predictor import ModelMetadata
 from modelyard.serving._requests import Arrays, ModelSpec, Prediction, PredictRequest
 from modelyard.serving._states import VersionStatus
@@ -22,13 +23,20 @@ def spec_from_message(message: Any) -> ModelSpec:
         message: A request message that has the field.
 
     Raises:
-        InvalidModelSpecError: The field is absent or has no name.
+        InvalidModelSpecError: The field is absent.
     """
     if not message.HasField("model_spec"):
         raise InvalidModelSpecError("Missing ModelSpec")
     spec = message.model_spec
-    if not spec.name:
-        raise InvalidModelSpecError("ModelSpec has no name specified.")
+    return spec_of(spec)
+
+
+def spec_of(spec: serving_pb2.ModelSpec) -> ModelSpec:
+    """Decodes a model spec; whether its name is known is the data plane's to say.
+
+    Args:
+        spec: The message.
+    """
     choice = spec.WhichOneof("version_choice")
     return ModelSpec(
         name=spec.name,
@@ -45,7 +53,7 @@ def predict_request(message: serving_pb2.PredictRequest) -> PredictRequest:
         message: The request.
 
     Raises:
-        InvalidModelSpecError: The model spec is absent or has no name.
+        InvalidModelSpecError: The model spec is absent.
     """
 
     def inputs(signature: Signature) -> Arrays:
@@ -64,8 +72,66 @@ def predict_response(prediction: Prediction, *, as_content: bool) -> serving_pb2
     response = serving_pb2.PredictResponse()
     for name, array in prediction.outputs.items():
         response.outputs[name].CopyFrom(array_to_tensor(array, as_content=as_content))
-    _fill_spec(response.model_spec, prediction.spec)
+    fill_spec(response.model_spec, prediction.spec)
     return response
+
+
+def examples_of(message: serving_pb2.Input) -> list[bytes]:
+    """The serialized examples of an ``Input``; a context is merged into each.
+
+    Merging is concatenation, so that a feature of the example overrides the
+    context's.
+
+    Args:
+        message: The input.
+    """
+    if message.WhichOneof("kind") == "example_list_with_context":
+        both = message.example_list_with_context
+        context = both.context.SerializeToString()
+        return [context + example.SerializeToString() for example in both.examples]
+    return [example.SerializeToString() for example in message.example_list.examples]
+
+
+def fill_classification(message: serving_pb2.ClassificationResult, answer: Classification) -> None:
+    """Writes the answer of a classify task.
+
+    Args:
+        message: The message to fill.
+        answer: The answer.
+    """
+    shape = next(array.shape for array in (answer.labels, answer.scores) if array is not None)
+    for row in range(shape[0]):
+        classes = message.classifications.add().classes
+        for column in range(shape[1]):
+            item = classes.add()
+            if answer.labels is not None:
+                item.label = answer.labels[row, column].decode("utf-8", "replace")
+            if answer.scores is not None:
+                item.score = answer.scores[row, column]
+
+
+def fill_regression(message: serving_pb2.RegressionResult, answer: Regression) -> None:
+    """Writes the answer of a regress task.
+
+    Args:
+        message: The message to fill.
+        answer: The answer.
+    """
+    for value in answer.values.tolist():
+        message.regressions.add().value = value
+
+
+def fill_spec(message: serving_pb2.ModelSpec, spec: ModelSpec) -> None:
+    """Writes a resolved model spec.
+
+    Args:
+        message: The message to fill.
+        spec: The spec.
+    """
+    message.name = spec.name
+    message.signature_name = spec.signature
+    if spec.version is not None:
+        message.version.value = spec.version
 
 
 def check_metadata_fields(fields: Iterable[str]) -> None:
@@ -96,7 +162,7 @@ def metadata_response(metadata: ModelMetadata) -> serving_pb2.GetModelMetadataRe
     for name, definition in metadata.definitions.items():
         definitions.signature_def[name].CopyFrom(definition)
     response.metadata[SIGNATURE_DEF_FIELD].Pack(definitions)
-    _fill_spec(response.model_spec, metadata.spec)
+    fill_spec(response.model_spec, metadata.spec)
     return response
 
 
@@ -116,10 +182,3 @@ def status_response(statuses: Iterable[VersionStatus]) -> serving_pb2.GetModelSt
         row.status.error_code = 0 if status.error is None else error_code_of(status.error)  # type: ignore[assignment]
         row.status.SetInParent()
     return response
-
-
-def _fill_spec(message: serving_pb2.ModelSpec, spec: ModelSpec) -> None:
-    message.name = spec.name
-    message.signature_name = spec.signature
-    if spec.version is not None:
-        message.version.value = spec.version

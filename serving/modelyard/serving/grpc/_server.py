@@ -12,6 +12,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import ConfigurationError, InvalidRequestError, ModelyardError, UnsupportedError
+from modelyard.serving._inference import Classification, InferenceTask
 from modelyard.serving._predictor import Predictor
 from modelyard.serving.grpc import _codec
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, Method, grpc_status_of, serving_pb2
@@ -60,6 +61,9 @@ class GrpcServer:
         )
         handlers: dict[str, Handler] = {
             PREDICTION_SERVICE["Predict"].path: self._predict,
+            PREDICTION_SERVICE["Classify"].path: self._classify,
+            PREDICTION_SERVICE["Regress"].path: self._regress,
+            PREDICTION_SERVICE["MultiInference"].path: self._multi_inference,
             PREDICTION_SERVICE["GetModelMetadata"].path: self._metadata,
             MODEL_SERVICE["GetModelStatus"].path: self._status,
         }
@@ -102,6 +106,46 @@ class GrpcServer:
             _codec.predict_request(message),
             lambda prediction: _codec.predict_response(prediction, as_content=as_content).SerializeToString(),
         )
+
+    async def _classify(self, message: serving_pb2.ClassificationRequest) -> bytes:
+        spec = _codec.spec_from_message(message)
+
+        def work() -> bytes:
+            answer = self._predictor.classify(spec, _codec.examples_of(message.input))
+            response = serving_pb2.ClassificationResponse()
+            _codec.fill_classification(response.result, answer)
+            _codec.fill_spec(response.model_spec, answer.spec)
+            return response.SerializeToString()
+
+        return await self._predictor.offload(work)
+
+    async def _regress(self, message: serving_pb2.RegressionRequest) -> bytes:
+        spec = _codec.spec_from_message(message)
+
+        def work() -> bytes:
+            answer = self._predictor.regress(spec, _codec.examples_of(message.input))
+            response = serving_pb2.RegressionResponse()
+            _codec.fill_regression(response.result, answer)
+            _codec.fill_spec(response.model_spec, answer.spec)
+            return response.SerializeToString()
+
+        return await self._predictor.offload(work)
+
+    async def _multi_inference(self, message: serving_pb2.MultiInferenceRequest) -> bytes:
+        tasks = [InferenceTask(spec=_codec.spec_of(task.model_spec), method=task.method_name) for task in message.tasks]
+
+        def work() -> bytes:
+            response = serving_pb2.MultiInferenceResponse()
+            for answer in self._predictor.multi_inference(tasks, _codec.examples_of(message.input)):
+                result = response.results.add()
+                _codec.fill_spec(result.model_spec, answer.spec)
+                if isinstance(answer, Classification):
+                    _codec.fill_classification(result.classification_result, answer)
+                else:
+                    _codec.fill_regression(result.regression_result, answer)
+            return response.SerializeToString()
+
+        return await self._predictor.offload(work)
 
     async def _metadata(self, message: serving_pb2.GetModelMetadataRequest) -> bytes:
         spec = _codec.spec_from_message(message)

@@ -16,12 +16,11 @@ from modelyard.errors import (
     ModelyardError,
     RequestTooLargeError,
     SignatureNotFoundError,
-    UnsupportedError,
 )
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import Arrays, PredictRequest
 from modelyard.serving.grpc._codec import status_response
-from modelyard.serving.rest import _json_proto, _predict
+from modelyard.serving.rest import _examples, _json_proto, _predict
 from modelyard.serving.rest._urls import NoSuchUrl, Route, parse_route
 from modelyard.wire import http_status_of
 
@@ -93,7 +92,14 @@ class RestApp:
         data = await self._read(scope, receive)
         if route.verb == "predict":
             return await self._predict(route, data)
-        raise UnsupportedError(f"{route.verb} is not implemented by this server.")
+        return await self._predictor.offload(lambda: self._infer(route, data))
+
+    def _infer(self, route: Route, data: bytes) -> str:
+        body = _examples.parse_examples(data, max_depth=self._options.max_json_depth)
+        spec = replace(route.spec, signature=body.signature)
+        if route.verb == "classify":
+            return _examples.classify_answer(self._predictor.classify(spec, body.examples))
+        return _examples.regress_answer(self._predictor.regress(spec, body.examples))
 
     async def _predict(self, route: Route, data: bytes) -> str:
         depth = self._options.max_json_depth
