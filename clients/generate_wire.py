@@ -25,7 +25,7 @@ def generate() -> dict[str, str]:
     Raises:
         RuntimeError: protoc refused a file.
     """
-    import grpc_tools
+    import grpc_tools  # type: ignore[import-untyped]
     from grpc_tools import protoc
 
     include = Path(grpc_tools.__file__).parent / "_proto"

@@ -1,0 +1,136 @@
+"""The ``modelyard`` command: hands its arguments to the room that knows the rest."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import os
+import sys
+from dataclasses import dataclass
+
+from modelyard.errors import MissingDependencyError, ModelyardError
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Command:
+    """One subcommand.
+
+    Attributes:
+        module: Has ``main(argv: list[str]) -> int``.
+        extra: The extras that it needs, as ``pip install`` takes them; empty
+            for the base install.
+        summary: One line for the help.
+    """
+
+    module: str
+    extra: str
+    summary: str
+
+
+_COMMANDS = {
+    "run": _Command(
+        module="modelyard.pipeline._cli",
+        extra="all",
+        summary="train, export, verify, publish, serve and predict, in one go",
+    ),
+    "train": _Command(module="modelyard.training._cli", extra="training", summary="train a model"),
+    "export": _Command(
+        module="modelyard.export._cli", extra="training,export", summary="export a trained model, verified"
+    ),
+    "serve": _Command(
+        module="modelyard.serving._cli", extra="serving", summary="serve a model repository over gRPC and REST"
+    ),
+    "predict": _Command(module="modelyard.clients._cli", extra="", summary="classify image files with a served model"),
+    "loadtest": _Command(
+        module="modelyard.loadtests._cli", extra="loadtests", summary="load a server, check its answers and its limits"
+    ),
+}
+
+#: Import names of the packages that come with extras: only their absence means that an extra is missing.
+_PACKAGES_OF_EXTRAS = frozenset(
+    {
+        "PIL", "ai_edge_litert", "gevent", "httptools", "jsonschema", "keras", "locust", "onnx", "onnxruntime", "rich",
+        "tensorboard", "tensorflow", "tf2onnx", "uvicorn", "uvloop",
+    }
+)  # fmt: skip
+
+_EXAMPLES = """\
+examples:
+  modelyard run fashion                                      everything, from data to predictions
+  modelyard serve --model_name=fashion --model_base_path=/models/fashion --rest_api_port=8501
+  modelyard predict fashion shirt.png --server grpc://localhost:8500
+  modelyard loadtest --host-grpc localhost:8500 --host-rest http://localhost:8501 -u 4 -t 10s
+
+modelyard COMMAND --help explains a command.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: Arguments without the program's name; None for the process's own.
+
+    Returns:
+        The exit code: the command's own, 1 for an error of modelyard, 2 for a
+        wrong usage, 130 after Ctrl-C.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        (sys.stdout if arguments else sys.stderr).write(_help())
+        return 0 if arguments else EXIT_USAGE
+    name, rest = arguments[0], arguments[1:]
+    if name in ("version", "--version"):
+        sys.stdout.write(f"modelyard {importlib.metadata.version('modelyard')}\n")
+        return 0
+    if name not in _COMMANDS:
+        sys.stderr.write(f"modelyard: {_unknown(name)}\n")
+        return EXIT_USAGE
+    try:
+        return _run(name, rest)
+    except ModelyardError as exc:
+        sys.stderr.write(f"modelyard {name}: {exc.message}\n")
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        sys.stderr.write(f"modelyard {name}: interrupted\n")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of the output went away, as head does: nobody is left to tell, and the flush at exit must not try.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+
+
+def _run(name: str, argv: list[str]) -> int:
+    command = _COMMANDS[name]
+    try:
+        result: int = importlib.import_module(command.module).main(argv)
+        return result
+    except ModuleNotFoundError as exc:
+        package = (exc.name or "").partition(".")[0]
+        if package not in _PACKAGES_OF_EXTRAS or not command.extra:
+            raise
+        raise MissingDependencyError(package=package, extra=command.extra, purpose=f"modelyard {name}") from exc
+
+
+def _help() -> str:
+    width = max(len(name) for name in _COMMANDS | {"version": None})
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in _COMMANDS.items()]
+    lines.append(f"  {'version':<{width}}  print the version")
+    commands = "\n".join(lines)
+    return (
+        "usage: modelyard COMMAND ...\n\n"
+        "From a custom training loop to verified predictions, with no TensorFlow in production.\n\n"
+        f"commands:\n{commands}\n\n{_EXAMPLES}"
+    )
+
+
+def _unknown(name: str) -> str:
+    known = [*_COMMANDS, "version"]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"Expected one of {', '.join(known)}."
+    return f"unknown command {name!r}. {hint} See modelyard --help."
