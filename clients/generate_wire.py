@@ -7,6 +7,7 @@ A test calls :func:`generate` and compares its result with what is checked in.
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,15 +26,13 @@ def generate() -> dict[str, str]:
     Raises:
         RuntimeError: protoc refused a file.
     """
-    import grpc_tools  # type: ignore[import-untyped]
-    from grpc_tools import protoc
-
-    include = Path(grpc_tools.__file__).parent / "_proto"
     sources = sorted(str(path) for path in PROTOS.glob("*.proto"))
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["protoc", f"-I{ROOM}", f"-I{include}", f"--python_out={folder}", f"--pyi_out={folder}", *sources]
-        if protoc.main(arguments) != 0:
-            raise RuntimeError(f"protoc failed on {', '.join(sources)}; its message is above.")
+        # A process of its own: beside a loaded TensorFlow, protoc's library crashes.
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOM}", f"--python_out={folder}"]
+        done = subprocess.run([*command, f"--pyi_out={folder}", *sources], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"protoc failed on {', '.join(sources)}: {done.stderr}")
         written = Path(folder, "modelyard", "wire", "protos")
         return {path.name: _adapt(path.read_text()) for path in sorted(written.iterdir())}
 

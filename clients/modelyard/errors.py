@@ -10,6 +10,7 @@
      |  |  + ImageDecodeError           bytes that are no complete image
      |  + RequestTooLargeError          more bytes, rows or nesting than the server takes
      |  + ModelNotFoundError            unknown model or version
+     |  + ModelNotReadyError            an operation on a version that is not available for inference
      |  + SignatureNotFoundError        the model has no signature of that name
      |  + UnsupportedError              a known request that this server cannot answer
      |  + UnauthenticatedError          no credentials, or ones that were not understood
@@ -84,6 +85,10 @@ class RequestTooLargeError(RequestError):
 
 class ModelNotFoundError(RequestError):
     """No servable of that name, or not in that version."""
+
+
+class ModelNotReadyError(RequestError):
+    """The operation needs a version that is not available for inference, such as the target of a label."""
 
 
 class SignatureNotFoundError(RequestError):
@@ -224,6 +229,7 @@ __all__ = [
     "ManifestError",
     "MissingDependencyError",
     "ModelNotFoundError",
+    "ModelNotReadyError",
     "ModelyardError",
     "NonFiniteLossError",
     "OverloadedError",

@@ -11,6 +11,15 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ModelType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODEL_TYPE_UNSPECIFIED: _ClassVar[ModelType]
+    TENSORFLOW: _ClassVar[ModelType]
+    OTHER: _ClassVar[ModelType]
+MODEL_TYPE_UNSPECIFIED: ModelType
+TENSORFLOW: ModelType
+OTHER: ModelType
+
 class ModelSpec(_message.Message):
     __slots__ = ("name", "version", "version_label", "signature_name")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -359,14 +368,6 @@ class LoggingConfig(_message.Message):
 
 class ModelConfig(_message.Message):
     __slots__ = ("name", "base_path", "model_type", "model_platform", "logging_config", "model_version_policy", "version_labels")
-    class ModelType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        MODEL_TYPE_UNSPECIFIED: _ClassVar[ModelConfig.ModelType]
-        TENSORFLOW: _ClassVar[ModelConfig.ModelType]
-        OTHER: _ClassVar[ModelConfig.ModelType]
-    MODEL_TYPE_UNSPECIFIED: ModelConfig.ModelType
-    TENSORFLOW: ModelConfig.ModelType
-    OTHER: ModelConfig.ModelType
     class VersionLabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -383,12 +384,12 @@ class ModelConfig(_message.Message):
     VERSION_LABELS_FIELD_NUMBER: _ClassVar[int]
     name: str
     base_path: str
-    model_type: ModelConfig.ModelType
+    model_type: ModelType
     model_platform: str
     logging_config: LoggingConfig
     model_version_policy: FileSystemStoragePathSourceConfig.ServableVersionPolicy
     version_labels: _containers.ScalarMap[str, int]
-    def __init__(self, name: _Optional[str] = ..., base_path: _Optional[str] = ..., model_type: _Optional[_Union[ModelConfig.ModelType, str]] = ..., model_platform: _Optional[str] = ..., logging_config: _Optional[_Union[LoggingConfig, _Mapping]] = ..., model_version_policy: _Optional[_Union[FileSystemStoragePathSourceConfig.ServableVersionPolicy, _Mapping]] = ..., version_labels: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., base_path: _Optional[str] = ..., model_type: _Optional[_Union[ModelType, str]] = ..., model_platform: _Optional[str] = ..., logging_config: _Optional[_Union[LoggingConfig, _Mapping]] = ..., model_version_policy: _Optional[_Union[FileSystemStoragePathSourceConfig.ServableVersionPolicy, _Mapping]] = ..., version_labels: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ModelConfigList(_message.Message):
     __slots__ = ("config",)

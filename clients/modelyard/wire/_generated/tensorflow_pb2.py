@@ -12,10 +12,9 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n&modelyard/wire/protos/tensorflow.proto\x12\ntensorflow\x1a\x19google/protobuf/any.proto\"z\n\x10TensorShapeProto\x12-\n\x03\x64im\x18\x02 \x03(\x0b\x32 .tensorflow.TensorShapeProto.Dim\x12\x14\n\x0cunknown_rank\x18\x03 \x01(\x08\x1a!\n\x03\x44im\x12\x0c\n\x04size\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x81\x03\n\x0bTensorProto\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.tensorflow.DataType\x12\x32\n\x0ctensor_shape\x18\x02 \x01(\x0b\x32\x1c.tensorflow.TensorShapeProto\x12\x16\n\x0eversion_number\x18\x03 \x01(\x05\x12\x16\n\x0etensor_content\x18\x04 \x01(\x0c\x12\x11\n\tfloat_val\x18\x05 \x03(\x02\x12\x12\n\ndouble_val\x18\x06 \x03(\x01\x12\x0f\n\x07int_val\x18\x07 \x03(\x05\x12\x12\n\nstring_val\x18\x08 \x03(\x0c\x12\x14\n\x0cscomplex_val\x18\t \x03(\x02\x12\x11\n\tint64_val\x18\n \x03(\x03\x12\x10\n\x08\x62ool_val\x18\x0b \x03(\x08\x12\x14\n\x0c\x64\x63omplex_val\x18\x0c \x03(\x01\x12\x10\n\x08half_val\x18\r \x03(\x05\x12\x12\n\nuint32_val\x18\x10 \x03(\r\x12\x12\n\nuint64_val\x18\x11 \x03(\x04\x12\x12\n\nfloat8_val\x18\x12 \x01(\x0c\"\xcc\x03\n\nTensorInfo\x12\x0e\n\x04name\x18\x01 \x01(\tH\x00\x12\x36\n\ncoo_sparse\x18\x04 \x01(\x0b\x32 .tensorflow.TensorInfo.CooSparseH\x00\x12\x42\n\x10\x63omposite_tensor\x18\x05 \x01(\x0b\x32&.tensorflow.TensorInfo.CompositeTensorH\x00\x12#\n\x05\x64type\x18\x02 \x01(\x0e\x32\x14.tensorflow.DataType\x12\x32\n\x0ctensor_shape\x18\x03 \x01(\x0b\x32\x1c.tensorflow.TensorShapeProto\x1a\x65\n\tCooSparse\x12\x1a\n\x12values_tensor_name\x18\x01 \x01(\t\x12\x1b\n\x13indices_tensor_name\x18\x02 \x01(\t\x12\x1f\n\x17\x64\x65nse_shape_tensor_name\x18\x03 \x01(\t\x1a\x66\n\x0f\x43ompositeTensor\x12\'\n\ttype_spec\x18\x01 \x01(\x0b\x32\x14.google.protobuf.Any\x12*\n\ncomponents\x18\x02 \x03(\x0b\x32\x16.tensorflow.TensorInfoB\n\n\x08\x65ncoding\"\xa4\x03\n\x0cSignatureDef\x12\x34\n\x06inputs\x18\x01 \x03(\x0b\x32$.tensorflow.SignatureDef.InputsEntry\x12\x36\n\x07outputs\x18\x02 \x03(\x0b\x32%.tensorflow.SignatureDef.OutputsEntry\x12\x13\n\x0bmethod_name\x18\x03 \x01(\t\x12\x38\n\x08\x64\x65\x66\x61ults\x18\x04 \x03(\x0b\x32&.tensorflow.SignatureDef.DefaultsEntry\x1a\x45\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.tensorflow.TensorInfo:\x02\x38\x01\x1a\x46\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.tensorflow.TensorInfo:\x02\x38\x01\x1aH\n\rDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.tensorflow.TensorProto:\x02\x38\x01\"\x1a\n\tBytesList\x12\r\n\x05value\x18\x01 \x03(\x0c\"\x1a\n\tFloatList\x12\r\n\x05value\x18\x01 \x03(\x02\"\x1a\n\tInt64List\x12\r\n\x05value\x18\x01 \x03(\x03\"\x98\x01\n\x07\x46\x65\x61ture\x12+\n\nbytes_list\x18\x01 \x01(\x0b\x32\x15.tensorflow.BytesListH\x00\x12+\n\nfloat_list\x18\x02 \x01(\x0b\x32\x15.tensorflow.FloatListH\x00\x12+\n\nint64_list\x18\x03 \x01(\x0b\x32\x15.tensorflow.Int64ListH\x00\x42\x06\n\x04kind\"\x83\x01\n\x08\x46\x65\x61tures\x12\x32\n\x07\x66\x65\x61ture\x18\x01 \x03(\x0b\x32!.tensorflow.Features.FeatureEntry\x1a\x43\n\x0c\x46\x65\x61tureEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.tensorflow.Feature:\x02\x38\x01\"1\n\x07\x45xample\x12&\n\x08\x66\x65\x61tures\x18\x01 \x01(\x0b\x32\x14.tensorflow.Features\"\xce\x02\n\x0cMetaGraphDef\x12;\n\rmeta_info_def\x18\x01 \x01(\x0b\x32$.tensorflow.MetaGraphDef.MetaInfoDef\x12\x41\n\rsignature_def\x18\x05 \x03(\x0b\x32*.tensorflow.MetaGraphDef.SignatureDefEntry\x12\x36\n\x10object_graph_def\x18\x07 \x01(\x0b\x32\x1c.tensorflow.SavedObjectGraph\x1a\x37\n\x0bMetaInfoDef\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12\x1a\n\x12tensorflow_version\x18\x05 \x01(\t\x1aM\n\x11SignatureDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.tensorflow.SignatureDef:\x02\x38\x01\"\x12\n\x10SavedObjectGraph\"_\n\nSavedModel\x12\"\n\x1asaved_model_schema_version\x18\x01 \x01(\x03\x12-\n\x0bmeta_graphs\x18\x02 \x03(\x0b\x32\x18.tensorflow.MetaGraphDef*\xe3\x06\n\x08\x44\x61taType\x12\x0e\n\nDT_INVALID\x10\x00\x12\x0c\n\x08\x44T_FLOAT\x10\x01\x12\r\n\tDT_DOUBLE\x10\x02\x12\x0c\n\x08\x44T_INT32\x10\x03\x12\x0c\n\x08\x44T_UINT8\x10\x04\x12\x0c\n\x08\x44T_INT16\x10\x05\x12\x0b\n\x07\x44T_INT8\x10\x06\x12\r\n\tDT_STRING\x10\x07\x12\x10\n\x0c\x44T_COMPLEX64\x10\x08\x12\x0c\n\x08\x44T_INT64\x10\t\x12\x0b\n\x07\x44T_BOOL\x10\n\x12\x0c\n\x08\x44T_QINT8\x10\x0b\x12\r\n\tDT_QUINT8\x10\x0c\x12\r\n\tDT_QINT32\x10\r\x12\x0f\n\x0b\x44T_BFLOAT16\x10\x0e\x12\r\n\tDT_QINT16\x10\x0f\x12\x0e\n\nDT_QUINT16\x10\x10\x12\r\n\tDT_UINT16\x10\x11\x12\x11\n\rDT_COMPLEX128\x10\x12\x12\x0b\n\x07\x44T_HALF\x10\x13\x12\x0f\n\x0b\x44T_RESOURCE\x10\x14\x12\x0e\n\nDT_VARIANT\x10\x15\x12\r\n\tDT_UINT32\x10\x16\x12\r\n\tDT_UINT64\x10\x17\x12\x12\n\x0e\x44T_FLOAT8_E5M2\x10\x18\x12\x14\n\x10\x44T_FLOAT8_E4M3FN\x10\x19\x12\x16\n\x12\x44T_FLOAT8_E4M3FNUZ\x10\x1a\x12\x19\n\x15\x44T_FLOAT8_E4M3B11FNUZ\x10\x1b\x12\x16\n\x12\x44T_FLOAT8_E5M2FNUZ\x10\x1c\x12\x0b\n\x07\x44T_INT4\x10\x1d\x12\x0c\n\x08\x44T_UINT4\x10\x1e\x12\x0b\n\x07\x44T_INT2\x10\x1f\x12\x0c\n\x08\x44T_UINT2\x10 \x12\x14\n\x10\x44T_FLOAT4_E2M1FN\x10!\x12\x10\n\x0c\x44T_FLOAT_REF\x10\x65\x12\x11\n\rDT_DOUBLE_REF\x10\x66\x12\x10\n\x0c\x44T_INT32_REF\x10g\x12\x10\n\x0c\x44T_UINT8_REF\x10h\x12\x10\n\x0c\x44T_INT16_REF\x10i\x12\x0f\n\x0b\x44T_INT8_REF\x10j\x12\x11\n\rDT_STRING_REF\x10k\x12\x14\n\x10\x44T_COMPLEX64_REF\x10l\x12\x10\n\x0c\x44T_INT64_REF\x10m\x12\x0f\n\x0b\x44T_BOOL_REF\x10n\x12\x13\n\x0f\x44T_BFLOAT16_REF\x10r\x12\x11\n\rDT_UINT16_REF\x10u\x12\x15\n\x11\x44T_COMPLEX128_REF\x10v\x12\x0f\n\x0b\x44T_HALF_REF\x10w\x12\x11\n\rDT_UINT32_REF\x10z\x12\x11\n\rDT_UINT64_REF\x10{b\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n&modelyard/wire/protos/tensorflow.proto\x12\ntensorflow\"z\n\x10TensorShapeProto\x12-\n\x03\x64im\x18\x02 \x03(\x0b\x32 .tensorflow.TensorShapeProto.Dim\x12\x14\n\x0cunknown_rank\x18\x03 \x01(\x08\x1a!\n\x03\x44im\x12\x0c\n\x04size\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x81\x03\n\x0bTensorProto\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.tensorflow.DataType\x12\x32\n\x0ctensor_shape\x18\x02 \x01(\x0b\x32\x1c.tensorflow.TensorShapeProto\x12\x16\n\x0eversion_number\x18\x03 \x01(\x05\x12\x16\n\x0etensor_content\x18\x04 \x01(\x0c\x12\x11\n\tfloat_val\x18\x05 \x03(\x02\x12\x12\n\ndouble_val\x18\x06 \x03(\x01\x12\x0f\n\x07int_val\x18\x07 \x03(\x05\x12\x12\n\nstring_val\x18\x08 \x03(\x0c\x12\x14\n\x0cscomplex_val\x18\t \x03(\x02\x12\x11\n\tint64_val\x18\n \x03(\x03\x12\x10\n\x08\x62ool_val\x18\x0b \x03(\x08\x12\x14\n\x0c\x64\x63omplex_val\x18\x0c \x03(\x01\x12\x10\n\x08half_val\x18\r \x03(\x05\x12\x12\n\nuint32_val\x18\x10 \x03(\r\x12\x12\n\nuint64_val\x18\x11 \x03(\x04\x12\x12\n\nfloat8_val\x18\x12 \x01(\x0c\"\xa3\x03\n\nTensorInfo\x12\x0e\n\x04name\x18\x01 \x01(\tH\x00\x12\x36\n\ncoo_sparse\x18\x04 \x01(\x0b\x32 .tensorflow.TensorInfo.CooSparseH\x00\x12\x42\n\x10\x63omposite_tensor\x18\x05 \x01(\x0b\x32&.tensorflow.TensorInfo.CompositeTensorH\x00\x12#\n\x05\x64type\x18\x02 \x01(\x0e\x32\x14.tensorflow.DataType\x12\x32\n\x0ctensor_shape\x18\x03 \x01(\x0b\x32\x1c.tensorflow.TensorShapeProto\x1a\x65\n\tCooSparse\x12\x1a\n\x12values_tensor_name\x18\x01 \x01(\t\x12\x1b\n\x13indices_tensor_name\x18\x02 \x01(\t\x12\x1f\n\x17\x64\x65nse_shape_tensor_name\x18\x03 \x01(\t\x1a=\n\x0f\x43ompositeTensor\x12*\n\ncomponents\x18\x02 \x03(\x0b\x32\x16.tensorflow.TensorInfoB\n\n\x08\x65ncoding\"\xa4\x03\n\x0cSignatureDef\x12\x34\n\x06inputs\x18\x01 \x03(\x0b\x32$.tensorflow.SignatureDef.InputsEntry\x12\x36\n\x07outputs\x18\x02 \x03(\x0b\x32%.tensorflow.SignatureDef.OutputsEntry\x12\x13\n\x0bmethod_name\x18\x03 \x01(\t\x12\x38\n\x08\x64\x65\x66\x61ults\x18\x04 \x03(\x0b\x32&.tensorflow.SignatureDef.DefaultsEntry\x1a\x45\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.tensorflow.TensorInfo:\x02\x38\x01\x1a\x46\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.tensorflow.TensorInfo:\x02\x38\x01\x1aH\n\rDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.tensorflow.TensorProto:\x02\x38\x01\"\x1a\n\tBytesList\x12\r\n\x05value\x18\x01 \x03(\x0c\"\x1a\n\tFloatList\x12\r\n\x05value\x18\x01 \x03(\x02\"\x1a\n\tInt64List\x12\r\n\x05value\x18\x01 \x03(\x03\"\x98\x01\n\x07\x46\x65\x61ture\x12+\n\nbytes_list\x18\x01 \x01(\x0b\x32\x15.tensorflow.BytesListH\x00\x12+\n\nfloat_list\x18\x02 \x01(\x0b\x32\x15.tensorflow.FloatListH\x00\x12+\n\nint64_list\x18\x03 \x01(\x0b\x32\x15.tensorflow.Int64ListH\x00\x42\x06\n\x04kind\"\x83\x01\n\x08\x46\x65\x61tures\x12\x32\n\x07\x66\x65\x61ture\x18\x01 \x03(\x0b\x32!.tensorflow.Features.FeatureEntry\x1a\x43\n\x0c\x46\x65\x61tureEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.tensorflow.Feature:\x02\x38\x01\"1\n\x07\x45xample\x12&\n\x08\x66\x65\x61tures\x18\x01 \x01(\x0b\x32\x14.tensorflow.Features\"\xce\x02\n\x0cMetaGraphDef\x12;\n\rmeta_info_def\x18\x01 \x01(\x0b\x32$.tensorflow.MetaGraphDef.MetaInfoDef\x12\x41\n\rsignature_def\x18\x05 \x03(\x0b\x32*.tensorflow.MetaGraphDef.SignatureDefEntry\x12\x36\n\x10object_graph_def\x18\x07 \x01(\x0b\x32\x1c.tensorflow.SavedObjectGraph\x1a\x37\n\x0bMetaInfoDef\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12\x1a\n\x12tensorflow_version\x18\x05 \x01(\t\x1aM\n\x11SignatureDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.tensorflow.SignatureDef:\x02\x38\x01\"\x12\n\x10SavedObjectGraph\"_\n\nSavedModel\x12\"\n\x1asaved_model_schema_version\x18\x01 \x01(\x03\x12-\n\x0bmeta_graphs\x18\x02 \x03(\x0b\x32\x18.tensorflow.MetaGraphDef*\xe3\x06\n\x08\x44\x61taType\x12\x0e\n\nDT_INVALID\x10\x00\x12\x0c\n\x08\x44T_FLOAT\x10\x01\x12\r\n\tDT_DOUBLE\x10\x02\x12\x0c\n\x08\x44T_INT32\x10\x03\x12\x0c\n\x08\x44T_UINT8\x10\x04\x12\x0c\n\x08\x44T_INT16\x10\x05\x12\x0b\n\x07\x44T_INT8\x10\x06\x12\r\n\tDT_STRING\x10\x07\x12\x10\n\x0c\x44T_COMPLEX64\x10\x08\x12\x0c\n\x08\x44T_INT64\x10\t\x12\x0b\n\x07\x44T_BOOL\x10\n\x12\x0c\n\x08\x44T_QINT8\x10\x0b\x12\r\n\tDT_QUINT8\x10\x0c\x12\r\n\tDT_QINT32\x10\r\x12\x0f\n\x0b\x44T_BFLOAT16\x10\x0e\x12\r\n\tDT_QINT16\x10\x0f\x12\x0e\n\nDT_QUINT16\x10\x10\x12\r\n\tDT_UINT16\x10\x11\x12\x11\n\rDT_COMPLEX128\x10\x12\x12\x0b\n\x07\x44T_HALF\x10\x13\x12\x0f\n\x0b\x44T_RESOURCE\x10\x14\x12\x0e\n\nDT_VARIANT\x10\x15\x12\r\n\tDT_UINT32\x10\x16\x12\r\n\tDT_UINT64\x10\x17\x12\x12\n\x0e\x44T_FLOAT8_E5M2\x10\x18\x12\x14\n\x10\x44T_FLOAT8_E4M3FN\x10\x19\x12\x16\n\x12\x44T_FLOAT8_E4M3FNUZ\x10\x1a\x12\x19\n\x15\x44T_FLOAT8_E4M3B11FNUZ\x10\x1b\x12\x16\n\x12\x44T_FLOAT8_E5M2FNUZ\x10\x1c\x12\x0b\n\x07\x44T_INT4\x10\x1d\x12\x0c\n\x08\x44T_UINT4\x10\x1e\x12\x0b\n\x07\x44T_INT2\x10\x1f\x12\x0c\n\x08\x44T_UINT2\x10 \x12\x14\n\x10\x44T_FLOAT4_E2M1FN\x10!\x12\x10\n\x0c\x44T_FLOAT_REF\x10\x65\x12\x11\n\rDT_DOUBLE_REF\x10\x66\x12\x10\n\x0c\x44T_INT32_REF\x10g\x12\x10\n\x0c\x44T_UINT8_REF\x10h\x12\x10\n\x0c\x44T_INT16_REF\x10i\x12\x0f\n\x0b\x44T_INT8_REF\x10j\x12\x11\n\rDT_STRING_REF\x10k\x12\x14\n\x10\x44T_COMPLEX64_REF\x10l\x12\x10\n\x0c\x44T_INT64_REF\x10m\x12\x0f\n\x0b\x44T_BOOL_REF\x10n\x12\x13\n\x0f\x44T_BFLOAT16_REF\x10r\x12\x11\n\rDT_UINT16_REF\x10u\x12\x15\n\x11\x44T_COMPLEX128_REF\x10v\x12\x0f\n\x0b\x44T_HALF_REF\x10w\x12\x11\n\rDT_UINT32_REF\x10z\x12\x11\n\rDT_UINT64_REF\x10{b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,50 +31,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FEATURES_FEATUREENTRY']._serialized_options = b'8\001'
   _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._loaded_options = None
   _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_options = b'8\001'
-  _globals['_DATATYPE']._serialized_start=2358
-  _globals['_DATATYPE']._serialized_end=3225
-  _globals['_TENSORSHAPEPROTO']._serialized_start=81
-  _globals['_TENSORSHAPEPROTO']._serialized_end=203
-  _globals['_TENSORSHAPEPROTO_DIM']._serialized_start=170
-  _globals['_TENSORSHAPEPROTO_DIM']._serialized_end=203
-  _globals['_TENSORPROTO']._serialized_start=206
-  _globals['_TENSORPROTO']._serialized_end=591
-  _globals['_TENSORINFO']._serialized_start=594
-  _globals['_TENSORINFO']._serialized_end=1054
-  _globals['_TENSORINFO_COOSPARSE']._serialized_start=837
-  _globals['_TENSORINFO_COOSPARSE']._serialized_end=938
-  _globals['_TENSORINFO_COMPOSITETENSOR']._serialized_start=940
-  _globals['_TENSORINFO_COMPOSITETENSOR']._serialized_end=1042
-  _globals['_SIGNATUREDEF']._serialized_start=1057
-  _globals['_SIGNATUREDEF']._serialized_end=1477
-  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_start=1262
-  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_end=1331
-  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_start=1333
-  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_end=1403
-  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_start=1405
-  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_end=1477
-  _globals['_BYTESLIST']._serialized_start=1479
-  _globals['_BYTESLIST']._serialized_end=1505
-  _globals['_FLOATLIST']._serialized_start=1507
-  _globals['_FLOATLIST']._serialized_end=1533
-  _globals['_INT64LIST']._serialized_start=1535
-  _globals['_INT64LIST']._serialized_end=1561
-  _globals['_FEATURE']._serialized_start=1564
-  _globals['_FEATURE']._serialized_end=1716
-  _globals['_FEATURES']._serialized_start=1719
-  _globals['_FEATURES']._serialized_end=1850
-  _globals['_FEATURES_FEATUREENTRY']._serialized_start=1783
-  _globals['_FEATURES_FEATUREENTRY']._serialized_end=1850
-  _globals['_EXAMPLE']._serialized_start=1852
-  _globals['_EXAMPLE']._serialized_end=1901
-  _globals['_METAGRAPHDEF']._serialized_start=1904
-  _globals['_METAGRAPHDEF']._serialized_end=2238
-  _globals['_METAGRAPHDEF_METAINFODEF']._serialized_start=2104
-  _globals['_METAGRAPHDEF_METAINFODEF']._serialized_end=2159
-  _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_start=2161
-  _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_end=2238
-  _globals['_SAVEDOBJECTGRAPH']._serialized_start=2240
-  _globals['_SAVEDOBJECTGRAPH']._serialized_end=2258
-  _globals['_SAVEDMODEL']._serialized_start=2260
-  _globals['_SAVEDMODEL']._serialized_end=2355
+  _globals['_DATATYPE']._serialized_start=2290
+  _globals['_DATATYPE']._serialized_end=3157
+  _globals['_TENSORSHAPEPROTO']._serialized_start=54
+  _globals['_TENSORSHAPEPROTO']._serialized_end=176
+  _globals['_TENSORSHAPEPROTO_DIM']._serialized_start=143
+  _globals['_TENSORSHAPEPROTO_DIM']._serialized_end=176
+  _globals['_TENSORPROTO']._serialized_start=179
+  _globals['_TENSORPROTO']._serialized_end=564
+  _globals['_TENSORINFO']._serialized_start=567
+  _globals['_TENSORINFO']._serialized_end=986
+  _globals['_TENSORINFO_COOSPARSE']._serialized_start=810
+  _globals['_TENSORINFO_COOSPARSE']._serialized_end=911
+  _globals['_TENSORINFO_COMPOSITETENSOR']._serialized_start=913
+  _globals['_TENSORINFO_COMPOSITETENSOR']._serialized_end=974
+  _globals['_SIGNATUREDEF']._serialized_start=989
+  _globals['_SIGNATUREDEF']._serialized_end=1409
+  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_start=1194
+  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_end=1263
+  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_start=1265
+  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_end=1335
+  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_start=1337
+  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_end=1409
+  _globals['_BYTESLIST']._serialized_start=1411
+  _globals['_BYTESLIST']._serialized_end=1437
+  _globals['_FLOATLIST']._serialized_start=1439
+  _globals['_FLOATLIST']._serialized_end=1465
+  _globals['_INT64LIST']._serialized_start=1467
+  _globals['_INT64LIST']._serialized_end=1493
+  _globals['_FEATURE']._serialized_start=1496
+  _globals['_FEATURE']._serialized_end=1648
+  _globals['_FEATURES']._serialized_start=1651
+  _globals['_FEATURES']._serialized_end=1782
+  _globals['_FEATURES_FEATUREENTRY']._serialized_start=1715
+  _globals['_FEATURES_FEATUREENTRY']._serialized_end=1782
+  _globals['_EXAMPLE']._serialized_start=1784
+  _globals['_EXAMPLE']._serialized_end=1833
+  _globals['_METAGRAPHDEF']._serialized_start=1836
+  _globals['_METAGRAPHDEF']._serialized_end=2170
+  _globals['_METAGRAPHDEF_METAINFODEF']._serialized_start=2036
+  _globals['_METAGRAPHDEF_METAINFODEF']._serialized_end=2091
+  _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_start=2093
+  _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_end=2170
+  _globals['_SAVEDOBJECTGRAPH']._serialized_start=2172
+  _globals['_SAVEDOBJECTGRAPH']._serialized_end=2190
+  _globals['_SAVEDMODEL']._serialized_start=2192
+  _globals['_SAVEDMODEL']._serialized_end=2287
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,3 @@
-from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -174,12 +173,10 @@ class TensorInfo(_message.Message):
         dense_shape_tensor_name: str
         def __init__(self, values_tensor_name: _Optional[str] = ..., indices_tensor_name: _Optional[str] = ..., dense_shape_tensor_name: _Optional[str] = ...) -> None: ...
     class CompositeTensor(_message.Message):
-        __slots__ = ("type_spec", "components")
-        TYPE_SPEC_FIELD_NUMBER: _ClassVar[int]
+        __slots__ = ("components",)
         COMPONENTS_FIELD_NUMBER: _ClassVar[int]
-        type_spec: _any_pb2.Any
         components: _containers.RepeatedCompositeFieldContainer[TensorInfo]
-        def __init__(self, type_spec: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., components: _Optional[_Iterable[_Union[TensorInfo, _Mapping]]] = ...) -> None: ...
+        def __init__(self, components: _Optional[_Iterable[_Union[TensorInfo, _Mapping]]] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     COO_SPARSE_FIELD_NUMBER: _ClassVar[int]
     COMPOSITE_TENSOR_FIELD_NUMBER: _ClassVar[int]
