@@ -135,6 +135,7 @@ _INVALID: _Fragments = (
     ("is not of expected type", errors.InvalidInputError),
     ("tensor parsing error", errors.InvalidInputError),
     ("(-1 is any size)", errors.InvalidInputError),
+    ("not currently available for inference", errors.ModelNotReadyError),
 )
 _EXHAUSTED: _Fragments = (
     ("larger than ", errors.RequestTooLargeError),

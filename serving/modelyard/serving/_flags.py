@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import logging
 import os
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from modelyard.errors import ConfigurationError
-from modelyard.serving._loader import RUNTIMES, LoadOptions, Runtime
-from modelyard.serving._manager import ModelConfig
+from modelyard.serving._config import ModelConfig, models_from_message, read_text_proto
+from modelyard.serving._flag_table import FLAGS, Flag
+from modelyard.serving._loader import LoadOptions
+from modelyard.serving._watcher import WatchOptions
+from modelyard.wire import serving_pb2
+
+_LOG = logging.getLogger("modelyard.serving")
 
 _DESCRIPTION = """\
 Serves models over TensorFlow Serving's gRPC and REST APIs, without TensorFlow.
@@ -22,10 +29,17 @@ are picked up while the server runs.
 _EXAMPLES = """\
 examples:
   modelyard serve --model_name=fashion --model_base_path=/models/fashion --rest_api_port=8501
+  modelyard serve --model_config_file=/models/models.config --rest_api_port=8501
   curl -d '{"instances": [...]}' http://localhost:8501/v1/models/fashion:predict
 
 A flag may be written --flag=value or --flag value; a boolean one also as --flag alone.
 """
+_TITLES = {
+    "same": "TensorFlow Serving's flags",
+    "better": "TensorFlow Serving's flags, with a difference",
+    "ours": "modelyard's own flags",
+    "ignored": "TensorFlow Serving's flags that have no effect here",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,27 +48,50 @@ class ServerOptions:
 
     Attributes:
         port: gRPC port; 0 for none.
+        grpc_socket_path: UNIX socket for gRPC; empty for none.
+        grpc_channel_arguments: More gRPC channel arguments.
         rest_api_port: REST port; 0 for none.
         models: The models to serve.
-        poll_wait_s: Seconds between two looks at the base paths; 0 looks once,
-            a negative number never looks.
+        model_config_file: The file that ``models`` came from, to look at again; None for none.
+        model_config_poll_s: Seconds between two looks at it; 0 for never.
+        watch: How base paths are watched.
         load: How versions are loaded.
+        allow_new_labels: New version labels may point to versions not loaded.
         workers: Threads that compute predictions.
         tensor_content: gRPC answers carry ``tensor_content``.
+        cors: REST answers carry CORS headers.
+        rest_timeout_s: Time that a REST request may take.
+        strict_json: REST answers never hold NaN or infinities.
+        check_methods: Calls by another method than the signature's are refused.
         max_body_bytes: Largest REST body.
         max_json_depth: Deepest nesting of a REST body.
+        remote_admin: Configuration changes are accepted from other hosts.
+        health: grpc.health.v1 is served.
+        reflection: grpc.reflection is served.
         drain_s: Seconds that running requests get when the server stops.
     """
 
     port: int
     rest_api_port: int
     models: tuple[ModelConfig, ...]
-    poll_wait_s: float = 1.0
+    grpc_socket_path: str = ""
+    grpc_channel_arguments: tuple[tuple[str, int | str], ...] = ()
+    model_config_file: Path | None = None
+    model_config_poll_s: float = 0.0
+    watch: WatchOptions = field(default_factory=WatchOptions)
     load: LoadOptions = LoadOptions()
+    allow_new_labels: bool = False
     workers: int = 2
     tensor_content: bool = False
+    cors: bool = False
+    rest_timeout_s: float = 30.0
+    strict_json: bool = False
+    check_methods: bool = False
     max_body_bytes: int = 100 << 20
     max_json_depth: int = 100
+    remote_admin: bool = False
+    health: bool = True
+    reflection: bool = True
     drain_s: float = 10.0
 
 
@@ -68,43 +105,99 @@ class _Parser(argparse.ArgumentParser):
 def parse_flags(argv: list[str]) -> ServerOptions:
     """Parses the command line.
 
+    Flags of tensorflow_model_server that have no effect here are accepted, with
+    one line in the log that says what to use instead.
+
     Args:
         argv: Arguments without the program's name.
 
     Raises:
-        ConfigurationError: An unknown flag, or a value that makes no sense.
+        ConfigurationError: An unknown flag, a value that makes no sense, or a
+            configuration file that cannot be used.
     """
     parser = _parser()
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        raise ConfigurationError(_unknown(parser, unknown[0]))
-    if args.port == 0 and args.rest_api_port == 0:
+        raise ConfigurationError(_unknown(unknown[0]))
+    for flag in FLAGS:
+        if flag.effect == "ignored" and getattr(args, flag.name) != flag.default:
+            _LOG.warning("--%s has no effect: %s", flag.name, flag.note)
+    if args.port == 0 and args.rest_api_port == 0 and not args.grpc_socket_path:
         raise ConfigurationError("Both --port and --rest_api_port are 0; expected at least one port to serve on.")
+    config_file = Path(args.model_config_file) if args.model_config_file else None
+    return ServerOptions(
+        port=args.port,
+        grpc_socket_path=args.grpc_socket_path,
+        grpc_channel_arguments=_channel_arguments(args.grpc_channel_arguments),
+        rest_api_port=args.rest_api_port,
+        models=_single_model(args) if config_file is None else read_model_config(config_file),
+        model_config_file=config_file,
+        model_config_poll_s=args.model_config_file_poll_wait_seconds,
+        watch=WatchOptions(
+            poll_wait_s=args.file_system_poll_wait_seconds,
+            resource_preserving=args.resource_preserving,
+            max_load_retries=args.max_num_load_retries,
+            retry_interval_s=args.load_retry_interval_micros / 1e6,
+            load_slots=threading.Semaphore(args.num_load_threads or 1),
+        ),
+        load=LoadOptions(
+            runtime=args.runtime or None,
+            threads=args.tensorflow_intra_op_parallelism or 1,
+            interpreters=args.num_tflite_pools or _cores(),
+            prefer_tflite=args.prefer_tflite_model,
+            tags=tuple(args.saved_model_tags.split(",")),
+        ),
+        allow_new_labels=args.allow_version_labels_for_unavailable_models,
+        workers=args.tensorflow_session_parallelism or _cores(),
+        tensor_content=args.enable_serialization_as_tensor_content,
+        cors=args.rest_api_enable_cors_support,
+        rest_timeout_s=args.rest_api_timeout_in_ms / 1e3,
+        strict_json=args.rest_api_strict_json,
+        check_methods=args.enable_signature_method_name_check,
+        max_body_bytes=args.rest_api_max_body_bytes,
+        max_json_depth=args.rest_api_max_json_depth,
+        remote_admin=args.allow_remote_admin,
+        health=args.enable_grpc_healthcheck_service,
+        reflection=args.enable_grpc_reflection,
+        drain_s=args.drain_seconds,
+    )
+
+
+def read_model_config(path: Path) -> tuple[ModelConfig, ...]:
+    """Reads a model config file.
+
+    Args:
+        path: A ``ModelServerConfig`` in protobuf text format.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or its models make no sense.
+    """
+    config = read_text_proto(path, serving_pb2.ModelServerConfig(), flag="--model_config_file")
+    return models_from_message(config)
+
+
+def _single_model(args: argparse.Namespace) -> tuple[ModelConfig, ...]:
     if not args.model_base_path:
-        raise ConfigurationError("--model_base_path is required: the directory that holds the model's versions.")
-    base_path = Path(args.model_base_path)
+        raise ConfigurationError(
+            "--model_base_path is required: the directory that holds the model's versions. "
+            "Several models go into a file, named by --model_config_file."
+        )
+    base_path = Path(args.model_base_path.removeprefix("file://"))
     if not base_path.is_absolute():
         raise ConfigurationError(
             f"--model_base_path={base_path} is relative; expected an absolute path, such as {base_path.resolve()}."
         )
-    runtime: Runtime | None = args.runtime
-    return ServerOptions(
-        port=args.port,
-        rest_api_port=args.rest_api_port,
-        models=(ModelConfig(name=args.model_name, base_path=base_path),),
-        poll_wait_s=args.file_system_poll_wait_seconds,
-        load=LoadOptions(
-            runtime=runtime,
-            threads=args.tensorflow_intra_op_parallelism or 1,
-            interpreters=args.num_tflite_pools or _cores(),
-            prefer_tflite=args.prefer_tflite_model,
-        ),
-        workers=args.tensorflow_session_parallelism or _cores(),
-        tensor_content=args.enable_serialization_as_tensor_content,
-        max_body_bytes=args.rest_api_max_body_bytes,
-        max_json_depth=args.rest_api_max_json_depth,
-        drain_s=args.drain_seconds,
-    )
+    return (ModelConfig(name=args.model_name, base_path=base_path),)
+
+
+def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
+    arguments: list[tuple[str, int | str]] = []
+    for item in filter(None, text.split(",")):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigurationError(f"--grpc_channel_arguments has {item!r}; expected name=value.")
+        arguments.append((name, int(value) if value.removeprefix("-").isdecimal() else value))
+    return tuple(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,44 +208,37 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    ports = parser.add_argument_group("ports")
-    ports.add_argument("--port", type=_port, default=8500, help="gRPC port, 0 for none (default 8500)")
-    ports.add_argument("--rest_api_port", type=_port, default=0, help="REST port, 0 for none (default 0)")
-    models = parser.add_argument_group("models")
-    models.add_argument("--model_name", default="default", help="name of the model in requests (default 'default')")
-    models.add_argument("--model_base_path", default="", help="absolute path of the directory with its versions")
-    models.add_argument(
-        "--file_system_poll_wait_seconds",
-        type=float,
-        default=1.0,
-        help="seconds between two looks for new versions; 0 looks once, <0 never (default 1)",
-    )
-    runtime = parser.add_argument_group("runtime")
-    runtime.add_argument("--runtime", choices=RUNTIMES, help="use this runtime and no other (default: the manifest's)")
-    _boolean(runtime, "--prefer_tflite_model", "use model.tflite even where there are other files")
-    runtime.add_argument("--num_tflite_pools", type=_count, default=0, help="LiteRT interpreters (default: cores)")
-    runtime.add_argument(
-        "--tensorflow_session_parallelism", type=_count, default=0, help="threads that predict (default: cores)"
-    )
-    runtime.add_argument(
-        "--tensorflow_intra_op_parallelism", type=_count, default=0, help="threads inside one prediction (default 1)"
-    )
-    limits = parser.add_argument_group("answers and limits")
-    _boolean(limits, "--enable_serialization_as_tensor_content", "gRPC answers carry tensor_content")
-    limits.add_argument(
-        "--rest_api_max_body_bytes", type=_count, default=100 << 20, help="largest REST body (default 100 MiB)"
-    )
-    limits.add_argument(
-        "--rest_api_max_json_depth", type=_count, default=100, help="deepest nesting of a REST body (default 100)"
-    )
-    limits.add_argument(
-        "--drain_seconds", type=float, default=10.0, help="time that running requests get at SIGTERM (default 10)"
-    )
+    for effect, title in _TITLES.items():
+        group = parser.add_argument_group(title)
+        for flag in FLAGS:
+            if flag.effect == effect:
+                _add(group, flag)
     return parser
 
 
-def _boolean(group: argparse._ArgumentGroup, flag: str, text: str) -> None:
-    group.add_argument(flag, type=_bool, nargs="?", const=True, default=False, metavar="BOOL", help=text)
+def _add(group: argparse._ArgumentGroup, flag: Flag) -> None:
+    text = f"{flag.help} (default {flag.default!r})" + (f"; {flag.note}" if flag.note else "")
+    name = f"--{flag.name}"
+    help_text = text.replace("%", "%%")
+    if flag.name == "version":
+        group.add_argument(name, action="version", version=f"modelyard {_version()}", help=help_text)
+    elif flag.kind == "bool":
+        group.add_argument(
+            name, type=_bool, nargs="?", const=True, default=flag.default, metavar="BOOL", help=help_text
+        )
+    elif flag.kind == "int":
+        kind = _port if flag.name.endswith("port") else _count
+        group.add_argument(name, type=kind, default=flag.default, metavar="N", help=help_text)
+    elif flag.kind == "float":
+        group.add_argument(name, type=float, default=flag.default, metavar="X", help=help_text)
+    else:
+        group.add_argument(name, default=flag.default, metavar="TEXT", help=help_text, choices=flag.choices or None)
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("modelyard")
 
 
 def _bool(text: str) -> bool:
@@ -174,9 +260,9 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _unknown(parser: argparse.ArgumentParser, flag: str) -> str:
-    name = flag.split("=")[0]
-    near = difflib.get_close_matches(name, parser._option_string_actions, n=1)
+def _unknown(argument: str) -> str:
+    name = argument.split("=")[0]
+    near = difflib.get_close_matches(name, [f"--{flag.name}" for flag in FLAGS], n=1)
     hint = f" Did you mean {near[0]}?" if near else " See --help for the flags there are."
     return f"Unknown argument {name}.{hint}"
 

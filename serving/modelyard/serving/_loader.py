@@ -51,12 +51,14 @@ class LoadOptions:
         threads: Intra-op threads of a runtime.
         interpreters: LiteRT interpreters per version.
         prefer_tflite: ``model.tflite`` wins over every other file.
+        tags: Tags of a SavedModel's meta graph.
     """
 
     runtime: Runtime | None = None
     threads: int = 1
     interpreters: int = 1
     prefer_tflite: bool = False
+    tags: tuple[str, ...] = ("serve",)
 
 
 def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> Servable:
@@ -84,7 +86,7 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
     backend = _BACKENDS[runtime](path, options)
     try:
         signatures = _signatures(backend, manifest)
-        definitions = _definitions(path, signatures)
+        definitions = _definitions(path, signatures, options)
     except BaseException:
         backend.close()
         raise
@@ -157,7 +159,7 @@ def _litert(path: Path, options: LoadOptions) -> Backend:
 
 
 def _tensorflow(path: Path, options: LoadOptions) -> Backend:
-    return TensorFlowBackend(path, threads=options.threads)
+    return TensorFlowBackend(path, threads=options.threads, tags=options.tags)
 
 
 _BACKENDS: Mapping[Runtime, Callable[[Path, LoadOptions], Backend]] = {
@@ -185,10 +187,12 @@ def _signatures(backend: Backend, manifest: Manifest | None) -> dict[str, Signat
     return dict(manifest.signatures)
 
 
-def _definitions(path: Path, signatures: Mapping[str, Signature]) -> dict[str, tensorflow_pb2.SignatureDef]:
+def _definitions(
+    path: Path, signatures: Mapping[str, Signature], options: LoadOptions
+) -> dict[str, tensorflow_pb2.SignatureDef]:
     """SignatureDefs for the metadata: the SavedModel's own where there is one, as upstream answers."""
     if (path / SAVED_MODEL_NAME).is_file():
-        return dict(read_meta_graph(path).signature_def)
+        return dict(read_meta_graph(path, options.tags).signature_def)
     definitions = {}
     for name, signature in signatures.items():
         definition = tensorflow_pb2.SignatureDef(method_name=signature.method)

@@ -48,7 +48,7 @@ class Server:
         def load(name: str, version: int, path: Path) -> Servable:
             return load_servable(name, version, path, options.load)
 
-        manager = ModelManager(options.models, load, poll_wait_s=options.poll_wait_s)
+        manager = ModelManager(options.models, load, options.watch, allow_new_labels=options.allow_new_labels)
         predictor = Predictor(manager, workers=options.workers)
         transports: list[GrpcServer | RestServer] = []
         if options.port:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -12,12 +13,12 @@ from modelyard.wire import tensorflow_pb2
 SAVED_MODEL_NAME = "saved_model.pb"
 
 
-def read_meta_graph(path: Path, *, tag: str = "serve") -> tensorflow_pb2.MetaGraphDef:
+def read_meta_graph(path: Path, tags: Sequence[str]) -> tensorflow_pb2.MetaGraphDef:
     """Reads what a SavedModel directory says about its signatures and its format.
 
     Args:
         path: The directory that holds ``saved_model.pb``.
-        tag: The tag of the meta graph to read.
+        tags: The tags of the meta graph to read.
 
     Returns:
         The meta graph; it has an ``object_graph_def`` in the TF2 format only.
@@ -31,7 +32,7 @@ def read_meta_graph(path: Path, *, tag: str = "serve") -> tensorflow_pb2.MetaGra
     except (OSError, DecodeError) as exc:
         raise LoadError(f"{file} cannot be read as a SavedModel: {exc}") from exc
     for graph in saved_model.meta_graphs:
-        if tag in graph.meta_info_def.tags:
+        if set(tags) == set(graph.meta_info_def.tags):
             return graph
-    tags = [list(graph.meta_info_def.tags) for graph in saved_model.meta_graphs]
-    raise LoadError(f"{file} has no meta graph with the tag {tag!r}; it has the tag sets {tags}.")
+    known = [list(graph.meta_info_def.tags) for graph in saved_model.meta_graphs]
+    raise LoadError(f"{file} has no meta graph with the tags {list(tags)}; it has the tag sets {known}.")

@@ -22,7 +22,6 @@ from modelyard.serving.backends._base import Arrays
 from modelyard.serving.backends._saved_model import read_meta_graph
 from modelyard.wire import dtype_by_enum, shape_from_proto, tensorflow_pb2
 
-_TAG = "serve"
 #: The pseudo-signature by which TF2 initialises a model; it cannot be called.
 _INIT_OP = "__saved_model_init_op"
 _METHODS = (PREDICT_METHOD, CLASSIFY_METHOD, REGRESS_METHOD)
@@ -33,6 +32,7 @@ class TensorFlowBackend:
 
     Args:
         path: The SavedModel directory.
+        tags: Tags of the meta graph to load.
         threads: Intra-op threads of a TF1 session; TF2's pools are process-wide.
 
     Raises:
@@ -43,7 +43,7 @@ class TensorFlowBackend:
     name = "tensorflow"
     checks_shapes = False
 
-    def __init__(self, path: Path, *, threads: int) -> None:
+    def __init__(self, path: Path, *, threads: int, tags: Sequence[str]) -> None:
         try:
             import tensorflow as tf
         except ModuleNotFoundError as exc:
@@ -55,7 +55,7 @@ class TensorFlowBackend:
                 purpose=f"{path} holds a SavedModel with no ONNX or TFLite sibling, so serving it",
             ) from exc
         self._tf = tf
-        graph = read_meta_graph(path)
+        graph = read_meta_graph(path, tags)
         self._signatures = {
             name: signature
             for name, definition in graph.signature_def.items()
@@ -64,7 +64,7 @@ class TensorFlowBackend:
         # TF1's reference variables exist in a session only; TF2's functions need none.
         kind = _Functions if graph.HasField("object_graph_def") else _Session
         try:
-            self._runner: _Functions | _Session | None = kind(tf, path, graph, tuple(self._signatures), threads)
+            self._runner: _Functions | _Session | None = kind(tf, path, graph, tuple(self._signatures), tags, threads)
         # TensorFlow raises classes of its own, ValueError, OSError, KeyError and more: the boundary maps them all.
         except Exception as exc:
             raise LoadError(f"TensorFlow cannot load {path}: {exc}") from exc
@@ -107,11 +107,17 @@ class _Functions:
     """The signatures of a TF2-format model."""
 
     def __init__(
-        self, tf: Any, path: Path, graph: tensorflow_pb2.MetaGraphDef, names: Sequence[str], threads: int
+        self,
+        tf: Any,
+        path: Path,
+        graph: tensorflow_pb2.MetaGraphDef,
+        names: Sequence[str],
+        tags: Sequence[str],
+        threads: int,
     ) -> None:
         self._tf = tf
         # The functions do not keep the variables alive: the model must.
-        self._model = tf.saved_model.load(str(path), tags=[_TAG])
+        self._model = tf.saved_model.load(str(path), tags=list(tags))
         self._functions = {name: self._model.signatures[name] for name in names}
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
@@ -128,7 +134,13 @@ class _Session:
     """The signatures of a TF1-format model."""
 
     def __init__(
-        self, tf: Any, path: Path, graph: tensorflow_pb2.MetaGraphDef, names: Sequence[str], threads: int
+        self,
+        tf: Any,
+        path: Path,
+        graph: tensorflow_pb2.MetaGraphDef,
+        names: Sequence[str],
+        tags: Sequence[str],
+        threads: int,
     ) -> None:
         from tensorflow.core.protobuf import config_pb2
 
@@ -136,7 +148,7 @@ class _Session:
         config = v1.ConfigProto(intra_op_parallelism_threads=threads)
         self._session = v1.Session(graph=tf.Graph(), config=config)
         with self._session.graph.as_default():
-            v1.saved_model.load(self._session, [_TAG], str(path))
+            v1.saved_model.load(self._session, list(tags), str(path))
         self._definitions = {name: graph.signature_def[name] for name in names}
         self._config = config_pb2
         self._calls: dict[tuple[str, tuple[str, ...]], tuple[list[str], Any]] = {}

@@ -1,0 +1,130 @@
+"""Every flag of tensorflow_model_server and what it does here, and the flags that are ours.
+
+The command line, its help and ``docs/migrating-from-tensorflow-serving.md`` are
+all made from this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["bool", "int", "float", "text"]
+Effect = Literal["same", "better", "ignored", "ours"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """One flag.
+
+    Attributes:
+        name: Without the dashes.
+        kind: Type of its value.
+        default: Its default.
+        effect: ``same`` as upstream, ``better`` (the note says how),
+            ``ignored`` (the note says what to use instead) or ``ours``.
+        help: What it does.
+        note: How it differs from upstream.
+        choices: The values allowed; empty for any.
+    """
+
+    name: str
+    kind: Kind
+    default: bool | int | float | str
+    effect: Effect
+    help: str
+    note: str = ""
+    choices: tuple[str, ...] = ()
+
+
+def _same(name: str, kind: Kind, default: bool | int | float | str, text: str) -> Flag:
+    return Flag(name=name, kind=kind, default=default, effect="same", help=text)
+
+
+def _better(name: str, kind: Kind, default: bool | int | float | str, text: str, note: str) -> Flag:
+    return Flag(name=name, kind=kind, default=default, effect="better", help=text, note=note)
+
+
+def _ignored(name: str, kind: Kind, default: bool | int | float | str, note: str) -> Flag:
+    return Flag(name=name, kind=kind, default=default, effect="ignored", help="accepted, no effect", note=note)
+
+
+def _ours(name: str, kind: Kind, default: bool | int | float | str, text: str, choices: tuple[str, ...] = ()) -> Flag:
+    return Flag(name=name, kind=kind, default=default, effect="ours", help=text, choices=choices)
+
+
+_NO_TENSORFLOW = "models run without TensorFlow's C++ server; nothing replaces it because nothing needs it"
+_NO_GPU = "the backends here run on the CPU"
+
+FLAGS: tuple[Flag, ...] = (
+    _same("port", "int", 8500, "gRPC port, 0 for none"),
+    _same("grpc_socket_path", "text", "", "also listen for gRPC on this UNIX socket"),
+    _same("rest_api_port", "int", 0, "REST port, 0 for none"),
+    _ignored("rest_api_num_threads", "int", 0, "one event loop takes all; see --tensorflow_session_parallelism"),
+    _same("rest_api_timeout_in_ms", "int", 30000, "time that a REST request may take"),
+    _same("rest_api_enable_cors_support", "bool", False, "answer with CORS headers"),
+    _ignored("grpc_max_threads", "int", 0, "one event loop takes all; see --tensorflow_session_parallelism"),
+    _same("grpc_channel_arguments", "text", "", "gRPC channel arguments, such as grpc.max_connection_age_ms=2000"),
+    _better(
+        "enable_grpc_healthcheck_service", "bool", True, "serve grpc.health.v1",
+        "on by default, and it tells the truth: the server as a whole, each service, and each model by its name",
+    ),
+    _ignored("use_alts_credentials", "bool", False, "ALTS exists on Google's cloud only; use --ssl_config_file"),
+    _better(
+        "ssl_config_file", "text", "", "SSLConfig: serve with TLS, optionally with client certificates",
+        "REST is served with TLS as well, unless --rest_api_ssl=false",
+    ),
+    _same("model_name", "text", "default", "name of the model in requests"),
+    _same("model_base_path", "text", "", "absolute path of the directory with the model's versions"),
+    _same("model_config_file", "text", "", "ModelServerConfig: several models, version policies, labels"),
+    _same("model_config_file_poll_wait_seconds", "int", 0, "seconds between two looks at that file, 0 for once"),
+    _same("file_system_poll_wait_seconds", "float", 1.0, "seconds between two looks for versions; 0 once, <0 never"),
+    _better(
+        "num_load_threads", "int", 0, "versions that may load at the same time (0: one)",
+        "each model is watched on a thread of its own, so that none waits for another's trouble",
+    ),
+    _ignored("num_unload_threads", "int", 0, "each model unloads on a thread of its own"),
+    _better(
+        "max_num_load_retries", "int", 5, "tries after a load that failed",
+        "damaged files are not tried again until they change; they would fail the same way",
+    ),
+    _same("load_retry_interval_micros", "int", 60_000_000, "time between two tries"),
+    _ignored("flush_filesystem_caches", "bool", True, "the operating system's page cache is its own to manage"),
+    _same("saved_model_tags", "text", "serve", "tags of the meta graph to serve, comma-separated"),
+    _same("allow_version_labels_for_unavailable_models", "bool", False, "new labels may point to versions not loaded"),
+    _same("enable_batching", "bool", False, "collect requests into batches"),
+    _same("batching_parameters_file", "text", "", "BatchingParameters; needs --enable_batching"),
+    _same("enable_per_model_batching_parameters", "bool", False, "read batching_params.pbtxt of each version"),
+    _same("enable_model_warmup", "bool", True, "replay assets.extra/tf_serving_warmup_requests before serving"),
+    _same("num_request_iterations_for_warmup", "int", 0, "how often each record is replayed (0: once)"),
+    _same("monitoring_config_file", "text", "", "MonitoringConfig: serve Prometheus metrics on the REST port"),
+    _ignored("enable_profiler", "bool", True, "TensorFlow's profiler is not in this server; use py-spy"),
+    _same("version", "bool", False, "print the version and exit"),
+    _same("tensorflow_session_parallelism", "int", 0, "threads that predict (0: cores)"),
+    _same("tensorflow_intra_op_parallelism", "int", 0, "threads inside one prediction (0: one)"),
+    _ignored("tensorflow_inter_op_parallelism", "int", 0, "the runtimes here run one op at a time"),
+    _ignored("tensorflow_session_config_file", "text", "", _NO_TENSORFLOW),
+    _ignored("platform_config_file", "text", "", _NO_TENSORFLOW),
+    _ignored("per_process_gpu_memory_fraction", "float", 0.0, _NO_GPU),
+    _ignored("remove_unused_fields_from_bundle_metagraph", "bool", True, "only signatures are ever read"),
+    _same("prefer_tflite_model", "bool", False, "use model.tflite even where there are other files"),
+    _same("num_tflite_pools", "int", 0, "LiteRT interpreters (0: cores)"),
+    _ignored("num_tflite_interpreters_per_pool", "int", 1, "there is one pool; see --num_tflite_pools"),
+    _same("enable_signature_method_name_check", "bool", False, "refuse calls by another method than the signature's"),
+    _ignored("xla_cpu_compilation_enabled", "bool", False, _NO_TENSORFLOW),
+    _ignored("xla_gpu_compilation_enabled", "bool", False, _NO_GPU),
+    _ignored("thread_pool_factory_config_file", "text", "", "see --tensorflow_session_parallelism"),
+    _ignored("mixed_precision", "text", "", "export a variant of that precision instead; it is verified there"),
+    _ignored("skip_initialize_tpu", "bool", False, "there is no TPU backend"),
+    _same("enable_serialization_as_tensor_content", "bool", False, "gRPC answers carry tensor_content"),
+    _ours("runtime", "text", "", "use this runtime and no other (default: the manifest's choice)",
+          ("onnxruntime", "litert", "tensorflow")),
+    _ours("resource_preserving", "bool", False, "unload the old version before the new one is loaded"),
+    _ours("rest_api_ssl", "bool", True, "with --ssl_config_file, serve REST with TLS too"),
+    _ours("rest_api_max_body_bytes", "int", 100 << 20, "largest REST body"),
+    _ours("rest_api_max_json_depth", "int", 100, "deepest nesting of a REST body"),
+    _ours("rest_api_strict_json", "bool", False, "refuse to answer NaN and Infinity, which strict parsers cannot read"),
+    _ours("allow_remote_admin", "bool", False, "accept configuration changes from other hosts than this one"),
+    _ours("enable_grpc_reflection", "bool", True, "serve grpc.reflection, so that grpcurl needs no proto files"),
+    _ours("drain_seconds", "float", 10.0, "time that running requests get at SIGTERM"),
+)  # fmt: skip

@@ -1,0 +1,330 @@
+"""One model: watches its base path, loads what is aspired, unloads what is not.
+
+A new version is loaded before the old one is unloaded (or the other way round,
+where memory is scarce and the options say so), and the old one stays where the
+new one fails. A servable that a request holds is unloaded only when the last
+request has let go of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modelyard.artifact import ModelVersion, list_versions
+from modelyard.errors import (
+    InternalError,
+    InvalidModelSpecError,
+    ModelNotFoundError,
+    ModelyardError,
+    UnavailableError,
+)
+from modelyard.serving._config import ModelConfig
+from modelyard.serving._requests import ModelSpec
+from modelyard.serving._servable import Servable
+from modelyard.serving._states import VersionState, VersionStatus
+
+_LOG = logging.getLogger("modelyard.serving")
+
+Loader = Callable[[str, int, Path], Servable]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """How base paths are watched and versions are swapped.
+
+    Attributes:
+        poll_wait_s: Seconds between two looks; 0 looks once, a negative number never.
+        resource_preserving: Unload the old version before the new one is
+            loaded: half the memory, and a gap in between.
+        max_load_retries: How often a load that failed for an unexpected reason
+            is tried again. Damaged or unsuitable files are not: they are tried
+            again when they change.
+        retry_interval_s: Seconds between two tries.
+        load_slots: How many versions may load at the same time, over all models.
+    """
+
+    poll_wait_s: float = 1.0
+    resource_preserving: bool = False
+    max_load_retries: int = 5
+    retry_interval_s: float = 60.0
+    load_slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
+
+
+@dataclass
+class _Version:
+    """A version that the watcher knows of."""
+
+    number: int
+    path: Path
+    stamp: tuple[int, ...]
+    state: VersionState = VersionState.LOADING
+    error: ModelyardError | None = None
+    servable: Servable | None = None
+    requests: int = 0
+
+    @property
+    def available(self) -> bool:
+        return self.state is VersionState.AVAILABLE
+
+
+class ModelWatcher:
+    """Keeps one model loaded, on a thread of its own: no other model waits for it.
+
+    Args:
+        config: The model.
+        load: Loads one version.
+        options: How to watch.
+    """
+
+    def __init__(self, config: ModelConfig, load: Loader, options: WatchOptions) -> None:
+        self._config = config
+        self._load = load
+        self._options = options
+        self._lock = threading.Condition()
+        self._versions: dict[int, _Version] = {}
+        self._polled = False
+        self._complaint = ""
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"modelyard-watch-{config.name}", daemon=True)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration in force."""
+        return self._config
+
+    def configure(self, config: ModelConfig) -> None:
+        """Changes policy and labels; the next look follows at once.
+
+        Args:
+            config: The new configuration, with the same base path.
+        """
+        with self._lock:
+            self._config = config
+            self._polled = False
+        self._wake.set()
+        if not self._thread.is_alive():
+            # Base paths are looked at once only: this is another occasion.
+            self._poll()
+
+    def start(self) -> None:
+        """Starts to watch."""
+        if self._options.poll_wait_s < 0:
+            # Never looked at: nothing will ever be loaded, and requests must not be told to wait.
+            self._polled = True
+            return
+        self._thread.start()
+
+    def request_stop(self) -> None:
+        """Asks the thread to end."""
+        self._stopping.set()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ends the thread and unloads everything, once no request holds it."""
+        self.request_stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        for version in list(self._versions.values()):
+            self._unload(version)
+
+    def wait_until_polled(self, timeout_s: float) -> bool:
+        """Waits until the aspired versions were tried once.
+
+        Args:
+            timeout_s: Seconds to wait at most.
+
+        Returns:
+            Whether that happened in time.
+        """
+        with self._lock:
+            return self._lock.wait_for(lambda: self._polled, timeout_s)
+
+    def is_ready(self) -> bool:
+        """Whether some version can answer."""
+        with self._lock:
+            return any(version.available for version in self._versions.values())
+
+    def is_available(self, number: int) -> bool:
+        """Whether a version can answer.
+
+        Args:
+            number: The version.
+        """
+        with self._lock:
+            return number in self._versions and self._versions[number].available
+
+    def statuses(self) -> tuple[VersionStatus, ...]:
+        """States of all versions, newest first."""
+        with self._lock:
+            versions = sorted(self._versions.values(), key=lambda item: item.number, reverse=True)
+            return tuple(VersionStatus(version=item.number, state=item.state, error=item.error) for item in versions)
+
+    @contextmanager
+    def acquire(self, spec: ModelSpec) -> Iterator[Servable]:
+        """Lends a servable; see :meth:`ModelManager.acquire`.
+
+        Args:
+            spec: Which one.
+
+        Yields:
+            The servable.
+
+        Raises:
+            InvalidModelSpecError: Unknown version label.
+            ModelNotFoundError: Unknown version.
+            UnavailableError: Nothing was loaded yet.
+        """
+        with self._lock:
+            version = self._resolve(spec)
+            version.requests += 1
+            servable = version.servable
+        if servable is None:
+            raise InternalError(f"Version {version.number} of {spec.name!r} is AVAILABLE but empty. This is a bug.")
+        try:
+            yield servable
+        finally:
+            with self._lock:
+                version.requests -= 1
+                if version.requests == 0:
+                    self._lock.notify_all()
+
+    def _resolve(self, spec: ModelSpec) -> _Version:
+        wanted = spec.version
+        if spec.label is not None:
+            wanted = self._config.labels.get(spec.label)
+            if wanted is None:
+                known = ", ".join(sorted(self._config.labels)) or "no labels"
+                raise InvalidModelSpecError(
+                    f"Unrecognized servable version label: {spec.label}; model {spec.name!r} has {known}."
+                )
+        available = {number: version for number, version in self._versions.items() if version.available}
+        if wanted is None and available:
+            return available[max(available)]
+        if wanted is not None and wanted in available:
+            return available[wanted]
+        if not available and not self._polled:
+            raise UnavailableError(f"Model {spec.name!r} is still loading; try again in a moment.")
+        if available:
+            raise ModelNotFoundError(
+                f"Servable not found for request: {spec.describe()}; loaded versions: {sorted(available)}."
+            )
+        reasons = [f"version {item.number}: {item.error.message}" for item in self._versions.values() if item.error]
+        reason = "; ".join(reasons) or self._complaint or f"no version in {self._config.base_path}"
+        raise ModelNotFoundError(f"Servable not found for request: {spec.describe()}; nothing is loaded: {reason}")
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            self._poll()
+            if self._options.poll_wait_s == 0:
+                return
+            self._wake.wait(self._options.poll_wait_s)
+
+    def _poll(self) -> None:
+        config = self._config
+        try:
+            found = list_versions(config.base_path)
+        except OSError as exc:
+            # Nothing is unloaded because a disk or a mount is away for a moment.
+            self._complain(f"base path {config.base_path} cannot be read: {exc.strerror}")
+        else:
+            self._complain("" if found else f"no version in {config.base_path} yet")
+            self._reconcile(config.policy.aspired(found))
+        with self._lock:
+            self._polled = config is self._config
+            self._lock.notify_all()
+
+    def _complain(self, text: str) -> None:
+        """Says once what is wrong, not at every poll."""
+        if text and text != self._complaint:
+            _LOG.warning("model %s: %s", self._config.name, text)
+        self._complaint = text
+
+    def _reconcile(self, aspired: Sequence[ModelVersion]) -> None:
+        numbers = {item.number for item in aspired}
+        fresh = [item for item in aspired if self._is_fresh(item)]
+        if self._options.resource_preserving and fresh:
+            self._unload_others(numbers)
+        for item in fresh:
+            if not self._stopping.is_set():
+                self._load_version(item)
+        if not numbers or any(self._versions[number].available for number in numbers if number in self._versions):
+            self._unload_others(numbers)
+
+    def _is_fresh(self, item: ModelVersion) -> bool:
+        known = self._versions.get(item.number)
+        if known is None:
+            return True
+        # A version that failed is tried again when its files change, one that was unloaded when it is aspired again.
+        return known.state is VersionState.END and (known.error is None or known.stamp != _stamp(item.path))
+
+    def _unload_others(self, numbers: set[int]) -> None:
+        for version in list(self._versions.values()):
+            if version.number not in numbers:
+                self._unload(version)
+
+    def _load_version(self, item: ModelVersion) -> None:
+        name = self._config.name
+        version = _Version(number=item.number, path=item.path, stamp=_stamp(item.path))
+        with self._lock:
+            self._versions[item.number] = version
+        _LOG.info("loading model %s version %d from %s", name, item.number, item.path)
+        started = time.perf_counter()
+        result = self._try_load(name, item)
+        with self._lock:
+            if isinstance(result, Servable):
+                version.servable, version.state = result, VersionState.AVAILABLE
+            else:
+                version.error, version.state = result, VersionState.END
+            self._lock.notify_all()
+        if isinstance(result, Servable):
+            seconds = time.perf_counter() - started
+            _LOG.info(
+                "model %s version %d is AVAILABLE in %s after %.2f s", name, item.number, result.backend.name, seconds
+            )
+        else:
+            _LOG.error("model %s version %d cannot be served: %s", name, item.number, result.message)
+
+    def _try_load(self, name: str, item: ModelVersion) -> Servable | ModelyardError:
+        tries = 0
+        while True:
+            try:
+                with self._options.load_slots:
+                    return self._load(name, item.number, item.path)
+            except ModelyardError as exc:
+                return exc
+            # The watcher must outlive whatever a model's files do to a runtime.
+            except Exception as exc:
+                _LOG.exception("loading model %s version %d failed unexpectedly", name, item.number)
+                error = InternalError(f"Loading failed with {type(exc).__name__}: {exc}")
+            tries += 1
+            if tries > self._options.max_load_retries or self._stopping.wait(self._options.retry_interval_s):
+                return error
+
+    def _unload(self, version: _Version) -> None:
+        with self._lock:
+            if not version.available:
+                return
+            version.state = VersionState.UNLOADING
+            self._lock.wait_for(lambda: version.requests == 0)
+            servable, version.servable = version.servable, None
+            version.state = VersionState.END
+        if servable is not None:
+            servable.close()
+        _LOG.info("model %s version %d is unloaded", self._config.name, version.number)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Changes when files of a version are replaced."""
+    try:
+        stats = [item.stat() for item in sorted(path.rglob("*")) if item.is_file()]
+    except OSError:
+        return ()
+    return tuple(value for stat in stats for value in (stat.st_mtime_ns, stat.st_size, stat.st_ino))
