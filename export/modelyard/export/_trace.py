@@ -101,9 +101,8 @@ def decode_in_graph(data: Any, *, channels: int) -> Any:
     Returns:
         uint8 tensor ``[height, width, channels]``.
     """
-    # Length 3 and not tf.io.is_jpeg: that one fails with an odd message on the empty string.
     pixels = tf.cond(
-        tf.strings.regex_full_match(data, rb"\xff\xd8\xff(?s:.*)"),
+        tf.io.is_jpeg(data),
         lambda: tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_ACCURATE"),
         lambda: tf.io.decode_image(data, channels=channels, expand_animations=False),
     )
@@ -125,7 +124,9 @@ def graph_signature(source: TracedModel, graph: str) -> Signature:
 
 def _trace_compute(name: str, declared: SignatureFunction) -> tuple[Signature, Any]:
     if declared.method != PREDICT_METHOD:
-        raise ConversionError(f"Signature {name!r} has method {declared.method!r}; only {PREDICT_METHOD!r} is exported.")
+        raise ConversionError(
+            f"Signature {name!r} has method {declared.method!r}; only {PREDICT_METHOD!r} is exported."
+        )
     if not declared.inputs or any(not spec.shape or spec.shape[0] != -1 for spec in declared.inputs):
         raise ConversionError(f"Signature {name!r} needs inputs whose first dimension is the batch, -1.")
     names = [spec.name for spec in declared.inputs]
@@ -187,7 +188,6 @@ def _trace_encoded(name: str, declared: EncodedImageFunction, preprocess: Any, c
 
 
 def _traced(name: str, function: Callable[..., Any], specs: list[Any]) -> Any:
-    # Without autograph a wrapper that is ours, and the task's own, stay what they were written as.
     traced = tf.function(function, input_signature=specs)
     try:
         traced.get_concrete_function()

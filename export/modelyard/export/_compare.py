@@ -1,0 +1,162 @@
+"""Compares answers of a format with answers of its source, one signature at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import Signature, TensorSpec
+from modelyard.errors import VerificationError
+from modelyard.export._reference import FLOATS, is_constant
+from modelyard.export._verification import ERROR_EDGES, WorstExample
+
+WORST_EXAMPLES = 16
+# Relative error of a value near zero says nothing: below this the absolute error is what counts.
+_RELATIVE_FLOOR = 1e-6
+
+Answers = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(kw_only=True)
+class Comparison:
+    """Sums up every comparison of one format.
+
+    Attributes:
+        format: For messages.
+        max_abs_error: Allowed in a float output.
+        worst_abs: Largest absolute error so far.
+        worst_rel: Largest relative error so far.
+        by_signature: Largest absolute error of each signature.
+        histogram: Values in each decade of absolute error.
+        worst: The worst examples so far.
+    """
+
+    format: str
+    max_abs_error: float
+    worst_abs: float = 0.0
+    worst_rel: float = 0.0
+    by_signature: dict[str, float] = field(default_factory=dict)
+    histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ERROR_EDGES) + 1, np.int64))
+    worst: list[WorstExample] = field(default_factory=list)
+
+    def add(self, name: str, signature: Signature, batch_size: int, expected: Answers, received: Answers) -> None:
+        """Compares all answers of one signature at one batch size.
+
+        Args:
+            name: Of the signature.
+            signature: Its description.
+            batch_size: At which ``received`` was computed.
+            expected: Answers of the source, all examples.
+            received: Answers of the format, all examples.
+
+        Raises:
+            VerificationError: They differ by more than is allowed.
+        """
+        findings: list[tuple[float, str]] = []
+        rows = np.zeros(len(next(iter(expected.values()))))
+        for spec in signature.outputs:
+            ours, theirs = expected[spec.name], received[spec.name]
+            if spec.dtype not in FLOATS:
+                findings += _compare_exactly(spec, ours, theirs)
+                continue
+            error, finding = self._compare_floats(spec, ours, theirs)
+            rows = np.maximum(rows, error.reshape(len(error), -1).max(axis=1, initial=0.0))
+            findings += finding
+        if findings:
+            findings.sort(key=lambda finding: -finding[0])
+            details = " ".join(text for _, text in findings)
+            raise VerificationError(
+                f"Format {self.format}, signature {name!r}, batch size {batch_size}: it does not compute what its "
+                f"source computes. Worst output first: {details} Nothing was published from it."
+            )
+        self.by_signature[name] = max(self.by_signature.get(name, 0.0), float(rows.max(initial=0.0)))
+        self._keep_worst(name, rows, expected, received)
+
+    def _compare_floats(
+        self, spec: TensorSpec, ours: npt.NDArray[Any], theirs: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[np.float64], list[tuple[float, str]]]:
+        source, exported = ours.astype(np.float64), theirs.astype(np.float64)
+        finite = np.isfinite(exported)
+        if not finite.all():
+            bad = len({*np.nonzero(~finite)[0].tolist()})
+            text = f"output {spec.name!r} is NaN or infinite in {bad} of {len(ours)} examples, an error without bound."
+            return np.zeros_like(source), [(float("inf"), text)]
+        error = np.abs(exported - source)
+        worst = float(error.max(initial=0.0))
+        if worst > self.max_abs_error:
+            place = np.unravel_index(int(error.argmax()), error.shape)
+            text = (
+                f"output {spec.name!r} has an absolute error of {worst:.3g}, allowed is {self.max_abs_error:.3g} "
+                f"(example {int(place[0])}: source {source[place]:.6g}, {self.format} {exported[place]:.6g})."
+            )
+            if is_constant(exported) and not is_constant(source):
+                text += " It is the same for every example: the converter has lost the weights."
+            return error, [(worst, text)]
+        self.worst_abs = max(self.worst_abs, worst)
+        self.worst_rel = max(
+            self.worst_rel, float((error / np.maximum(np.abs(source), _RELATIVE_FLOOR)).max(initial=0))
+        )
+        self.histogram += np.bincount(
+            np.searchsorted(ERROR_EDGES, error.ravel(), "right"), minlength=len(self.histogram)
+        )
+        return error, []
+
+    def _keep_worst(self, name: str, rows: npt.NDArray[np.float64], expected: Answers, received: Answers) -> None:
+        for index in np.argsort(-rows, kind="stable")[:WORST_EXAMPLES].tolist():
+            if any(each.signature == name and each.index == index and each.error >= rows[index] for each in self.worst):
+                continue
+            # The same example at another batch size: keep its larger error.
+            self.worst = [each for each in self.worst if (each.signature, each.index) != (name, index)]
+            self.worst.append(
+                WorstExample(
+                    signature=name,
+                    index=index,
+                    error=float(rows[index]),
+                    source={key: values[index] for key, values in expected.items()},
+                    exported={key: values[index] for key, values in received.items()},
+                )
+            )
+        self.worst.sort(key=lambda each: -each.error)
+        del self.worst[WORST_EXAMPLES:]
+
+
+def check_answer(format: str, name: str, signature: Signature, expected: Answers, received: Answers) -> None:
+    """Checks names, dtypes and shapes of one answer.
+
+    Args:
+        format: For messages.
+        name: Of the signature.
+        signature: Its description.
+        expected: The source's answer to the same batch.
+        received: The format's answer.
+
+    Raises:
+        VerificationError: One of them differs.
+    """
+    place = f"Format {format}, signature {name!r}"
+    if set(received) != set(expected):
+        raise VerificationError(f"{place}: outputs are {sorted(received)}; expected {sorted(expected)}.")
+    for spec in signature.outputs:
+        ours, theirs = expected[spec.name], received[spec.name]
+        if theirs.dtype != ours.dtype or theirs.shape != ours.shape:
+            raise VerificationError(
+                f"{place}: output {spec.name!r} is {theirs.dtype} {list(theirs.shape)}; expected {ours.dtype} "
+                f"{list(ours.shape)}."
+            )
+
+
+def _compare_exactly(spec: TensorSpec, ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> list[tuple[float, str]]:
+    different = np.nonzero((ours != theirs).reshape(len(ours), -1).any(axis=1))[0]
+    if not len(different):
+        return []
+    index = int(different[0])
+    text = (
+        f"output {spec.name!r} differs in {len(different)} of {len(ours)} examples, all must be equal "
+        f"(example {index}: source {ours[index]!r}, exported {theirs[index]!r})."
+    )
+    # Sorted after a float output that is worse than 1, before one that is nearly right.
+    return [(len(different) / len(ours), text)]

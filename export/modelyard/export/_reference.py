@@ -1,0 +1,161 @@
+"""What the live model answers on the verification data: the truth that formats are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
+from modelyard.errors import VerificationError
+from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
+from modelyard.export._runtimes import Arrays, to_tensor
+from modelyard.export._trace import TracedModel
+
+FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Answers of the live model.
+
+    Attributes:
+        source: The traced model.
+        data: The examples.
+        outputs: By signature, batch size and output name: answers for every example.
+        measured: The signature on which the task's metric is computed; None
+            where the data has no labels or no signature has the class output.
+    """
+
+    source: TracedModel
+    data: VerificationData
+    outputs: Mapping[str, Mapping[int, Mapping[str, npt.NDArray[Any]]]]
+    measured: str | None
+
+
+def compute_reference(
+    source: TracedModel,
+    data: VerificationData,
+    *,
+    options: ExportOptions,
+    progress: Progress = ignore_progress,
+) -> Reference:
+    """Runs every signature of the live model on every example, at every batch size.
+
+    Args:
+        source: The traced model.
+        data: Real examples for every signature.
+        options: Batch sizes and the number of examples wanted.
+        progress: Called after every batch.
+
+    Raises:
+        VerificationError: There are too few examples or they do not fit, or the
+            model's own answers are not finite, or the same for every example.
+    """
+    counts = {name: _check_examples(source, data, name, options) for name in source.signatures}
+    total, done = sum(counts.values()) * len(options.batch_sizes), 0
+    outputs: dict[str, dict[int, dict[str, npt.NDArray[Any]]]] = {}
+    for name, count in counts.items():
+        outputs[name] = {}
+        for size in options.batch_sizes:
+            parts = []
+            for start, batch in batches(data.inputs[name], size):
+                parts.append(_call(source, name, batch))
+                progress(ExportEvent(stage="reference", done=done + min(start + size, count), total=total))
+            done += count
+            outputs[name][size] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        for answers in outputs[name].values():
+            _check_answers(source, name, answers)
+    return Reference(source=source, data=data, outputs=outputs, measured=_measured(source, data, counts))
+
+
+def batches(inputs: Arrays, size: int) -> Iterator[tuple[int, Arrays]]:
+    """Splits examples into batches, the last one smaller where it must be.
+
+    Args:
+        inputs: By name, N examples each.
+        size: Rows of a batch.
+
+    Yields:
+        The index of the first example, and the batch.
+    """
+    for start in range(0, len(next(iter(inputs.values()))), size):
+        yield start, {name: values[start : start + size] for name, values in inputs.items()}
+
+
+def is_constant(values: npt.NDArray[Any]) -> bool:
+    """Whether every example has the same output.
+
+    Args:
+        values: ``[N, ...]``.
+    """
+    return bool((values == values[:1]).all())
+
+
+def _call(source: TracedModel, name: str, batch: Arrays) -> dict[str, npt.NDArray[Any]]:
+    function = source.serving[name]
+    try:
+        outputs = function(*[to_tensor(batch[spec.name]) for spec in function.input_signature])
+    # TensorFlow's errors have no base class that is public and complete: this is the boundary that maps them.
+    except Exception as exc:
+        raise VerificationError(f"Signature {name!r} of the source fails on its own examples: {exc}") from exc
+    return {key: np.asarray(value.numpy()) for key, value in outputs.items()}
+
+
+def _check_examples(source: TracedModel, data: VerificationData, name: str, options: ExportOptions) -> int:
+    signature = source.signatures[name]
+    examples = data.inputs.get(name)
+    if examples is None:
+        raise VerificationError(
+            f"Signature {name!r} has no verification examples; there are some for {', '.join(data.inputs) or 'none'}. "
+            "An export without them cannot be trusted: add real inputs for it to VerificationData."
+        )
+    wanted = {spec.name: spec for spec in signature.inputs}
+    if set(examples) != set(wanted):
+        raise VerificationError(
+            f"The examples of signature {name!r} have inputs {sorted(examples)}; expected {sorted(wanted)}."
+        )
+    counts = {len(values) for values in examples.values()}
+    if len(counts) != 1 or min(counts) < options.min_examples:
+        raise VerificationError(
+            f"Signature {name!r} has {sorted(counts)} examples for each input; expected one number, at least "
+            f"{options.min_examples} (ExportOptions.min_examples)."
+        )
+    for key, values in examples.items():
+        kind = "string" if values.dtype.kind in "OSU" else values.dtype.name
+        if kind != wanted[key].dtype:
+            raise VerificationError(
+                f"The examples of input {key!r} of signature {name!r} are {kind}; expected {wanted[key].dtype}."
+            )
+    return counts.pop()
+
+
+def _check_answers(source: TracedModel, name: str, answers: Mapping[str, npt.NDArray[Any]]) -> None:
+    for spec in source.signatures[name].outputs:
+        if spec.dtype in FLOATS and not np.isfinite(answers[spec.name].astype(np.float64)).all():
+            raise VerificationError(
+                f"Output {spec.name!r} of signature {name!r} of the source itself is NaN or infinite on the examples. "
+                "No export of it can be verified: look at the training run."
+            )
+    if all(is_constant(values) for values in answers.values()):
+        raise VerificationError(
+            f"Every output of signature {name!r} of the source itself is the same for all examples. A model whose "
+            "weights were lost does that, so it cannot be verified: train it, or give examples that differ."
+        )
+
+
+def _measured(source: TracedModel, data: VerificationData, counts: Mapping[str, int]) -> str | None:
+    if data.labels is None:
+        return None
+    # The default signature first: it is what most requests will ask for.
+    for name in sorted(counts, key=lambda name: name != DEFAULT_SIGNATURE):
+        outputs = {spec.name for spec in source.signatures[name].outputs}
+        if data.class_output in outputs and counts[name] == len(data.labels):
+            return name
+    raise VerificationError(
+        f"There are {len(data.labels)} labels, but no signature has both the output {data.class_output!r} and that "
+        f"many examples ({', '.join(f'{name}: {count}' for name, count in counts.items())})."
+    )

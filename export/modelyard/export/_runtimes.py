@@ -1,0 +1,247 @@
+"""The runtimes that exported files are reloaded in, behind one small interface.
+
+Each runs on one thread where it can be told so: a figure that is compared with
+another one must not depend on how many cores were free.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from modelyard.artifact import Signature, TensorSpec, decode_image
+from modelyard.errors import ExportError, ImageDecodeError, ModelyardError, VerificationError
+from modelyard.export._onnx import ONNX_FOLDER
+from modelyard.export._tflite import TFLITE_NAME
+from modelyard.wire import dtype_by_numpy
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class Runtime(Protocol):
+    """A reloaded format.
+
+    Attributes:
+        name: ``tensorflow``, ``onnxruntime`` or ``litert``.
+        package: The distribution that it comes from.
+        threads: Threads of one call.
+        decodes: Whether its signatures take encoded inputs themselves.
+        graphs: What the file itself says it holds, by graph name.
+    """
+
+    name: str
+    package: str
+    threads: int
+    decodes: bool
+    graphs: Mapping[str, Signature]
+
+    def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """Computes one graph.
+
+        Args:
+            graph: A key of ``graphs``.
+            inputs: By name.
+        """
+
+
+def load_runtime(format: str, directory: Path) -> Runtime:
+    """Reloads one format from a version directory.
+
+    Args:
+        format: ``saved_model``, ``onnx`` or ``tflite``.
+        directory: The version directory.
+
+    Raises:
+        VerificationError: The runtime cannot load what is there.
+        ExportError: The format is unknown.
+    """
+    if format not in _LOADERS:
+        raise ExportError(f"Format {format!r} is unknown; expected one of {', '.join(_LOADERS)}.")
+    try:
+        return _LOADERS[format](directory)
+    except ModelyardError:
+        raise
+    # Three foreign runtimes with exceptions of their own: this is the boundary that maps them.
+    except Exception as exc:
+        raise VerificationError(f"Format {format}: its runtime cannot load it from {directory}: {exc}") from exc
+
+
+def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+    """Answers one request as a server does: decode, preprocess, compute.
+
+    Args:
+        runtime: A reloaded format.
+        name: Name of the signature.
+        signature: Its description.
+        inputs: By name, with the batch first.
+
+    Raises:
+        VerificationError: The runtime failed, or an encoded input is no image.
+    """
+    if signature.decode is None or runtime.decodes:
+        return _run(runtime, name if runtime.decodes else signature.compute, inputs)
+    preprocess = str(signature.preprocess)
+    pixels = next(spec.name for spec in runtime.graphs[preprocess].inputs)
+    examples = []
+    for data in inputs[signature.decode.input]:
+        try:
+            image = decode_image(data, signature.decode.channels)
+        except ImageDecodeError as exc:
+            raise VerificationError(f"Signature {name!r} was given an example that is no image: {exc}") from exc
+        examples.append(_run(runtime, preprocess, {pixels: image}))
+    return _run(runtime, signature.compute, {key: np.stack([each[key] for each in examples]) for key in examples[0]})
+
+
+def _run(runtime: Runtime, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+    try:
+        return runtime.run(graph, inputs)
+    # As in load_runtime.
+    except Exception as exc:
+        shapes = {name: list(value.shape) for name, value in inputs.items()}
+        raise VerificationError(f"{runtime.name} failed on graph {graph!r} with inputs {shapes}: {exc}") from exc
+
+
+class _TensorFlow:
+    name = "tensorflow"
+    package = "tensorflow"
+    decodes = True
+
+    def __init__(self, directory: Path) -> None:
+        # The loaded object owns the variables that its signatures use: keep it.
+        self._loaded = tf.saved_model.load(str(directory))
+        self._functions = dict(self._loaded.signatures)
+        # 0 means that TensorFlow took every core; it cannot be changed once it runs.
+        self.threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
+        self.graphs: Mapping[str, Signature] = {
+            name: Signature(
+                inputs=tuple(_tf_spec(key, spec) for key, spec in function.structured_input_signature[1].items()),
+                outputs=tuple(_tf_spec(key, spec) for key, spec in function.structured_outputs.items()),
+                compute=name,
+            )
+            for name, function in self._functions.items()
+        }
+
+    def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        outputs = self._functions[graph](**{name: to_tensor(value) for name, value in inputs.items()})
+        return {name: np.asarray(value.numpy()) for name, value in outputs.items()}
+
+
+class _OnnxRuntime:
+    name = "onnxruntime"
+    package = "onnxruntime"
+    threads = 1
+    decodes = False
+
+    def __init__(self, directory: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self._sessions = {
+            path.name.removesuffix(".onnx"): onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+            for path in sorted((directory / ONNX_FOLDER).glob("*.onnx"))
+        }
+        self._outputs = {name: [node.name for node in each.get_outputs()] for name, each in self._sessions.items()}
+        self.graphs: Mapping[str, Signature] = {
+            name: Signature(
+                inputs=tuple(_onnx_spec(node) for node in session.get_inputs()),
+                outputs=tuple(_onnx_spec(node) for node in session.get_outputs()),
+                compute=name,
+            )
+            for name, session in self._sessions.items()
+        }
+
+    def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        values = self._sessions[graph].run(self._outputs[graph], dict(inputs))
+        return {name: _bytes(value) for name, value in zip(self._outputs[graph], values, strict=True)}
+
+
+class _Litert:
+    name = "litert"
+    package = "ai-edge-litert"
+    threads = 1
+    decodes = False
+
+    def __init__(self, directory: Path) -> None:
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreter = Interpreter(model_path=str(directory / TFLITE_NAME), num_threads=self.threads)
+        self._runners = {name: interpreter.get_signature_runner(name) for name in interpreter.get_signature_list()}
+        self.graphs: Mapping[str, Signature] = {
+            name: Signature(
+                inputs=tuple(_litert_spec(key, detail) for key, detail in runner.get_input_details().items()),
+                outputs=tuple(_litert_spec(key, detail) for key, detail in runner.get_output_details().items()),
+                compute=name,
+            )
+            for name, runner in self._runners.items()
+        }
+
+    def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        # The results view the interpreter's memory, which the next call overwrites.
+        return {name: _bytes(np.array(value)) for name, value in self._runners[graph](**inputs).items()}
+
+
+_LOADERS: Mapping[str, Callable[[Path], Runtime]] = {
+    "saved_model": _TensorFlow,
+    "onnx": _OnnxRuntime,
+    "tflite": _Litert,
+}
+
+
+def runtime_versions(runtime: Runtime) -> dict[str, str]:
+    """Name and version of a runtime, for reports.
+
+    Args:
+        runtime: A reloaded format.
+    """
+    return {runtime.package: version(runtime.package)}
+
+
+def to_tensor(array: npt.NDArray[Any]) -> Any:
+    """A TensorFlow tensor of an array; strings may be an object array of bytes.
+
+    Args:
+        array: Of any shape.
+    """
+    # NumPy's object arrays become string tensors only through a list.
+    return tf.constant(array.tolist(), tf.string, array.shape) if array.dtype.kind in "OSU" else tf.constant(array)
+
+
+def _tf_spec(name: str, spec: Any) -> TensorSpec:
+    shape = None if spec.shape.rank is None else tuple(-1 if size is None else size for size in spec.shape.as_list())
+    return TensorSpec(name=name, dtype=spec.dtype.name, shape=shape)
+
+
+def _onnx_spec(node: Any) -> TensorSpec:
+    kind = node.type.removeprefix("tensor(").removesuffix(")")
+    dtype = {"float": "float32", "double": "float64"}.get(kind, kind)
+    # An axis without a size is a name or None; an output of unknown rank has no shape at all.
+    shape = None if node.shape is None else tuple(size if isinstance(size, int) else -1 for size in node.shape)
+    return TensorSpec(name=node.name, dtype=dtype, shape=shape)
+
+
+def _litert_spec(name: str, detail: Mapping[str, Any]) -> TensorSpec:
+    kind = detail["dtype"]
+    dtype = "string" if kind in (np.bytes_, np.str_, np.object_) else dtype_by_numpy(np.dtype(kind)).name
+    # shape_signature is empty where every size is fixed.
+    shape = detail["shape_signature"] if len(detail["shape_signature"]) else detail["shape"]
+    return TensorSpec(name=name, dtype=dtype, shape=tuple(int(size) for size in shape))
+
+
+def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.dtype.kind not in "OSU":
+        return array
+    flat = [item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item for item in array.ravel()]
+    result = np.empty(len(flat), dtype=object)
+    result[:] = flat
+    return result.reshape(array.shape)

@@ -1,0 +1,170 @@
+"""Verification: reload a format in its own runtime and hold it to the live model.
+
+A converter that returns without an error proves nothing: measured with
+TensorFlow 2.21, one returned a TFLite file without a single weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import Signature, TensorSpec, VerifyReport
+from modelyard.errors import VerificationError
+from modelyard.export._compare import Answers, Comparison, check_answer
+from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
+from modelyard.export._reference import Reference, batches
+from modelyard.export._runtimes import Runtime, call_signature, load_runtime, runtime_versions
+from modelyard.export._trace import graph_signature
+from modelyard.export._verification import Verification
+
+
+def verify(
+    reference: Reference,
+    directory: Path,
+    *,
+    format: str,
+    options: ExportOptions,
+    progress: Progress = ignore_progress,
+) -> Verification:
+    """Compares one format with its source: names, dtypes, shapes and values.
+
+    Every example runs at every batch size. Float outputs may differ by
+    ``options.max_abs_error``; integers and strings, predicted classes among
+    them, must be equal. NaN and infinity are failures.
+
+    Args:
+        reference: The live model's answers.
+        directory: The version directory that holds the format.
+        format: ``saved_model``, ``onnx`` or ``tflite``.
+        options: Batch sizes and tolerance.
+        progress: Called after every batch.
+
+    Returns:
+        The comparison, with figures for the manifest and for the report.
+
+    Raises:
+        VerificationError: The format cannot be loaded or run, or differs from
+            its source; the message names format, signature, worst output and error.
+        ExportError: The format is unknown.
+    """
+    runtime = load_runtime(format, directory)
+    _check_graphs(format, runtime, reference)
+    signatures = reference.source.signatures
+    comparison = Comparison(format=format, max_abs_error=options.max_abs_error)
+    answers = {
+        name: _run_signature(format, runtime, reference, name, signature, comparison, options, progress)
+        for name, signature in signatures.items()
+    }
+    before, after = _classes(reference, answers)
+    labels = reference.data.labels
+    return Verification(
+        format=format,
+        runtime=runtime_versions(runtime),
+        report=VerifyReport(
+            examples=sum(len(next(iter(reference.data.inputs[name].values()))) for name in signatures),
+            batch_sizes=options.batch_sizes,
+            max_abs_error=comparison.worst_abs,
+            max_rel_error=comparison.worst_rel,
+            top1_agreement=_agreement(reference, answers),
+            metric_before=None if labels is None else float((before == labels).mean()),
+            metric_after=None if labels is None else float((after == labels).mean()),
+            by_signature=comparison.by_signature,
+        ),
+        histogram=tuple(int(count) for count in comparison.histogram),
+        worst=tuple(comparison.worst),
+        classes_before=before,
+        classes_after=after,
+    )
+
+
+def _run_signature(
+    format: str,
+    runtime: Runtime,
+    reference: Reference,
+    name: str,
+    signature: Signature,
+    comparison: Comparison,
+    options: ExportOptions,
+    progress: Progress,
+) -> dict[int, Answers]:
+    inputs = reference.data.inputs[name]
+    count = len(next(iter(inputs.values())))
+    results: dict[int, Answers] = {}
+    for size in options.batch_sizes:
+        expected = reference.outputs[name][size]
+        parts = []
+        for start, batch in batches(inputs, size):
+            answer = call_signature(runtime, name, signature, batch)
+            rows = {key: values[start : start + size] for key, values in expected.items()}
+            check_answer(format, name, signature, rows, answer)
+            parts.append(answer)
+            progress(ExportEvent(stage=f"verify {format} {name}", done=min(start + size, count), total=count))
+        results[size] = {key: np.concatenate([part[key] for part in parts]) for key in expected}
+        comparison.add(name, signature, size, expected, results[size])
+    return results
+
+
+def _check_graphs(format: str, runtime: Runtime, reference: Reference) -> None:
+    """Compares what the file says it holds with what it must hold."""
+    source = reference.source
+    wanted = source.signatures if runtime.decodes else {name: graph_signature(source, name) for name in source.graphs}
+    if set(runtime.graphs) != set(wanted):
+        raise VerificationError(
+            f"Format {format} holds the graphs {sorted(runtime.graphs)}; expected {sorted(wanted)}."
+        )
+    for name, signature in wanted.items():
+        found = runtime.graphs[name]
+        for kind, ours, theirs in (
+            ("input", signature.inputs, found.inputs),
+            ("output", signature.outputs, found.outputs),
+        ):
+            _check_specs(f"Format {format}, graph {name!r}", kind, ours, theirs)
+
+
+def _check_specs(place: str, kind: str, ours: tuple[TensorSpec, ...], theirs: tuple[TensorSpec, ...]) -> None:
+    found = {spec.name: spec for spec in theirs}
+    if set(found) != {spec.name for spec in ours}:
+        raise VerificationError(f"{place}: {kind}s are {sorted(found)}; expected {sorted(spec.name for spec in ours)}.")
+    for spec in ours:
+        other = found[spec.name]
+        if other.dtype != spec.dtype or not _fits(spec.shape, other.shape):
+            raise VerificationError(
+                f"{place}: {kind} {spec.name!r} is {other.dtype} {_text(other.shape)}; expected {spec.dtype} "
+                f"{_text(spec.shape)}, where -1 is any size."
+            )
+
+
+def _fits(ours: tuple[int, ...] | None, theirs: tuple[int, ...] | None) -> bool:
+    if ours is None or theirs is None:
+        return True
+    # A converter may forget a size, but must not fix one that is free: it would serve batch size 1 only.
+    return len(ours) == len(theirs) and all(b in (a, -1) for a, b in zip(ours, theirs, strict=True))
+
+
+def _text(shape: tuple[int, ...] | None) -> str:
+    return "of unknown rank" if shape is None else str(list(shape))
+
+
+def _agreement(reference: Reference, answers: Mapping[str, Mapping[int, Answers]]) -> float | None:
+    key = reference.data.class_output
+    shares = [
+        float((answer[key] == reference.outputs[name][size][key]).mean())
+        for name, by_size in answers.items()
+        for size, answer in by_size.items()
+        if key in answer
+    ]
+    return min(shares) if shares else None
+
+
+def _classes(
+    reference: Reference, answers: Mapping[str, Mapping[int, Answers]]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    name, key = reference.measured, reference.data.class_output
+    if name is None:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    size = min(answers[name])
+    return reference.outputs[name][size][key].astype(np.int64), answers[name][size][key].astype(np.int64)

@@ -1,0 +1,91 @@
+"""decode_image equals, bit by bit, the decode that the exporter puts into a SavedModel."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from modelyard.artifact import decode_image
+from modelyard.errors import ImageDecodeError
+from modelyard.export._trace import decode_in_graph
+
+SIZES = [(28, 28), (61, 83), (1, 1), (200, 17)]
+
+
+def smooth(height: int, width: int, channels: int, seed: int) -> np.ndarray[Any, Any]:
+    """An image like a photograph: JPEG of plain noise would test little."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (height // 8 + 2, width // 8 + 2, channels), dtype=np.uint8)
+    image = Image.fromarray(small[..., 0] if channels == 1 else small)
+    return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
+
+
+def save(image: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def png_16(channels: int) -> bytes:
+    pixels = np.random.default_rng(3).integers(0, 65536, (20, 30, channels)).astype(np.uint16)
+    encoded: bytes = tf.io.encode_png(pixels).numpy()
+    return encoded
+
+
+def encodings() -> Iterator[tuple[str, bytes]]:
+    for seed, (height, width) in enumerate(SIZES):
+        rgb = Image.fromarray(smooth(height, width, 3, seed))
+        rgba = Image.fromarray(smooth(height, width, 4, seed))
+        grey = Image.fromarray(smooth(height, width, 1, seed))
+        size = f"{height}x{width}"
+        for quality in (100, 95, 75, 30):
+            for subsampling in (0, 1, 2):
+                yield (
+                    f"jpeg-{quality}-{subsampling}-{size}",
+                    save(rgb, "JPEG", quality=quality, subsampling=subsampling),
+                )
+        yield f"jpeg-progressive-{size}", save(rgb, "JPEG", progressive=True)
+        yield f"jpeg-grey-{size}", save(grey, "JPEG")
+        yield f"jpeg-cmyk-{size}", save(rgb.convert("CMYK"), "JPEG")
+        yield f"jpeg-trailing-{size}", save(rgb, "JPEG") + b"trailing"
+        palette = rgb.quantize(17)
+        for name, image in {"rgb": rgb, "rgba": rgba, "grey": grey, "palette": palette}.items():
+            yield f"png-{name}-{size}", save(image, "PNG")
+        yield f"png-la-{size}", save(Image.merge("LA", [grey, rgba.getchannel(3)]), "PNG")
+        yield f"png-bit-{size}", save(grey.convert("1"), "PNG")
+        yield f"png-palette-transparent-{size}", save(palette, "PNG", transparency=0)
+        yield f"png-rgb-transparent-{size}", save(rgb, "PNG", transparency=(1, 2, 3))
+        for name, image in {"rgb": rgb, "rgba": rgba, "grey": grey}.items():
+            yield f"bmp-{name}-{size}", save(image, "BMP")
+        yield f"gif-{size}", save(palette, "GIF")
+        yield f"gif-transparent-{size}", save(palette, "GIF", transparency=0)
+        yield f"gif-animated-{size}", save(palette, "GIF", save_all=True, append_images=[grey])
+        yield f"webp-{size}", save(rgb, "WEBP")
+    for channels in (1, 2, 3, 4):
+        yield f"png-16-bit-{channels}", png_16(channels)
+
+
+CASES = dict(encodings())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_equal_to_tensorflow(channels: int) -> None:
+    differing = {}
+    for name, data in CASES.items():
+        try:
+            expected = decode_in_graph(tf.constant(data), channels=channels).numpy()
+        except tf.errors.InvalidArgumentError:
+            with pytest.raises(ImageDecodeError):
+                decode_image(data, channels)
+            continue
+        decoded = decode_image(data, channels)
+        if decoded.shape != expected.shape or (decoded != expected).any():
+            differing[name] = (decoded.shape, expected.shape, int(np.abs(decoded - expected.astype(int)).max()))
+    assert not differing
+    assert len(CASES) > 100
