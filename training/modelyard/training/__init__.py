@@ -13,9 +13,15 @@ from modelyard.training._results import Action, EpochResult, Event, TrainResult
 from modelyard.training._task import InputRequest, Task
 
 if TYPE_CHECKING:
+    from modelyard.training._jsonl import JsonlLog
+    from modelyard.training._progress import ProgressBar
+    from modelyard.training._tensorboard import TensorBoardLog
     from modelyard.training._trainer import Trainer, restore
 
 _LAZY = {
+    "JsonlLog": "modelyard.training._jsonl",
+    "ProgressBar": "modelyard.training._progress",
+    "TensorBoardLog": "modelyard.training._tensorboard",
     "Trainer": "modelyard.training._trainer",
     "restore": "modelyard.training._trainer",
 }
@@ -25,7 +31,10 @@ __all__ = [
     "EpochResult",
     "Event",
     "InputRequest",
+    "JsonlLog",
+    "ProgressBar",
     "Task",
+    "TensorBoardLog",
     "TrainResult",
     "Trainer",
     "TrainerOptions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ import tensorflow as tf
 from modelyard.errors import CheckpointError, ConfigurationError, NonFiniteLossError
 from modelyard.training._checkpoints import Checkpoints, RunState
 from modelyard.training._interrupt import InterruptGuard
-from modelyard.training._loop import DeviceLoop
+from modelyard.training._loop import LOSS, DeviceLoop
 from modelyard.training._options import TrainerOptions
 from modelyard.training._results import Action, EpochResult, Event, EventKind, TrainResult
 from modelyard.training._task import InputRequest, Task
@@ -56,7 +57,7 @@ class Trainer:
             The numbers of every epoch. The task then holds the trained model.
 
         Raises:
-            NonFiniteLossError: The loss became NaN or infinite.
+            NonFiniteLossError: The loss or a weight became NaN or infinite.
             CheckpointError: The newest checkpoint is damaged, does not fit the
                 task, or is of a run with other options; or one could not be written.
             ConfigurationError: The task's input has no known length, or its
@@ -183,13 +184,9 @@ class _Run:
         seconds = time.perf_counter() - began
         if outcome.non_finite_at is not None:
             step = state.step + outcome.non_finite_at + 1
-            kept = (
-                f"The last good checkpoint is {self._last}." if self._last else "There is no checkpoint to go back to."
-            )
             raise NonFiniteLossError(
                 f"The loss of task {self._task.name!r} is {outcome.bad_loss} at step {step} (epoch {state.epoch + 1}, "
-                f"step {state.epoch_step + outcome.non_finite_at + 1} of {self._steps_per_epoch}). {kept} "
-                "Lower the learning rate, or look for NaN and extreme values in the input."
+                f"step {state.epoch_step + outcome.non_finite_at + 1} of {self._steps_per_epoch}). {self._advice()}"
             )
         self._state = replace(
             state,
@@ -205,6 +202,11 @@ class _Run:
         state = self._state
         began = time.perf_counter()
         evaluation = self._evaluate()
+        if not math.isfinite(evaluation[LOSS]):
+            raise NonFiniteLossError(
+                f"The evaluation loss of task {self._task.name!r} is {evaluation[LOSS]} after step {state.step} "
+                f"(epoch {state.epoch + 1}). {self._advice()}"
+            )
         result = EpochResult(
             epoch=state.epoch + 1,
             step=state.step,
@@ -268,8 +270,18 @@ class _Run:
     def _save(self) -> None:
         if self._checkpoints is None:
             return
+        # The step's loss is of the weights before its update: bad weights would show one step too late.
+        if not all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in self._task.root.trainable_variables):
+            raise NonFiniteLossError(
+                f"The weights of task {self._task.name!r} are no longer finite after step {self._state.step}, "
+                f"so its next loss would not be. {self._advice()}"
+            )
         self._last = self._checkpoints.save(self._state)
         self._emit("checkpoint", path=self._last)
+
+    def _advice(self) -> str:
+        kept = f"The last good checkpoint is {self._last}." if self._last else "There is no checkpoint to go back to."
+        return f"{kept} Lower the learning rate, or look for NaN and extreme values in the input."
 
     def _emit(
         self,
