@@ -5,7 +5,7 @@ the same process imports before or after.
 """
 
 from modelyard.wire._dtypes import DType, dtype_by_enum, dtype_by_name, dtype_by_numpy, dtype_names
-from modelyard.wire._generated import error_pb2, serving_pb2, tensorflow_pb2
+from modelyard.wire._generated import config_pb2, error_pb2, serving_pb2, tensorflow_pb2
 from modelyard.wire._services import MODEL_SERVICE, PREDICTION_SERVICE, Method
 from modelyard.wire._status import (
     GRPC_STATUS,
@@ -27,6 +27,7 @@ __all__ = [
     "PREDICTION_SERVICE",
     "array_to_tensor",
     "as_wire_array",
+    "config_pb2",
     "dtype_by_enum",
     "dtype_by_name",
     "dtype_by_numpy",
