@@ -18,7 +18,6 @@ _OPTIONS = [
     ("grpc.max_send_message_length", -1),
     # The defaults wait up to two minutes before they look again at a server that was restarted.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
 

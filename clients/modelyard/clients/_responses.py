@@ -267,6 +267,8 @@ def _message(kind: type[_M], document: Any) -> _M:
     from google.protobuf import json_format
 
     message = kind()
+    if not isinstance(document, dict):
+        raise ProtocolError(f"Expected a {kind.DESCRIPTOR.full_name} as JSON; received a {type(document).__name__}.")
     try:
         json_format.ParseDict(document, message, ignore_unknown_fields=True)
     except (json_format.ParseError, AttributeError, TypeError) as exc:

@@ -69,7 +69,7 @@ class RestTransport:
 
 
 def _error(exc: httpx.HTTPError | httpx.InvalidURL, url: str, timeout_s: float) -> ModelyardError:
-    reason = str(exc) or type(exc).__name__
+    reason = str(exc).rstrip(".") or type(exc).__name__
     if isinstance(exc, httpx.TimeoutException):
         return DeadlineExceededError(f"{url}: no answer within {timeout_s:g} s ({type(exc).__name__}).")
     if isinstance(exc, (httpx.InvalidURL, httpx.LocalProtocolError, httpx.UnsupportedProtocol)):

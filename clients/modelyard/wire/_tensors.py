@@ -64,9 +64,8 @@ def _bytes_array(values: Sequence[Any], shape: tuple[int, ...]) -> npt.NDArray[A
         elif isinstance(value, (bytes, bytearray, memoryview)):
             result[index] = bytes(value)
         else:
-            raise InvalidInputError(
-                f"Expected text or bytes in a string tensor; received {type(value).__name__} at position {index}."
-            )
+            what = "an integer of more than 64 bits" if type(value) is int else type(value).__name__
+            raise InvalidInputError(f"Expected text or bytes in a string tensor; received {what} at position {index}.")
     return result.reshape(shape)
 
 

@@ -1,0 +1,59 @@
+"""The URL forms that connect takes, and those that it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelyard.clients import ClientOptions, connect
+from modelyard.clients._address import FORMS, parse_address
+from modelyard.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("url", "normal", "protocol", "secure"),
+    [
+        ("grpc://localhost:8500", "grpc://localhost:8500", "grpc", False),
+        ("grpc://localhost", "grpc://localhost:8500", "grpc", False),
+        ("grpcs://models.example.com", "grpcs://models.example.com:443", "grpc", True),
+        ("http://localhost", "http://localhost:8501", "rest", False),
+        ("http://localhost:80/", "http://localhost:80", "rest", False),
+        ("https://example.com/tfs/", "https://example.com:443/tfs", "rest", True),
+        ("GRPC://Example.com:1", "grpc://example.com:1", "grpc", False),
+        ("grpc://[::1]:8500", "grpc://[::1]:8500", "grpc", False),
+        ("http://[fe80::1]", "http://[fe80::1]:8501", "rest", False),
+    ],
+)
+def test_accepted(url: str, normal: str, protocol: str, secure: bool) -> None:
+    address = parse_address(url)
+    assert (address.url, address.protocol, address.secure) == (normal, protocol, secure)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("localhost:8500", "no scheme"),
+        ("", "no scheme"),
+        ("tcp://localhost:8500", "'tcp'"),
+        ("http+v2://localhost", "the scheme is 'http.v2'"),
+        ("grpc://", "no host"),
+        ("grpc://:8500", "no host"),
+        ("grpc://host:port", "[Pp]ort"),
+        ("grpc://host:99999", "[Pp]ort"),
+        ("grpc://host:0", "port 0"),
+        ("grpc://host/path", "no path"),
+        ("http://host?x=1", "queries"),
+        ("http://host#x", "fragments"),
+        ("http://user:secret@host", "user names"),
+        ("http://[::1", "Invalid IPv6"),
+    ],
+)
+def test_refused_with_the_accepted_forms(url: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason) as caught:
+        connect(url)
+    assert FORMS in caught.value.message
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), "60"])
+def test_a_timeout_is_a_positive_number(timeout_s: float) -> None:
+    with pytest.raises(ConfigurationError, match="timeout in seconds"):
+        connect("grpc://localhost", ClientOptions(timeout_s=timeout_s))

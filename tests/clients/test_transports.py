@@ -1,0 +1,124 @@
+"""The boundaries: what strange peers do is mapped to one class, and deadlines hold."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from modelyard import errors
+from modelyard.clients import connect
+from modelyard.clients._address import parse_address
+from modelyard.clients._rest import RestTransport, _error
+
+
+@contextlib.contextmanager
+def peer(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A TCP server that does one thing with every connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):
+                    answer(connection)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+def _silent(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.settimeout(10)
+    connection.recv(1)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+
+
+def _nonsense(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.sendall(b"220 mail.example.com ESMTP\r\n\r\n")
+
+
+def _trickle(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    for _ in range(100):
+        connection.sendall(b" ")
+        time.sleep(0.05)
+
+
+def _redirect(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_a_silent_server_meets_the_deadline(scheme: str) -> None:
+    with peer(_silent) as port, connect(f"{scheme}://127.0.0.1:{port}") as client:
+        start = time.monotonic()
+        with pytest.raises(errors.DeadlineExceededError, match=f"{scheme}://127"):
+            client.predict("m", {"x": np.zeros(1, np.float32)}, timeout_s=0.3)
+        assert 0.25 < time.monotonic() - start < 5
+
+
+def test_a_trickling_server_meets_the_deadline() -> None:
+    with peer(_trickle) as port, connect(f"http://127.0.0.1:{port}") as client:
+        with pytest.raises(errors.DeadlineExceededError, match="no complete answer"):
+            client.status("m", timeout_s=0.3)
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_a_server_that_hangs_up_is_unavailable(scheme: str) -> None:
+    with peer(_hang_up) as port, connect(f"{scheme}://127.0.0.1:{port}") as client:
+        with pytest.raises(errors.UnavailableError):
+            client.status("m", timeout_s=5)
+
+
+@pytest.mark.parametrize("answer", [_nonsense, _redirect])
+def test_what_is_no_answer_is_a_protocol_error(answer: Callable[[socket.socket], None]) -> None:
+    with peer(answer) as port, connect(f"http://127.0.0.1:{port}") as client:
+        with pytest.raises(errors.ProtocolError, match="http://127"):
+            client.status("m", timeout_s=5)
+
+
+def _all_httpx_errors(kind: type[Exception] = httpx.HTTPError) -> list[type[Exception]]:
+    # HTTPStatusError comes from raise_for_status alone, which is never called.
+    children = [child for child in kind.__subclasses__() if child is not httpx.HTTPStatusError]
+    return [kind, *(found for child in children for found in _all_httpx_errors(child))]
+
+
+@pytest.mark.parametrize("kind", [*_all_httpx_errors(), httpx.InvalidURL], ids=lambda kind: kind.__name__)
+def test_every_error_of_httpx_has_a_class(kind: type[Exception]) -> None:
+    reason: Any = kind("reason")
+    error = _error(reason, "http://host", 1.0)
+    expected: type[errors.ModelyardError] = errors.ProtocolError
+    if issubclass(kind, httpx.TimeoutException):
+        expected = errors.DeadlineExceededError
+    elif issubclass(kind, (httpx.NetworkError, httpx.ProxyError)):
+        expected = errors.UnavailableError
+    elif kind in (httpx.InvalidURL, httpx.LocalProtocolError, httpx.UnsupportedProtocol):
+        expected = errors.InvalidRequestError
+    assert type(error) is expected
+    assert "http://host" in error.message
+
+
+def test_plain_http_reads_no_roots() -> None:
+    transport = RestTransport(parse_address("http://localhost"))
+    transport.close()
+    transport.close()
