@@ -1,0 +1,57 @@
+"""The export room: from a live model to verified, published formats.
+
+Importing it is cheap: TensorFlow comes in with the first name that needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from modelyard.errors import MissingDependencyError
+from modelyard.export._options import FORMATS, ExportEvent, ExportOptions, ExportReport, Format, Progress
+from modelyard.export._verification import Verification, WorstExample
+
+if TYPE_CHECKING:
+    from modelyard.export._model import export_model
+    from modelyard.export._reference import Reference, compute_reference
+    from modelyard.export._trace import TracedModel, trace
+    from modelyard.export._verify import verify
+
+_LAZY = {
+    "Reference": "modelyard.export._reference",
+    "TracedModel": "modelyard.export._trace",
+    "compute_reference": "modelyard.export._reference",
+    "export_model": "modelyard.export._model",
+    "trace": "modelyard.export._trace",
+    "verify": "modelyard.export._verify",
+}
+_PACKAGES = frozenset({"PIL", "ai_edge_litert", "jsonschema", "keras", "onnx", "onnxruntime", "tensorflow", "tf2onnx"})
+
+__all__ = [
+    "ExportEvent",
+    "ExportOptions",
+    "ExportReport",
+    "FORMATS",
+    "Format",
+    "Progress",
+    "Reference",
+    "TracedModel",
+    "Verification",
+    "WorstExample",
+    "compute_reference",
+    "export_model",
+    "trace",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] not in _PACKAGES:
+            raise
+        raise MissingDependencyError(package=str(exc.name), extra="export", purpose=f"{__name__}.{name}") from exc

@@ -1,0 +1,5 @@
+"""``report.html``: one self-contained page that shows what was checked before a version was published."""
+
+from modelyard.export.report._page import REPORT_NAME, ReportContent, render_report
+
+__all__ = ["REPORT_NAME", "ReportContent", "render_report"]

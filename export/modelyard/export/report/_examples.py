@@ -1,0 +1,117 @@
+"""Sections that show examples: confusion matrices and the worst of them as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.export._compare import WORST_EXAMPLES
+from modelyard.export._reference import Reference
+from modelyard.export._verification import Verification, WorstExample
+from modelyard.export.report._charts import confusion_matrix
+from modelyard.export.report._images import picture
+from modelyard.export.report._markup import Markup, element, section
+
+_MOST_CLASSES = 40
+_MOST_VALUES = 4
+
+
+def confusion_section(reference: Reference, checks: Mapping[str, Verification]) -> Markup:
+    """Confusion matrices of the source and of every format that differs from it.
+
+    Args:
+        reference: Brings labels and class names.
+        checks: By format.
+
+    Returns:
+        Nothing where there are no labels.
+    """
+    data = reference.data
+    if data.labels is None or reference.measured is None:
+        return Markup("")
+    first = next(iter(checks.values()))
+    size = int(max(len(data.class_names), data.labels.max() + 1, first.classes_before.max() + 1))
+    title = "Confusion before and after"
+    if size > _MOST_CLASSES:
+        return section(title, lead=f"Not drawn: {size} classes are more than the {_MOST_CLASSES} that fit.")
+    names = [*data.class_names, *(str(index) for index in range(len(data.class_names), size))]
+    charts = [_matrix("Trained model", data.labels, first.classes_before, size, names)]
+    for name, check in checks.items():
+        charts.append(_matrix(name, data.labels, check.classes_after, size, names))
+    return section(
+        title,
+        element("div", {"class": "charts"}, *charts),
+        lead=f"True classes down, predicted classes across; {len(data.labels):,} labelled examples of "
+        f"{reference.measured}.",
+    )
+
+
+def worst_section(reference: Reference, checks: Mapping[str, Verification]) -> Markup:
+    """The examples on which any format differs most from the source.
+
+    Args:
+        reference: Brings the examples.
+        checks: By format.
+    """
+    found = [(format, worst) for format, check in checks.items() for worst in check.worst]
+    found.sort(key=lambda each: -each[1].error)
+    cards = [_card(reference, format, worst) for format, worst in found[:WORST_EXAMPLES]]
+    if not cards:
+        return Markup("")
+    return section(
+        f"Worst {len(cards)} examples",
+        element("div", {"class": "cards"}, *cards),
+        lead="Where an exported format is furthest from the trained model, with what both answer.",
+    )
+
+
+def _matrix(
+    name: str, labels: npt.NDArray[np.int64], classes: npt.NDArray[np.int64], size: int, names: list[str]
+) -> Markup:
+    matrix = np.zeros((size, size), np.int64)
+    np.add.at(matrix, (labels, classes), 1)
+    accuracy = float((labels == classes).mean())
+    chart = confusion_matrix(matrix, names, title=f"Confusion matrix of {name}")
+    return element("div", {"class": "chart"}, element("h3", None, f"{name}: {accuracy:.2%}"), chart)
+
+
+def _card(reference: Reference, format: str, worst: WorstExample) -> Markup:
+    data = reference.data
+    image = picture(reference.source.signatures[worst.signature], dict(data.inputs[worst.signature]), worst.index)
+    lines = [
+        element("p", {"class": "error"}, f"{worst.error:.2e} in {format}"),
+        element("p", {"class": "quiet"}, f"{worst.signature}, example {worst.index}"),
+    ]
+    if data.labels is not None and worst.index < len(data.labels):
+        label = int(data.labels[worst.index])
+        name = data.class_names[label] if label < len(data.class_names) else str(label)
+        lines.append(element("p", None, f"true: {name}"))
+    lines += [
+        element("p", None, f"model: {_answer(worst.source)}"),
+        element("p", None, f"{format}: {_answer(worst.exported)}"),
+    ]
+    return element("div", {"class": "card"}, image, element("div", None, *lines))
+
+
+def _answer(outputs: Mapping[str, npt.NDArray[Any]]) -> str:
+    return ", ".join(_value(name, np.asarray(value)) for name, value in sorted(outputs.items()))
+
+
+def _value(name: str, value: npt.NDArray[Any]) -> str:
+    flat = value.ravel().tolist()
+    if value.dtype.kind in "fV" and len(flat) > _MOST_VALUES:
+        # Of a long vector the largest entry is what people look for.
+        place = int(np.argmax(value))
+        return f"{name}[{place}] {float(flat[place]):.7f}"
+    texts = [
+        item.decode("utf-8", "replace")
+        if isinstance(item, bytes)
+        else f"{item:.7g}"
+        if isinstance(item, float)
+        else str(item)
+        for item in flat[:_MOST_VALUES]
+    ]
+    return f"{name} {' '.join(texts)}"
