@@ -6,6 +6,7 @@ the same process imports before or after.
 
 from modelyard.wire._dtypes import DType, dtype_by_enum, dtype_by_name, dtype_by_numpy, dtype_names
 from modelyard.wire._generated import config_pb2, error_pb2, serving_pb2, tensorflow_pb2
+from modelyard.wire._generated._pool import descriptor_pool
 from modelyard.wire._services import MODEL_SERVICE, PREDICTION_SERVICE, Method
 from modelyard.wire._status import (
     GRPC_STATUS,
@@ -28,6 +29,7 @@ __all__ = [
     "array_to_tensor",
     "as_wire_array",
     "config_pb2",
+    "descriptor_pool",
     "dtype_by_enum",
     "dtype_by_name",
     "dtype_by_numpy",

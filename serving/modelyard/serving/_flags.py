@@ -15,8 +15,9 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving._config import ModelConfig, models_from_message, read_text_proto
 from modelyard.serving._flag_table import FLAGS, Flag
 from modelyard.serving._loader import LoadOptions
+from modelyard.serving._tls import TlsConfig, read_tls_config
 from modelyard.serving._watcher import WatchOptions
-from modelyard.wire import serving_pb2
+from modelyard.wire import config_pb2, serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -34,6 +35,7 @@ examples:
 
 A flag may be written --flag=value or --flag value; a boolean one also as --flag alone.
 """
+_METRICS_PATH = "/monitoring/prometheus/metrics"
 _TITLES = {
     "same": "TensorFlow Serving's flags",
     "better": "TensorFlow Serving's flags, with a difference",
@@ -68,6 +70,9 @@ class ServerOptions:
         remote_admin: Configuration changes are accepted from other hosts.
         health: grpc.health.v1 is served.
         reflection: grpc.reflection is served.
+        tls: Key and certificate; None for plain text.
+        rest_tls: REST is served with TLS too.
+        metrics_path: Where the Prometheus page is; empty for nowhere.
         drain_s: Seconds that running requests get when the server stops.
     """
 
@@ -92,6 +97,9 @@ class ServerOptions:
     remote_admin: bool = False
     health: bool = True
     reflection: bool = True
+    tls: TlsConfig | None = None
+    rest_tls: bool = True
+    metrics_path: str = ""
     drain_s: float = 10.0
 
 
@@ -159,6 +167,9 @@ def parse_flags(argv: list[str]) -> ServerOptions:
         remote_admin=args.allow_remote_admin,
         health=args.enable_grpc_healthcheck_service,
         reflection=args.enable_grpc_reflection,
+        tls=read_tls_config(Path(args.ssl_config_file)) if args.ssl_config_file else None,
+        rest_tls=args.rest_api_ssl,
+        metrics_path=_metrics_path(args.monitoring_config_file),
         drain_s=args.drain_seconds,
     )
 
@@ -188,6 +199,15 @@ def _single_model(args: argparse.Namespace) -> tuple[ModelConfig, ...]:
             f"--model_base_path={base_path} is relative; expected an absolute path, such as {base_path.resolve()}."
         )
     return (ModelConfig(name=args.model_name, base_path=base_path),)
+
+
+def _metrics_path(path: str) -> str:
+    if not path:
+        return ""
+    config = read_text_proto(Path(path), config_pb2.MonitoringConfig(), flag="--monitoring_config_file")
+    if not config.prometheus_config.enable:
+        return ""
+    return config.prometheus_config.path or _METRICS_PATH
 
 
 def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from modelyard.artifact import CLASSIFY_METHOD, REGRESS_METHOD
-from modelyard.errors import InternalError, InvalidModelSpecError, InvalidRequestError
+from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD
+from modelyard.errors import InternalError, InvalidModelSpecError, InvalidRequestError, ModelyardError
 from modelyard.serving._inference import Classification, InferenceTask, Regression, check_tasks, infer
 from modelyard.serving._manager import ModelManager
+from modelyard.serving._metrics import Metrics
 from modelyard.serving._requests import ModelSpec, Prediction, PredictRequest
+from modelyard.serving._servable import Servable
 from modelyard.serving._states import VersionStatus
 from modelyard.serving._validation import check_output_filter
-from modelyard.wire import tensorflow_pb2
+from modelyard.wire import grpc_status_of, tensorflow_pb2
 
 _T = TypeVar("_T")
 _NO_SIGNATURE = "No signature was found with the name"
@@ -39,11 +42,15 @@ class Predictor:
 
     Args:
         manager: Where the servables are.
+        metrics: Where predictions are counted.
         workers: Threads that compute.
+        check_methods: Calls by another method than the signature's are refused.
     """
 
-    def __init__(self, manager: ModelManager, *, workers: int) -> None:
+    def __init__(self, manager: ModelManager, metrics: Metrics, *, workers: int, check_methods: bool = False) -> None:
         self._manager = manager
+        self._metrics = metrics
+        self._check_methods = check_methods
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="modelyard-predict")
 
     async def submit(self, request: PredictRequest, encode: Callable[[Prediction], _T]) -> _T:
@@ -83,7 +90,12 @@ class Predictor:
             signature = servable.signature(name)
             inputs = request.inputs(signature)
             outputs = check_output_filter(signature, request.output_filter)
-            values = servable.run(signature, inputs, outputs)
+            if self._check_methods and signature.method != PREDICT_METHOD:
+                # Upstream's code for this is INTERNAL, for the other methods INVALID_ARGUMENT.
+                raise InternalError(
+                    f"Expected prediction signature method_name to be {PREDICT_METHOD}. Was: {signature.method}"
+                )
+            values = self._timed(servable, "Predict", lambda: servable.run(signature, inputs, outputs))
             spec = replace(request.spec, version=servable.version, label=None, signature=name)
         return Prediction(spec=spec, outputs=values)
 
@@ -149,7 +161,34 @@ class Predictor:
                         f"{complaint}: {task.spec.signature_name}; the model has "
                         f"{', '.join(sorted(servable.signatures))}."
                     )
-            return tuple(infer(servable, task, examples) for task in tasks)
+                signature = servable.signatures[task.spec.signature_name]
+                if self._check_methods and signature.method != task.method:
+                    raise InvalidRequestError(
+                        f"Expected signature method_name to be {task.method}. Was: {signature.method}"
+                    )
+            model = {"model": servable.name}
+            self._metrics.observe(":tensorflow:serving:request_example_counts", model, len(examples))
+            self._metrics.count(":tensorflow:serving:request_example_count_total", model, len(examples))
+            api = "MultiInference" if len(tasks) > 1 else tasks[0].method.rpartition("/")[2].capitalize()
+            return self._timed(servable, api, lambda: tuple(infer(servable, task, examples) for task in tasks))
+
+    def _timed(self, servable: Servable, api: str, work: Callable[[], _T]) -> _T:
+        """Runs the runtime's part of a request, and records it."""
+        labels = {"model": servable.name, "version": str(servable.version)}
+        started = time.perf_counter()
+        try:
+            result = work()
+        except ModelyardError as exc:
+            self._metrics.count(":modelyard:serving:predictions", {**labels, "status": grpc_status_of(exc)})
+            raise
+        microseconds = (time.perf_counter() - started) * 1e6
+        self._metrics.count(":modelyard:serving:predictions", {**labels, "status": "OK"})
+        self._metrics.observe(
+            ":tensorflow:serving:runtime_latency",
+            {"model_name": servable.name, "API": api, "runtime": servable.backend.name},
+            microseconds,
+        )
+        return result
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """Describes a servable's signatures.

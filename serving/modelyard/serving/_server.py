@@ -8,9 +8,12 @@ import signal
 from functools import partial
 from pathlib import Path
 
+from modelyard.errors import ModelyardError
+from modelyard.serving._admin import Admin
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._loader import load_servable
 from modelyard.serving._manager import ModelManager
+from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._servable import Servable
 from modelyard.serving.grpc import GrpcOptions, GrpcServer
@@ -44,34 +47,74 @@ class Server:
             ConfigurationError: A port cannot be listened on.
         """
         options = self._options
-
-        def load(name: str, version: int, path: Path) -> Servable:
-            return load_servable(name, version, path, options.load)
-
-        manager = ModelManager(options.models, load, options.watch, allow_new_labels=options.allow_new_labels)
-        predictor = Predictor(manager, workers=options.workers)
-        transports: list[GrpcServer | RestServer] = []
-        if options.port:
-            address = GrpcOptions(address=f"0.0.0.0:{options.port}", tensor_content=options.tensor_content)
-            transports.append(GrpcServer(predictor, address))
-        if options.rest_api_port:
-            limits = RestOptions(max_body_bytes=options.max_body_bytes, max_json_depth=options.max_json_depth)
-            transports.append(RestServer(RestApp(predictor, limits), port=options.rest_api_port))
+        metrics = Metrics()
+        manager = ModelManager(
+            options.models, partial(_load, options, metrics), options.watch, allow_new_labels=options.allow_new_labels
+        )
+        predictor = Predictor(manager, metrics, workers=options.workers, check_methods=options.check_methods)
+        admin = Admin(manager, allow_remote=options.remote_admin)
         started: list[GrpcServer | RestServer] = []
+        poller: asyncio.Task[None] | None = None
         try:
-            for transport in transports:
+            for transport in _transports(options, predictor, manager, admin, metrics):
                 await transport.start()
                 started.append(transport)
             _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
             manager.start()
+            if options.model_config_file is not None and options.model_config_poll_s > 0:
+                poller = asyncio.create_task(admin.poll_file(options.model_config_file, options.model_config_poll_s))
             await self._stop.wait()
             _LOG.info("stopping: running requests get %.0f s", options.drain_s)
         finally:
+            if poller is not None:
+                poller.cancel()
             await asyncio.gather(*(transport.stop(options.drain_s) for transport in started))
             # What still computes after the grace period belongs to callers that are gone.
-            await asyncio.get_running_loop().run_in_executor(None, predictor.close)
-            await asyncio.get_running_loop().run_in_executor(None, manager.stop)
+            await asyncio.to_thread(predictor.close)
+            await asyncio.to_thread(manager.stop)
             _LOG.info("stopped")
+
+
+def _transports(
+    options: ServerOptions, predictor: Predictor, manager: ModelManager, admin: Admin, metrics: Metrics
+) -> list[GrpcServer | RestServer]:
+    transports: list[GrpcServer | RestServer] = []
+    if options.port or options.grpc_socket_path:
+        grpc_options = GrpcOptions(
+            port=options.port,
+            socket_path=options.grpc_socket_path,
+            channel_arguments=options.grpc_channel_arguments,
+            tls=options.tls,
+            tensor_content=options.tensor_content,
+            health=options.health,
+            reflection=options.reflection,
+        )
+        transports.append(GrpcServer(predictor, manager, admin, metrics, grpc_options))
+    if options.rest_api_port:
+        rest_options = RestOptions(
+            max_body_bytes=options.max_body_bytes,
+            max_json_depth=options.max_json_depth,
+            timeout_s=options.rest_timeout_s,
+            cors=options.cors,
+            strict_json=options.strict_json,
+            metrics_path=options.metrics_path,
+        )
+        tls = options.tls.context() if options.tls is not None and options.rest_tls else None
+        app = RestApp(predictor, metrics, rest_options)
+        transports.append(RestServer(app, port=options.rest_api_port, tls=tls))
+    return transports
+
+
+def _load(options: ServerOptions, metrics: Metrics, name: str, version: int, path: Path) -> Servable:
+    labels = {"model_path": str(path)}
+    try:
+        servable = load_servable(name, version, path, options.load)
+    except ModelyardError:
+        metrics.count(":tensorflow:cc:saved_model:load_attempt_count", {**labels, "status": "fail"})
+        raise
+    metrics.count(":tensorflow:cc:saved_model:load_attempt_count", {**labels, "status": "success"})
+    metrics.know(name)
+    return servable
 
 
 def run(options: ServerOptions) -> None:

@@ -7,8 +7,14 @@ import order.
 
 from __future__ import annotations
 
-from google.protobuf import any_pb2, descriptor_pool, wrappers_pb2
+from google.protobuf import any_pb2, wrappers_pb2
+from google.protobuf import descriptor_pool as _descriptor_pool
 
-POOL = descriptor_pool.DescriptorPool()
+POOL = _descriptor_pool.DescriptorPool()
 for _file in (any_pb2.DESCRIPTOR, wrappers_pb2.DESCRIPTOR):
     POOL.AddSerializedFile(_file.serialized_pb)
+
+
+def descriptor_pool() -> _descriptor_pool.DescriptorPool:
+    """The pool that holds our copies of TensorFlow's messages, for reflection."""
+    return POOL

@@ -1,43 +1,49 @@
-"""The gRPC transport: TensorFlow Serving's services as an adapter on the predictor."""
+"""The gRPC transport: ports, credentials and services."""
 
 from __future__ import annotations
 
-import logging
-import uuid
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
-from modelyard.errors import ConfigurationError, InvalidRequestError, ModelyardError, UnsupportedError
-from modelyard.serving._inference import Classification, InferenceTask
+from modelyard.errors import ConfigurationError
+from modelyard.serving._admin import Admin
+from modelyard.serving._manager import ModelManager
+from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
-from modelyard.serving.grpc import _codec
-from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, Method, grpc_status_of, serving_pb2
+from modelyard.serving._tls import TlsConfig
+from modelyard.serving.grpc._call import unary
+from modelyard.serving.grpc._handlers import Handlers
+from modelyard.serving.grpc._health import Health
+from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
 
-_LOG = logging.getLogger("modelyard.serving.grpc")
-
-#: Upstream cuts messages there, because some proxies refuse long trailers.
-MAX_STATUS_MESSAGE = 1024
-_TRUNCATED = "...TRUNCATED"
 _INT32_MAX = (1 << 31) - 1
-
-Handler = Callable[[Any], Awaitable[bytes]]
+_HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GrpcOptions:
-    """How the gRPC server listens.
+    """How the gRPC server listens and what it offers.
 
     Attributes:
-        address: Such as ``0.0.0.0:8500``.
+        port: Port on all addresses; 0 for none.
+        socket_path: UNIX socket; empty for none.
+        channel_arguments: More gRPC channel arguments.
+        tls: Key and certificate; None for plain text.
         tensor_content: Answers carry ``tensor_content`` instead of typed fields.
+        health: grpc.health.v1 is served.
+        reflection: grpc.reflection is served.
     """
 
-    address: str
+    port: int
+    socket_path: str = ""
+    channel_arguments: tuple[tuple[str, int | str], ...] = ()
+    tls: TlsConfig | None = None
     tensor_content: bool = False
+    health: bool = True
+    reflection: bool = True
 
 
 class GrpcServer:
@@ -45,11 +51,15 @@ class GrpcServer:
 
     Args:
         predictor: The data plane.
+        manager: The models, for the health service.
+        admin: Who may change the configuration.
+        metrics: Where requests are counted.
         options: How to listen.
     """
 
-    def __init__(self, predictor: Predictor, options: GrpcOptions) -> None:
-        self._predictor = predictor
+    def __init__(
+        self, predictor: Predictor, manager: ModelManager, admin: Admin, metrics: Metrics, options: GrpcOptions
+    ) -> None:
         self._options = options
         self._server = grpc.aio.server(
             options=[
@@ -57,40 +67,64 @@ class GrpcServer:
                 ("grpc.max_send_message_length", _INT32_MAX),
                 # Two servers that share a port by accident would each get half of the requests.
                 ("grpc.so_reuseport", 0),
+                *options.channel_arguments,
             ]
         )
-        handlers: dict[str, Handler] = {
-            PREDICTION_SERVICE["Predict"].path: self._predict,
-            PREDICTION_SERVICE["Classify"].path: self._classify,
-            PREDICTION_SERVICE["Regress"].path: self._regress,
-            PREDICTION_SERVICE["MultiInference"].path: self._multi_inference,
-            PREDICTION_SERVICE["GetModelMetadata"].path: self._metadata,
-            MODEL_SERVICE["GetModelStatus"].path: self._status,
-        }
-        for service in (PREDICTION_SERVICE, MODEL_SERVICE):
-            methods = list(service.values())
-            self._server.add_generic_rpc_handlers(
-                [
-                    grpc.method_handlers_generic_handler(
-                        methods[0].service,
-                        {method.name: _unary(method, handlers.get(method.path)) for method in methods},
-                    )
-                ]
-            )
+        handlers = Handlers(predictor, admin, tensor_content=options.tensor_content).by_path()
+        services = {}
+        for methods in (PREDICTION_SERVICE, MODEL_SERVICE):
+            service = next(iter(methods.values())).service
+            services[service] = {
+                name: unary(method, handlers[method.path], metrics) for name, method in methods.items()
+            }
+        self._server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items()]
+        )
+        self._health = Health(manager) if options.health else None
+        self._health_task: asyncio.Task[None] | None = None
+        if self._health is not None:
+            from grpc_health.v1 import health_pb2_grpc
+
+            health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self._server)
+        if options.reflection:
+            self._add_reflection(list(services))
+
+    def _add_reflection(self, services: list[str]) -> None:
+        from grpc_health.v1 import health_pb2
+        from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+        from modelyard.wire import descriptor_pool
+
+        pool = descriptor_pool()
+        names = [*services, reflection.SERVICE_NAME]
+        pool.AddSerializedFile(reflection_pb2.DESCRIPTOR.serialized_pb)
+        if self._health is not None:
+            pool.AddSerializedFile(health_pb2.DESCRIPTOR.serialized_pb)
+            names.append(_HEALTH_SERVICE)
+        reflection.enable_server_reflection(names, self._server, pool=pool)
 
     async def start(self) -> None:
-        """Opens the port.
+        """Opens the port and the socket.
 
         Raises:
-            ConfigurationError: The address cannot be listened on.
+            ConfigurationError: An address cannot be listened on.
         """
-        try:
-            self._server.add_insecure_port(self._options.address)
-        except RuntimeError as exc:
-            raise ConfigurationError(
-                f"gRPC cannot listen on {self._options.address}: {exc}. Is the port in use? Choose another with --port."
-            ) from exc
+        addresses = [f"0.0.0.0:{self._options.port}"] if self._options.port else []
+        if self._options.socket_path:
+            addresses.append(f"unix:{self._options.socket_path}")
+        for address in addresses:
+            try:
+                if self._options.tls is None or address.startswith("unix:"):
+                    self._server.add_insecure_port(address)
+                else:
+                    self._server.add_secure_port(address, self._options.tls.grpc_credentials())
+            except RuntimeError as exc:
+                raise ConfigurationError(
+                    f"gRPC cannot listen on {address}: {exc}. Is the port in use? Choose another with --port."
+                ) from exc
         await self._server.start()
+        if self._health is not None:
+            self._health_task = asyncio.create_task(self._health.watch())
 
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls, and waits for the running ones.
@@ -98,93 +132,9 @@ class GrpcServer:
         Args:
             grace_s: Seconds to wait before running calls are cancelled.
         """
+        if self._health is not None and self._health_task is not None:
+            self._health_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._health_task
+            await self._health.enter_shutdown()
         await self._server.stop(grace_s)
-
-    async def _predict(self, message: serving_pb2.PredictRequest) -> bytes:
-        as_content = self._options.tensor_content
-        return await self._predictor.submit(
-            _codec.predict_request(message),
-            lambda prediction: _codec.predict_response(prediction, as_content=as_content).SerializeToString(),
-        )
-
-    async def _classify(self, message: serving_pb2.ClassificationRequest) -> bytes:
-        spec = _codec.spec_from_message(message)
-
-        def work() -> bytes:
-            answer = self._predictor.classify(spec, _codec.examples_of(message.input))
-            response = serving_pb2.ClassificationResponse()
-            _codec.fill_classification(response.result, answer)
-            _codec.fill_spec(response.model_spec, answer.spec)
-            return response.SerializeToString()
-
-        return await self._predictor.offload(work)
-
-    async def _regress(self, message: serving_pb2.RegressionRequest) -> bytes:
-        spec = _codec.spec_from_message(message)
-
-        def work() -> bytes:
-            answer = self._predictor.regress(spec, _codec.examples_of(message.input))
-            response = serving_pb2.RegressionResponse()
-            _codec.fill_regression(response.result, answer)
-            _codec.fill_spec(response.model_spec, answer.spec)
-            return response.SerializeToString()
-
-        return await self._predictor.offload(work)
-
-    async def _multi_inference(self, message: serving_pb2.MultiInferenceRequest) -> bytes:
-        tasks = [InferenceTask(spec=_codec.spec_of(task.model_spec), method=task.method_name) for task in message.tasks]
-
-        def work() -> bytes:
-            response = serving_pb2.MultiInferenceResponse()
-            for answer in self._predictor.multi_inference(tasks, _codec.examples_of(message.input)):
-                result = response.results.add()
-                _codec.fill_spec(result.model_spec, answer.spec)
-                if isinstance(answer, Classification):
-                    _codec.fill_classification(result.classification_result, answer)
-                else:
-                    _codec.fill_regression(result.regression_result, answer)
-            return response.SerializeToString()
-
-        return await self._predictor.offload(work)
-
-    async def _metadata(self, message: serving_pb2.GetModelMetadataRequest) -> bytes:
-        spec = _codec.spec_from_message(message)
-        _codec.check_metadata_fields(message.metadata_field)
-        return _codec.metadata_response(self._predictor.metadata(spec)).SerializeToString()
-
-    async def _status(self, message: serving_pb2.GetModelStatusRequest) -> bytes:
-        spec = _codec.spec_from_message(message)
-        return _codec.status_response(self._predictor.status(spec.name, spec.version)).SerializeToString()
-
-
-def _unary(method: Method, handler: Handler | None) -> grpc.RpcMethodHandler[bytes, bytes]:
-    """Wraps a handler: bytes in, bytes out, every error mapped."""
-
-    async def call(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        try:
-            if handler is None:
-                raise UnsupportedError(f"{method.path} is not implemented by this server.")
-            try:
-                message = method.request.FromString(data)
-            except DecodeError as exc:
-                raise InvalidRequestError(
-                    f"The body of {method.path} is not a {method.request.DESCRIPTOR.full_name}: {exc}"
-                ) from exc
-            return await handler(message)
-        except ModelyardError as exc:
-            code, text = grpc_status_of(exc), exc.message
-        # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
-        except Exception:
-            request_id = uuid.uuid4().hex
-            _LOG.exception("request %s: %s failed unexpectedly", request_id, method.path)
-            code, text = "INTERNAL", f"Internal error. The server's log has the details under request {request_id}."
-        await context.abort(grpc.StatusCode[code], _truncate(text))
-
-    return grpc.unary_unary_rpc_method_handler(call)
-
-
-def _truncate(text: str) -> str:
-    data = text.encode()
-    if len(data) <= MAX_STATUS_MESSAGE:
-        return text
-    return data[: MAX_STATUS_MESSAGE - len(_TRUNCATED)].decode(errors="ignore") + _TRUNCATED

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import time
 import uuid
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -12,17 +14,19 @@ from typing import Any
 
 from modelyard.artifact import Signature
 from modelyard.errors import (
+    DeadlineExceededError,
     InvalidRequestError,
     ModelyardError,
     RequestTooLargeError,
     SignatureNotFoundError,
 )
+from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import Arrays, PredictRequest
 from modelyard.serving.grpc._codec import status_response
 from modelyard.serving.rest import _examples, _json_proto, _predict
 from modelyard.serving.rest._urls import NoSuchUrl, Route, parse_route
-from modelyard.wire import http_status_of
+from modelyard.wire import grpc_status_of, http_status_of
 
 _LOG = logging.getLogger("modelyard.serving.rest")
 
@@ -32,19 +36,51 @@ _INLINE_BYTES = 1 << 16
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Scope = MutableMapping[str, Any]
+Headers = list[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+_TEXT = (b"content-type", b"text/plain; version=0.0.4")
+_CORS = [
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"POST, GET"),
+    (b"access-control-allow-headers", b"Content-Type"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestOptions:
-    """Limits of the REST API.
+    """What the REST API offers, and its limits.
 
     Attributes:
         max_body_bytes: Largest request body, before and after decompression.
         max_json_depth: Deepest nesting of a JSON body.
+        timeout_s: Time that a request may take.
+        cors: Answers carry CORS headers.
+        strict_json: NaN and infinities are refused in answers.
+        metrics_path: Where the Prometheus page is; empty for nowhere.
     """
 
     max_body_bytes: int = 100 << 20
     max_json_depth: int = 100
+    timeout_s: float = 30.0
+    cors: bool = False
+    strict_json: bool = False
+    metrics_path: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What goes back for one request.
+
+    Attributes:
+        status: HTTP status.
+        body: The body.
+        headers: Its headers, without the length.
+    """
+
+    status: int
+    body: bytes
+    headers: Headers
 
 
 class RestApp:
@@ -52,47 +88,85 @@ class RestApp:
 
     Args:
         predictor: The data plane.
-        options: Limits.
+        metrics: Where requests are counted, and what the metrics page shows.
+        options: What to offer, and limits.
     """
 
-    def __init__(self, predictor: Predictor, options: RestOptions) -> None:
+    def __init__(self, predictor: Predictor, metrics: Metrics, options: RestOptions) -> None:
         self._predictor = predictor
+        self._metrics = metrics
         self._options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         if scope["type"] != "http":
             return
+        answer = await self._guarded(scope, receive)
+        headers = [*answer.headers, (b"content-length", str(len(answer.body)).encode())]
+        if self._options.cors:
+            headers += _CORS
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    async def _guarded(self, scope: Scope, receive: Receive) -> Answer:
+        """Answers every request with something, whatever happens."""
         try:
-            status, text = 200, await self._answer(scope, receive)
+            return await self._dispatch(scope, receive)
         except ModelyardError as exc:
-            status, text = http_status_of(exc), _error_json(exc.message)
+            status, text = http_status_of(exc), exc.message
         except NoSuchUrl as exc:
-            status, text = 404, _error_json(str(exc))
+            status, text = 404, str(exc)
         # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
         except Exception:
             request_id = uuid.uuid4().hex
             _LOG.exception("request %s: %s %s failed unexpectedly", request_id, scope["method"], scope["path"])
-            status = 500
-            text = _error_json(f"Internal error. The server's log has the details under request {request_id}.")
-        body = text.encode("utf-8", "surrogateescape")
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+            status, text = 500, f"Internal error. The server's log has the details under request {request_id}."
+        body = json.dumps({"error": text}, indent=4, ensure_ascii=False)
+        return Answer(status=status, body=body.encode("utf-8", "surrogateescape"), headers=[_JSON])
 
-    async def _answer(self, scope: Scope, receive: Receive) -> str:
+    async def _dispatch(self, scope: Scope, receive: Receive) -> Answer:
+        method: str = scope["method"]
         path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
         query = scope["query_string"].decode("latin-1")
-        route = parse_route(scope["method"], f"{path}?{query}" if query else path)
+        full = f"{path}?{query}" if query else path
+        if method == "OPTIONS" and path.lower().startswith("/v1/"):
+            return _options(scope)
+        metrics_path = self._options.metrics_path
+        if metrics_path and method == "GET" and path == metrics_path:
+            if query:
+                raise InvalidRequestError(f"Unexpected path: {full}. Should be {metrics_path}")
+            return Answer(status=200, body=self._metrics.render().encode(), headers=[_TEXT])
+        route = parse_route(method, full)
+        text = await self._answer(route, scope, receive)
+        return Answer(status=200, body=text.encode("utf-8", "surrogateescape"), headers=[_JSON])
+
+    async def _answer(self, route: Route, scope: Scope, receive: Receive) -> str:
         if route.verb == "status":
             statuses = self._predictor.status(route.spec.name, route.spec.version)
             return _json_proto.message_json(status_response(statuses)) + "\n"
         if route.verb == "metadata":
             return _json_proto.metadata_json(self._predictor.metadata(route.spec))
-        data = await self._read(scope, receive)
-        if route.verb == "predict":
-            return await self._predict(route, data)
-        return await self._predictor.offload(lambda: self._infer(route, data))
+        started = time.perf_counter()
+        code = "OK"
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                data = await self._read(scope, receive)
+                if route.verb == "predict":
+                    return await self._predict(route, data)
+                return await self._predictor.offload(lambda: self._infer(route, data))
+        except TimeoutError as exc:
+            code = "DEADLINE_EXCEEDED"
+            raise DeadlineExceededError(
+                f"No answer within {self._options.timeout_s:g} s, the server's --rest_api_timeout_in_ms."
+            ) from exc
+        except ModelyardError as exc:
+            code = grpc_status_of(exc)
+            raise
+        finally:
+            seconds = time.perf_counter() - started
+            self._metrics.record_request(
+                route.spec.name, api=route.verb, entrypoint="REST", status=code, seconds=seconds
+            )
 
     def _infer(self, route: Route, data: bytes) -> str:
         body = _examples.parse_examples(data, max_depth=self._options.max_json_depth)
@@ -115,7 +189,9 @@ class RestApp:
         try:
             return await self._predictor.submit(
                 PredictRequest(spec=spec, inputs=inputs),
-                lambda prediction: _predict.predict_answer(prediction.outputs, body.form),
+                lambda prediction: _predict.predict_answer(
+                    prediction.outputs, body.form, strict=self._options.strict_json
+                ),
             )
         except SignatureNotFoundError as exc:
             # Upstream words this one differently over REST.
@@ -141,6 +217,12 @@ class RestApp:
         return _inflate(body, limit) if any(b"gzip" in value for value in encodings) else body
 
 
+def _options(scope: Scope) -> Answer:
+    """Upstream's answer to OPTIONS: 200 where an Origin header is present, whatever the CORS flag."""
+    origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
+    return Answer(status=200 if origin.startswith((b"http://", b"https://")) else 400, body=b"", headers=[_JSON])
+
+
 def _inflate(body: bytes, limit: int) -> bytes:
     """Decompresses a gzip body; a bad one counts as empty, as upstream has it."""
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
@@ -157,7 +239,3 @@ def _too_large(limit: int) -> RequestTooLargeError:
     return RequestTooLargeError(
         f"The request body has more than {limit} bytes; send fewer rows per request, or use gRPC."
     )
-
-
-def _error_json(message: str) -> str:
-    return json.dumps({"error": message}, indent=4, ensure_ascii=False)

@@ -167,21 +167,24 @@ def _batch(values: list[Any], dtype: str, place: Callable[[int], str]) -> npt.ND
     raise whole
 
 
-def predict_answer(outputs: Arrays, form: Form) -> str:
+def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False) -> str:
     """The body of an answer.
 
     Args:
         outputs: Arrays by output name.
         form: The form of the request.
+        strict: Refuse NaN and infinities, which strict parsers cannot read.
 
     Returns:
         JSON text; NaN and infinities stand bare, as upstream writes them.
 
     Raises:
         InvalidInputError: Row form, and an output has no batch dimension or
-            another batch size than the others.
+            another batch size than the others; or, when strict, NaN or infinity.
         UnsupportedError: JSON has no form for an output's dtype.
     """
+    if strict:
+        _check_finite(outputs)
     if form == "column":
         texts = {name: _text(array, name) for name, array in outputs.items()}
         return f'{{\n    "outputs": {_bare_or_object(texts, "    ")}\n}}'
@@ -199,6 +202,15 @@ def predict_answer(outputs: Arrays, form: Form) -> str:
         _bare_or_object({name: texts[index] for name, texts in rows.items()}, "        ") for index in range(size or 0)
     ]
     return f'{{\n    "predictions": [{", ".join(items)}\n    ]\n}}'
+
+
+def _check_finite(outputs: Arrays) -> None:
+    for name, array in outputs.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise InvalidInputError(
+                f"Output {name!r} holds NaN or an infinity, which strict JSON cannot say. Use gRPC, or start the "
+                "server without --rest_api_strict_json."
+            )
 
 
 def _bare_or_object(texts: Mapping[str, str], indent: str) -> str:

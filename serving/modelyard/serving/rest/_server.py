@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -29,9 +30,10 @@ class RestServer:
     Args:
         app: The application.
         port: Port to listen on, on all addresses.
+        tls: Serve HTTPS; None for plain text.
     """
 
-    def __init__(self, app: RestApp, *, port: int) -> None:
+    def __init__(self, app: RestApp, *, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._port = port
         config = uvicorn.Config(
             app,
@@ -44,6 +46,8 @@ class RestServer:
             http="httptools",
             ws="none",
         )
+        config.load()
+        config.ssl = tls
         self._server = _Uvicorn(config)
         self._task: asyncio.Task[None] | None = None
 

@@ -1,0 +1,128 @@
+"""The methods of PredictionService and ModelService, each a translation."""
+
+from __future__ import annotations
+
+import ipaddress
+import urllib.parse
+from collections.abc import Mapping
+
+from modelyard.serving._admin import Admin
+from modelyard.serving._config import models_from_message
+from modelyard.serving._inference import Classification, InferenceTask
+from modelyard.serving._predictor import Predictor
+from modelyard.serving.grpc import _codec
+from modelyard.serving.grpc._call import Context, Handler
+from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, serving_pb2
+
+
+class Handlers:
+    """TensorFlow Serving's methods on the data plane.
+
+    Args:
+        predictor: The data plane.
+        admin: Who may change the configuration, and how.
+        tensor_content: Answers carry ``tensor_content`` instead of typed fields.
+    """
+
+    def __init__(self, predictor: Predictor, admin: Admin, *, tensor_content: bool) -> None:
+        self._predictor = predictor
+        self._admin = admin
+        self._tensor_content = tensor_content
+
+    def by_path(self) -> Mapping[str, Handler]:
+        """The handlers by method path."""
+        return {
+            PREDICTION_SERVICE["Predict"].path: self.predict,
+            PREDICTION_SERVICE["Classify"].path: self.classify,
+            PREDICTION_SERVICE["Regress"].path: self.regress,
+            PREDICTION_SERVICE["MultiInference"].path: self.multi_inference,
+            PREDICTION_SERVICE["GetModelMetadata"].path: self.metadata,
+            MODEL_SERVICE["GetModelStatus"].path: self.status,
+            MODEL_SERVICE["HandleReloadConfigRequest"].path: self.reload,
+        }
+
+    async def predict(self, message: serving_pb2.PredictRequest, _: Context) -> bytes:
+        """Answers Predict."""
+        as_content = self._tensor_content
+        return await self._predictor.submit(
+            _codec.predict_request(message),
+            lambda prediction: _codec.predict_response(prediction, as_content=as_content).SerializeToString(),
+        )
+
+    async def classify(self, message: serving_pb2.ClassificationRequest, _: Context) -> bytes:
+        """Answers Classify."""
+        spec = _codec.spec_from_message(message)
+
+        def work() -> bytes:
+            answer = self._predictor.classify(spec, _codec.examples_of(message.input))
+            response = serving_pb2.ClassificationResponse()
+            _codec.fill_classification(response.result, answer)
+            _codec.fill_spec(response.model_spec, answer.spec)
+            return response.SerializeToString()
+
+        return await self._predictor.offload(work)
+
+    async def regress(self, message: serving_pb2.RegressionRequest, _: Context) -> bytes:
+        """Answers Regress."""
+        spec = _codec.spec_from_message(message)
+
+        def work() -> bytes:
+            answer = self._predictor.regress(spec, _codec.examples_of(message.input))
+            response = serving_pb2.RegressionResponse()
+            _codec.fill_regression(response.result, answer)
+            _codec.fill_spec(response.model_spec, answer.spec)
+            return response.SerializeToString()
+
+        return await self._predictor.offload(work)
+
+    async def multi_inference(self, message: serving_pb2.MultiInferenceRequest, _: Context) -> bytes:
+        """Answers MultiInference."""
+        tasks = [InferenceTask(spec=_codec.spec_of(task.model_spec), method=task.method_name) for task in message.tasks]
+
+        def work() -> bytes:
+            response = serving_pb2.MultiInferenceResponse()
+            for answer in self._predictor.multi_inference(tasks, _codec.examples_of(message.input)):
+                result = response.results.add()
+                _codec.fill_spec(result.model_spec, answer.spec)
+                if isinstance(answer, Classification):
+                    _codec.fill_classification(result.classification_result, answer)
+                else:
+                    _codec.fill_regression(result.regression_result, answer)
+            return response.SerializeToString()
+
+        return await self._predictor.offload(work)
+
+    async def metadata(self, message: serving_pb2.GetModelMetadataRequest, _: Context) -> bytes:
+        """Answers GetModelMetadata."""
+        spec = _codec.spec_from_message(message)
+        _codec.check_metadata_fields(message.metadata_field)
+        return _codec.metadata_response(self._predictor.metadata(spec)).SerializeToString()
+
+    async def status(self, message: serving_pb2.GetModelStatusRequest, _: Context) -> bytes:
+        """Answers GetModelStatus."""
+        spec = _codec.spec_from_message(message)
+        return _codec.status_response(self._predictor.status(spec.name, spec.version)).SerializeToString()
+
+    async def reload(self, message: serving_pb2.ReloadConfigRequest, context: Context) -> bytes:
+        """Answers HandleReloadConfigRequest."""
+        self._admin.check_peer(peer_host(context.peer()))
+        await self._admin.reload(models_from_message(message.config))
+        response = serving_pb2.ReloadConfigResponse()
+        response.status.SetInParent()
+        return response.SerializeToString()
+
+
+def peer_host(peer: str) -> str | None:
+    """The IP address in gRPC's name of a peer.
+
+    Args:
+        peer: Such as ``ipv4:127.0.0.1:50000``, ``ipv6:[::1]:50000`` or ``unix:``.
+
+    Returns:
+        The address; None for a UNIX socket.
+    """
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    if kind == "unix":
+        return None
+    host = rest.rpartition(":")[0].strip("[]")
+    return str(ipaddress.ip_address(host)) if kind in ("ipv4", "ipv6") else peer

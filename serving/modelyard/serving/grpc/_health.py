@@ -1,0 +1,60 @@
+"""grpc.health.v1, truthful: the server as a whole, each service, each model."""
+
+from __future__ import annotations
+
+import asyncio
+
+from grpc_health.v1 import health, health_pb2
+
+from modelyard.serving._manager import ModelManager
+
+_TICK_S = 0.1
+#: Upstream's unqualified names beside the full ones.
+_SERVICES = (
+    "",
+    "ModelService",
+    "PredictionService",
+    "tensorflow.serving.ModelService",
+    "tensorflow.serving.PredictionService",
+)
+
+
+class Health:
+    """Keeps the health service in step with the models.
+
+    Args:
+        manager: The models.
+    """
+
+    def __init__(self, manager: ModelManager) -> None:
+        self._manager = manager
+        self._known: dict[str, int] = {}
+        self.servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
+
+    async def watch(self) -> None:
+        """Updates the health service until it is cancelled."""
+        while True:
+            await self._update()
+            await asyncio.sleep(_TICK_S)
+
+    async def enter_shutdown(self) -> None:
+        """Says NOT_SERVING for everything, for good."""
+        await self.servicer.enter_graceful_shutdown()
+
+    async def _update(self) -> None:
+        models = {name: self._manager.ready(name) for name in self._manager.names}
+        # A server whose models are not all there is not ready to take traffic.
+        all_ready = all(models.values())
+        wanted = {name: _status(all_ready) for name in _SERVICES}
+        wanted |= {name: _status(ready) for name, ready in models.items()}
+        for gone in self._known.keys() - wanted.keys():
+            wanted[gone] = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        for name, status in wanted.items():
+            if self._known.get(name) != status:
+                await self.servicer.set(name, status)
+        self._known = wanted
+
+
+def _status(ready: bool, /) -> int:
+    states = health_pb2.HealthCheckResponse.ServingStatus
+    return int(states.Value("SERVING" if ready else "NOT_SERVING"))
