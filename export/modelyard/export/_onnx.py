@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from modelyard.errors import ConversionError, PublishError
+from modelyard.export._freeze import freeze
 from modelyard.export._trace import TracedModel
 
 ONNX_FOLDER = "onnx"
@@ -28,7 +29,8 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int) -> None:
     folder = directory / ONNX_FOLDER
     for graph, function in source.graphs.items():
         try:
-            model, _ = tf2onnx.convert.from_function(function, input_signature=function.input_signature, opset=opset)
+            frozen = freeze(function)
+            model, _ = tf2onnx.convert.from_function(frozen, input_signature=function.input_signature, opset=opset)
             onnx.checker.check_model(model, full_check=True)
             content = model.SerializeToString()
         # Converter and checker raise whatever comes up: this is the boundary that maps it.

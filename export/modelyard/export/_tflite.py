@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from modelyard.errors import ConversionError, PublishError
+from modelyard.export._freeze import freeze
 from modelyard.export._trace import TracedModel
 
 TFLITE_NAME = "model.tflite"
@@ -33,11 +33,10 @@ def export_tflite(source: TracedModel, directory: Path) -> None:
         PublishError: The directory cannot be written.
     """
     module = tf.Module()
-    module.functions = {}
     frozen: dict[str, Any] = {}
     for graph, function in source.graphs.items():
         try:
-            frozen[graph] = _frozen(function)
+            frozen[graph] = freeze(function)
         # Freezing raises whatever comes up: this is the boundary that maps it.
         except Exception as exc:
             raise ConversionError(f"Format tflite, graph {graph!r}: variables cannot be made constant: {exc}") from exc
@@ -56,17 +55,3 @@ def export_tflite(source: TracedModel, directory: Path) -> None:
         (directory / TFLITE_NAME).write_bytes(content)
     except OSError as exc:
         raise PublishError(f"Cannot write {TFLITE_NAME} below {directory}: {exc}") from exc
-
-
-def _frozen(function: Any) -> Any:
-    concrete = function.get_concrete_function()
-    constant = convert_variables_to_constants_v2(concrete)
-    # A frozen function returns a list: the outputs of the original, flattened, which sorts a mapping by key.
-    names = sorted(concrete.structured_outputs)
-
-    def call(*tensors: Any) -> dict[str, Any]:
-        values = constant(*tensors)
-        values = list(values) if isinstance(values, list | tuple) else [values]
-        return dict(zip(names, values, strict=True))
-
-    return tf.function(call, input_signature=function.input_signature)

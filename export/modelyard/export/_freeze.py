@@ -1,0 +1,65 @@
+"""Frozen graphs: what both foreign converters start from.
+
+A frozen function has no variable that a converter could lose. One known gap of
+both converters is closed here too, on the graph that both get.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+_RESIZES = frozenset({"ResizeArea", "ResizeBicubic", "ResizeBilinear"})
+
+
+def freeze(function: Any) -> Any:
+    """A function without variables, with the same inputs and outputs by name.
+
+    Args:
+        function: A ``tf.function`` with an input signature, that returns a mapping.
+
+    Returns:
+        A ``tf.function`` with the same input signature.
+    """
+    concrete = function.get_concrete_function()
+    constant = _float_resizes(convert_variables_to_constants_v2(concrete, lower_control_flow=False))
+    # A frozen function returns the outputs of the original flattened, which sorts a mapping by key.
+    names = sorted(concrete.structured_outputs)
+
+    def call(*tensors: Any) -> dict[str, Any]:
+        values = constant(*tensors)
+        values = list(values) if isinstance(values, list | tuple) else [values]
+        return {name: tf.identity(value, name=name) for name, value in zip(names, values, strict=True)}
+
+    return tf.function(call, input_signature=function.input_signature, autograph=False)
+
+
+def _float_resizes(constant: Any) -> Any:
+    """Casts integer images to float in front of each interpolating resize.
+
+    TensorFlow's kernels take uint8 and give float32, where those of ONNX and
+    TFLite give what they take. tf2onnx 1.17 and the TFLite converter of
+    TensorFlow 2.21 translate one to the other without a cast; the first makes
+    an invalid graph of it, the second stops.
+    """
+    graph = constant.graph.as_graph_def()
+    changed = _cast_images(graph.node, suffix="")
+    for body in graph.library.function:
+        # Inside a function an output is named by its argument, too.
+        changed |= _cast_images(body.node_def, suffix=":y:0")
+    if not changed:
+        return constant
+    imported = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph, name=""), [])
+    return imported.prune([tensor.name for tensor in constant.inputs], [tensor.name for tensor in constant.outputs])
+
+
+def _cast_images(nodes: Any, *, suffix: str) -> bool:
+    resizes = [node for node in nodes if node.op in _RESIZES and tf.as_dtype(node.attr["T"].type).is_integer]
+    for node in resizes:
+        cast = nodes.add(op="Cast", name=f"{node.name}/as_float", input=[node.input[0]])
+        cast.attr["SrcT"].type = node.attr["T"].type
+        cast.attr["DstT"].type = node.attr["T"].type = tf.float32.as_datatype_enum
+        node.input[0] = f"{cast.name}{suffix}"
+    return bool(resizes)
