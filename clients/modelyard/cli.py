@@ -80,7 +80,17 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: the command's own, 1 for an error of modelyard, 2 for a
         wrong usage, 130 after Ctrl-C.
     """
-    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        code = _main(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of the output went away, as head does: nobody is left to tell, and the flush at exit must not try.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    return code
+
+
+def _main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         (sys.stdout if arguments else sys.stderr).write(_help())
         return 0 if arguments else EXIT_USAGE
@@ -99,10 +109,6 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(f"modelyard {name}: interrupted\n")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the output went away, as head does: nobody is left to tell, and the flush at exit must not try.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_ERROR
 
 
 def _run(name: str, argv: list[str]) -> int:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from modelyard.clients import Client, connect
+from modelyard.training.data import FashionMnist, load_fashion_mnist
+from tests.support.classifier import publish_classifier
 from tests.support.models import save_half_plus_two
 from tests.support.server import RunningServer, serve
 
@@ -17,6 +19,19 @@ def server(session_dir: Path) -> Iterator[RunningServer]:
     base_path = session_dir / "clients" / "half"
     save_half_plus_two(base_path / "7")
     with serve(base_path, model="half", log_dir=session_dir) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def fashion() -> FashionMnist:
+    return load_fashion_mnist(allow_download=False)
+
+
+@pytest.fixture(scope="session")
+def fashion_server(session_dir: Path, fashion: FashionMnist) -> Iterator[RunningServer]:
+    base_path = session_dir / "clients" / "fashion"
+    publish_classifier(base_path, fashion)
+    with serve(base_path, model="fashion", log_dir=session_dir) as running:
         yield running
 
 

@@ -1,0 +1,104 @@
+"""grpcs and https trust the system's roots, and nobody else."""
+
+from __future__ import annotations
+
+import http.server
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from modelyard.clients import connect
+from modelyard.errors import UnavailableError
+from modelyard.wire import MODEL_SERVICE, serving_pb2
+
+STATUS = b'{"model_version_status": [{"version": "3", "state": "AVAILABLE"}]}'
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for localhost that signs itself, made by the openssl command."""
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
+            "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return key, cert
+
+
+@pytest.fixture
+def grpc_port(certificate: tuple[Path, Path]) -> Iterator[int]:
+    def status(data: bytes, context: Any) -> bytes:
+        response = serving_pb2.GetModelStatusResponse()
+        response.model_version_status.add(version=3, state=30)
+        return response.SerializeToString()
+
+    method = MODEL_SERVICE["GetModelStatus"]
+    handlers = {method.name: grpc.unary_unary_rpc_method_handler(status)}
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(method.service, handlers)])
+    key, cert = (path.read_bytes() for path in certificate)
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, cert)]))
+    server.start()
+    yield port
+    server.stop(None).wait(5)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(STATUS)))
+        self.end_headers()
+        self.wfile.write(STATUS)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def https_port(certificate: tuple[Path, Path]) -> Iterator[int]:
+    key, cert = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        server.daemon_threads = True
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join(5)
+
+
+@pytest.fixture(params=["grpcs", "https"])
+def url(request: pytest.FixtureRequest) -> str:
+    port = request.getfixturevalue("grpc_port" if request.param == "grpcs" else "https_port")
+    return f"{request.param}://localhost:{port}"
+
+
+def test_a_root_of_the_system_is_trusted(
+    url: str, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What OpenSSL reads in place of the system's own file of roots.
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[1]))
+    with connect(url) as client:
+        assert client.status("m", timeout_s=20).available == (3,)
+
+
+def test_any_other_root_is_not(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with connect(url) as client, pytest.raises(UnavailableError, match="(?i)certificate|handshake"):
+        client.status("m", timeout_s=20)
