@@ -13,14 +13,14 @@ from modelyard.export._reference import Reference
 from modelyard.export._verification import Verification, WorstExample
 from modelyard.export.report._charts import confusion_matrix
 from modelyard.export.report._images import picture
-from modelyard.export.report._markup import Markup, element, section
+from modelyard.export.report._markup import Markup, element, section, table
 
 _MOST_CLASSES = 40
 _MOST_VALUES = 4
 
 
 def confusion_section(reference: Reference, checks: Mapping[str, Verification]) -> Markup:
-    """Confusion matrices of the source and of every format that differs from it.
+    """Confusion matrices of the source and of every format.
 
     Args:
         reference: Brings labels and class names.
@@ -43,7 +43,7 @@ def confusion_section(reference: Reference, checks: Mapping[str, Verification]) 
         charts.append(_matrix(name, data.labels, check.classes_after, size, names))
     return section(
         title,
-        element("div", {"class": "charts"}, *charts),
+        element("div", {"class": "charts wide"}, *charts),
         lead=f"True classes down, predicted classes across; {len(data.labels):,} labelled examples of "
         f"{reference.measured}.",
     )
@@ -89,29 +89,24 @@ def _card(reference: Reference, format: str, worst: WorstExample) -> Markup:
         label = int(data.labels[worst.index])
         name = data.class_names[label] if label < len(data.class_names) else str(label)
         lines.append(element("p", None, f"true: {name}"))
-    lines += [
-        element("p", None, f"model: {_answer(worst.source)}"),
-        element("p", None, f"{format}: {_answer(worst.exported)}"),
-    ]
-    return element("div", {"class": "card"}, image, element("div", None, *lines))
-
-
-def _answer(outputs: Mapping[str, npt.NDArray[Any]]) -> str:
-    return ", ".join(_value(name, np.asarray(value)) for name, value in sorted(outputs.items()))
-
-
-def _value(name: str, value: npt.NDArray[Any]) -> str:
-    flat = value.ravel().tolist()
-    if value.dtype.kind in "fV" and len(flat) > _MOST_VALUES:
+    rows = []
+    for name in sorted(worst.source):
+        source, exported = np.asarray(worst.source[name]), np.asarray(worst.exported[name])
         # Of a long vector the largest entry is what people look for.
-        place = int(np.argmax(value))
-        return f"{name}[{place}] {float(flat[place]):.7f}"
-    texts = [
-        item.decode("utf-8", "replace")
-        if isinstance(item, bytes)
-        else f"{item:.7g}"
-        if isinstance(item, float)
-        else str(item)
-        for item in flat[:_MOST_VALUES]
-    ]
-    return f"{name} {' '.join(texts)}"
+        place = int(np.argmax(source)) if source.dtype.kind == "f" and source.size > _MOST_VALUES else None
+        title = name if place is None else f"{name}[{place}]"
+        rows.append((title, _value(source, place), _value(exported, place)))
+    answers = table(("", "model", format), rows)
+    return element("div", {"class": "card"}, image, element("div", None, *lines), answers)
+
+
+def _value(value: npt.NDArray[Any], place: int | None) -> str:
+    flat = value.ravel().tolist()
+    shown = flat[:_MOST_VALUES] if place is None else [flat[place]]
+    return " ".join(_text(item) for item in shown)
+
+
+def _text(item: object) -> str:
+    if isinstance(item, bytes):
+        return item.decode("utf-8", "replace")
+    return f"{item:.7f}" if isinstance(item, float) else str(item)

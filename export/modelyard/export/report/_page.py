@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modelyard.artifact import Latency, Source
+from modelyard.export._latency import choose_runtime
 from modelyard.export._reference import Reference
 from modelyard.export._verification import ERROR_EDGES, Verification
 from modelyard.export.report._charts import error_histogram, latency_bars
@@ -151,7 +152,8 @@ def _latency(content: ReportContent) -> Markup:
     return section(
         "Latency",
         element("div", {"class": "charts"}, *charts),
-        lead=f"Median time of one call at batch size 1 on the exporting machine (threads: {threads}).",
+        lead=f"Median time of one call at batch size 1 on the exporting machine (threads: {threads}). "
+        f"Served by default with {choose_runtime(content.latency)}.",
     )
 
 

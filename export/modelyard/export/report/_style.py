@@ -24,7 +24,8 @@ th, td { text-align: left; padding: .4rem .9rem .4rem 0; border-bottom: 1px soli
 th { color: var(--quiet); font-weight: 500; font-size: .85rem; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 code { font: .88em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: nowrap; }
-.charts { display: grid; gap: 1.5rem 2rem; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); }
+.charts { display: grid; gap: 1.5rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(18rem, 100%), 1fr)); }
+.wide { grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); }
 .chart svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--text); font: 11px system-ui, sans-serif; } svg .axis { fill: var(--quiet); }
 svg line { stroke: var(--line); } svg .limit { stroke: var(--bad); stroke-dasharray: 4 3; }
@@ -32,9 +33,12 @@ svg .limit-text { fill: var(--bad); }
 svg .c1 { fill: var(--c1); } svg .c2 { fill: var(--c2); } svg .c3 { fill: var(--c3); } svg .c0 { fill: var(--quiet); }
 svg .cell { fill: rgb(var(--heat)); } svg .empty { fill: none; stroke: var(--line); }
 svg .dense { fill: var(--page); }
-.cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); }
+.cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); }
 .card { display: grid; grid-template-columns: 72px 1fr; gap: .25rem .8rem; padding: .7rem; background: var(--panel);
   border-radius: 6px; font-size: .84rem; line-height: 1.4; }
+.card .scroll { grid-column: 1 / -1; } .card table { font-variant-numeric: tabular-nums; }
+.card th, .card td { padding: .15rem .6rem .15rem 0; } .card th { font-size: 1em; }
+.card tr:last-child td { border-bottom: 0; }
 .card img { width: 72px; height: 72px; object-fit: contain; image-rendering: pixelated; background: #0002; }
 .card .none { width: 72px; color: var(--quiet); overflow-wrap: anywhere; }
 .card p { margin: 0; overflow-wrap: anywhere; } .card .error { font-variant-numeric: tabular-nums; font-weight: 600; }
