@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, config_pb2, error_pb2, serving_pb2, tensorflow_pb2
+from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, config_pb2, error_pb2, inference_pb2, serving_pb2, tensorflow_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (error_pb2, serving_pb2, tensorflow_pb2)
 #: Messages of configuration files, which the official package does not ship.
 UNSHIPPED = (config_pb2,)
+#: Messages of another package; test_inference.py compares them.
+ELSEWHERE = (inference_pb2,)
 #: Where the official packages keep the messages that modelyard has copies of.
 OFFICIAL = (
     "tensorflow.core.example.example_pb2",
@@ -53,7 +55,7 @@ def test_is_what_the_generator_makes() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     generated = module.generate()
-    assert len(generated) == 2 * len(MODULES + UNSHIPPED)
+    assert len(generated) == 2 * len(MODULES + UNSHIPPED + ELSEWHERE)
     stale = [name for name, text in generated.items() if (module.GENERATED / name).read_text() != text]
     assert stale == [], "run: make wire"
 

@@ -1,13 +1,13 @@
-"""The wire: TensorFlow Serving's messages, codecs between numpy and them, and status tables.
+"""The wire: messages of TensorFlow Serving and the Open Inference Protocol, numpy codecs, and status tables.
 
 Nothing here imports TensorFlow, and nothing here clashes with a TensorFlow that
 the same process imports before or after.
 """
 
 from modelyard.wire._dtypes import DType, dtype_by_enum, dtype_by_name, dtype_by_numpy, dtype_names
-from modelyard.wire._generated import config_pb2, error_pb2, serving_pb2, tensorflow_pb2
+from modelyard.wire._generated import config_pb2, error_pb2, inference_pb2, serving_pb2, tensorflow_pb2
 from modelyard.wire._generated._pool import descriptor_pool
-from modelyard.wire._services import MODEL_SERVICE, PREDICTION_SERVICE, Method
+from modelyard.wire._services import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, Method
 from modelyard.wire._status import (
     GRPC_STATUS,
     HTTP_STATUS,
@@ -23,6 +23,7 @@ __all__ = [
     "DType",
     "GRPC_STATUS",
     "HTTP_STATUS",
+    "INFERENCE_SERVICE",
     "MODEL_SERVICE",
     "Method",
     "PREDICTION_SERVICE",
@@ -40,6 +41,7 @@ __all__ = [
     "error_pb2",
     "grpc_status_of",
     "http_status_of",
+    "inference_pb2",
     "serving_pb2",
     "shape_from_proto",
     "shape_to_proto",

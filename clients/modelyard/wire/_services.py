@@ -1,11 +1,11 @@
-"""The gRPC methods of TensorFlow Serving, as data that both the server and the clients read."""
+"""The gRPC methods of TensorFlow Serving and the Open Inference Protocol, as data for the server and the clients."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from modelyard.wire._generated import serving_pb2
+from modelyard.wire._generated import inference_pb2, serving_pb2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,4 +50,19 @@ MODEL_SERVICE = _service(
     "tensorflow.serving.ModelService",
     ("GetModelStatus", serving_pb2.GetModelStatusRequest, serving_pb2.GetModelStatusResponse),
     ("HandleReloadConfigRequest", serving_pb2.ReloadConfigRequest, serving_pb2.ReloadConfigResponse),
+)
+
+#: The stream, ModelStreamInfer, is not among these: they are unary.
+INFERENCE_SERVICE = _service(
+    "inference.GRPCInferenceService",
+    ("ModelInfer", inference_pb2.ModelInferRequest, inference_pb2.ModelInferResponse),
+    ("ModelMetadata", inference_pb2.ModelMetadataRequest, inference_pb2.ModelMetadataResponse),
+    ("ModelReady", inference_pb2.ModelReadyRequest, inference_pb2.ModelReadyResponse),
+    ("ModelStatistics", inference_pb2.ModelStatisticsRequest, inference_pb2.ModelStatisticsResponse),
+    ("RepositoryIndex", inference_pb2.RepositoryIndexRequest, inference_pb2.RepositoryIndexResponse),
+    ("RepositoryModelLoad", inference_pb2.RepositoryModelLoadRequest, inference_pb2.RepositoryModelLoadResponse),
+    ("RepositoryModelUnload", inference_pb2.RepositoryModelUnloadRequest, inference_pb2.RepositoryModelUnloadResponse),
+    ("ServerLive", inference_pb2.ServerLiveRequest, inference_pb2.ServerLiveResponse),
+    ("ServerMetadata", inference_pb2.ServerMetadataRequest, inference_pb2.ServerMetadataResponse),
+    ("ServerReady", inference_pb2.ServerReadyRequest, inference_pb2.ServerReadyResponse),
 )
