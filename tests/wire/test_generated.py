@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, config_pb2, error_pb2, inference_pb2, serving_pb2, tensorflow_pb2
+from modelyard.wire import (
+    MODEL_SERVICE,
+    PREDICTION_SERVICE,
+    config_pb2,
+    error_pb2,
+    inference_pb2,
+    serving_pb2,
+    tensorflow_pb2,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (error_pb2, serving_pb2, tensorflow_pb2)
