@@ -2,6 +2,16 @@
 
 from modelyard.pipeline._compare import Comparison, compare
 from modelyard.pipeline._picture import draw_predictions
-from modelyard.pipeline._server import served
+from modelyard.pipeline._run import RunOptions, RunReport, run_pipeline
+from modelyard.pipeline._server import Address, served
 
-__all__ = ["Comparison", "compare", "draw_predictions", "served"]
+__all__ = [
+    "Address",
+    "Comparison",
+    "RunOptions",
+    "RunReport",
+    "compare",
+    "draw_predictions",
+    "run_pipeline",
+    "served",
+]

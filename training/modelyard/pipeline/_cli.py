@@ -1,0 +1,159 @@
+"""``modelyard run``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.pipeline._run import RunOptions, RunReport, run_pipeline
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_EXAMPLES = """\
+examples:
+  modelyard run fashion
+      Train three epochs, export and verify every format, publish, serve, predict.
+  modelyard run fashion --epochs 10 --repository /models
+      A longer training; the next free version of /models/fashion.
+  MODELYARD_DATA=subset modelyard run fashion --epochs 1
+      Everything in under a minute, on the small subset that ships with modelyard.
+"""
+_DEFAULTS = RunOptions(task="")
+#: Eight columns of labels; narrower than that they would wrap.
+_WIDTH = 118
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of ``modelyard run``."""
+    parser = argparse.ArgumentParser(
+        prog="modelyard run",
+        description="Train, export, verify, publish, serve and predict with one command.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("task", metavar="TASK", help="name of the task, such as fashion")
+    parser.add_argument(
+        "--epochs", type=int, default=_DEFAULTS.epochs, help="passes over the data (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=_DEFAULTS.seed, help="seed of the training (default: %(default)s)")
+    parser.add_argument(
+        "--repository",
+        type=Path,
+        default=_DEFAULTS.repository,
+        metavar="DIR",
+        help="model repository to publish to (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--run-dir",
+        type=Path,
+        default=_DEFAULTS.run_dir,
+        metavar="DIR",
+        help="folder for checkpoints, logs and the picture; a run that was stopped goes on (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--calls",
+        type=int,
+        default=_DEFAULTS.calls,
+        help="timed calls for each format and protocol (default: %(default)s)",
+    )
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Runs the pipeline and shows what came of it.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        The process's exit code: 0 on success, 1 on an error or where a served
+        format disagrees with the trained model, 2 on arguments that make no
+        sense, 130 after Ctrl-C.
+    """
+    # Only a process of ours sets this, never an import.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    arguments = make_parser().parse_args(argv)
+    started = time.perf_counter()
+    try:
+        options = RunOptions(
+            task=arguments.task,
+            epochs=arguments.epochs,
+            seed=arguments.seed,
+            repository=arguments.repository,
+            run_dir=arguments.run_dir,
+            calls=arguments.calls,
+        )
+        report = run_pipeline(options)
+    except ModelyardError as exc:
+        sys.stderr.write(f"modelyard run: {exc.message}\n")
+        return 2 if isinstance(exc, ConfigurationError) else 1
+    except KeyboardInterrupt:
+        sys.stderr.write("modelyard run: stopped. The same command goes on from the last checkpoint.\n")
+        return 130
+    _show(report, time.perf_counter() - started)
+    worst = min(row.agreement for row in report.rows)
+    if worst < 1:
+        sys.stderr.write(f"modelyard run: a served format agrees with the trained model on {worst:.2%} only.\n")
+        return 1
+    return 0
+
+
+def _show(report: RunReport, seconds: float) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console.print(_comparison_table(report))
+    console.print(_label_table(report))
+    manifest = report.export.manifest
+    accuracy = report.training.metrics.get("test_accuracy")
+    lines = [
+        f"Data: {report.training.data}",
+        f"Published: {report.export.version.path} (version {manifest.version}, fastest runtime {manifest.runtime})",
+        f"Report: {report.export.report_html}",
+        f"Picture: {report.picture}",
+        f"Serve it: modelyard serve --model_name={manifest.model} "
+        f"--model_base_path={report.export.version.path.parent.resolve()} --rest_api_port=8501",
+        f"{len(report.training.epochs)} epochs"
+        + ("" if accuracy is None else f", test accuracy {accuracy:.2%}")
+        + f"; everything took {seconds:.0f} s",
+    ]
+    console.print("\n".join(lines), highlight=False, soft_wrap=True)
+
+
+def _comparison_table(report: RunReport) -> Table:
+    from rich.table import Table
+
+    table = Table(title="One call with one image, and agreement with the trained model")
+    for name in ("format", "runtime", "protocol"):
+        table.add_column(name)
+    for name in ("latency p50", "agreement", "max error"):
+        table.add_column(name, justify="right")
+    for row in report.rows:
+        error = report.export.manifest.formats[row.format].verify.max_abs_error
+        table.add_row(
+            row.format, row.runtime, row.protocol, f"{row.p50_us:,.0f} µs", f"{row.agreement:.2%}", f"{error:.1e}"
+        )
+    return table
+
+
+def _label_table(report: RunReport) -> Table:
+    from rich.table import Table
+
+    table = Table(title="Ten test images: class predicted from the tensor (and from PNG bytes, where it differs)")
+    table.add_column("true class")
+    for row in report.rows:
+        table.add_column(f"{row.format}\n{row.protocol}")
+    for index, true in enumerate(report.true_labels):
+        cells = []
+        for row in report.rows:
+            label, encoded = row.labels[index], row.encoded_labels[index]
+            text = label if label == encoded else f"{label} (PNG: {encoded})"
+            cells.append(text if label == true else f"[red]{text}[/red]")
+        table.add_row(true, *cells)
+    return table
