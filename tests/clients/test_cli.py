@@ -100,6 +100,8 @@ def test_ctrl_c_ends_with_130(tmp_path: Path) -> None:
         "import sys, time\ndef main(argv):\n    sys.stdout.write('up\\n'); sys.stdout.flush(); time.sleep(60)\n"
     )
     script = (
+        # A process started in the background may have inherited that Ctrl-C is ignored.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from modelyard import cli; "
         "cli._COMMANDS['train'] = cli._Command(module='cli_target', extra='', summary=''); "
         "raise SystemExit(cli.main(['train']))"

@@ -1,0 +1,155 @@
+"""Dependencies point one way, and importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import ROOT, library_files, room_of
+
+#: What each room may import besides itself.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "wire": {"errors"},
+    "clients": {"errors", "wire"},
+    "cli": {"errors"},
+    "artifact": {"errors", "wire"},
+    "serving": {"errors", "wire", "artifact", "clients"},
+    "training": {"errors", "wire", "artifact"},
+    "export": {"errors", "wire", "artifact", "training"},
+    "pipeline": {"errors", "wire", "artifact", "clients", "training", "export", "serving"},
+    "loadtests": {"errors", "clients", "training"},
+}
+FRAMEWORKS = {"tensorflow", "keras", "tf2onnx", "tensorflow_serving"}
+MAY_USE_FRAMEWORKS = ("training/modelyard/training", "export/modelyard/export", "serving/modelyard/serving/backends")
+#: Rooms of the base install and of [serving]: TensorFlow may be nowhere near them.
+FREE_OF_TENSORFLOW = (
+    "modelyard.errors",
+    "modelyard.wire",
+    "modelyard.clients",
+    "modelyard.cli",
+    "modelyard.artifact",
+    "modelyard.serving",
+    "modelyard.serving.backends",
+    "modelyard.serving.grpc",
+    "modelyard.serving.rest",
+    "modelyard.loadtests",
+    "modelyard.training",
+    "modelyard.training.data",
+)
+
+
+def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """Every module that a file imports: its name, the line, and whether at import time."""
+    tree = ast.parse(path.read_text())
+    inner = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or _is_type_checking(node)
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno, id(node) not in inner
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} is a relative import"
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno, id(node) not in inner
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def test_rooms_import_only_what_they_may() -> None:
+    found = []
+    for path in library_files():
+        room = room_of(path)
+        for name, line, _ in imports(path):
+            parts = name.split(".")
+            if parts[0] == "modelyard" and parts[1] != room and parts[1] not in ALLOWED[room]:
+                found.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert found == []
+
+
+def test_rooms_use_each_others_doors() -> None:
+    found = []
+    for path in library_files():
+        for name, line, _ in imports(path):
+            parts = name.split(".")
+            if (
+                parts[0] == "modelyard"
+                and parts[1] != room_of(path)
+                and any(part.startswith("_") for part in parts[2:])
+            ):
+                found.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert found == []
+
+
+def test_frameworks_stay_in_their_rooms() -> None:
+    found = []
+    for path in library_files():
+        place = path.relative_to(ROOT).as_posix()
+        for name, line, at_import in imports(path):
+            if name.split(".")[0] not in FRAMEWORKS:
+                continue
+            allowed = place.startswith(MAY_USE_FRAMEWORKS)
+            lazily = not place.startswith("serving/") or not at_import
+            if not (allowed and lazily):
+                found.append(f"{place}:{line} imports {name}")
+    assert found == []
+
+
+def test_locust_is_imported_by_locusts_own_process_only() -> None:
+    """Importing locust patches sockets and threads of the whole process."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in library_files()
+        for name, line, _ in imports(path)
+        if name.split(".")[0] in ("locust", "gevent") and room_of(path) != "loadtests"
+    ]
+    assert found == []
+
+
+def _python(script: str) -> str:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_no_tensorflow_comes_in_with_the_light_rooms() -> None:
+    names = ", ".join(FREE_OF_TENSORFLOW)
+    script = f"import sys, {names}; print([n for n in ('tensorflow', 'keras', 'locust', 'gevent') if n in sys.modules])"
+    assert _python(script) == "[]"
+
+
+@pytest.mark.parametrize("name", FREE_OF_TENSORFLOW)
+def test_importing_does_nothing_else(name: str) -> None:
+    """No environment variable, no logging set up, no thread, no output."""
+    script = (
+        "import logging, os, sys, threading\n"
+        "before = dict(os.environ)\n"
+        f"import {name}\n"
+        "assert dict(os.environ) == before, 'environment'\n"
+        "assert not logging.getLogger().handlers, 'logging'\n"
+        "assert threading.active_count() == 1, 'threads'\n"
+    )
+    assert _python(script) == ""
+
+
+def test_the_client_imports_neither_transport() -> None:
+    script = (
+        "import sys, modelyard.clients; print([n for n in ('grpc', 'httpx', 'PIL', 'asyncio') if n in sys.modules])"
+    )
+    assert _python(script) == "[]"
+
+
+def test_the_client_imports_in_less_than_half_a_second() -> None:
+    script = "import time; start = time.perf_counter(); import modelyard.clients; print(time.perf_counter() - start)"
+    assert min(float(_python(script)) for _ in range(3)) < 0.5

@@ -1,0 +1,124 @@
+"""The rules of the layout, file by file."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import tomllib
+
+import pytest
+
+from tests.packaging.conftest import ROOMS, ROOT, doors, library_files, package_dirs, text_files
+
+HARD_CAP = 600
+SOFT_CAP = 400
+#: Spelt in pieces, for this file is read too.
+FORBIDDEN = ("/wo" + "rk/", "index-" + "url", "find-" + "links")
+INDEX_HOST = re.compile(r"https?://[^\s\"']*/sim" + r"ple/?(?=[\s\"']|$)")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_room_claims_the_namespace(room: str) -> None:
+    """One stray file there would hide every other room."""
+    assert (ROOT / room / "modelyard").is_dir()
+    assert not (ROOT / room / "modelyard" / "__init__.py").exists()
+
+
+def test_every_package_is_typed_and_has_a_door() -> None:
+    missing = [
+        str((folder / name).relative_to(ROOT))
+        for folder in package_dirs()
+        for name in ("py.typed", "__init__.py")
+        if not (folder / name).is_file()
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", doors())
+def test_doors_are_sorted_and_open(name: str) -> None:
+    door = importlib.import_module(name)
+    assert door.__doc__, f"{name} does not say what it is"
+    assert list(door.__all__) == sorted(set(door.__all__))
+    assert [item for item in door.__all__ if not hasattr(door, item)] == []
+
+
+def test_modules_behind_a_door_are_private() -> None:
+    public = {"cli.py", "errors.py", "__main__.py", "__init__.py", "locustfile.py"}
+    stray = [
+        str(path.relative_to(ROOT))
+        for path in library_files()
+        if not path.name.startswith("_") and path.name not in public
+    ]
+    assert stray == []
+
+
+def test_no_file_is_over_the_hard_cap() -> None:
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in library_files()}
+    assert {path: size for path, size in sizes.items() if size > HARD_CAP} == {}
+
+
+def test_files_over_the_soft_cap_are_rare() -> None:
+    files = library_files()
+    over = [path.name for path in files if len(path.read_text().splitlines()) > SOFT_CAP]
+    assert len(over) <= len(files) // 20, over
+
+
+def test_constraints_are_pins_and_nothing_else() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line.strip() and not line.startswith("#")]
+    assert pins
+    assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._+!-]+", line)] == []
+
+
+def test_constraints_name_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lists = [
+        project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"].values(),
+        *project["dependency-groups"].values(),
+    ]
+    wanted = {_normal(re.split(r"[\[<>=;!~ ]", item)[0]) for items in lists for item in items} - {"modelyard"}
+    pinned = {_normal(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert sorted(wanted - pinned) == []
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_no_file_mentions_a_machine_or_a_package_index() -> None:
+    found = []
+    for path in text_files():
+        text = path.read_text("utf-8", "replace")
+        found += [f"{path.relative_to(ROOT)}: {word}" for word in FORBIDDEN if word in text]
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in INDEX_HOST.finditer(text)]
+    assert found == []
+
+
+def test_nothing_unpickles_or_evaluates() -> None:
+    found = []
+    for path in library_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import) and any(
+                alias.name in ("pickle", "marshal", "dill") for alias in node.names
+            ):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
+
+
+def test_no_error_is_swallowed() -> None:
+    """``except Exception`` (or wider) must do something, and ``pass`` is nothing."""
+    found = []
+    for path in library_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            broad = node.type is None or (
+                isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")
+            )
+            if broad and all(isinstance(statement, (ast.Pass, ast.Continue)) for statement in node.body):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []

@@ -1,0 +1,77 @@
+"""The wheel has every room, what the rooms read at run time, and no tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import GENERATED, ROOT, library_files, package_dirs
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("modelyard-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.testzip() is None
+        return set(archive.namelist())
+
+
+def _in_wheel(path: Path) -> str:
+    return "/".join(path.relative_to(ROOT).parts[1:])
+
+
+def test_has_every_module(names: set[str]) -> None:
+    expected = {_in_wheel(path) for path in [*library_files(), *GENERATED.glob("*.py*")] if path.is_file()}
+    assert sorted(expected - names) == []
+
+
+def test_has_what_is_read_at_run_time(names: set[str]) -> None:
+    expected = {_in_wheel(folder / "py.typed") for folder in package_dirs()}
+    expected |= {_in_wheel(path) for path in (ROOT / "clients" / "modelyard" / "wire" / "protos").glob("*.proto")}
+    expected |= {_in_wheel(path) for path in (ROOT / "export" / "modelyard" / "artifact").glob("*.json")}
+    subset = ROOT / "training" / "modelyard" / "training" / "data" / "fashion_mnist_subset"
+    expected |= {_in_wheel(path) for path in subset.iterdir() if path.is_file()}
+    assert any(name.endswith(".gz") for name in expected)
+    assert sorted(expected - names) == []
+
+
+def test_has_nothing_else(names: set[str]) -> None:
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"modelyard"}
+    strays = [
+        name
+        for name in names
+        if "/tests/" in name or name.rsplit("/", 1)[-1].startswith(("test_", "conftest")) or name.endswith(".pyc")
+    ]
+    assert strays == []
+    assert "modelyard/__init__.py" not in names
+
+
+def test_has_the_licence_and_the_command(names: set[str]) -> None:
+    (licence,) = [name for name in names if name.endswith("licenses/LICENSE")]
+    assert licence.startswith("modelyard-")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"modelyard": "modelyard.cli:main"}
+    assert any(name.endswith("entry_points.txt") for name in names)
+
+
+def test_the_clients_part_is_small(names: set[str]) -> None:
+    """The thin client has to stay thin: its part of the wheel, before compression."""
+    parts = ("modelyard/errors.py", "modelyard/cli.py", "modelyard/clients/", "modelyard/wire/")
+    sizes = {name: (ROOT / "clients" / name).stat().st_size for name in names if name.startswith(parts)}
+    assert 0 < sum(sizes.values()) < 400_000
