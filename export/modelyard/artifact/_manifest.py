@@ -150,8 +150,19 @@ class Manifest:
     runtime: str = "onnxruntime"
 
     def to_json(self) -> str:
-        """The text of ``manifest.json``."""
-        return json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self)}, indent=2, sort_keys=True) + "\n"
+        """The text of ``manifest.json``.
+
+        Raises:
+            ManifestError: It holds something that JSON cannot hold, NaN for example.
+        """
+        document = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        try:
+            return json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as exc:
+            raise ManifestError(
+                f"The manifest of {self.model!r} cannot be written as JSON: {exc}. Expected finite numbers, strings, "
+                "lists and mappings only; look at source.config and source.metrics."
+            ) from exc
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
@@ -287,7 +298,8 @@ class _Reader:
         value = self.document[key]
         if optional and value is None:
             return None
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        # bool is a subclass of int, and no field of the manifest is a bool.
+        if not isinstance(value, kind) or isinstance(value, bool):
             names = [item.__name__ for item in (kind if isinstance(kind, tuple) else (kind,))]
             raise ManifestError(f"{self.place}.{key}: expected {' or '.join(names)}; received {type(value).__name__}.")
         return value
@@ -316,13 +328,18 @@ def _source(reader: _Reader) -> Source:
 
 def _spec(reader: _Reader) -> TensorSpec:
     shape = reader.get("shape", list, optional=True)
-    if shape is not None and not all(isinstance(size, int) for size in shape):
-        raise ManifestError(f"{reader.place}.shape: expected integers; received {shape}.")
     return TensorSpec(
         name=reader.get("name", str),
         dtype=reader.get("dtype", str),
-        shape=None if shape is None else tuple(shape),
+        shape=None if shape is None else _integers(reader, "shape"),
     )
+
+
+def _integers(reader: _Reader, key: str) -> tuple[int, ...]:
+    items = reader.get(key, list)
+    if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+        raise ManifestError(f"{reader.place}.{key}: expected integers; received {items}.")
+    return tuple(items)
 
 
 def _signature(reader: _Reader) -> Signature:
@@ -358,7 +375,7 @@ def _format(reader: _Reader) -> FormatEntry:
         runtime=reader.get("runtime", dict),
         verify=VerifyReport(
             examples=verify.get("examples", int),
-            batch_sizes=tuple(verify.get("batch_sizes", list)),
+            batch_sizes=_integers(verify, "batch_sizes"),
             max_abs_error=verify.get("max_abs_error", (float, int)),
             max_rel_error=verify.get("max_rel_error", (float, int)),
             top1_agreement=verify.get("top1_agreement", (float, int), optional=True),

@@ -51,9 +51,9 @@ def list_versions(model_dir: Path) -> tuple[ModelVersion, ...]:
         FileNotFoundError: The directory does not exist.
     """
     found: dict[int, Path] = {}
-    for path in sorted(model_dir.iterdir()):
-        if path.name.isascii() and path.name.isdecimal() and int(path.name) <= _MAX_VERSION and path.is_dir():
-            found.setdefault(int(path.name), path)
+    for number, path in _numbered(model_dir):
+        if path.is_dir():
+            found.setdefault(number, path)
     return tuple(ModelVersion(number=number, path=found[number]) for number in sorted(found))
 
 
@@ -89,7 +89,9 @@ def publish(staged: Path, model_dir: Path, make_manifest: Callable[[int], Manife
 
     The manifest is written last, everything is flushed to disk, and the rename
     is the only step that a reader can see: a crash leaves no half version. Of
-    two processes that publish at once each gets a number of its own.
+    two processes that publish at once each gets a number of its own. An empty
+    directory in the way is replaced where the system allows it, which loses
+    nothing: what one of us has published is never empty.
 
     Args:
         staged: A directory from :func:`staging`, complete but for its manifest.
@@ -100,12 +102,16 @@ def publish(staged: Path, model_dir: Path, make_manifest: Callable[[int], Manife
         The version as published.
 
     Raises:
-        PublishError: Writing or renaming failed.
+        PublishError: Writing or renaming failed, or no number is left.
     """
     try:
         while True:
-            versions = list_versions(model_dir)
-            number = versions[-1].number + 1 if versions else 1
+            # Names that are no directories count too: the rename onto one could never succeed.
+            number = max((each for each, _ in _numbered(model_dir)), default=0) + 1
+            if number > _MAX_VERSION:
+                raise PublishError(
+                    f"{model_dir} holds version {_MAX_VERSION}, the largest that 64 bits hold; remove or rename it."
+                )
             (staged / MANIFEST_NAME).write_text(make_manifest(number).to_json(), "utf-8")
             _flush_tree(staged)
             target = model_dir / str(number)
@@ -120,6 +126,15 @@ def publish(staged: Path, model_dir: Path, make_manifest: Callable[[int], Manife
             return ModelVersion(number=number, path=target)
     except OSError as exc:
         raise PublishError(f"Cannot publish {staged} below {model_dir}: {exc}") from exc
+
+
+def _numbered(model_dir: Path) -> list[tuple[int, Path]]:
+    """Everything in a folder whose name is a version number, in the order of the names."""
+    found = []
+    for path in sorted(model_dir.iterdir()):
+        if path.name.isascii() and path.name.isdecimal() and int(path.name) <= _MAX_VERSION:
+            found.append((int(path.name), path))
+    return found
 
 
 def _flush_tree(root: Path) -> None:

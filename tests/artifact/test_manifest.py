@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from modelyard.artifact import (
+    MANIFEST_NAME,
+    FileEntry,
+    Manifest,
+    Source,
+    hash_files,
+    json_schema,
+    read_manifest,
+    verify_files,
+)
+from modelyard.errors import IntegrityError, ManifestError
+
+
+def test_round_trip(manifest: Manifest) -> None:
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_what_is_written_follows_the_schema(manifest: Manifest) -> None:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(json.loads(manifest.to_json()))
+
+
+def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place of the document that is a required field of the schema."""
+    places: list[tuple[Any, ...]] = []
+    free = {"config", "metrics", "converter", "runtime", "by_signature", "signatures", "formats"}
+    for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+        place = (*path, key)
+        if not (path and path[-1] in free):
+            places.append(place)
+        if isinstance(value, dict | list) and (key not in free or key in ("signatures", "formats")):
+            places += paths_of(value, place)
+    return places
+
+
+OPTIONAL = {"decode", "preprocess", "shape", "top1_agreement", "metric_before", "metric_after"}
+
+
+def test_every_missing_field_is_named(manifest: Manifest) -> None:
+    checked = 0
+    for place in paths_of(json.loads(manifest.to_json())):
+        if not isinstance(place[-1], str) or place[-1] in OPTIONAL:
+            continue
+        document = json.loads(manifest.to_json())
+        parent = document
+        for key in place[:-1]:
+            parent = parent[key]
+        del parent[place[-1]]
+        with pytest.raises(ManifestError, match=f"missing '{place[-1]}'"):
+            Manifest.from_json(json.dumps(document))
+        checked += 1
+    assert checked > 40
+
+
+@pytest.mark.parametrize("value", [True, {"a": 1}])
+def test_every_wrong_type_is_named(manifest: Manifest, value: object) -> None:
+    checked = 0
+    for place in paths_of(json.loads(manifest.to_json())):
+        document = json.loads(manifest.to_json())
+        parent = document
+        for key in place[:-1]:
+            parent = parent[key]
+        if isinstance(parent[place[-1]], dict) and isinstance(value, dict):
+            continue
+        parent[place[-1]] = value
+        with pytest.raises(ManifestError):
+            Manifest.from_json(json.dumps(document))
+        checked += 1
+    assert checked > 40
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 2}, "schema_version 2; this modelyard reads 1"),
+        ({"signatures": []}, "expected dict; received list"),
+        ({"runtime": 3}, "manifest.json.runtime: expected str; received int"),
+    ],
+)
+def test_a_wrong_field_is_named(manifest: Manifest, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
+        Manifest.from_json(json.dumps(json.loads(manifest.to_json()) | change))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3"])
+def test_other_text_is_an_error(text: str) -> None:
+    with pytest.raises(ManifestError, match="not JSON|expected an object"):
+        Manifest.from_json(text)
+
+
+@pytest.mark.parametrize("decode", [{"kind": "image", "input": "x", "channels": 2}, {"kind": "text", "input": "x"}])
+def test_an_unknown_decode_is_an_error(manifest: Manifest, decode: dict[str, Any]) -> None:
+    document = json.loads(manifest.to_json())
+    document["signatures"]["image_bytes"]["decode"] = {"channels": 3} | decode
+    with pytest.raises(ManifestError, match="expected 'image', 1 or 3"):
+        Manifest.from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize("source", [Source(metrics={"loss": float("nan")}), Source(config={"path": Path("x")})])
+def test_what_json_cannot_hold_is_an_error(manifest: Manifest, source: Source) -> None:
+    with pytest.raises(ManifestError, match="cannot be written as JSON.*source.config and source.metrics"):
+        replace(manifest, source=source).to_json()
+
+
+def test_read_manifest(manifest: Manifest, staged_files: Path) -> None:
+    with pytest.raises(ManifestError, match="it was not published by modelyard"):
+        read_manifest(staged_files)
+    (staged_files / MANIFEST_NAME).write_text(manifest.to_json(), "utf-8")
+    assert read_manifest(staged_files) == manifest
+    (staged_files / MANIFEST_NAME).write_text("{", "utf-8")
+    with pytest.raises(ManifestError, match=str(staged_files)):
+        read_manifest(staged_files)
+    (staged_files / MANIFEST_NAME).write_bytes(b"\xff")
+    with pytest.raises(ManifestError, match="cannot be read"):
+        read_manifest(staged_files)
+
+
+def test_hash_files_lists_all_but_the_manifest(staged_files: Path) -> None:
+    (staged_files / MANIFEST_NAME).write_text("x")
+    files = hash_files(staged_files)
+    assert [(entry.path, entry.bytes) for entry in files] == [("model.tflite", 4000), ("onnx/serving_default.onnx", 5)]
+    # What sha256sum prints for the five bytes "graph".
+    assert files[1].sha256 == "eef93e1d14482804277fca0172464032d1a4fdbcc338524059fa1e861454ad4d"
+
+
+def test_verify_files_accepts_what_was_published(manifest: Manifest, staged_files: Path) -> None:
+    verify_files(staged_files, manifest)
+    # What the manifest does not list is not its business.
+    (staged_files / "assets.extra").mkdir()
+    verify_files(staged_files, manifest)
+
+
+def test_verify_files_finds_damage(manifest: Manifest, staged_files: Path) -> None:
+    path = staged_files / "model.tflite"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"X")
+    with pytest.raises(IntegrityError, match="sha256"):
+        verify_files(staged_files, manifest)
+    path.write_bytes(content[:-1])
+    with pytest.raises(IntegrityError, match="has 3999 bytes; its manifest says 4000"):
+        verify_files(staged_files, manifest)
+    path.unlink()
+    with pytest.raises(IntegrityError, match="lacks model.tflite"):
+        verify_files(staged_files, manifest)
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "onnx/../../secret", "link"])
+def test_verify_files_stays_inside(manifest: Manifest, staged_files: Path, path: str) -> None:
+    (staged_files.parent / "secret").write_bytes(b"secret")
+    (staged_files / "link").symlink_to("../secret")
+    bad = replace(manifest, files=(FileEntry(path=path, bytes=6, sha256="0" * 64),))
+    with pytest.raises(ManifestError, match="leaves the version directory"):
+        verify_files(staged_files, bad)

@@ -1,0 +1,186 @@
+"""Publishing is atomic: with others at it, when the disk is full, and when the process is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelyard.artifact import (
+    MANIFEST_NAME,
+    STAGING_PREFIX,
+    Manifest,
+    hash_files,
+    list_versions,
+    publish,
+    read_manifest,
+    staging,
+    verify_files,
+)
+from modelyard.errors import PublishError
+
+
+def put(model_dir: Path, manifest: Manifest, *, content: str = "graph") -> int:
+    with staging(model_dir) as staged:
+        (staged / "onnx").mkdir()
+        (staged / "onnx" / "serving_default.onnx").write_text(content)
+        return publish(staged, model_dir, lambda n: replace(manifest, version=n, files=hash_files(staged))).number
+
+
+def publish_many(model_dir: Path, manifest: Manifest, count: int) -> None:
+    for index in range(count):
+        put(model_dir, manifest, content=f"{os.getpid()} {index}")
+
+
+def test_the_first_version_is_1_and_others_follow(tmp_path: Path, manifest: Manifest) -> None:
+    model_dir = tmp_path / "repository" / "fashion"
+    assert [put(model_dir, manifest) for _ in range(3)] == [1, 2, 3]
+    assert [version.number for version in list_versions(model_dir)] == [1, 2, 3]
+    assert read_manifest(model_dir / "2").version == 2
+    assert sorted(path.name for path in model_dir.iterdir()) == ["1", "2", "3"]
+
+
+def test_versions_as_tensorflow_serving_reads_them(tmp_path: Path) -> None:
+    for name in ("2", "010", "0", "7", "07", "-1", "1.5", "v3", "٣", str(1 << 63), f"{STAGING_PREFIX}x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "99").write_text("a file")
+    assert [(version.number, version.path.name) for version in list_versions(tmp_path)] == [
+        (0, "0"),
+        (2, "2"),
+        (7, "07"),
+        (10, "010"),
+    ]
+    with pytest.raises(FileNotFoundError):
+        list_versions(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("kind", ["directory", "empty directory", "file", "dangling link", "leading zeros"])
+def test_what_is_there_is_never_overwritten(tmp_path: Path, manifest: Manifest, kind: str) -> None:
+    path = tmp_path / ("0008" if kind == "leading zeros" else "8")
+    if kind in ("directory", "leading zeros"):
+        path.mkdir()
+        (path / "mine").write_text("mine")
+    elif kind == "empty directory":
+        path.mkdir()
+    elif kind == "file":
+        path.write_text("mine")
+    else:
+        path.symlink_to("nowhere")
+    assert put(tmp_path, manifest) == 9
+
+
+def test_no_number_left(tmp_path: Path, manifest: Manifest) -> None:
+    (tmp_path / str((1 << 63) - 1)).mkdir()
+    with pytest.raises(PublishError, match="the largest that 64 bits hold"):
+        put(tmp_path, manifest)
+    assert [path.name for path in tmp_path.iterdir()] == [str((1 << 63) - 1)]
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="converter"), staging(tmp_path / "m") as staged:
+        (staged / "half").write_text("half")
+        raise RuntimeError("converter")
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+def test_a_manifest_that_cannot_be_made_leaves_nothing(tmp_path: Path, manifest: Manifest) -> None:
+    def fail(number: int) -> Manifest:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(PublishError, match="No space left"), staging(tmp_path) as staged:
+        publish(staged, tmp_path, fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_staging_in_a_place_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "m").write_text("a file")
+    with pytest.raises(PublishError, match="Cannot write below"), staging(tmp_path / "m"):
+        pass
+
+
+def test_a_published_version_can_be_read_by_others(tmp_path: Path, manifest: Manifest) -> None:
+    put(tmp_path, manifest)
+    assert (tmp_path / "1").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "1" / MANIFEST_NAME).stat().st_mode & 0o044 == 0o044
+
+
+def test_processes_that_publish_at_once_each_get_their_versions(tmp_path: Path, manifest: Manifest) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=publish_many, args=(tmp_path, manifest, 15)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    versions = list_versions(tmp_path)
+    assert [version.number for version in versions] == list(range(1, 61))
+    contents = set()
+    for version in versions:
+        own = read_manifest(version.path)
+        assert own.version == version.number
+        verify_files(version.path, own)
+        contents.add((version.path / "onnx" / "serving_default.onnx").read_text())
+    assert len(contents) == 60
+    assert len(list(tmp_path.iterdir())) == 60
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import sys, time
+    from dataclasses import replace
+    from pathlib import Path
+    from modelyard.artifact import Manifest, hash_files, publish, staging
+    model_dir, manifest = Path(sys.argv[1]), Manifest.from_json(Path(sys.argv[2]).read_text())
+    print("ready", flush=True)
+    while True:
+        with staging(model_dir) as staged:
+            for index in range(20):
+                (staged / f"part{index}").write_bytes(b"x" * 50_000)
+            publish(staged, model_dir, lambda n: replace(manifest, version=n, files=hash_files(staged)))
+    """
+)
+
+
+def test_a_killed_process_leaves_whole_versions_and_staging_only(tmp_path: Path, manifest: Manifest) -> None:
+    model_dir = tmp_path / "fashion"
+    (tmp_path / "manifest").write_text(manifest.to_json())
+    for pause in (0.0, 0.011, 0.023, 0.037, 0.05):
+        with subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(model_dir), str(tmp_path / "manifest")], stdout=subprocess.PIPE
+        ) as process:
+            if process.stdout is None:
+                pytest.fail("no pipe")
+            process.stdout.readline()
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.05 + pause)
+            process.send_signal(signal.SIGKILL)
+    versions = list_versions(model_dir)
+    assert [version.number for version in versions] == list(range(1, len(versions) + 1))
+    for version in versions:
+        verify_files(version.path, read_manifest(version.path))
+    others = {path.name for path in model_dir.iterdir()} - {version.path.name for version in versions}
+    assert all(name.startswith(STAGING_PREFIX) for name in others)
+    # What they left is in nobody's way.
+    assert put(model_dir, manifest) == len(versions) + 1
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, manifest: Manifest) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with staging(tmp_path) as staged:
+        (staged / "model.tflite").write_bytes(b"x" * 1000)
+        # The manifest does not fit: as on a full disk, a write ends in OSError.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+        try:
+            with pytest.raises(PublishError, match="Cannot publish"):
+                publish(staged, tmp_path, lambda n: replace(manifest, version=n))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
