@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fashion import publish_fashion
+
 #: Set by a developer's shell, they would change what the tests see.
 _SCRUBBED = ("MODELYARD_DATA", "MODEL_NAME", "MODEL_BASE_PATH")
 
@@ -22,3 +24,9 @@ def clean_environment() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def session_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("session")
+
+
+@pytest.fixture(scope="session")
+def fashion_model_dir(session_dir: Path) -> Path:
+    """``<repository>/fashion`` with version 1, in all formats."""
+    return publish_fashion(session_dir / "repository")
