@@ -142,7 +142,8 @@ def parse_flags(argv: list[str]) -> ServerOptions:
         model_config_file=config_file,
         model_config_poll_s=args.model_config_file_poll_wait_seconds,
         watch=WatchOptions(
-            poll_wait_s=args.file_system_poll_wait_seconds,
+            poll_wait_s=0.0 if args.model_control_mode == "none" else args.file_system_poll_wait_seconds,
+            explicit=args.model_control_mode == "explicit",
             resource_preserving=args.resource_preserving,
             max_load_retries=args.max_num_load_retries,
             retry_interval_s=args.load_retry_interval_micros / 1e6,

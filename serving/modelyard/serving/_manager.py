@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from modelyard.errors import InvalidModelSpecError, ModelNotFoundError, ModelNotReadyError
+from modelyard.errors import InvalidModelSpecError, ModelNotFoundError, ModelNotReadyError, UnsupportedError
 from modelyard.serving._config import ModelConfig
 from modelyard.serving._requests import ModelSpec
 from modelyard.serving._servable import Servable
@@ -121,6 +121,46 @@ class ModelManager:
         """
         watcher = self._watchers.get(name)
         return watcher is not None and watcher.is_ready()
+
+    def all_ready(self) -> bool:
+        """Whether every model that is meant to be loaded can answer."""
+        return all(watcher.is_ready() for watcher in self._watchers.values() if watcher.enabled)
+
+    def load_model(self, name: str) -> None:
+        """Loads a model's aspired versions, on the calling thread; in explicit mode only.
+
+        Args:
+            name: The model.
+
+        Raises:
+            LoadError: A version cannot be loaded, or there is none.
+            ModelNotFoundError: The model is not configured.
+            UnsupportedError: The server is not in explicit mode.
+        """
+        self._controlled(name).enable()
+
+    def unload_model(self, name: str) -> None:
+        """Unloads a model, on the calling thread, once no request holds it; in explicit mode only.
+
+        Args:
+            name: The model.
+
+        Raises:
+            ModelNotFoundError: The model is not configured.
+            UnsupportedError: The server is not in explicit mode.
+        """
+        self._controlled(name).disable()
+
+    def _controlled(self, name: str) -> ModelWatcher:
+        if not self._options.explicit:
+            raise UnsupportedError(
+                "Models are not loaded or unloaded on request here; start the server with "
+                "--model_control_mode=explicit for that."
+            )
+        watcher = self._watchers.get(name)
+        if watcher is None:
+            raise ModelNotFoundError(f"Model {name!r} is not configured{self._hint()}")
+        return watcher
 
     def wait_until_polled(self, timeout_s: float) -> bool:
         """Waits until every model's versions were tried once.

@@ -9,14 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD
+from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature
 from modelyard.errors import InternalError, InvalidModelSpecError, InvalidRequestError, ModelyardError
 from modelyard.serving._inference import Classification, InferenceTask, Regression, check_tasks, infer
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
-from modelyard.serving._requests import ModelSpec, Prediction, PredictRequest
+from modelyard.serving._requests import Arrays, ModelSpec, Prediction, PredictRequest
 from modelyard.serving._servable import Servable
 from modelyard.serving._states import VersionStatus
+from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._validation import check_output_filter
 from modelyard.wire import grpc_status_of, tensorflow_pb2
 
@@ -51,6 +52,8 @@ class Predictor:
         self._manager = manager
         self._metrics = metrics
         self._check_methods = check_methods
+        #: What every door's requests are counted in.
+        self.statistics = ModelStatistics()
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="modelyard-predict")
 
     async def submit(self, request: PredictRequest, encode: Callable[[Prediction], _T]) -> _T:
@@ -69,7 +72,8 @@ class Predictor:
             SignatureNotFoundError: Unknown signature.
             UnavailableError: The model was not loaded yet.
         """
-        return await self.offload(lambda: encode(self.predict(request)))
+        arrived_ns = time.perf_counter_ns()
+        return await self.offload(lambda: self._predict(request, encode, arrived_ns))
 
     async def offload(self, work: Callable[[], _T]) -> _T:
         """Runs work that would block the event loop on a worker thread.
@@ -85,8 +89,14 @@ class Predictor:
         Args:
             request: The request.
         """
+        return self._predict(request, lambda prediction: prediction, time.perf_counter_ns())
+
+    def _predict(self, request: PredictRequest, encode: Callable[[Prediction], _T], arrived_ns: int) -> _T:
         name = request.spec.signature_name
-        with self._manager.acquire(request.spec) as servable:
+        with (
+            self._manager.acquire(request.spec) as servable,
+            self.statistics.measure(servable.name, servable.version, arrived_ns=arrived_ns) as timing,
+        ):
             signature = servable.signature(name)
             inputs = request.inputs(signature)
             outputs = check_output_filter(signature, request.output_filter)
@@ -95,9 +105,11 @@ class Predictor:
                 raise InternalError(
                     f"Expected prediction signature method_name to be {PREDICT_METHOD}. Was: {signature.method}"
                 )
+            timing.decoded(_rows(signature, inputs))
             values = self._timed(servable, "Predict", lambda: servable.run(signature, inputs, outputs))
+            timing.computed()
             spec = replace(request.spec, version=servable.version, label=None, signature=name)
-        return Prediction(spec=spec, outputs=values)
+            return encode(Prediction(spec=spec, outputs=values))
 
     def classify(self, spec: ModelSpec, examples: Sequence[bytes]) -> Classification:
         """Classifies examples, on the calling thread.
@@ -154,7 +166,10 @@ class Predictor:
         self, tasks: Sequence[InferenceTask], examples: Sequence[bytes], complaint: str
     ) -> tuple[Classification | Regression, ...]:
         # One servable for all tasks: their answers belong to the same version.
-        with self._manager.acquire(tasks[0].spec) as servable:
+        with (
+            self._manager.acquire(tasks[0].spec) as servable,
+            self.statistics.measure(servable.name, servable.version, arrived_ns=time.perf_counter_ns()) as timing,
+        ):
             for task in tasks:
                 if task.spec.signature_name not in servable.signatures:
                     raise InvalidRequestError(
@@ -166,11 +181,14 @@ class Predictor:
                     raise InvalidRequestError(
                         f"Expected signature method_name to be {task.method}. Was: {signature.method}"
                     )
+            timing.decoded(len(examples))
             model = {"model": servable.name}
             self._metrics.observe(":tensorflow:serving:request_example_counts", model, len(examples))
             self._metrics.count(":tensorflow:serving:request_example_count_total", model, len(examples))
             api = "MultiInference" if len(tasks) > 1 else tasks[0].method.rpartition("/")[2].capitalize()
-            return self._timed(servable, api, lambda: tuple(infer(servable, task, examples) for task in tasks))
+            answers = self._timed(servable, api, lambda: tuple(infer(servable, task, examples) for task in tasks))
+            timing.computed()
+            return answers
 
     def _timed(self, servable: Servable, api: str, work: Callable[[], _T]) -> _T:
         """Runs the runtime's part of a request, and records it."""
@@ -221,3 +239,12 @@ class Predictor:
     def close(self) -> None:
         """Waits for work in progress and ends the worker threads."""
         self._pool.shutdown(wait=True)
+
+
+def _rows(signature: Signature, inputs: Arrays) -> int:
+    """How many examples a request holds: the size of the first input's batch dimension, where it has one."""
+    for spec in signature.inputs:
+        array = inputs.get(spec.name)
+        if array is not None and array.ndim and (spec.shape is None or spec.shape[:1] == (-1,)):
+            return len(array)
+    return 1

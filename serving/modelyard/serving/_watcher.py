@@ -20,6 +20,7 @@ from modelyard.artifact import ModelVersion, list_versions
 from modelyard.errors import (
     InternalError,
     InvalidModelSpecError,
+    LoadError,
     ModelNotFoundError,
     ModelyardError,
     UnavailableError,
@@ -47,6 +48,7 @@ class WatchOptions:
             again when they change.
         retry_interval_s: Seconds between two tries.
         load_slots: How many versions may load at the same time, over all models.
+        explicit: Nothing is loaded or unloaded but on request.
     """
 
     poll_wait_s: float = 1.0
@@ -54,6 +56,7 @@ class WatchOptions:
     max_load_retries: int = 5
     retry_interval_s: float = 60.0
     load_slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
+    explicit: bool = False
 
 
 @dataclass
@@ -89,7 +92,11 @@ class ModelWatcher:
         self._lock = threading.Condition()
         self._versions: dict[int, _Version] = {}
         self._polled = False
-        self._complaint = ""
+        self._enabled = not options.explicit
+        self._aspired: frozenset[int] = frozenset()
+        self._complaint = "" if self._enabled else self._not_asked()
+        # Requests to load and the model's own thread must not reconcile at the same time.
+        self._polling = threading.Lock()
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"modelyard-watch-{config.name}", daemon=True)
@@ -113,10 +120,37 @@ class ModelWatcher:
             # Base paths are looked at once only: this is another occasion.
             self._poll()
 
+    @property
+    def enabled(self) -> bool:
+        """Whether the model is meant to be loaded; in explicit mode only after a request for it."""
+        return self._enabled
+
+    def enable(self) -> None:
+        """Loads the aspired versions, on the calling thread.
+
+        Raises:
+            LoadError: One of them cannot be loaded, or there is none.
+        """
+        self._enabled = True
+        self._poll()
+        reasons = [
+            f"version {item.version}: {item.error.message}"
+            for item in self.statuses()
+            if item.error is not None and item.version in self._aspired
+        ]
+        if reasons or not self.is_ready():
+            reason = "; ".join(reasons) or self._complaint or "no version is aspired"
+            raise LoadError(f"Model {self._config.name!r} cannot be loaded: {reason}")
+
+    def disable(self) -> None:
+        """Unloads every version, on the calling thread, once no request holds it."""
+        self._enabled = False
+        self._poll()
+
     def start(self) -> None:
         """Starts to watch."""
-        if self._options.poll_wait_s < 0:
-            # Never looked at: nothing will ever be loaded, and requests must not be told to wait.
+        if self._options.explicit or self._options.poll_wait_s < 0:
+            # Not looked at by itself: requests must not be told to wait.
             self._polled = True
             return
         self._thread.start()
@@ -228,7 +262,18 @@ class ModelWatcher:
             self._wake.wait(self._options.poll_wait_s)
 
     def _poll(self) -> None:
-        config = self._config
+        with self._polling:
+            config = self._config
+            if self._enabled:
+                self._look(config)
+            else:
+                self._complaint = self._not_asked()
+                self._reconcile(())
+        with self._lock:
+            self._polled = config is self._config
+            self._lock.notify_all()
+
+    def _look(self, config: ModelConfig) -> None:
         try:
             found = list_versions(config.base_path)
         except OSError as exc:
@@ -237,9 +282,9 @@ class ModelWatcher:
         else:
             self._complain("" if found else f"no version in {config.base_path} yet")
             self._reconcile(config.policy.aspired(found))
-        with self._lock:
-            self._polled = config is self._config
-            self._lock.notify_all()
+
+    def _not_asked(self) -> str:
+        return f"it is loaded on request only: POST /v2/repository/models/{self._config.name}/load"
 
     def _complain(self, text: str) -> None:
         """Says once what is wrong, not at every poll."""
@@ -249,6 +294,7 @@ class ModelWatcher:
 
     def _reconcile(self, aspired: Sequence[ModelVersion]) -> None:
         numbers = {item.number for item in aspired}
+        self._aspired = frozenset(numbers)
         fresh = [item for item in aspired if self._is_fresh(item)]
         if self._options.resource_preserving and fresh:
             self._unload_others(numbers)

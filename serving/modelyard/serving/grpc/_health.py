@@ -44,7 +44,7 @@ class Health:
     async def _update(self) -> None:
         models = {name: self._manager.ready(name) for name in self._manager.names}
         # A server whose models are not all there is not ready to take traffic.
-        all_ready = all(models.values())
+        all_ready = self._manager.all_ready()
         wanted = {name: _status(all_ready) for name in _SERVICES}
         wanted |= {name: _status(ready) for name, ready in models.items()}
         for gone in self._known.keys() - wanted.keys():

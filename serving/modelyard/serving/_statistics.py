@@ -1,0 +1,211 @@
+"""How many requests each model version answered, and where their time went: what the statistics API reports.
+
+The parts of a request are Triton's: waiting for a thread (queue), decoding
+(compute_input), the model (compute_infer) and encoding (compute_output).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+
+@dataclass
+class Duration:
+    """A number of events and their time in all.
+
+    Attributes:
+        count: How many.
+        ns: Nanoseconds.
+    """
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int) -> None:
+        """Adds one event.
+
+        Args:
+            ns: How long it took, in nanoseconds.
+        """
+        self.count += 1
+        self.ns += ns
+
+
+@dataclass(kw_only=True)
+class VersionStatistics:
+    """What was measured for one version. The parts count successful requests only.
+
+    Attributes:
+        name: The model.
+        version: Its version.
+        last_inference_ms: When the last request ended, in milliseconds since 1970; 0 for never.
+        inference_count: Rows (examples) in successful requests.
+        execution_count: Successful requests.
+        success: Successful requests, from arrival to the encoded answer.
+        fail: Requests that the version refused or failed on.
+        queue: Waiting for a thread.
+        compute_input: Decoding and checking the inputs.
+        compute_infer: The model.
+        compute_output: Encoding the answer.
+    """
+
+    name: str
+    version: int
+    last_inference_ms: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+
+
+class Timing:
+    """The clock of one request; whoever computes it says where it stands.
+
+    Args:
+        arrived_ns: ``time.perf_counter_ns()`` at its arrival.
+    """
+
+    __slots__ = ("_arrived", "_computed", "_decoded", "_started", "rows")
+
+    def __init__(self, arrived_ns: int) -> None:
+        self._arrived = arrived_ns
+        self._started = self._decoded = self._computed = time.perf_counter_ns()
+        #: Rows (examples) in the request.
+        self.rows = 1
+
+    def decoded(self, rows: int) -> None:
+        """The inputs are arrays now, and fit.
+
+        Args:
+            rows: Rows (examples) in the request.
+        """
+        self.rows = rows
+        self._decoded = self._computed = time.perf_counter_ns()
+
+    def computed(self) -> None:
+        """The model is done."""
+        self._computed = time.perf_counter_ns()
+
+    def parts(self, ended_ns: int) -> tuple[int, int, int, int, int]:
+        """Nanoseconds in all, in the queue, decoding, computing and encoding.
+
+        Args:
+            ended_ns: ``time.perf_counter_ns()`` at the end.
+        """
+        return (
+            ended_ns - self._arrived,
+            self._started - self._arrived,
+            self._decoded - self._started,
+            self._computed - self._decoded,
+            ended_ns - self._computed,
+        )
+
+
+class ModelStatistics:
+    """Counts requests by model version; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._versions: dict[tuple[str, int], VersionStatistics] = {}
+
+    @contextmanager
+    def measure(self, name: str, version: int, *, arrived_ns: int) -> Iterator[Timing]:
+        """Measures one request, and records it whatever becomes of it.
+
+        Args:
+            name: The model.
+            version: The version that answers.
+            arrived_ns: ``time.perf_counter_ns()`` when the request arrived.
+
+        Yields:
+            The request's clock.
+        """
+        timing = Timing(arrived_ns)
+        ok = False
+        try:
+            yield timing
+            ok = True
+        finally:
+            total, queue, decode, compute, encode = timing.parts(time.perf_counter_ns())
+            self.record(
+                name,
+                version,
+                ok=ok,
+                total_ns=total,
+                queue_ns=queue,
+                input_ns=decode,
+                infer_ns=compute,
+                output_ns=encode,
+                rows=timing.rows,
+            )
+
+    def record(
+        self,
+        name: str,
+        version: int,
+        *,
+        ok: bool,
+        total_ns: int,
+        queue_ns: int = 0,
+        input_ns: int = 0,
+        infer_ns: int = 0,
+        output_ns: int = 0,
+        rows: int = 1,
+    ) -> None:
+        """Records one request.
+
+        Args:
+            name: The model.
+            version: The version that answered.
+            ok: Whether it was answered; the parts of others are not recorded.
+            total_ns: Nanoseconds in all.
+            queue_ns: Waiting for a thread.
+            input_ns: Decoding and checking.
+            infer_ns: The model.
+            output_ns: Encoding.
+            rows: Rows (examples) in the request.
+        """
+        with self._lock:
+            row = self._versions.get((name, version))
+            if row is None:
+                row = self._versions[name, version] = VersionStatistics(name=name, version=version)
+            row.last_inference_ms = time.time_ns() // 1_000_000
+            if not ok:
+                row.fail.add(total_ns)
+                return
+            row.inference_count += rows
+            row.execution_count += 1
+            row.success.add(total_ns)
+            row.queue.add(queue_ns)
+            row.compute_input.add(input_ns)
+            row.compute_infer.add(infer_ns)
+            row.compute_output.add(output_ns)
+
+    def of(self, name: str, version: int) -> VersionStatistics:
+        """A copy of what was measured for a version; zeros for one that was never asked.
+
+        Args:
+            name: The model.
+            version: The version.
+        """
+        with self._lock:
+            row = self._versions.get((name, version))
+            if row is None:
+                return VersionStatistics(name=name, version=version)
+            return replace(
+                row,
+                success=replace(row.success),
+                fail=replace(row.fail),
+                queue=replace(row.queue),
+                compute_input=replace(row.compute_input),
+                compute_infer=replace(row.compute_infer),
+                compute_output=replace(row.compute_output),
+            )
