@@ -6,7 +6,9 @@ TensorFlow. What it is equal to, measured against TensorFlow 2.21 bit by bit:
 (first frame) and WebP, and ``tf.io.decode_jpeg(channels=C,
 dct_method="INTEGER_ACCURATE")`` for JPEG. The exporter puts exactly these two
 into the SavedModel. TensorFlow's default for JPEG is a faster, less accurate
-inverse transform that differs by up to 12 levels from everybody else's.
+inverse transform that differs by up to 12 levels from everybody else's. The one
+difference left: a colour PNG of 16 bits per channel, asked for in grey, may be
+one level off.
 """
 
 from __future__ import annotations

@@ -13,20 +13,26 @@ from modelyard.export._options import FORMATS, ExportEvent, ExportOptions, Expor
 from modelyard.export._verification import Verification, WorstExample
 
 if TYPE_CHECKING:
+    from modelyard.export._git import git_commit
     from modelyard.export._model import export_model
+    from modelyard.export._progress import ProgressBar
     from modelyard.export._reference import Reference, compute_reference
     from modelyard.export._trace import TracedModel, trace
     from modelyard.export._verify import verify
 
 _LAZY = {
+    "ProgressBar": "modelyard.export._progress",
     "Reference": "modelyard.export._reference",
     "TracedModel": "modelyard.export._trace",
     "compute_reference": "modelyard.export._reference",
     "export_model": "modelyard.export._model",
+    "git_commit": "modelyard.export._git",
     "trace": "modelyard.export._trace",
     "verify": "modelyard.export._verify",
 }
-_PACKAGES = frozenset({"PIL", "ai_edge_litert", "jsonschema", "keras", "onnx", "onnxruntime", "tensorflow", "tf2onnx"})
+_PACKAGES = frozenset(
+    {"PIL", "ai_edge_litert", "jsonschema", "keras", "onnx", "onnxruntime", "rich", "tensorflow", "tf2onnx"}
+)
 
 __all__ = [
     "ExportEvent",
@@ -35,12 +41,14 @@ __all__ = [
     "FORMATS",
     "Format",
     "Progress",
+    "ProgressBar",
     "Reference",
     "TracedModel",
     "Verification",
     "WorstExample",
     "compute_reference",
     "export_model",
+    "git_commit",
     "trace",
     "verify",
 ]

@@ -156,7 +156,7 @@ def _compare_exactly(spec: TensorSpec, ours: npt.NDArray[Any], theirs: npt.NDArr
     index = int(different[0])
     text = (
         f"output {spec.name!r} differs in {len(different)} of {len(ours)} examples, all must be equal "
-        f"(example {index}: source {ours[index]!r}, exported {theirs[index]!r})."
+        f"(example {index}: source {ours[index]}, exported {theirs[index]})."
     )
     # Sorted after a float output that is worse than 1, before one that is nearly right.
     return [(len(different) / len(ours), text)]
