@@ -87,14 +87,23 @@ class Checkpoints:
 
     Args:
         folder: Their folder; made when the first is saved.
-        trackables: What they hold.
+        trackables: What they hold. Variables that a Keras object lists but
+            that TensorFlow does not find in it, such as the random state of
+            dropout, are held as well.
         keep: How many of the newest to keep.
     """
 
     def __init__(self, folder: Path, trackables: Mapping[str, Any], *, keep: int) -> None:
         self._folder = folder
         self._keep = keep
-        self._checkpoint = tf.train.Checkpoint(**trackables)
+        tracked = dict(trackables)
+        # The view holds its root only weakly.
+        root = tf.train.Checkpoint(objects=tracked)
+        found = {id(node) for node in tf.train.TrackableView(root).descendants()}
+        listed = {id(value): value for item in tracked.values() for value in list_variables(item)}
+        unfound = [value for identity, value in listed.items() if identity not in found]
+        random = tf.random.get_global_generator()
+        self._checkpoint = tf.train.Checkpoint(objects=tracked, unfound=unfound, random=random)
 
     def latest(self) -> Path | None:
         """The newest checkpoint; None where there is none."""
@@ -158,9 +167,21 @@ class Checkpoints:
                 f"The checkpoint {path} does not fit the task: {_first_line(exc)} It was made with another model "
                 "or optimizer. Use the code that made it, or another model_dir."
             ) from exc
-        except tf.errors.OpError as exc:
+        except (tf.errors.OpError, IndexError, RuntimeError) as exc:
+            # TensorFlow's reader raises the last two for files that are cut short.
             raise _damaged(path, _first_line(exc)) from exc
         return state
+
+
+def list_variables(trackable: Any) -> list[Any]:
+    """Every variable of a model, an optimizer or a module, with the random state in them.
+
+    Args:
+        trackable: What a task gives to checkpoints.
+    """
+    if isinstance(trackable, tf.Variable):
+        return [trackable]
+    return list(getattr(trackable, "variables", ()))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

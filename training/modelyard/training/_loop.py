@@ -98,7 +98,7 @@ class DeviceLoop:
                 f"The input of {self._label} ended early: it has fewer batches than its cardinality says."
             ) from exc
         except tf.errors.OpError as exc:
-            raise TrainingError(f"{self._label} failed while it ran: {exc.message}") from exc
+            raise TrainingError(f"{self._label} failed while it ran: {_cause(exc.message)}") from exc
         added = {
             name: (float(total), float(count)) for name, (total, count) in zip(self.names, sums.numpy(), strict=True)
         }
@@ -132,3 +132,10 @@ def _make_loop(step: Any, names: tuple[str, ...]) -> Any:
 def _sum_and_count(values: tf.Tensor) -> tf.Tensor:
     # float64: the average over an epoch must not depend on how many values went before.
     return tf.stack([tf.reduce_sum(tf.cast(values, tf.float64)), tf.cast(tf.size(values), tf.float64)])
+
+
+def _cause(message: str) -> str:
+    """The line that says what went wrong, out of a message that is mostly about nodes and stacks."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    nodes = next((index for index, line in enumerate(lines) if line.startswith("[[")), len(lines))
+    return lines[max(nodes - 1, 0)] if lines else "no reason given."

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from modelyard.errors import CheckpointError, ConfigurationError, NonFiniteLossError
-from modelyard.training._checkpoints import Checkpoints, RunState
+from modelyard.training._checkpoints import Checkpoints, RunState, list_variables
 from modelyard.training._interrupt import InterruptGuard
 from modelyard.training._loop import LOSS, DeviceLoop
 from modelyard.training._options import TrainerOptions
@@ -60,8 +60,9 @@ class Trainer:
             NonFiniteLossError: The loss or a weight became NaN or infinite.
             CheckpointError: The newest checkpoint is damaged, does not fit the
                 task, or is of a run with other options; or one could not be written.
-            ConfigurationError: The task's input has no known length, or its
-                step returns no loss or creates variables.
+            ConfigurationError: The task's input has no known length or another
+                one than asked for, or its step returns no loss or creates
+                variables.
             TrainingError: An op of a step or of the input failed.
             KeyboardInterrupt: Ctrl-C was pressed. The run has stopped after a
                 whole number of steps and, where ``model_dir`` is set, saved a
@@ -90,7 +91,7 @@ def restore(task: Task, model_dir: Path) -> TrainResult:
             fit the task.
     """
     task.build()
-    checkpoints = Checkpoints(model_dir / "checkpoints", _tracked(task), keep=1)
+    checkpoints = Checkpoints(model_dir / "checkpoints", task.trackables(), keep=1)
     path = checkpoints.latest()
     if path is None:
         raise CheckpointError(f"{model_dir} has no checkpoint; train the task with this model_dir first.")
@@ -108,10 +109,11 @@ class _Run:
         self._actions = actions
         # The spec and the length of the input come from a data set that is never iterated.
         probe = self._train_dataset(epoch=0, skip_batches=0)
-        self._steps_per_epoch = _length(probe, f"train_dataset of task {task.name!r}")
+        self._input_label = f"train_dataset of task {task.name!r}"
+        self._steps_per_epoch = _length(probe, self._input_label)
         folder = options.checkpoint_dir
         self._checkpoints = (
-            None if folder is None else Checkpoints(folder, _tracked(task), keep=options.keep_checkpoints)
+            None if folder is None else Checkpoints(folder, task.trackables(), keep=options.keep_checkpoints)
         )
         self._last: Path | None = None
         self._resumed_from: int | None = None
@@ -154,7 +156,15 @@ class _Run:
 
     def _epoch(self, guard: InterruptGuard) -> None:
         state = self._state
-        iterator = iter(self._train_dataset(epoch=state.epoch, skip_batches=state.epoch_step))
+        dataset = self._train_dataset(epoch=state.epoch, skip_batches=state.epoch_step)
+        length, left = _length(dataset, self._input_label), self._steps_per_epoch - state.epoch_step
+        if length != left:
+            raise ConfigurationError(
+                f"{self._input_label} gave {length} batches for epoch {state.epoch + 1} with skip_batches="
+                f"{state.epoch_step}; expected {left}, since its first epoch has {self._steps_per_epoch}. "
+                "It must leave out the first skip_batches batches, and every epoch must have the same length."
+            )
+        iterator = iter(dataset)
         while self._state.epoch_step < self._steps_per_epoch:
             self._steps(iterator, self._next_stop() - self._state.epoch_step)
             at_end = self._state.epoch_step == self._steps_per_epoch
@@ -310,17 +320,9 @@ class _Run:
             action(event)
 
 
-def _tracked(task: Task) -> dict[str, Any]:
-    return {"task": dict(task.trackables()), "random": tf.random.get_global_generator()}
-
-
 def _variables(task: Task) -> set[int]:
-    """Identities of all variables that a task's trackables reach."""
-    found: set[int] = set()
-    for trackable in task.trackables().values():
-        variables = trackable.variables if hasattr(trackable, "variables") else [trackable]
-        found.update(id(variable) for variable in variables)
-    return found
+    """Identities of all variables of a task."""
+    return {id(variable) for trackable in task.trackables().values() for variable in list_variables(trackable)}
 
 
 def _length(dataset: tf.data.Dataset, label: str) -> int:

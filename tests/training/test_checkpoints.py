@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from modelyard.errors import CheckpointError
+from modelyard.training import EpochResult
+from modelyard.training._checkpoints import Checkpoints, RunState, list_checkpoints, read_state
+from modelyard.training._loop import Totals
+
+
+def state(step: int) -> RunState:
+    epoch = EpochResult(
+        epoch=1, step=5, train={"loss": 0.1 + 0.2}, evaluation={"loss": 1 / 3}, seconds=1.5, eval_seconds=0.5,
+        examples_per_second=10.0,
+    )  # fmt: skip
+    return RunState(
+        task="toy", config={"seed": 3}, step=step, epoch=1, epoch_step=step - 5,
+        totals=Totals(sums={"loss": (2 / 3, 4.0)}, examples=4), seconds=0.25, history=(epoch,),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def value() -> tf.Variable:
+    return tf.Variable([1.0, 2.0])
+
+
+def test_state_keeps_every_bit() -> None:
+    assert RunState.from_json(state(7).to_json()) == state(7)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [({"version": 2}, ValueError), ({"totals": None}, TypeError), ({"extra": 1}, TypeError)],
+)
+def test_another_state_is_refused(change: dict[str, Any], error: type[Exception]) -> None:
+    document = json.loads(state(7).to_json()) | change
+    with pytest.raises(error):
+        RunState.from_json(json.dumps(document))
+
+
+def test_a_missing_field_and_text_that_is_no_json_are_refused() -> None:
+    document = json.loads(state(7).to_json())
+    del document["history"]
+    with pytest.raises(KeyError):
+        RunState.from_json(json.dumps(document))
+    with pytest.raises(ValueError, match="Expecting value"):
+        RunState.from_json("nothing")
+
+
+def test_what_was_saved_is_restored(tmp_path: Path, value: tf.Variable) -> None:
+    checkpoints = Checkpoints(tmp_path / "deep" / "down", {"value": value}, keep=1)
+    assert checkpoints.latest() is None
+    path = checkpoints.save(state(7))
+    value.assign([5.0, 6.0])
+    assert checkpoints.latest() == path
+    assert checkpoints.restore(path) == state(7)
+    assert value.numpy().tolist() == [1.0, 2.0]
+
+
+def test_only_the_newest_are_kept_by_number_not_by_name(tmp_path: Path, value: tf.Variable) -> None:
+    checkpoints = Checkpoints(tmp_path, {"value": value}, keep=2)
+    for step in (8, 999_999_999, 1_000_000_000):
+        checkpoints.save(state(step))
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-999999999", "step-1000000000"]
+
+
+def test_work_in_progress_is_no_checkpoint_and_is_cleaned_up(tmp_path: Path, value: tf.Variable) -> None:
+    (tmp_path / ".staging-abc").mkdir()
+    (tmp_path / "step-x").mkdir()
+    checkpoints = Checkpoints(tmp_path, {"value": value}, keep=2)
+    assert checkpoints.latest() is None
+    checkpoints.clean()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-x"]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, value: tf.Variable) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        Checkpoints(tmp_path / "file", {"value": value}, keep=1).save(state(7))
+
+
+def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, value: tf.Variable) -> None:
+    checkpoints = Checkpoints(tmp_path, {"value": value}, keep=1)
+    path = checkpoints.save(state(7))
+    with pytest.raises(CheckpointError, match="step-000000007 cannot be written"):
+        checkpoints.save(state(7))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("cut", [0, 10], ids=["empty", "short"])
+@pytest.mark.parametrize("file", ["state.json", "variables.index", "variables.data-00000-of-00001"])
+def test_a_truncated_file_is_an_error(file: str, cut: int, tmp_path: Path, value: tf.Variable) -> None:
+    tf_big = tf.Variable(tf.range(100.0))
+    checkpoints = Checkpoints(tmp_path, {"value": value, "big": tf_big}, keep=2)
+    path = checkpoints.save(state(7))
+    (path / file).write_bytes((path / file).read_bytes()[:cut])
+    with pytest.raises(CheckpointError, match="is damaged: .*Remove its folder to start again"):
+        checkpoints.restore(path)
+
+
+@pytest.mark.parametrize("file", ["state.json", "variables.index", "variables.data-00000-of-00001"])
+def test_a_missing_file_is_an_error(file: str, tmp_path: Path, value: tf.Variable) -> None:
+    checkpoints = Checkpoints(tmp_path, {"value": value}, keep=2)
+    checkpoints.save(state(6))
+    path = checkpoints.save(state(7))
+    (path / file).unlink()
+    with pytest.raises(CheckpointError, match="is damaged: .*go on from step-000000006"):
+        checkpoints.restore(path)
+
+
+def test_the_state_of_a_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read_state(tmp_path / "step-000000001")

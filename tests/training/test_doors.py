@@ -1,0 +1,61 @@
+"""The public names, and what importing them costs."""
+
+from __future__ import annotations
+
+import pytest
+
+import modelyard.training
+import modelyard.training.data
+import modelyard.training.tasks
+from modelyard.training._lazy import load_attribute
+from tests.training.conftest import RunPython
+
+DOORS = {
+    modelyard.training: [
+        "Action", "EpochResult", "Event", "InputRequest", "JsonlLog", "ProgressBar", "Task", "TensorBoardLog",
+        "TrainResult", "Trainer", "TrainerOptions", "restore",
+    ],
+    modelyard.training.data: ["FashionMnist", "fashion_dataset", "load_fashion_mnist"],
+    modelyard.training.tasks: ["FashionTask", "find_task", "tasks"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+def test_public_names(door: object) -> None:
+    names = door.__all__  # type: ignore[attr-defined]
+    assert names == DOORS[door] == sorted(names)  # type: ignore[index]
+    assert all(getattr(door, name) is not None for name in names)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Trainr'"):
+        _ = modelyard.training.Trainr
+
+
+def test_importing_and_loading_images_needs_no_tensorflow(run_python: RunPython) -> None:
+    done = run_python(
+        "import sys, modelyard.training, modelyard.training.tasks, modelyard.training._cli\n"
+        "from modelyard.training.data import load_fashion_mnist\n"
+        "count = len(load_fashion_mnist().test_images)\n"
+        "sys.stdout.write(f\"{count} {'tensorflow' in sys.modules} {'keras' in sys.modules}\")",
+        MODELYARD_DATA="subset",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1000 False False"
+
+
+def test_a_missing_extra_says_what_to_install(run_python: RunPython) -> None:
+    done = run_python(
+        "import sys; sys.modules['tensorflow'] = sys.modules['keras'] = None\n"
+        "from modelyard.training._cli import main\n"
+        "sys.exit(main(['fashion']))",
+        MODELYARD_DATA="subset",
+    )
+    assert done.returncode == 2
+    assert "pip install 'modelyard[training]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_another_missing_module_is_not_taken_for_a_missing_extra() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        load_attribute("door", {"x": "no_such_module"}, "x")

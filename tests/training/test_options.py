@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelyard.errors import ConfigurationError
+from modelyard.training import TrainerOptions
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0; expected a number >= 1"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"eval_batch_size": -1}, "eval_batch_size is -1"),
+        ({"steps_per_loop": 0}, "steps_per_loop is 0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 1 << 32}, "below 2"),
+        ({"checkpoint_every_steps": 0, "model_dir": Path("x")}, "checkpoint_every_steps is 0"),
+        ({"checkpoint_every_steps": 5}, "model_dir is None"),
+    ],
+)
+def test_numbers_out_of_range_are_an_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        TrainerOptions(**options)
+
+
+def test_checkpoints_are_below_the_model_dir() -> None:
+    assert TrainerOptions(model_dir=Path("runs/x")).checkpoint_dir == Path("runs/x/checkpoints")
+    assert TrainerOptions().checkpoint_dir is None
