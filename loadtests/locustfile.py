@@ -1,0 +1,13 @@
+"""Load test of a served Fashion-MNIST classifier: ``locust -f loadtests/locustfile.py``.
+
+``modelyard loadtest`` runs the same without a web page. Add user classes or a
+load shape here, or copy this file and start from it.
+"""
+
+from locust import events
+
+from modelyard.loadtests.users import GrpcUser, RestUser, install
+
+__all__ = ["GrpcUser", "RestUser"]
+
+install(events)

@@ -1,0 +1,11 @@
+"""The loadtests room: Locust users that check answers, and limits that a run must keep.
+
+Importing it imports no Locust, which would patch the whole process: the users
+are in ``modelyard.loadtests.users``, for locustfiles.
+"""
+
+from modelyard.loadtests._answers import check_answer
+from modelyard.loadtests._limits import Limits, Measured, broken_limits
+from modelyard.loadtests._options import LoadTestOptions
+
+__all__ = ["Limits", "LoadTestOptions", "Measured", "broken_limits", "check_answer"]

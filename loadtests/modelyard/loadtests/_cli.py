@@ -1,0 +1,69 @@
+"""``modelyard loadtest``: Locust without its web page, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+from modelyard.errors import MissingDependencyError
+from modelyard.loadtests._options import add_arguments, options_from
+
+_DESCRIPTION = """\
+Loads a served Fashion-MNIST classifier with real test images over gRPC and REST,
+checks every answer, and ends with exit code 1 where a limit was broken.
+"""
+_EXAMPLES = """\
+examples:
+  modelyard loadtest --host-grpc localhost:8500 --host-rest localhost:8501 -u 4 -t 10s
+  modelyard loadtest --host-rest http://localhost:8501 -u 16 -t 1m --max-p95-ms 20 --max-error-rate 0.001
+
+Every other argument goes to Locust, such as --html report.html or --csv prefix.
+"""
+_LOCUSTFILE = Path(__file__).with_name("_locustfile.py")
+_GRACE_S = 30.0
+
+
+def main(argv: list[str]) -> int:
+    """Runs ``modelyard loadtest``.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        0, or Locust's exit code: 1 where a limit was broken, 2 where the run
+        could not start.
+
+    Raises:
+        ConfigurationError: There is no server to load.
+        MissingDependencyError: The extra ``loadtests`` is not installed.
+    """
+    parser = argparse.ArgumentParser(
+        prog="modelyard loadtest",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-u", "--users", type=int, default=4, help="users at the same time (default 4)")
+    parser.add_argument("-r", "--spawn-rate", type=float, help="users started per second (default: all at once)")
+    parser.add_argument("-t", "--run-time", default="10s", help="such as 10s, 5m or 1h (default 10s)")
+    add_arguments(parser)
+    args, _ = parser.parse_known_args(argv)
+    options_from(args)
+    if importlib.util.find_spec("locust") is None:
+        raise MissingDependencyError(package="locust", extra="loadtests", purpose="modelyard loadtest")
+    command = [
+        sys.executable, "-m", "locust", "--locustfile", str(_LOCUSTFILE), "--headless", "--only-summary",
+        "--users", str(args.users), "--spawn-rate", f"{args.spawn_rate or args.users:g}", "--run-time", args.run_time,
+        *argv,
+    ]  # fmt: skip
+    with subprocess.Popen(command) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # Locust got Ctrl-C as well: it stops its users and reports what it measured.
+            process.wait(_GRACE_S)
+            raise

@@ -1,0 +1,62 @@
+"""What users of one process share: the options, the images and the count of right classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from modelyard.errors import LoadTestError
+from modelyard.loadtests._images import Images
+from modelyard.loadtests._options import LoadTestOptions
+
+#: Attribute of Locust's environment that holds the state, and key of its messages between processes.
+KEY = "modelyard"
+
+
+@dataclass(kw_only=True)
+class State:
+    """Shared by the users of one process.
+
+    Attributes:
+        options: Options of the run.
+        images: What to send.
+        counted: Images in correct answers by kind of request.
+        hits: How many of them were given the right class.
+    """
+
+    options: LoadTestOptions
+    images: Images
+    counted: Counter[str] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter)
+
+    def take(self) -> dict[str, dict[str, int]]:
+        """The counts so far, which start again from zero."""
+        counts = {"counted": dict(self.counted), "hits": dict(self.hits)}
+        self.counted.clear()
+        self.hits.clear()
+        return counts
+
+    def add(self, counts: dict[str, dict[str, int]]) -> None:
+        """Adds what another process counted.
+
+        Args:
+            counts: From its :meth:`take`.
+        """
+        self.counted.update(counts["counted"])
+        self.hits.update(counts["hits"])
+
+
+def state_of(environment: Any) -> State:
+    """The state that was installed in an environment of Locust.
+
+    Args:
+        environment: A ``locust.env.Environment``.
+
+    Raises:
+        LoadTestError: The locustfile did not install it.
+    """
+    state = getattr(environment, KEY, None)
+    if not isinstance(state, State):
+        raise LoadTestError("The locustfile must call modelyard.loadtests.users.install(locust.events).")
+    return state

@@ -1,0 +1,58 @@
+"""Limits are broken by what breaks them, and by nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modelyard.loadtests import Limits, Measured, broken_limits
+
+
+def measured(**changes: Any) -> Measured:
+    values: dict[str, Any] = {
+        "name": "grpc image", "requests": 100, "failures": 0, "p95_ms": 10.0, "p99_ms": 20.0, "images": 100, "hits": 90,
+    }  # fmt: skip
+    return Measured(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(),
+        Limits(max_p95_ms=10, max_p99_ms=20, min_accuracy=0.9, min_requests=100),
+    ],
+)
+def test_kept(limits: Limits) -> None:
+    assert broken_limits(limits, [measured(), measured(name="rest image")]) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "changes", "text"),
+    [
+        (Limits(), {"failures": 1}, "1 of 100 requests failed (1.00%); the limit is 0.00%"),
+        (Limits(max_error_rate=0.01), {"failures": 2}, "2 of 100 requests failed"),
+        (Limits(max_p95_ms=9.9), {}, "p95 is 10 ms; the limit is 9.9 ms"),
+        (Limits(max_p99_ms=19), {}, "p99 is 20 ms; the limit is 19 ms"),
+        (Limits(min_accuracy=0.91), {}, "90 of 100 images were classified right (90.00%); the limit is 91.00%"),
+        (Limits(min_requests=101), {}, "100 requests were answered; expected at least 101"),
+        (Limits(max_error_rate=1), {"failures": 100}, "0 requests were answered; expected at least 1"),
+        (Limits(), {"requests": 0, "images": 0, "hits": 0}, "0 requests were answered; expected at least 1"),
+    ],
+)
+def test_broken(limits: Limits, changes: dict[str, Any], text: str) -> None:
+    (broken,) = broken_limits(limits, [measured(**changes)])
+    assert broken.startswith(f"grpc image: {text}")
+
+
+def test_the_allowed_share_of_errors_is_allowed() -> None:
+    assert broken_limits(Limits(max_error_rate=0.02), [measured(failures=2)]) == []
+
+
+def test_every_kind_of_request_is_held_to_the_limits() -> None:
+    rows = [measured(), measured(name="rest image", p95_ms=50.0)]
+    assert broken_limits(Limits(max_p95_ms=20), rows) == ["rest image: p95 is 50 ms; the limit is 20 ms"]
+
+
+def test_a_run_without_requests_proves_nothing() -> None:
+    assert broken_limits(Limits(), []) == ["no request was sent: is there a user class for a host?"]

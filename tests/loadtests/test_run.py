@@ -1,0 +1,126 @@
+"""Whole runs against a real server: they pass, and they fail for the right reason."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.server import RunningServer, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
+KINDS = ("grpc image", "grpc image_bytes", "rest image", "rest image_bytes")
+
+
+def load(*arguments: str) -> subprocess.CompletedProcess[str]:
+    script = "import sys; from modelyard.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", script, "loadtest", "-u", "4", "-t", "2s", "--min-accuracy", "0.4", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+
+def hosts(server: RunningServer) -> tuple[str, ...]:
+    return "--host-grpc", server.grpc_address, "--host-rest", server.rest_url
+
+
+def requests_of(text: str) -> dict[str, int]:
+    pattern = r"^load test: (\w+ \w+): (\d+) requests, 0 failed"
+    return {kind: int(count) for kind, count in re.findall(pattern, text, re.MULTILINE)}
+
+
+def test_a_healthy_server_passes(server: RunningServer) -> None:
+    done = load(*hosts(server), "--max-p95-ms", "2000", "--rows", "4")
+    assert done.returncode == 0, done.stderr
+    counts = requests_of(done.stdout)
+    assert set(counts) == set(KINDS)
+    assert min(counts.values()) > 0
+    assert "LIMIT BROKEN" not in done.stderr
+    assert "load test: images from" in done.stdout
+
+
+def test_an_impossible_limit_fails_the_run(server: RunningServer) -> None:
+    done = load(*hosts(server), "--max-p95-ms", "0.001")
+    assert done.returncode == 1
+    for kind in KINDS:
+        assert re.search(rf"LIMIT BROKEN: {kind}: p95 is \S+ ms; the limit is 0\.001 ms", done.stderr)
+
+
+def test_wrong_classes_fail_the_run(wrong_server: RunningServer) -> None:
+    done = load(*hosts(wrong_server))
+    assert done.returncode == 1
+    assert re.search(r"LIMIT BROKEN: rest image: \d+ of \d+ images were classified right", done.stderr)
+    assert " requests failed" not in done.stderr
+
+
+def test_an_unknown_model_fails_the_run(server: RunningServer) -> None:
+    done = load(*hosts(server), "--model", "shoes")
+    assert done.returncode == 1
+    assert "grpc image: 0 requests were answered" in done.stderr
+    assert "(100.00%); the limit is 0.00%" in done.stderr
+    assert "ModelNotFoundError" in done.stderr + done.stdout
+
+
+def test_no_server_fails_the_run() -> None:
+    done = load("--host-grpc", f"127.0.0.1:{free_port()}", "--timeout-s", "1")
+    assert done.returncode == 1
+    assert "grpc image: 0 requests were answered" in done.stderr
+    assert "rest" not in requests_of(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--host-grpc", "tcp://host:1"), 2, "Cannot connect to 'tcp://host:1'"),
+        (("--host-grpc", "", "--host-rest", ""), 1, "Both --host-grpc and --host-rest are empty"),
+        (("--rows", "0"), 2, "received '0'; expected a whole number"),
+        (("--no-such-flag",), 2, "--no-such-flag"),
+    ],
+)
+def test_runs_that_cannot_start(arguments: tuple[str, ...], code: int, message: str) -> None:
+    done = load(*arguments)
+    assert done.returncode == code
+    assert message in done.stderr
+
+
+def test_the_locustfile_spreads_over_processes(server: RunningServer) -> None:
+    """Locust's own master and worker; the counts of right classes travel, too."""
+    port = str(free_port())
+    common = ["-m", "locust", "-f", str(LOCUSTFILE), *hosts(server), "--min-accuracy", "0.4"]
+    master = subprocess.Popen(
+        [
+            sys.executable, *common, "--master", "--master-bind-port", port, "--headless", "--expect-workers", "1",
+            "--users", "2", "--spawn-rate", "2", "--run-time", "2s", "--only-summary",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    with master:
+        worker = subprocess.Popen(
+            [sys.executable, *common, "--worker", "--master-port", port],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        with worker:
+            try:
+                out, err = master.communicate(timeout=60)
+                worker.wait(timeout=30)
+            finally:
+                for process in (master, worker):
+                    if process.poll() is None:
+                        process.kill()
+    assert master.returncode == 0, err
+    assert set(requests_of(out)) == set(KINDS)
+    assert re.search(r"grpc image: .* accuracy \d+\.\d+%", out)
+
+
+def test_importing_the_room_leaves_the_process_alone() -> None:
+    script = (
+        "import socket, sys; before = socket.socket; import modelyard.loadtests, modelyard.loadtests._cli; "
+        "print(socket.socket is before, 'gevent' in sys.modules, 'locust' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "False", "False"]
