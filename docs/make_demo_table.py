@@ -1,0 +1,58 @@
+"""Writes the demo's table into README.md, and its picture to docs/images: ``python docs/make_demo_table.py``.
+
+It runs the pipeline for real, as ``make demo`` does, in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from modelyard.pipeline import RunOptions, RunReport, run_pipeline
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN = "<!-- demo-table: written by docs/make_demo_table.py -->\n"
+END = "<!-- demo-table: end -->\n"
+
+
+def table(report: RunReport) -> str:
+    """The report's rows as a Markdown table."""
+    lines = [
+        "| format | runtime | protocol | latency p50, µs | agreement with the trained model | max abs error |",
+        "|---|---|---|---:|---:|---:|",
+    ]
+    for row in report.rows:
+        error = report.export.manifest.formats[row.format].verify.max_abs_error
+        lines.append(
+            f"| {row.format} | {row.runtime} | {row.protocol} | {row.p50_us:,.0f} | {row.agreement:.2%} | {error:.1e} |"
+        )
+    accuracy = report.training.metrics["test_accuracy"]
+    lines.append("")
+    lines.append(
+        f"{len(report.training.epochs)} epochs, test accuracy {accuracy:.2%}; {report.training.data}; "
+        f"{platform.machine()}, Python {platform.python_version()}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Runs the pipeline and rewrites README.md between the two marks."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = run_pipeline(
+            RunOptions(task="fashion", repository=Path(folder, "repository"), run_dir=Path(folder, "run"))
+        )
+        readme = ROOT / "README.md"
+        before, rest = readme.read_text("utf-8").split(BEGIN)
+        after = rest.split(END)[1]
+        readme.write_text(before + BEGIN + table(report) + END + after, "utf-8")
+        (ROOT / "docs" / "images").mkdir(exist_ok=True)
+        shutil.copyfile(report.picture, ROOT / "docs" / "images" / "demo.png")
+    sys.stdout.write(f"wrote {readme}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

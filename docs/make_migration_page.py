@@ -1,0 +1,82 @@
+"""Writes docs/migrating-from-tensorflow-serving.md from the server's tables: ``python docs/make_migration_page.py``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from modelyard.serving._flag_table import FLAGS
+from modelyard.serving._metrics import FAMILIES
+from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
+
+PAGE = Path(__file__).with_name("migrating-from-tensorflow-serving.md")
+
+_HEAD = """\
+# Migrating from TensorFlow Serving
+
+<!-- Written by docs/make_migration_page.py from the server's own tables; do not edit. -->
+
+Change the command (or the image), keep the rest: ports, flags, model directories, configuration files, requests,
+answers and errors are TensorFlow Serving's. What differs on purpose:
+
+- **Ports are open at once.** Until a model has its first version, requests for it are answered UNAVAILABLE (gRPC) or
+  503 (REST), and health checks say NOT_SERVING. Upstream keeps its ports closed instead.
+- **One model's trouble is its own.** A base path that is missing, or a version that cannot be loaded, stalls no other
+  model, and the version that was served before stays served.
+- **A damaged version is refused.** Where a version has modelyard's manifest, every file is checked against it before
+  it is loaded; a mismatch is DATA_LOSS in the version's status.
+- **Shapes are checked** against the signature where a manifest vouches for it or the runtime insists on it (ONNX); a
+  raw SavedModel accepts what its kernels accept, as upstream.
+- **JSON is bounded**: nesting deeper than 100 levels is an error 400, a body over 100 MiB an error 413.
+- **Configuration changes come from this host only**, unless `--allow_remote_admin` is set.
+- **An unknown flag is an error** that names the nearest one; upstream prints its usage and starts all the same.
+"""
+
+_URLS = (
+    ("POST /v1/models/NAME[/versions/N or /labels/L]:predict", "same"),
+    ("POST /v1/models/NAME[/versions/N or /labels/L]:classify", "same"),
+    ("POST /v1/models/NAME[/versions/N or /labels/L]:regress", "same"),
+    ("GET /v1/models/NAME[/versions/N]", "same"),
+    ("GET /v1/models/NAME[/versions/N or /labels/L]/metadata", "same"),
+    ("GET /monitoring/prometheus/metrics", "same, with `--monitoring_config_file`"),
+)
+_OTHER_SERVICES = (
+    ("/tensorflow.serving.SessionService/SessionRun", "missing, as in the stock binary: UNIMPLEMENTED"),
+    ("/grpc.health.v1.Health/*", "better: on by default, truthful for the server and for each model"),
+    ("/grpc.reflection.v1alpha.ServerReflection/*", "ours"),
+    ("/tensorflow.ProfilerService/*", "missing: UNIMPLEMENTED"),
+)
+
+
+def page() -> str:
+    """The page's text."""
+    lines = [_HEAD, "## Flags", "", "| flag | default | here | what it does |", "|---|---|---|---|"]
+    for flag in FLAGS:
+        text = flag.help + (f"; {flag.note}" if flag.note else "")
+        lines.append(f"| `--{flag.name}` | `{_default(flag.default)}` | {flag.effect} | {text} |")
+    lines += ["", "## RPCs", "", "| method | here |", "|---|---|"]
+    for service in (PREDICTION_SERVICE, MODEL_SERVICE):
+        lines += [f"| `{method.path}` | same |" for method in service.values()]
+    lines += [f"| `{path}` | {text} |" for path, text in _OTHER_SERVICES]
+    lines += ["", "## URLs", "", "| URL | here |", "|---|---|"]
+    lines += [f"| `{url}` | {text} |" for url, text in _URLS]
+    lines += ["", "## Metrics", "", "| metric | kind | what it counts |", "|---|---|---|"]
+    lines += [f"| `{name}` | {kind} | {text} |" for name, kind, text, _ in FAMILIES]
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: bool | int | float | str) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) or '""'
+
+
+def main() -> int:
+    """Writes the page."""
+    PAGE.write_text(page(), "utf-8")
+    sys.stdout.write(f"wrote {PAGE}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,75 @@
+"""README's code blocks, executed in order as a reader would, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.support.server import free_port
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def blocks() -> list[tuple[str, str]]:
+    return re.findall(r"```(\w+)\n(.*?)```", README.read_text("utf-8"), flags=re.DOTALL)
+
+
+def python(code: str, folder: Path) -> str:
+    environment = {**os.environ, "MODELYARD_DATA": "subset", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_three_uses(tmp_path: Path) -> None:
+    found = blocks()
+    assert [kind for kind, _ in found] == ["console", "python", "bash", "python"]
+    _, pipeline, server, client = (text for _, text in found)
+
+    assert re.search(r"repository/fashion/1 max error \d", python(pipeline, tmp_path))
+
+    ports = {"8500": str(free_port()), "8501": str(free_port())}
+    for port, free in ports.items():
+        server, client = server.replace(port, free), client.replace(port, free)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    log = (tmp_path / "server.log").open("wb")
+    with log, subprocess.Popen(["bash", "-c", f"exec {server}"], cwd=tmp_path, env=environment, stderr=log) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while b"listening" not in (tmp_path / "server.log").read_bytes():
+                assert process.poll() is None, (tmp_path / "server.log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            label, probability = python(client, tmp_path).rsplit(maxsplit=1)
+            assert label
+            assert 0.1 <= float(probability) <= 1
+            rest = client.replace(f"grpc://localhost:{ports['8500']}", f"http://localhost:{ports['8501']}")
+            assert python(rest, tmp_path).rsplit(maxsplit=1)[0] == label
+        finally:
+            process.terminate()
+            assert process.wait(timeout=30) == 0
+
+
+def test_the_first_lines_are_the_two_commands() -> None:
+    text = README.read_text("utf-8")
+    assert text.index("![") < text.index("make demo") < text.index("make test") < text.index("## Three uses")
+    makefile = (README.parent / "Makefile").read_text("utf-8")
+    assert re.search(r"^demo:", makefile, re.MULTILINE)
+    assert re.search(r"^test:", makefile, re.MULTILINE)
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", README.read_text("utf-8")):
+        assert (README.parent / target).exists(), target
