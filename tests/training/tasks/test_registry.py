@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from modelyard.errors import ConfigurationError, MissingDependencyError
+from modelyard.training.tasks import FashionTask, find_task, tasks
+from tests.training.conftest import RunPython
+
+
+def test_tasks_are_found_by_name() -> None:
+    assert list(tasks()) == ["fashion"]
+    assert len(tasks()) == 1
+    assert tasks()["fashion"] is find_task("fashion") is FashionTask
+    assert all(task.name == name for name, task in tasks().items())
+
+
+@pytest.mark.parametrize(("name", "hint"), [("fasion", "Did you mean 'fashion'? "), ("zzz", "")])
+def test_an_unknown_task_is_an_error_that_names_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        find_task(name)
+    assert caught.value.message == f"Unknown task {name!r}. {hint}Known tasks: fashion."
+
+
+def test_looking_for_names_imports_no_tensorflow(run_python: RunPython) -> None:
+    done = run_python(
+        "import sys; from modelyard.training.tasks import tasks\n"
+        "names = list(tasks())\n"
+        "sys.stdout.write(f\"{names} {'tensorflow' in sys.modules}\")"
+    )
+    assert done.stdout == "['fashion'] False", done.stderr
+
+
+def test_without_the_extra_it_is_an_error_that_says_what_to_install(run_python: RunPython) -> None:
+    done = run_python(
+        "import sys; sys.modules['keras'] = None\n"
+        "from modelyard.errors import MissingDependencyError\n"
+        "from modelyard.training.tasks import find_task\n"
+        "try:\n    find_task('fashion')\n"
+        "except MissingDependencyError as exc:\n    sys.stdout.write(exc.message)"
+    )
+    assert "keras" in done.stdout, done.stderr
+    assert (
+        MissingDependencyError(package="keras", extra="training", purpose="x").message.partition("keras")[2]
+        in done.stdout
+    )

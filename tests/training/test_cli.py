@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modelyard.training._cli import main
+from tests.training.conftest import ROOT
+
+
+@pytest.fixture(autouse=True)
+def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODELYARD_DATA", "subset")
+    # main() sets it for its process; here that process is the test run.
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def test_it_trains_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["fashion", "--model-dir", str(tmp_path), "--batch-size", "200", "--seed", "4"]
+    assert main([*arguments, "--epochs", "1", "--checkpoint-every", "4", "--keep-checkpoints", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert "fashion: 1 epochs, 10 steps. accuracy 0." in out
+    assert "Data: small subset shipped with modelyard, 2,000 + 1,000 images." in out
+    assert "Epoch 1/1  accuracy" in err
+    assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["step-000000008", "step-000000010"]
+    assert list((tmp_path / "tensorboard" / "train").glob("events.*"))
+    assert main([*arguments, "--epochs", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert "fashion: 2 epochs, 20 steps." in out
+    assert "going on from step 10" in err
+    steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+
+
+def test_errors_are_one_line_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fashon"]) == 2
+    assert capsys.readouterr().err == (
+        "modelyard train: Unknown task 'fashon'. Did you mean 'fashion'? Known tasks: fashion.\n"
+    )
+    assert main(["fashion", "--epochs", "0"]) == 2
+    assert capsys.readouterr().err == "modelyard train: epochs is 0; expected a number >= 1.\n"
+    (tmp_path / "checkpoints" / "step-000000007").mkdir(parents=True)
+    assert main(["fashion", "--model-dir", str(tmp_path)]) == 1
+    assert "step-000000007 is damaged" in capsys.readouterr().err
+
+
+def test_no_data_is_an_error_that_lists_the_ways_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELYARD_DATA", str(tmp_path))
+    assert main(["fashion", "--model-dir", str(tmp_path / "run")]) == 1
+    assert "apt-get install dataset-fashion-mnist" in capsys.readouterr().err
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert "modelyard train fashion --epochs 3" in out
+    assert "--batch-size" in out
+
+
+def test_ctrl_c_ends_with_130_and_a_checkpoint(tmp_path: Path) -> None:
+    code = "import sys; from modelyard.training._cli import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["fashion", "--model-dir", str(tmp_path), "--epochs", "500", "--steps-per-loop", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, env=dict(os.environ), stderr=subprocess.PIPE, text=True
+    )
+    if process.stderr is None:
+        pytest.fail("no stderr")
+    for line in process.stderr:
+        if line.startswith("Epoch 1/500"):
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stderr.read()
+    assert process.wait(60) == 130
+    process.stderr.close()
+    assert "Training interrupted after step" in rest
+    assert f"The same command goes on from the checkpoint in {tmp_path}" in rest
+    assert "Traceback" not in rest
+    assert list((tmp_path / "checkpoints").iterdir())

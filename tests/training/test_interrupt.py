@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from modelyard.training._interrupt import InterruptGuard
+
+
+def test_the_first_ctrl_c_asks_and_the_second_insists() -> None:
+    with InterruptGuard() as guard:
+        signal.raise_signal(signal.SIGINT)
+        assert guard.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_somebody_elses_handler_stays() -> None:
+    seen: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        with InterruptGuard() as guard:
+            signal.raise_signal(signal.SIGINT)
+        assert seen == [signal.SIGINT]
+        assert not guard.requested
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def test_another_thread_can_enter_it() -> None:
+    entered: list[bool] = []
+
+    def enter() -> None:
+        with InterruptGuard() as guard:
+            entered.append(not guard.requested)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert entered == [True]
