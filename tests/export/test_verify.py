@@ -36,7 +36,7 @@ def test_what_is_right_is_verified(reference: Reference, converted: Path, format
     assert len(check.worst) == 16
     assert check.worst[0].error == check.report.max_abs_error
     np.testing.assert_array_equal(check.classes_before, check.classes_after)
-    assert events[-1].done == events[-1].total == COUNT
+    assert events[-1].done == events[-1].total == 2 * COUNT
 
 
 def test_the_weightless_tflite_file_is_caught(

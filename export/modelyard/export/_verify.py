@@ -94,7 +94,8 @@ def _run_signature(
     inputs = reference.data.inputs[name]
     count = len(next(iter(inputs.values())))
     results: dict[int, Answers] = {}
-    for size in options.batch_sizes:
+    total = count * len(options.batch_sizes)
+    for turn, size in enumerate(options.batch_sizes):
         expected = reference.outputs[name][size]
         parts = []
         for start, batch in batches(inputs, size):
@@ -102,7 +103,8 @@ def _run_signature(
             rows = {key: values[start : start + size] for key, values in expected.items()}
             check_answer(format, name, signature, rows, answer)
             parts.append(answer)
-            progress(ExportEvent(stage=f"verify {format} {name}", done=min(start + size, count), total=count))
+            done = turn * count + min(start + size, count)
+            progress(ExportEvent(stage=f"verify {format} {name}", done=done, total=total))
         results[size] = {key: np.concatenate([part[key] for part in parts]) for key in expected}
         comparison.add(name, signature, size, expected, results[size])
     return results

@@ -1,0 +1,84 @@
+"""Both converters start from the frozen graph: it must be the same function without variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from modelyard.artifact import SignatureFunction, TensorSpec, VerificationData
+from modelyard.export import ExportOptions, TracedModel, compute_reference, trace, verify
+from modelyard.export._freeze import freeze
+from modelyard.export._onnx import export_onnx
+from modelyard.export._tflite import export_tflite
+
+OPTIONS = ExportOptions(min_examples=8)
+
+
+def test_no_variables_and_the_same_answers(traced: TracedModel) -> None:
+    function = traced.graphs["serving_default"]
+    frozen = freeze(function)
+    assert function.get_concrete_function().variables
+    assert not frozen.get_concrete_function().variables
+    image = tf.random.stateless_uniform([7, 8, 8, 1], [1, 2])
+    expected, answer = function(image), frozen(image)
+    assert list(answer) == sorted(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(answer[name].numpy(), value.numpy())
+
+
+def in_a_loop(x: Any) -> Any:
+    return tf.while_loop(
+        lambda step, _: step < 2,
+        lambda step, image: (step + 1, tf.image.resize(tf.cast(image, tf.uint8), [6, 6])),
+        [0, tf.cast(x, tf.float32)],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, None, None, 3])],
+    )[1]
+
+
+RESIZES: dict[str, Callable[[Any], Any]] = {
+    "bilinear": lambda x: tf.image.resize(x, [6, 6]),
+    "nearest": lambda x: tf.image.resize(x, [6, 6], method="nearest"),
+    "loop": in_a_loop,
+}
+
+
+@pytest.mark.parametrize("name", RESIZES)
+def test_integer_images_are_resized_as_tensorflow_does(name: str) -> None:
+    """Neither converter casts by itself: one makes an invalid graph, the other stops."""
+    spec = tf.TensorSpec([None, 4, 5, 3], tf.uint8, name="x")
+    function = tf.function(lambda x: {"y": RESIZES[name](x)}, input_signature=[spec])
+    x = tf.constant(np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8))
+    np.testing.assert_array_equal(freeze(function)(x)["y"].numpy(), function(x)["y"].numpy())
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+def test_a_resize_of_integers_in_both_formats(tmp_path: Path, dtype: str) -> None:
+    spec = TensorSpec(name="x", dtype=dtype, shape=(-1, 4, 5, 3))
+    function = SignatureFunction(inputs=(spec,), function=lambda x: {"y": tf.image.resize(x, [6, 6]) / 255.0})
+    traced = trace(tf.Module(), {"f": function})
+    examples = np.random.default_rng(0).integers(0, 256, (9, 4, 5, 3)).astype(dtype)
+    reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
+    export_onnx(traced, tmp_path, opset=18)
+    export_tflite(traced, tmp_path)
+    for format in ("onnx", "tflite"):
+        assert verify(reference, tmp_path, format=format, options=OPTIONS).report.max_abs_error <= 1e-5
+
+
+def test_a_recurrent_model_keeps_its_loop(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((6, 3)), keras.layers.GRU(4), keras.layers.Dense(2)])
+    spec = TensorSpec(name="x", dtype="float32", shape=(-1, 6, 3))
+    function = SignatureFunction(inputs=(spec,), function=lambda x: {"y": model(x, training=False)})
+    traced = trace(model, {"f": function})
+    examples = np.random.default_rng(0).random((9, 6, 3), np.float32)
+    reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
+    export_onnx(traced, tmp_path, opset=18)
+    export_tflite(traced, tmp_path)
+    for format in ("onnx", "tflite"):
+        assert verify(reference, tmp_path, format=format, options=OPTIONS).report.max_abs_error <= 1e-5

@@ -1,0 +1,324 @@
+"""export_model from end to end: what is published, and that nothing is where it must not be."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import onnxruntime
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+
+from modelyard.artifact import (
+    STAGING_PREFIX,
+    SignatureFunction,
+    Source,
+    TensorSpec,
+    VerificationData,
+    json_schema,
+    list_versions,
+    read_manifest,
+    verify_files,
+)
+from modelyard.errors import ConversionError, ManifestError, PublishError, VerificationError
+from modelyard.export import ExportEvent, ExportReport, Format, export_model
+from tests.export.conftest import COUNT, NAMES, OPTIONS, Classifier, Signatures, make_data, make_signatures
+
+SOURCE = Source(task="toy", git_commit="abc", data="random", config={"epochs": 0}, metrics={"accuracy": 0.5})
+
+
+@pytest.fixture(scope="module")
+def events() -> list[ExportEvent]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def report(
+    classifier: Classifier,
+    signatures: Signatures,
+    data: VerificationData,
+    events: list[ExportEvent],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> ExportReport:
+    model_dir = tmp_path_factory.mktemp("repository") / "toy"
+    return export_model(
+        classifier, signatures, data, model_dir=model_dir, source=SOURCE, options=OPTIONS, progress=events.append
+    )
+
+
+def test_the_version_has_the_layout_of_the_design(report: ExportReport) -> None:
+    root = report.version.path
+    assert (root.parent.name, root.name, report.version.number) == ("toy", "1", 1)
+    assert sorted(path.name for path in root.parent.iterdir()) == ["1"]
+    files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    assert files == {
+        "saved_model.pb",
+        "fingerprint.pb",
+        "variables/variables.index",
+        "variables/variables.data-00000-of-00001",
+        "onnx/serving_default.onnx",
+        "onnx/embed.onnx",
+        "onnx/image_bytes.preprocess.onnx",
+        "model.tflite",
+        "manifest.json",
+        "report.html",
+    }
+
+
+def test_the_manifest_says_what_was_done(report: ExportReport) -> None:
+    manifest = read_manifest(report.version.path)
+    assert manifest == report.manifest
+    jsonschema.Draft202012Validator(json_schema()).validate(json.loads(manifest.to_json()))
+    verify_files(report.version.path, manifest)
+    assert (manifest.model, manifest.version, manifest.source) == ("toy", 1, SOURCE)
+    assert set(manifest.formats) == {"saved_model", "onnx", "tflite"}
+    assert {entry.path for entry in manifest.formats.values()} == {".", "onnx", "model.tflite"}
+    assert {name: set(entry.runtime) for name, entry in manifest.formats.items()} == {
+        "saved_model": {"tensorflow"},
+        "onnx": {"onnxruntime"},
+        "tflite": {"ai-edge-litert"},
+    }
+    assert {entry.path for entry in manifest.files} >= {"report.html", "model.tflite", "saved_model.pb"}
+    encoded = manifest.signatures["image_bytes"]
+    assert (encoded.compute, encoded.preprocess) == ("serving_default", "image_bytes.preprocess")
+    assert encoded.decode is not None and encoded.decode.channels == 3
+    assert {spec.name: (spec.dtype, spec.shape) for spec in encoded.outputs} == {
+        "class_id": ("int64", (-1,)),
+        "label": ("string", (-1,)),
+        "probabilities": ("float32", (-1, 3)),
+    }
+
+
+def test_latency_of_every_runtime_and_the_choice(report: ExportReport) -> None:
+    measured = {(each.format, each.runtime, each.signature): each.p50_us for each in report.manifest.latency}
+    assert len(measured) == 9
+    assert min(measured.values()) > 0
+    fastest = min(
+        (value, runtime)
+        for (_, runtime, name), value in measured.items()
+        if name == "serving_default"
+        if runtime[0] != "t"
+    )
+    assert report.manifest.runtime == fastest[1]
+
+
+def test_progress_is_told(report: ExportReport, events: list[ExportEvent]) -> None:
+    stages = list(dict.fromkeys(event.stage for event in events))
+    assert stages[:3] == ["trace", "reference", "convert saved_model"]
+    assert stages[-2:] == ["measure", "publish"]
+    for stage in stages:
+        done = [(event.done, event.total) for event in events if event.stage == stage]
+        assert done == sorted(done) and done[-1][0] == done[-1][1]
+
+
+def test_each_file_answers_in_its_own_runtime(report: ExportReport, data: VerificationData) -> None:
+    """With the runtimes' own interfaces, as a foreign server would use the files."""
+    images = data.inputs["serving_default"]["image"]
+    root = report.version.path
+    session = onnxruntime.InferenceSession(str(root / "onnx" / "serving_default.onnx"))
+    (probabilities,) = session.run(["probabilities"], {"image": images[:5]})
+    runner = Interpreter(str(root / "model.tflite")).get_signature_runner("serving_default")
+    np.testing.assert_allclose(runner(image=images[:5])["probabilities"], probabilities, atol=1e-5)
+    loaded = tf.saved_model.load(str(root))
+    answer = loaded.signatures["serving_default"](image=tf.constant(images[:5]))
+    np.testing.assert_allclose(answer["probabilities"].numpy(), probabilities, atol=1e-5)
+    encoded = data.inputs["image_bytes"]["image_bytes"]
+    for count in (0, 1, 3):
+        answer = loaded.signatures["image_bytes"](image_bytes=tf.constant(encoded[:count].tolist(), tf.string, [count]))
+        assert answer["label"].shape == (count,)
+        assert {value.decode() for value in answer["label"].numpy()} <= set(NAMES)
+
+
+def export_again(report: ExportReport, root: Any, signatures: Any, data: VerificationData, **changes: Any) -> Any:
+    options = replace(OPTIONS, **changes)
+    return export_model(root, signatures, data, model_dir=report.version.path.parent, source=SOURCE, options=options)
+
+
+def unconvertible(x: Any) -> dict[str, Any]:
+    # BesselI0e has neither an ONNX nor a TFLite translation.
+    return {"y": tf.math.bessel_i0e(x)}
+
+
+PLAIN = {"f": SignatureFunction(inputs=(TensorSpec(name="x", dtype="float32", shape=(-1, 2)),), function=unconvertible)}
+PLAIN_DATA = VerificationData(inputs={"f": {"x": np.random.default_rng(0).random((COUNT, 2), np.float32)}})
+
+
+@pytest.mark.parametrize("format", ["onnx", "tflite"])
+def test_a_format_that_fails_publishes_nothing(tmp_path: Path, format: Format) -> None:
+    with pytest.raises((ConversionError, VerificationError), match=rf"(?s)Format {format}, graphs? '?f'?.*Bessel"):
+        export_model(
+            tf.Module(),
+            PLAIN,
+            PLAIN_DATA,
+            model_dir=tmp_path / "m",
+            source=SOURCE,
+            options=replace(OPTIONS, formats=("saved_model", format)),
+        )
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+def test_optional_formats_that_fail_are_left_out_and_reported(tmp_path: Path) -> None:
+    options = replace(OPTIONS, optional=("onnx", "tflite"))
+    report = export_model(tf.Module(), PLAIN, PLAIN_DATA, model_dir=tmp_path / "m", source=SOURCE, options=options)
+    assert set(report.skipped) == {"onnx", "tflite"}
+    assert set(report.manifest.formats) == set(report.checks) == {"saved_model"}
+    assert report.manifest.runtime == "tensorflow"
+    names = {path.name for path in report.version.path.iterdir()}
+    assert not names & {"onnx", "model.tflite"}
+    page = report.report_html.read_text("utf-8")
+    assert "onnx was left out." in page and "Bessel" in page
+
+
+def test_a_verification_failure_publishes_nothing(
+    report: ExportReport, classifier: Classifier, signatures: Signatures, data: VerificationData
+) -> None:
+    with pytest.raises(VerificationError, match="Format onnx, signature .* absolute error"):
+        export_again(report, classifier, signatures, data, max_abs_error=0.0)
+    assert [path.name for path in report.version.path.parent.iterdir()] == ["1"]
+
+
+def test_a_source_that_is_no_json_publishes_nothing(
+    classifier: Classifier, signatures: Signatures, data: VerificationData, tmp_path: Path
+) -> None:
+    with pytest.raises(ManifestError, match="source.config"):
+        export_model(
+            classifier,
+            signatures,
+            data,
+            model_dir=tmp_path / "m",
+            source=Source(metrics={"loss": float("nan")}),
+            options=OPTIONS,
+        )
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+def test_a_variable_that_root_does_not_hold(tmp_path: Path) -> None:
+    variable = tf.Variable([1.0, 2.0])
+    signatures = {"f": replace(PLAIN["f"], function=lambda x: {"y": x * variable})}
+    with pytest.raises(ConversionError, match="(?s)Format saved_model.*root does not hold"):
+        export_model(tf.Module(), signatures, PLAIN_DATA, model_dir=tmp_path / "m", source=SOURCE, options=OPTIONS)
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+def test_a_repository_that_cannot_be_written(
+    classifier: Classifier, signatures: Signatures, data: VerificationData, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(PublishError, match="Cannot write below"):
+        export_model(classifier, signatures, data, model_dir=tmp_path / "file" / "m", source=SOURCE, options=OPTIONS)
+
+
+def export_toy(model_dir: Path, count: int) -> None:
+    """Runs in processes of their own."""
+    classifier = Classifier()
+    for _ in range(count):
+        export_model(
+            classifier,
+            make_signatures(classifier),
+            make_data(classifier),
+            model_dir=model_dir,
+            source=SOURCE,
+            options=OPTIONS,
+        )
+
+
+def test_two_exporters_at_once_both_publish(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=export_toy, args=(tmp_path / "toy", 2)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert sorted(path.name for path in (tmp_path / "toy").iterdir()) == ["1", "2", "3", "4"]
+    for version in list_versions(tmp_path / "toy"):
+        manifest = read_manifest(version.path)
+        assert manifest.version == version.number
+        verify_files(version.path, manifest)
+
+
+RUN = """
+import sys
+from pathlib import Path
+from modelyard.export import ExportEvent
+import tests.export.conftest as toy
+from modelyard.artifact import Source
+from modelyard.export import export_model
+classifier = toy.Classifier()
+def tell(event):
+    if event.stage == sys.argv[2]:
+        print(event.stage, flush=True)
+        sys.stdin.readline()
+export_model(classifier, toy.make_signatures(classifier), toy.make_data(classifier), model_dir=Path(sys.argv[1]),
+             source=Source(), options=toy.OPTIONS, progress=tell)
+"""
+
+
+@pytest.mark.parametrize("stage", ["convert onnx", "publish"])
+def test_a_killed_exporter_leaves_staging_only(tmp_path: Path, stage: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path / "toy"), stage],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        text=True,
+    ) as process:
+        if process.stdout is None:
+            pytest.fail("no pipe")
+        assert process.stdout.readline().strip() == stage
+        process.send_signal(signal.SIGKILL)
+    assert list_versions(tmp_path / "toy") == ()
+    (left,) = (tmp_path / "toy").iterdir()
+    assert left.name.startswith(STAGING_PREFIX)
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import tests.export.conftest as toy
+from modelyard.artifact import Source
+from modelyard.errors import ModelyardError
+from modelyard.export import export_model
+classifier = toy.Classifier()
+signatures, data = toy.make_signatures(classifier), toy.make_data(classifier)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    export_model(classifier, signatures, data, model_dir=Path(sys.argv[1]), source=Source(), options=toy.OPTIONS)
+except ModelyardError as exc:
+    print(type(exc).__name__)
+"""
+
+
+# A SavedModel of 100 kB, a report of 60 kB, ONNX files of a few kB: each limit stops another writer.
+@pytest.mark.parametrize("limit", [1_000, 40_000])
+def test_a_full_disk_leaves_nothing(tmp_path: Path, limit: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "toy"), str(limit)],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        text=True,
+    )
+    assert done.stdout.strip() in ("PublishError", "ConversionError"), done.stderr
+    assert list((tmp_path / "toy").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["modelyard.export", "modelyard.export._cli"])
+def test_importing_the_door_is_cheap(name: str) -> None:
+    code = (
+        f"import sys, {name}; heavy = {{'tensorflow', 'keras', 'onnxruntime', 'tf2onnx', 'jsonschema', 'rich'}};"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr
