@@ -7,11 +7,12 @@ import difflib
 import logging
 import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving._batch_parameters import BatchParameters, read_batch_parameters
 from modelyard.serving._config import ModelConfig, models_from_message, read_text_proto
 from modelyard.serving._flag_table import FLAGS, Flag
 from modelyard.serving._loader import LoadOptions
@@ -35,6 +36,8 @@ examples:
 
 A flag may be written --flag=value or --flag value; a boolean one also as --flag alone.
 """
+#: Requests that wait for their batch each hold a thread.
+_BATCHING_WORKERS = 64
 _METRICS_PATH = "/monitoring/prometheus/metrics"
 _TITLES = {
     "same": "TensorFlow Serving's flags",
@@ -73,6 +76,9 @@ class ServerOptions:
         tls: Key and certificate; None for plain text.
         rest_tls: REST is served with TLS too.
         metrics_path: Where the Prometheus page is; empty for nowhere.
+        batching: How requests are batched; None for not at all.
+        per_model_batching: Versions say themselves how; those that do not are not batched.
+        warmup_iterations: How often warm-up records are replayed; 0 for never.
         drain_s: Seconds that running requests get when the server stops.
     """
 
@@ -100,6 +106,9 @@ class ServerOptions:
     tls: TlsConfig | None = None
     rest_tls: bool = True
     metrics_path: str = ""
+    batching: BatchParameters | None = None
+    per_model_batching: bool = False
+    warmup_iterations: int = 1
     drain_s: float = 10.0
 
 
@@ -132,6 +141,7 @@ def parse_flags(argv: list[str]) -> ServerOptions:
             _LOG.warning("--%s has no effect: %s", flag.name, flag.note)
     if args.port == 0 and args.rest_api_port == 0 and not args.grpc_socket_path:
         raise ConfigurationError("Both --port and --rest_api_port are 0; expected at least one port to serve on.")
+    batching = _batching(args)
     config_file = Path(args.model_config_file) if args.model_config_file else None
     return ServerOptions(
         port=args.port,
@@ -157,7 +167,7 @@ def parse_flags(argv: list[str]) -> ServerOptions:
             tags=tuple(args.saved_model_tags.split(",")),
         ),
         allow_new_labels=args.allow_version_labels_for_unavailable_models,
-        workers=args.tensorflow_session_parallelism or _cores(),
+        workers=args.tensorflow_session_parallelism or (_BATCHING_WORKERS if batching else _cores()),
         tensor_content=args.enable_serialization_as_tensor_content,
         cors=args.rest_api_enable_cors_support,
         rest_timeout_s=args.rest_api_timeout_in_ms / 1e3,
@@ -171,6 +181,9 @@ def parse_flags(argv: list[str]) -> ServerOptions:
         tls=read_tls_config(Path(args.ssl_config_file)) if args.ssl_config_file else None,
         rest_tls=args.rest_api_ssl,
         metrics_path=_metrics_path(args.monitoring_config_file),
+        batching=batching,
+        per_model_batching=args.enable_per_model_batching_parameters,
+        warmup_iterations=max(1, args.num_request_iterations_for_warmup) if args.enable_model_warmup else 0,
         drain_s=args.drain_seconds,
     )
 
@@ -200,6 +213,17 @@ def _single_model(args: argparse.Namespace) -> tuple[ModelConfig, ...]:
             f"--model_base_path={base_path} is relative; expected an absolute path, such as {base_path.resolve()}."
         )
     return (ModelConfig(name=args.model_name, base_path=base_path),)
+
+
+def _batching(args: argparse.Namespace) -> BatchParameters | None:
+    if not args.enable_batching:
+        if args.batching_parameters_file:
+            raise ConfigurationError("--batching_parameters_file was set without setting --enable_batching to true.")
+        return None
+    if not args.batching_parameters_file:
+        return BatchParameters(threads=_cores())
+    parameters = read_batch_parameters(Path(args.batching_parameters_file))
+    return parameters if parameters.threads else replace(parameters, threads=_cores())
 
 
 def _metrics_path(path: str) -> str:

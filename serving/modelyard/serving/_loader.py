@@ -98,6 +98,7 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
         signatures=signatures,
         definitions=definitions,
         check_shapes=backend.checks_shapes or manifest is not None,
+        compute=backend.run,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from modelyard.serving._validation import check_inputs
 from modelyard.serving.backends import Backend
 from modelyard.wire import tensorflow_pb2
 
+Compute = Callable[[str, Arrays, Sequence[str]], dict[str, npt.NDArray[Any]]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Servable:
@@ -29,6 +31,8 @@ class Servable:
         backend: The runtime that holds the graphs.
         signatures: What requests may call.
         definitions: The SignatureDefs that metadata requests are answered with.
+        compute: Computes one batch: the backend itself, or a batch scheduler
+            before it. Called with graph, inputs and output names.
         check_shapes: Whether shapes must fit the signatures: where the runtime
             insists on it, or a manifest vouches for them.
     """
@@ -40,6 +44,7 @@ class Servable:
     signatures: Mapping[str, Signature]
     definitions: Mapping[str, tensorflow_pb2.SignatureDef]
     check_shapes: bool
+    compute: Compute
 
     def signature(self, name: str) -> Signature:
         """Looks a signature up.
@@ -74,7 +79,7 @@ class Servable:
         check_inputs(signature, inputs, check_shapes=self.check_shapes)
         if signature.decode is not None:
             inputs = self._decode(signature, signature.decode, inputs)
-        return self.backend.run(signature.compute, inputs, outputs)
+        return self.compute(signature.compute, inputs, outputs)
 
     def close(self) -> None:
         """Frees the model. No request may hold the servable any more."""

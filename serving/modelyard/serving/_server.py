@@ -6,17 +6,15 @@ import asyncio
 import logging
 import signal
 from functools import partial
-from pathlib import Path
 
-from modelyard.errors import ModelyardError
 from modelyard.serving._admin import Admin
 from modelyard.serving._flags import ServerOptions
-from modelyard.serving._loader import load_servable
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
-from modelyard.serving._servable import Servable
+from modelyard.serving._version_loader import VersionLoader
 from modelyard.serving.grpc import GrpcOptions, GrpcServer
+from modelyard.serving.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.rest import RestApp, RestOptions, RestServer
 
 _LOG = logging.getLogger("modelyard.serving")
@@ -48,9 +46,8 @@ class Server:
         """
         options = self._options
         metrics = Metrics()
-        manager = ModelManager(
-            options.models, partial(_load, options, metrics), options.watch, allow_new_labels=options.allow_new_labels
-        )
+        loader = VersionLoader(options, metrics)
+        manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
         predictor = Predictor(manager, metrics, workers=options.workers, check_methods=options.check_methods)
         admin = Admin(manager, allow_remote=options.remote_admin)
         started: list[GrpcServer | RestServer] = []
@@ -72,6 +69,7 @@ class Server:
             # What still computes after the grace period belongs to callers that are gone.
             await asyncio.to_thread(predictor.close)
             await asyncio.to_thread(manager.stop)
+            await asyncio.to_thread(loader.close)
             _LOG.info("stopped")
 
 
@@ -79,6 +77,7 @@ def _transports(
     options: ServerOptions, predictor: Predictor, manager: ModelManager, admin: Admin, metrics: Metrics
 ) -> list[GrpcServer | RestServer]:
     transports: list[GrpcServer | RestServer] = []
+    oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
             port=options.port,
@@ -89,7 +88,9 @@ def _transports(
             health=options.health,
             reflection=options.reflection,
         )
-        transports.append(GrpcServer(predictor, manager, admin, metrics, grpc_options))
+        transports.append(
+            GrpcServer(predictor, manager, admin, metrics, grpc_options, more=OipGrpc(oip, metrics).services())
+        )
     if options.rest_api_port:
         rest_options = RestOptions(
             max_body_bytes=options.max_body_bytes,
@@ -100,21 +101,9 @@ def _transports(
             metrics_path=options.metrics_path,
         )
         tls = options.tls.context() if options.tls is not None and options.rest_tls else None
-        app = RestApp(predictor, metrics, rest_options)
+        app = RestApp(predictor, metrics, rest_options, v2=OipRest(oip, predictor, rest_options).answer)
         transports.append(RestServer(app, port=options.rest_api_port, tls=tls))
     return transports
-
-
-def _load(options: ServerOptions, metrics: Metrics, name: str, version: int, path: Path) -> Servable:
-    labels = {"model_path": str(path)}
-    try:
-        servable = load_servable(name, version, path, options.load)
-    except ModelyardError:
-        metrics.count(":tensorflow:cc:saved_model:load_attempt_count", {**labels, "status": "fail"})
-        raise
-    metrics.count(":tensorflow:cc:saved_model:load_attempt_count", {**labels, "status": "success"})
-    metrics.know(name)
-    return servable
 
 
 def run(options: ServerOptions) -> None:

@@ -6,11 +6,11 @@ import ipaddress
 import urllib.parse
 from collections.abc import Mapping
 
+from modelyard.serving import _messages
 from modelyard.serving._admin import Admin
 from modelyard.serving._config import models_from_message
 from modelyard.serving._inference import Classification, InferenceTask
 from modelyard.serving._predictor import Predictor
-from modelyard.serving.grpc import _codec
 from modelyard.serving.grpc._call import Context, Handler
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, serving_pb2
 
@@ -45,63 +45,65 @@ class Handlers:
         """Answers Predict."""
         as_content = self._tensor_content
         return await self._predictor.submit(
-            _codec.predict_request(message),
-            lambda prediction: _codec.predict_response(prediction, as_content=as_content).SerializeToString(),
+            _messages.predict_request(message),
+            lambda prediction: _messages.predict_response(prediction, as_content=as_content).SerializeToString(),
         )
 
     async def classify(self, message: serving_pb2.ClassificationRequest, _: Context) -> bytes:
         """Answers Classify."""
-        spec = _codec.spec_from_message(message)
+        spec = _messages.spec_from_message(message)
 
         def work() -> bytes:
-            answer = self._predictor.classify(spec, _codec.examples_of(message.input))
+            answer = self._predictor.classify(spec, _messages.examples_of(message.input))
             response = serving_pb2.ClassificationResponse()
-            _codec.fill_classification(response.result, answer)
-            _codec.fill_spec(response.model_spec, answer.spec)
+            _messages.fill_classification(response.result, answer)
+            _messages.fill_spec(response.model_spec, answer.spec)
             return response.SerializeToString()
 
         return await self._predictor.offload(work)
 
     async def regress(self, message: serving_pb2.RegressionRequest, _: Context) -> bytes:
         """Answers Regress."""
-        spec = _codec.spec_from_message(message)
+        spec = _messages.spec_from_message(message)
 
         def work() -> bytes:
-            answer = self._predictor.regress(spec, _codec.examples_of(message.input))
+            answer = self._predictor.regress(spec, _messages.examples_of(message.input))
             response = serving_pb2.RegressionResponse()
-            _codec.fill_regression(response.result, answer)
-            _codec.fill_spec(response.model_spec, answer.spec)
+            _messages.fill_regression(response.result, answer)
+            _messages.fill_spec(response.model_spec, answer.spec)
             return response.SerializeToString()
 
         return await self._predictor.offload(work)
 
     async def multi_inference(self, message: serving_pb2.MultiInferenceRequest, _: Context) -> bytes:
         """Answers MultiInference."""
-        tasks = [InferenceTask(spec=_codec.spec_of(task.model_spec), method=task.method_name) for task in message.tasks]
+        tasks = [
+            InferenceTask(spec=_messages.spec_of(task.model_spec), method=task.method_name) for task in message.tasks
+        ]
 
         def work() -> bytes:
             response = serving_pb2.MultiInferenceResponse()
-            for answer in self._predictor.multi_inference(tasks, _codec.examples_of(message.input)):
+            for answer in self._predictor.multi_inference(tasks, _messages.examples_of(message.input)):
                 result = response.results.add()
-                _codec.fill_spec(result.model_spec, answer.spec)
+                _messages.fill_spec(result.model_spec, answer.spec)
                 if isinstance(answer, Classification):
-                    _codec.fill_classification(result.classification_result, answer)
+                    _messages.fill_classification(result.classification_result, answer)
                 else:
-                    _codec.fill_regression(result.regression_result, answer)
+                    _messages.fill_regression(result.regression_result, answer)
             return response.SerializeToString()
 
         return await self._predictor.offload(work)
 
     async def metadata(self, message: serving_pb2.GetModelMetadataRequest, _: Context) -> bytes:
         """Answers GetModelMetadata."""
-        spec = _codec.spec_from_message(message)
-        _codec.check_metadata_fields(message.metadata_field)
-        return _codec.metadata_response(self._predictor.metadata(spec)).SerializeToString()
+        spec = _messages.spec_from_message(message)
+        _messages.check_metadata_fields(message.metadata_field)
+        return _messages.metadata_response(self._predictor.metadata(spec)).SerializeToString()
 
     async def status(self, message: serving_pb2.GetModelStatusRequest, _: Context) -> bytes:
         """Answers GetModelStatus."""
-        spec = _codec.spec_from_message(message)
-        return _codec.status_response(self._predictor.status(spec.name, spec.version)).SerializeToString()
+        spec = _messages.spec_from_message(message)
+        return _messages.status_response(self._predictor.status(spec.name, spec.version)).SerializeToString()
 
     async def reload(self, message: serving_pb2.ReloadConfigRequest, context: Context) -> bytes:
         """Answers HandleReloadConfigRequest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import grpc
@@ -20,6 +21,7 @@ from modelyard.serving.grpc._health import Health
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
 
 _INT32_MAX = (1 << 31) - 1
+Services = Mapping[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]
 _HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
@@ -55,10 +57,18 @@ class GrpcServer:
         admin: Who may change the configuration.
         metrics: Where requests are counted.
         options: How to listen.
+        more: Method handlers of further services, by service and method.
     """
 
     def __init__(
-        self, predictor: Predictor, manager: ModelManager, admin: Admin, metrics: Metrics, options: GrpcOptions
+        self,
+        predictor: Predictor,
+        manager: ModelManager,
+        admin: Admin,
+        metrics: Metrics,
+        options: GrpcOptions,
+        *,
+        more: Services | None = None,
     ) -> None:
         self._options = options
         self._server = grpc.aio.server(
@@ -71,7 +81,7 @@ class GrpcServer:
             ]
         )
         handlers = Handlers(predictor, admin, tensor_content=options.tensor_content).by_path()
-        services = {}
+        services = dict(more or {})
         for methods in (PREDICTION_SERVICE, MODEL_SERVICE):
             service = next(iter(methods.values())).service
             services[service] = {

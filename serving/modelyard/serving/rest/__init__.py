@@ -1,6 +1,6 @@
 """The REST transport."""
 
-from modelyard.serving.rest._app import RestApp, RestOptions
+from modelyard.serving.rest._app import Answer, HttpRequest, RestApp, RestOptions
 from modelyard.serving.rest._server import RestServer
 
-__all__ = ["RestApp", "RestOptions", "RestServer"]
+__all__ = ["Answer", "HttpRequest", "RestApp", "RestOptions", "RestServer"]

@@ -8,7 +8,7 @@ import logging
 import time
 import uuid
 import zlib
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +20,10 @@ from modelyard.errors import (
     RequestTooLargeError,
     SignatureNotFoundError,
 )
+from modelyard.serving._messages import status_response
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import Arrays, PredictRequest
-from modelyard.serving.grpc._codec import status_response
 from modelyard.serving.rest import _examples, _json_proto, _predict
 from modelyard.serving.rest._urls import NoSuchUrl, Route, parse_route
 from modelyard.wire import grpc_status_of, http_status_of
@@ -83,6 +83,31 @@ class Answer:
     headers: Headers
 
 
+@dataclass(frozen=True, kw_only=True)
+class HttpRequest:
+    """A request that is not TensorFlow Serving's, whole and with no ASGI in it.
+
+    Attributes:
+        method: Such as ``POST``.
+        path: As sent, percent escapes and all.
+        query: What follows the question mark.
+        headers: By lower-case name.
+        body: As sent, compressed or not.
+        client: The caller's IP address; None where it is not known.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+    client: str | None
+
+
+#: Answers what is below a path that is not TensorFlow Serving's.
+HttpHandler = Callable[[HttpRequest], Awaitable[Answer]]
+
+
 class RestApp:
     """An ASGI application.
 
@@ -90,9 +115,13 @@ class RestApp:
         predictor: The data plane.
         metrics: Where requests are counted, and what the metrics page shows.
         options: What to offer, and limits.
+        v2: Answers everything below /v2; None for nothing.
     """
 
-    def __init__(self, predictor: Predictor, metrics: Metrics, options: RestOptions) -> None:
+    def __init__(
+        self, predictor: Predictor, metrics: Metrics, options: RestOptions, *, v2: HttpHandler | None = None
+    ) -> None:
+        self._v2 = v2
         self._predictor = predictor
         self._metrics = metrics
         self._options = options
@@ -129,13 +158,25 @@ class RestApp:
         path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
         query = scope["query_string"].decode("latin-1")
         full = f"{path}?{query}" if query else path
-        if method == "OPTIONS" and path.lower().startswith("/v1/"):
+        if method == "OPTIONS" and path.lower().startswith(("/v1/", "/v2/")):
             return _options(scope)
         metrics_path = self._options.metrics_path
         if metrics_path and method == "GET" and path == metrics_path:
             if query:
                 raise InvalidRequestError(f"Unexpected path: {full}. Should be {metrics_path}")
             return Answer(status=200, body=self._metrics.render().encode(), headers=[_TEXT])
+        if self._v2 is not None and (path == "/v2" or path.startswith("/v2/")):
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            client = scope.get("client")
+            request = HttpRequest(
+                method=method,
+                path=path,
+                query=query,
+                headers=headers,
+                body=await self._receive(receive),
+                client=client[0] if client else None,
+            )
+            return await self._v2(request)
         route = parse_route(method, full)
         text = await self._answer(route, scope, receive)
         return Answer(status=200, body=text.encode("utf-8", "surrogateescape"), headers=[_JSON])
@@ -200,6 +241,11 @@ class RestApp:
             ) from exc
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
+        body = await self._receive(receive)
+        encodings = [value for name, value in scope["headers"] if name == b"content-encoding"]
+        return _inflate(body, self._options.max_body_bytes) if any(b"gzip" in value for value in encodings) else body
+
+    async def _receive(self, receive: Receive) -> bytes:
         limit = self._options.max_body_bytes
         parts, size = [], 0
         while True:
@@ -212,9 +258,7 @@ class RestApp:
                 raise _too_large(limit)
             if not message.get("more_body", False):
                 break
-        body = b"".join(parts)
-        encodings = [value for name, value in scope["headers"] if name == b"content-encoding"]
-        return _inflate(body, limit) if any(b"gzip" in value for value in encodings) else body
+        return b"".join(parts)
 
 
 def _options(scope: Scope) -> Answer:

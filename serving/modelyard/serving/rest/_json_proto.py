@@ -5,8 +5,8 @@ from __future__ import annotations
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from modelyard.serving._messages import SIGNATURE_DEF_FIELD
 from modelyard.serving._predictor import ModelMetadata
-from modelyard.serving.grpc._codec import SIGNATURE_DEF_FIELD
 from modelyard.wire import serving_pb2
 
 

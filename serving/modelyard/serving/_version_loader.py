@@ -1,0 +1,94 @@
+"""From a version directory to a servable that can take traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from modelyard.errors import ModelyardError
+from modelyard.serving._batch_parameters import PER_MODEL_FILE, read_batch_parameters
+from modelyard.serving._batching import BatchScheduler
+from modelyard.serving._flags import ServerOptions
+from modelyard.serving._loader import load_servable
+from modelyard.serving._metrics import Metrics
+from modelyard.serving._requests import Arrays
+from modelyard.serving._servable import Servable
+from modelyard.serving._warmup import warm_up
+
+
+class VersionLoader:
+    """Makes versions ready: backend, batching, warm-up; and counts the attempts.
+
+    Args:
+        options: How versions are loaded, batched and warmed up.
+        metrics: Where attempts are counted.
+    """
+
+    def __init__(self, options: ServerOptions, metrics: Metrics) -> None:
+        self._options = options
+        self._metrics = metrics
+        self._scheduler: BatchScheduler | None = None
+        if options.batching is not None:
+            self._scheduler = BatchScheduler(
+                threads=options.batching.threads or 1, metrics=metrics, pool_name=options.batching.pool_name
+            )
+
+    def load(self, name: str, version: int, path: Path) -> Servable:
+        """Loads one version.
+
+        Args:
+            name: The model.
+            version: Its version.
+            path: The version directory.
+
+        Raises:
+            ArtifactError: The version cannot be loaded.
+            ConfigurationError: Its batching parameters make no sense.
+            RequestError: A warm-up record cannot be replayed.
+        """
+        labels = {"model_path": str(path)}
+        attempts = ":tensorflow:cc:saved_model:load_attempt_count"
+        try:
+            servable = self._batched(load_servable(name, version, path, self._options.load))
+            try:
+                if self._options.warmup_iterations:
+                    warm_up(servable, iterations=self._options.warmup_iterations, metrics=self._metrics)
+            except BaseException:
+                servable.close()
+                raise
+        except ModelyardError:
+            self._metrics.count(attempts, {**labels, "status": "fail"})
+            raise
+        self._metrics.count(attempts, {**labels, "status": "success"})
+        self._metrics.know(name)
+        return servable
+
+    def _batched(self, servable: Servable) -> Servable:
+        scheduler, parameters = self._scheduler, self._options.batching
+        if scheduler is None or parameters is None:
+            return servable
+        if self._options.per_model_batching:
+            file = servable.path / PER_MODEL_FILE
+            if not file.is_file():
+                return servable
+            parameters = read_batch_parameters(file)
+        # Only requests to this very load of the version may go together.
+        instance = object()
+        backend, settings = servable.backend, parameters
+
+        def compute(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+            wanted = tuple(outputs)
+            return scheduler.compute(
+                (instance, graph, wanted), inputs, settings, lambda merged: backend.run(graph, merged, wanted)
+            )
+
+        return replace(servable, compute=compute)
+
+    def close(self) -> None:
+        """Ends the batch threads, if there are any."""
+        if self._scheduler is not None:
+            self._scheduler.close()
