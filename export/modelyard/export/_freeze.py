@@ -51,8 +51,22 @@ def _float_resizes(constant: Any) -> Any:
         changed |= _cast_images(body.node_def, suffix=":y:0")
     if not changed:
         return constant
+    _rename_functions(graph)
     imported = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph, name=""), [])
     return imported.prune([tensor.name for tensor in constant.inputs], [tensor.name for tensor in constant.outputs])
+
+
+def _rename_functions(graph: Any) -> None:
+    """Gives every function of a graph another name: TensorFlow refuses one name for two definitions."""
+    names = {body.signature.name: f"{body.signature.name}_float_resizes" for body in graph.library.function}
+    for body in graph.library.function:
+        body.signature.name = names[body.signature.name]
+    for nodes in (graph.node, *(body.node_def for body in graph.library.function)):
+        for node in nodes:
+            for attribute in node.attr.values():
+                for called in (attribute.func, *attribute.list.func):
+                    if called.name in names:
+                        called.name = names[called.name]
 
 
 def _cast_images(nodes: Any, *, suffix: str) -> bool:
