@@ -21,7 +21,7 @@ from modelyard.serving.grpc._health import Health
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
 
 _INT32_MAX = (1 << 31) - 1
-Services = Mapping[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]
+Services = Mapping[str, "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"]
 _HEALTH_SERVICE = "grpc.health.v1.Health"
 
 

@@ -1,0 +1,80 @@
+"""gzip and deflate of HTTP bodies."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Literal
+
+from modelyard.errors import InvalidRequestError, RequestTooLargeError
+
+Encoding = Literal["gzip", "deflate"]
+
+#: HTTP's deflate is zlib's format.
+_WBITS: dict[str, int] = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+#: Tensors compress little, and the caller waits.
+_LEVEL = 1
+
+
+def decompress(body: bytes, encoding: str, *, limit: int) -> bytes:
+    """Decompresses a request body.
+
+    Args:
+        body: The body.
+        encoding: The Content-Encoding header.
+        limit: Largest result.
+
+    Raises:
+        InvalidRequestError: Unknown encoding, or a body that is not in it.
+        RequestTooLargeError: The result is larger.
+    """
+    name = encoding.strip().lower()
+    if name == "identity":
+        return body
+    if name not in _WBITS:
+        raise InvalidRequestError(f"Content-Encoding {encoding!r} is not supported; expected gzip or deflate.")
+    inflater = zlib.decompressobj(wbits=_WBITS[name])
+    try:
+        data = inflater.decompress(body, limit + 1)
+    except zlib.error as exc:
+        raise InvalidRequestError(f"The body is not in the {name} format that its header names: {exc}") from exc
+    if len(data) > limit:
+        raise RequestTooLargeError(f"The decompressed body has more than {limit} bytes; send fewer rows per request.")
+    if not inflater.eof:
+        raise InvalidRequestError(f"The {name} body ends too early.")
+    return data
+
+
+def compress(body: bytes, encoding: Encoding) -> bytes:
+    """Compresses an answer.
+
+    Args:
+        body: The body.
+        encoding: The format.
+    """
+    deflater = zlib.compressobj(level=_LEVEL, wbits=_WBITS[encoding])
+    return deflater.compress(body) + deflater.flush()
+
+
+def preferred_encoding(accepted: str) -> Encoding | None:
+    """The encoding that a caller likes best, gzip where it has no preference; None for none of ours.
+
+    Args:
+        accepted: The Accept-Encoding header.
+    """
+    weights: dict[str, float] = {}
+    for item in accepted.lower().split(","):
+        name, _, rest = item.strip().partition(";")
+        weights[name.strip()] = _weight(rest)
+    best: Encoding = "deflate" if weights.get("deflate", 0.0) > weights.get("gzip", 0.0) else "gzip"
+    return best if weights.get(best, 0.0) > 0 else None
+
+
+def _weight(text: str) -> float:
+    key, _, value = text.strip().partition("=")
+    if key.strip() != "q":
+        return 1.0
+    try:
+        return float(value)
+    except ValueError:
+        # A weight that nobody can read asks for nothing.
+        return 0.0

@@ -1,0 +1,250 @@
+"""The protocol over REST: everything below /v2, as a function from a request to an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, unquote
+
+from modelyard.errors import DeadlineExceededError, InvalidRequestError, ModelyardError, UnsupportedError
+from modelyard.serving._predictor import Predictor
+from modelyard.serving._statistics import Duration, VersionStatistics
+from modelyard.serving.oip._compression import compress, decompress, preferred_encoding
+from modelyard.serving.oip._parameters import SIGNATURE_PARAMETER
+from modelyard.serving.oip._rest_codec import infer_request, infer_response, raw_request
+from modelyard.serving.oip._service import EXTENSIONS, SERVER_NAME, OipService
+from modelyard.serving.oip._types import InferRequest, InferResult, TensorMetadata
+from modelyard.serving.rest import Answer, HttpRequest, RestOptions
+from modelyard.serving.rest._json import parse_object, quote
+from modelyard.wire import http_status_of
+
+_T = TypeVar("_T")
+
+#: Bodies up to this size are handled on the event loop: a hop to a worker thread would cost more.
+_INLINE_BYTES = 1 << 16
+_JSON_LENGTH = "inference-header-content-length"
+_JSON = (b"content-type", b"application/json")
+_BINARY = (b"content-type", b"application/octet-stream")
+
+_MODEL = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
+_REPOSITORY = r"/v2/repository(?:/([^/]+))?"
+#: What Triton has below these paths and this server has not.
+_MISSING = re.compile(
+    r"/v2/(?:logging|trace/setting|(?:system|cuda)sharedmemory/.+)"
+    rf"|{_MODEL}/(?:config|generate|generate_stream|trace/setting)"
+)
+
+_Handler = Callable[["HttpRequest", Sequence[str]], Awaitable[Answer]]
+
+
+class OipRest:
+    """Answers requests below /v2.
+
+    Args:
+        service: The protocol on the data plane.
+        predictor: Lends its threads for large bodies.
+        options: Limits.
+    """
+
+    def __init__(self, service: OipService, predictor: Predictor, options: RestOptions) -> None:
+        self._service = service
+        self._predictor = predictor
+        self._options = options
+        # The first pattern that matches decides.
+        routes: list[tuple[str, str, _Handler]] = [
+            ("GET", r"/v2/?", self._server_metadata),
+            ("GET", r"/v2/health/live", self._live),
+            ("GET", r"/v2/health/ready", self._ready),
+            ("GET", r"/v2/models/stats", self._statistics),
+            ("GET", rf"{_MODEL}/stats", self._statistics),
+            ("GET", rf"{_MODEL}/ready", self._model_ready),
+            ("POST", rf"{_MODEL}/infer", self._infer),
+            ("GET", _MODEL, self._model_metadata),
+            ("POST", rf"{_REPOSITORY}/index", self._index),
+            ("POST", rf"{_REPOSITORY}/models/([^/]+)/(load|unload)", self._control),
+        ]
+        self._routes = [(method, re.compile(pattern), handler) for method, pattern, handler in routes]
+
+    async def answer(self, request: HttpRequest) -> Answer:
+        """Answers one request.
+
+        Args:
+            request: The request.
+
+        Raises:
+            InternalError: Never on purpose: whatever escapes is a bug, and the caller's to report.
+        """
+        try:
+            answer = await self._dispatch(request)
+        except ModelyardError as exc:
+            answer = _error(http_status_of(exc), exc.message)
+        encoding = preferred_encoding(request.headers.get("accept-encoding", ""))
+        if encoding is None or not answer.body:
+            return answer
+        body = await self._offload(len(answer.body), lambda: compress(answer.body, encoding))
+        headers = [*answer.headers, (b"content-encoding", encoding.encode())]
+        return Answer(status=answer.status, body=body, headers=headers)
+
+    async def _dispatch(self, request: HttpRequest) -> Answer:
+        for method, pattern, handler in self._routes:
+            match = pattern.fullmatch(request.path)
+            if match is None:
+                continue
+            if request.method != method:
+                answer = _error(405, f"{request.method} {request.path}: method not allowed; expected {method}.")
+                return Answer(status=405, body=answer.body, headers=[*answer.headers, (b"allow", method.encode())])
+            return await handler(request, [unquote(group or "") for group in match.groups()])
+        if _MISSING.fullmatch(request.path):
+            raise UnsupportedError(f"{request.path} is not implemented by this server.")
+        return _error(404, f"Not found: {request.method} {request.path}")
+
+    async def _server_metadata(self, _: HttpRequest, __: Sequence[str]) -> Answer:
+        return _document({"name": SERVER_NAME, "version": self._service.version, "extensions": list(EXTENSIONS)})
+
+    async def _live(self, _: HttpRequest, __: Sequence[str]) -> Answer:
+        return _empty(ok=True)
+
+    async def _ready(self, _: HttpRequest, __: Sequence[str]) -> Answer:
+        return _empty(ok=self._service.ready())
+
+    async def _model_ready(self, _: HttpRequest, groups: Sequence[str]) -> Answer:
+        name, version = groups
+        return _empty(ok=self._service.model_ready(name, version))
+
+    async def _model_metadata(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
+        name, version = groups
+        signature = parse_qs(request.query).get(SIGNATURE_PARAMETER, [""])[0]
+        metadata = self._service.model_metadata(name, version, signature)
+        return _document(
+            {
+                "name": metadata.name,
+                "versions": list(metadata.versions),
+                "platform": metadata.platform,
+                "inputs": _tensors(metadata.inputs),
+                "outputs": _tensors(metadata.outputs),
+            }
+        )
+
+    async def _statistics(self, _: HttpRequest, groups: Sequence[str]) -> Answer:
+        name, version = groups or ("", "")
+        rows = self._service.statistics(name, version)
+        return _document({"model_stats": [_statistics_row(row) for row in rows]})
+
+    async def _index(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
+        ready = (await self._body_object(request)).get("ready", False)
+        if not isinstance(ready, bool):
+            raise InvalidRequestError(f"'ready' is {quote(ready)}; expected true or false.")
+        entries = self._service.index(repository=groups[0], ready=ready)
+        return _document(
+            [
+                {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
+                for entry in entries
+            ]
+        )
+
+    async def _control(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
+        repository, name, verb = groups
+        parameters = (await self._body_object(request)).get("parameters", {})
+        if not isinstance(parameters, dict):
+            raise InvalidRequestError(f"'parameters' is {quote(parameters)}; expected an object.")
+        control = self._service.load if verb == "load" else self._service.unload
+        await control(name, list(parameters), repository=repository, peer=request.client)
+        return _empty(ok=True)
+
+    async def _infer(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
+        name, version = groups
+        body = await self._inflated(request)
+        call = await self._parse(request, body, name, version)
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                return await self._service.infer(call, self._encode)
+        except TimeoutError as exc:
+            raise DeadlineExceededError(
+                f"No answer within {self._options.timeout_s:g} s, the server's --rest_api_timeout_in_ms."
+            ) from exc
+
+    async def _parse(self, request: HttpRequest, body: bytes, name: str, version: str) -> InferRequest:
+        length = _json_length(request.headers, len(body))
+        if length == 0:
+            return raw_request(body, model=name, version=version)
+        text, tail = (body, memoryview(b"")) if length is None else (body[:length], memoryview(body)[length:])
+        depth = self._options.max_json_depth
+        document = await self._offload(len(text), lambda: parse_object(text, max_depth=depth))
+        return infer_request(document, tail, model=name, version=version)
+
+    def _encode(self, result: InferResult) -> Answer:
+        text, tail = infer_response(result, strict=self._options.strict_json)
+        if not any(output.binary for output in result.outputs):
+            return Answer(status=200, body=text, headers=[_JSON])
+        length = (_JSON_LENGTH.encode(), str(len(text)).encode())
+        return Answer(status=200, body=text + tail, headers=[_BINARY, length])
+
+    async def _body_object(self, request: HttpRequest) -> dict[str, Any]:
+        body = await self._inflated(request)
+        return parse_object(body, max_depth=self._options.max_json_depth) if body.strip() else {}
+
+    async def _inflated(self, request: HttpRequest) -> bytes:
+        encoding = request.headers.get("content-encoding", "")
+        limit = self._options.max_body_bytes
+        if not encoding:
+            return request.body
+        return await self._offload(len(request.body), lambda: decompress(request.body, encoding, limit=limit))
+
+    async def _offload(self, size: int, work: Callable[[], _T]) -> _T:
+        """Small work at once, large work on a worker thread."""
+        return work() if size <= _INLINE_BYTES else await self._predictor.offload(work)
+
+
+def _json_length(headers: Mapping[str, str], size: int) -> int | None:
+    text = headers.get(_JSON_LENGTH)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()) or int(text[:20]) > size:
+        raise InvalidRequestError(
+            f"Inference-Header-Content-Length is {text!r}; expected the length of the JSON part, 0 to {size}."
+        )
+    return int(text)
+
+
+def _document(value: Any) -> Answer:
+    return Answer(status=200, body=json.dumps(value, ensure_ascii=False).encode(), headers=[_JSON])
+
+
+def _error(status: int, text: str) -> Answer:
+    body = json.dumps({"error": text}, ensure_ascii=False).encode("utf-8", "replace")
+    return Answer(status=status, body=body, headers=[_JSON])
+
+
+def _empty(*, ok: bool) -> Answer:
+    return Answer(status=200 if ok else 400, body=b"", headers=[])
+
+
+def _tensors(tensors: Sequence[TensorMetadata]) -> list[dict[str, Any]]:
+    return [{"name": item.name, "datatype": item.datatype, "shape": list(item.shape)} for item in tensors]
+
+
+def _statistics_row(row: VersionStatistics) -> dict[str, Any]:
+    parts = {
+        "success": row.success,
+        "fail": row.fail,
+        "queue": row.queue,
+        "compute_input": row.compute_input,
+        "compute_infer": row.compute_infer,
+        "compute_output": row.compute_output,
+        "cache_hit": Duration(),
+        "cache_miss": Duration(),
+    }
+    return {
+        "name": row.name,
+        "version": str(row.version),
+        "last_inference": row.last_inference_ms,
+        "inference_count": row.inference_count,
+        "execution_count": row.execution_count,
+        "inference_stats": {name: {"count": part.count, "ns": part.ns} for name, part in parts.items()},
+        "response_stats": {},
+        "batch_stats": [],
+        "memory_usage": [],
+    }
