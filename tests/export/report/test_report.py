@@ -1,0 +1,149 @@
+"""The page must be whole, self-contained and safe to open."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modelyard.artifact import Latency, Source
+from modelyard.export import Reference, verify
+from modelyard.export._verification import ERROR_EDGES
+from modelyard.export.report import ReportContent, render_report
+from modelyard.export.report._charts import confusion_matrix, error_histogram, latency_bars, microseconds
+from modelyard.export.report._markup import Markup, element, table
+from tests.export.conftest import OPTIONS
+
+
+class Reader(HTMLParser):
+    """Collects tags and text, and fails where tags do not nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("img", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style",):
+            self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def content(reference: Reference, converted: Path) -> ReportContent:
+    checks = {name: verify(reference, converted, format=name, options=OPTIONS) for name in ("onnx", "tflite")}
+    latency = tuple(
+        Latency(format=format, runtime=runtime, signature=name, batch_size=1, threads=1, p50_us=time)
+        for format, runtime, time in (("onnx", "onnxruntime", 34.0), ("tflite", "litert", 1234.0))
+        for name in reference.source.signatures
+    )
+    return ReportContent(
+        model="<script>alert(1)</script>",
+        number=7,
+        created="2026-01-02T03:04:05+00:00",
+        source=Source(task="toy & co", config={"path": "<i>"}, metrics={"accuracy": 0.5}),
+        reference=reference,
+        checks=checks,
+        skipped={"saved_model": 'because of "<b>"'},
+        latency=latency,
+        max_abs_error=1e-5,
+    )
+
+
+@pytest.fixture(scope="module")
+def page(content: ReportContent) -> str:
+    return render_report(content)
+
+
+def test_it_is_well_formed_and_whole(page: str) -> None:
+    reader = Reader(page)
+    assert reader.open == []
+    text = " ".join(reader.text)
+    for heading in ("Formats", "Errors", "Latency", "Signatures", "Confusion before and after", "Worst 16 examples"):
+        assert heading in text
+    assert "version 7" in text and "onnxruntime" in text and "1.23 ms" in text and "34 µs" in text
+    # One histogram for each format, one chart of bars for each signature, three confusion matrices.
+    assert [tag for tag, _ in reader.tags].count("svg") == 2 + 3 + 3
+
+
+def test_what_comes_from_outside_is_escaped(page: str) -> None:
+    reader = Reader(page)
+    assert not {"script", "b", "i", "a", "iframe", "link"} & {tag for tag, _ in reader.tags}
+    text = "".join(reader.text)
+    for shown in ("<script>alert(1)</script>", "toy & co", '"<i>"', 'because of "<b>"', "<b>fish</b>"):
+        assert shown in text
+
+
+def test_it_fetches_nothing(page: str) -> None:
+    for _, attributes in Reader(page).tags:
+        assert not {"href", "srcset", "action", "onclick", "onload"} & set(attributes)
+        assert str(attributes.get("src", "data:")).startswith("data:image/png;base64,") or "src" not in attributes
+    assert not re.search(r"url\(|@import|https?:", page)
+
+
+def test_examples_are_pictures(page: str) -> None:
+    sources = [str(attributes["src"]) for tag, attributes in Reader(page).tags if tag == "img"]
+    # The signature with two inputs has no picture; the others show one each.
+    assert sources
+    for source in sources:
+        image = Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2])))
+        image.load()
+        assert max(image.size) <= 144
+
+
+def test_without_labels_there_is_no_confusion(content: ReportContent) -> None:
+    data = replace(content.reference.data, labels=None)
+    plain = replace(content, reference=replace(content.reference, data=data, measured=None), source=Source())
+    page = render_report(plain)
+    assert "Confusion" not in page and "true:" not in page and "Where it came from" not in page
+
+
+def test_too_many_classes_are_said_not_drawn(content: ReportContent) -> None:
+    data = replace(content.reference.data, class_names=tuple(str(index) for index in range(41)))
+    page = render_report(replace(content, reference=replace(content.reference, data=data)))
+    assert "41 classes are more than the 40 that fit" in page
+
+
+def test_charts_show_the_figures() -> None:
+    # Plain SVG is XML: what does not parse would not be drawn.
+    histogram = ElementTree.fromstring(error_histogram((1, 0, 999, *[0] * 6), ERROR_EDGES, format="onnx", limit=1e-5))
+    bars = [item for item in histogram.iter("rect")]
+    assert len(bars) == 2
+    assert float(bars[0].attrib["height"]) < float(bars[1].attrib["height"])
+    assert {"<1%", "100%", "allowed 1e-05"} <= {item.text for item in histogram.iter("text")}
+    rows = [("onnx", "onnxruntime", 50.0), ("tflite", "litert", 100.0)]
+    widths = [
+        float(item.attrib["width"]) for item in ElementTree.fromstring(latency_bars(rows, title="t")).iter("rect")
+    ]
+    assert widths[0] == pytest.approx(widths[1] / 2, abs=0.1)
+    matrix = ElementTree.fromstring(confusion_matrix(np.array([[3, 0], [1, 2]]), ("a", "<b>"), title="t"))
+    assert sorted(str(item.text) for item in matrix.iter("text")) == ["1", "2", "3", "<b>", "<b>", "a", "a"]
+
+
+@pytest.mark.parametrize(("value", "text"), [(3.456, "3.46 µs"), (340.6, "341 µs"), (1234.0, "1.23 ms")])
+def test_times_for_people(value: float, text: str) -> None:
+    assert microseconds(value) == text
+
+
+def test_markup_escapes_strings_and_attributes_only() -> None:
+    assert element("p", {"title": '"<'}, "a<b", Markup("<i>c</i>")) == '<p title="&quot;&lt;">a&lt;b<i>c</i></p>'
+    assert element("img", {"src": "x"}) == '<img src="x">'
+    assert table(("h",), [("<",)], numbers=frozenset({0})).count("&lt;") == 1

@@ -1,0 +1,89 @@
+"""modelyard export, with the task that modelyard brings along."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from modelyard.artifact import read_manifest, verify_files
+from modelyard.export._cli import main
+from modelyard.export._git import git_commit
+from modelyard.training import Trainer, TrainerOptions
+from modelyard.training.tasks import find_task
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MODELYARD_DATA", "subset")
+        Trainer(find_task("fashion")(), TrainerOptions(epochs=1, model_dir=folder)).run()
+    return folder
+
+
+def test_a_run_becomes_a_version(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MODELYARD_DATA", "subset")
+    arguments = ["fashion", "--model-dir", str(run), "--repository", str(tmp_path), "--examples", "256"]
+    assert main([*arguments, "--name", "clothes"]) == 0
+    captured = capsys.readouterr()
+    version = tmp_path / "clothes" / "1"
+    assert captured.out.startswith(f"clothes version 1: {version}\n")
+    assert "onnx: verified on 512 examples" in captured.out
+    assert "top-1 agreement 100.00%" in captured.out
+    assert "export: verify tflite image_bytes" in captured.err
+    manifest = read_manifest(version)
+    verify_files(version, manifest)
+    assert set(manifest.signatures) == {"serving_default", "image_bytes"}
+    assert manifest.source.task == "fashion"
+    assert 0 < manifest.source.metrics["test_accuracy"] < 1
+    for entry in manifest.formats.values():
+        assert entry.verify.max_abs_error <= 1e-5
+        assert entry.verify.top1_agreement == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["fashoin"], 2, "Did you mean 'fashion'"),
+        (["fashion", "--examples", "10"], 2, "--examples is 10; expected at least 256"),
+        (["fashion", "--name", "../other"], 2, "--name is '../other'; expected a plain folder name"),
+        (["fashion", "--model-dir", "absent"], 1, "absent has no checkpoint"),
+    ],
+)
+def test_errors_are_told(
+    arguments: list[str],
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MODELYARD_DATA", "subset")
+    monkeypatch.chdir(tmp_path)
+    assert main([*arguments, "--repository", str(tmp_path / "repository")]) == code
+    error = capsys.readouterr().err
+    assert error.startswith("modelyard export: ") and message in error
+    assert not (tmp_path / "repository").exists()
+
+
+def test_git_commit(tmp_path: Path) -> None:
+    path = tmp_path / "code.py"
+    path.write_text("x = 1\n")
+    assert git_commit(path) == ""
+
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    assert git_commit(path) == ""
+    git("add", "code.py")
+    git("commit", "-qm", "one")
+    assert git_commit(path) == git("rev-parse", "HEAD")
+    path.write_text("x = 2\n")
+    assert git_commit(path) == git("rev-parse", "HEAD") + "-dirty"

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import modelyard.export
+from modelyard.errors import ConfigurationError
+from modelyard.export import ExportEvent, ExportOptions
+from modelyard.export._options import ignore_progress
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"formats": ("coreml",)}, "'coreml' is unknown; expected some of saved_model, onnx, tflite"),
+        ({"formats": ()}, "expected one or more"),
+        ({"formats": ("onnx", "onnx")}, "each once"),
+        ({"formats": ("onnx",), "optional": ("tflite",)}, "expected some of the formats"),
+        ({"formats": ("onnx",), "optional": ("onnx",)}, "at least one must be required"),
+        ({"batch_sizes": (1,)}, "expected 1 and at least one larger"),
+        ({"batch_sizes": (2, 3)}, "expected 1 and at least one larger"),
+        ({"batch_sizes": (0, 1, 3)}, "expected 1 and at least one larger"),
+        ({"min_examples": 1}, "min_examples is 1"),
+        ({"latency_calls": 9}, "latency_calls 9"),
+        ({"max_abs_error": float("nan")}, "max_abs_error nan"),
+    ],
+)
+def test_options_that_make_no_sense(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ExportOptions(**fields)
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    options = ExportOptions()
+    assert options.formats == ("saved_model", "onnx", "tflite")
+    assert (options.min_examples, options.max_abs_error, options.optional) == (256, 1e-5, ())
+
+
+def test_progress_may_be_ignored() -> None:
+    ignore_progress(ExportEvent(stage="trace", done=0, total=1))
+
+
+def test_the_door() -> None:
+    assert modelyard.export.__all__ == sorted(modelyard.export.__all__)
+    for name in modelyard.export.__all__:
+        assert getattr(modelyard.export, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'exprot'"):
+        _ = modelyard.export.exprot

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import io
+
+from modelyard.export import ExportEvent, ProgressBar
+
+
+def test_one_line_for_each_stage_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    with ProgressBar(stream=stream) as bar:
+        for done in range(3):
+            bar(ExportEvent(stage="reference", done=done, total=2))
+        bar(ExportEvent(stage="verify onnx [x]", done=0, total=1))
+    assert stream.getvalue().splitlines() == ["export: reference", "export: verify onnx [x]"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_on_a_terminal() -> None:
+    stream = Terminal()
+    with ProgressBar(stream=stream) as bar:
+        bar(ExportEvent(stage="reference", done=1, total=2))
+        bar(ExportEvent(stage="reference", done=2, total=2))
+    assert "reference" in stream.getvalue() and "2/2" in stream.getvalue()
