@@ -39,6 +39,10 @@ _URLS = (
     ("GET /v1/models/NAME[/versions/N]", "same"),
     ("GET /v1/models/NAME[/versions/N or /labels/L]/metadata", "same"),
     ("GET /monitoring/prometheus/metrics", "same, with `--monitoring_config_file`"),
+    ("GET /v1/models", "better: lists models, versions, states, labels and signatures; upstream answers 400"),
+    ("GET /v2/config", "ours: the configuration in force, secrets masked"),
+    ("GET /v2/health/live, /v2/health/ready", "ours: liveness, and readiness that tells the truth"),
+    ("/v2/...", "ours: the Open Inference Protocol, REST; over gRPC `inference.GRPCInferenceService`"),
 )
 _OTHER_SERVICES = (
     ("/tensorflow.serving.SessionService/SessionRun", "missing, as in the stock binary: UNIMPLEMENTED"),

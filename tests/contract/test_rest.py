@@ -176,7 +176,7 @@ URLS: list[tuple[str, str, int, str]] = [
     ("POST", f"{MODEL}:PREDICT", 400, "Malformed request"),
     ("POST", f"{MODEL}/metadata", 400, "Malformed request"),
     ("GET", f"{MODEL}:predict", 400, f"Malformed request: GET {MODEL}:predict"),
-    ("GET", "/v1/models", 400, "Missing model name in request."),
+    ("GET", "/v1/models/", 400, "Malformed request: GET /v1/models/"),
     ("GET", f"{MODEL}?x=1", 404, "Could not find any versions of model half?x=1"),
     ("GET", f"{MODEL}/versions/99", 404, "Could not find version 99 of model half"),
     ("GET", "/v1/models/nobody/metadata", 404, "Servable not found for request: Latest(nobody)"),

@@ -127,6 +127,8 @@ FLAGS: tuple[Flag, ...] = (
     _ours("rest_api_max_body_bytes", "int", 100 << 20, "largest REST body"),
     _ours("rest_api_max_json_depth", "int", 100, "deepest nesting of a REST body"),
     _ours("rest_api_strict_json", "bool", False, "refuse to answer NaN and Infinity, which strict parsers cannot read"),
+    _ours("rest_api_extensions", "bool", False,
+          "REST: half, bfloat16 and uint16 in JSON, and inputs that have defaults may be left out"),
     _ours("allow_remote_admin", "bool", False, "accept configuration changes from other hosts than this one"),
     _ours("enable_grpc_reflection", "bool", True, "serve grpc.reflection, so that grpcurl needs no proto files"),
     _ours("drain_seconds", "float", 10.0, "time that running requests get at SIGTERM"),

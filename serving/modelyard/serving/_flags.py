@@ -67,6 +67,7 @@ class ServerOptions:
         cors: REST answers carry CORS headers.
         rest_timeout_s: Time that a REST request may take.
         strict_json: REST answers never hold NaN or infinities.
+        rest_extensions: REST accepts and writes more than upstream's.
         check_methods: Calls by another method than the signature's are refused.
         max_body_bytes: Largest REST body.
         max_json_depth: Deepest nesting of a REST body.
@@ -97,6 +98,7 @@ class ServerOptions:
     cors: bool = False
     rest_timeout_s: float = 30.0
     strict_json: bool = False
+    rest_extensions: bool = False
     check_methods: bool = False
     max_body_bytes: int = 100 << 20
     max_json_depth: int = 100
@@ -172,6 +174,7 @@ def parse_flags(argv: list[str]) -> ServerOptions:
         cors=args.rest_api_enable_cors_support,
         rest_timeout_s=args.rest_api_timeout_in_ms / 1e3,
         strict_json=args.rest_api_strict_json,
+        rest_extensions=args.rest_api_extensions,
         check_methods=args.enable_signature_method_name_check,
         max_body_bytes=args.rest_api_max_body_bytes,
         max_json_depth=args.rest_api_max_json_depth,

@@ -17,6 +17,7 @@ from modelyard.artifact import (
     verify_files,
 )
 from modelyard.errors import LoadError, MissingDependencyError
+from modelyard.serving._requests import Arrays
 from modelyard.serving._servable import Servable
 from modelyard.serving.backends import (
     SAVED_MODEL_NAME,
@@ -26,7 +27,7 @@ from modelyard.serving.backends import (
     TensorFlowBackend,
     read_meta_graph,
 )
-from modelyard.wire import dtype_by_name, shape_to_proto, tensorflow_pb2
+from modelyard.wire import dtype_by_name, shape_to_proto, tensor_to_array, tensorflow_pb2
 
 Runtime = Literal["onnxruntime", "litert", "tensorflow"]
 RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "litert", "tensorflow")
@@ -98,6 +99,7 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
         signatures=signatures,
         definitions=definitions,
         check_shapes=backend.checks_shapes or manifest is not None,
+        defaults=_defaults(definitions),
         compute=backend.run,
     )
 
@@ -186,6 +188,14 @@ def _signatures(backend: Backend, manifest: Manifest | None) -> dict[str, Signat
                     f"they have {', '.join(sorted(graphs))}. Export the model again."
                 )
     return dict(manifest.signatures)
+
+
+def _defaults(definitions: Mapping[str, tensorflow_pb2.SignatureDef]) -> dict[str, Arrays]:
+    return {
+        name: {alias: tensor_to_array(tensor, name=alias) for alias, tensor in definition.defaults.items()}
+        for name, definition in definitions.items()
+        if definition.defaults
+    }
 
 
 def _definitions(

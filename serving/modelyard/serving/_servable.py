@@ -13,7 +13,7 @@ import numpy.typing as npt
 from modelyard.artifact import ImageDecode, Signature, decode_image
 from modelyard.errors import ImageDecodeError, InternalError, InvalidInputError, SignatureNotFoundError
 from modelyard.serving._requests import Arrays
-from modelyard.serving._validation import check_inputs
+from modelyard.serving._validation import complete_inputs
 from modelyard.serving.backends import Backend
 from modelyard.wire import tensorflow_pb2
 
@@ -31,6 +31,7 @@ class Servable:
         backend: The runtime that holds the graphs.
         signatures: What requests may call.
         definitions: The SignatureDefs that metadata requests are answered with.
+        defaults: Values for inputs that may be left out, by signature.
         compute: Computes one batch: the backend itself, or a batch scheduler
             before it. Called with graph, inputs and output names.
         check_shapes: Whether shapes must fit the signatures: where the runtime
@@ -44,6 +45,7 @@ class Servable:
     signatures: Mapping[str, Signature]
     definitions: Mapping[str, tensorflow_pb2.SignatureDef]
     check_shapes: bool
+    defaults: Mapping[str, Arrays]
     compute: Compute
 
     def signature(self, name: str) -> Signature:
@@ -76,7 +78,13 @@ class Servable:
             InvalidInputError: Names, dtypes or shapes do not fit.
             PredictionError: The runtime failed.
         """
-        check_inputs(signature, inputs, check_shapes=self.check_shapes)
+        inputs = complete_inputs(
+            signature,
+            inputs,
+            check_shapes=self.check_shapes,
+            defaults=self.defaults.get(signature.compute, {}),
+            feed_name=lambda alias: self._feed_name(signature.compute, alias),
+        )
         if signature.decode is not None:
             inputs = self._decode(signature, signature.decode, inputs)
         return self.compute(signature.compute, inputs, outputs)
@@ -84,6 +92,10 @@ class Servable:
     def close(self) -> None:
         """Frees the model. No request may hold the servable any more."""
         self.backend.close()
+
+    def _feed_name(self, signature: str, alias: str) -> str:
+        definition = self.definitions.get(signature)
+        return definition.inputs[alias].name if definition is not None and alias in definition.inputs else alias
 
     def _decode(self, signature: Signature, decode: ImageDecode, inputs: Arrays) -> Arrays:
         if signature.preprocess is None:

@@ -15,7 +15,7 @@ from modelyard.serving._predictor import Predictor
 from modelyard.serving._version_loader import VersionLoader
 from modelyard.serving.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
-from modelyard.serving.rest import RestApp, RestOptions, RestServer
+from modelyard.serving.rest import RestApp, RestOptions, RestServer, config_json, models_json
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -98,10 +98,20 @@ def _transports(
             timeout_s=options.rest_timeout_s,
             cors=options.cors,
             strict_json=options.strict_json,
+            extensions=options.rest_extensions,
             metrics_path=options.metrics_path,
         )
         tls = options.tls.context() if options.tls is not None and options.rest_tls else None
-        app = RestApp(predictor, metrics, rest_options, v2=OipRest(oip, predictor, rest_options).answer)
+        app = RestApp(
+            predictor,
+            metrics,
+            rest_options,
+            v2=OipRest(oip, predictor, rest_options).answer,
+            pages={
+                "/v1/models": partial(models_json, manager),
+                "/v2/config": partial(config_json, options, manager),
+            },
+        )
         transports.append(RestServer(app, port=options.rest_api_port, tls=tls))
     return transports
 

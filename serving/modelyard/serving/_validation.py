@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import numpy.typing as npt
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError
+from modelyard.serving._requests import Arrays
 from modelyard.wire import dtype_by_numpy
 
 #: TensorFlow's C++ names where they differ from the Python ones.
@@ -24,20 +23,34 @@ def cpp_dtype_name(name: str) -> str:
     return _CPP_NAMES.get(name, name)
 
 
-def check_inputs(signature: Signature, inputs: Mapping[str, npt.NDArray[Any]], *, check_shapes: bool) -> None:
-    """Checks names, dtypes and, where asked, shapes.
+def complete_inputs(
+    signature: Signature,
+    inputs: Arrays,
+    *,
+    check_shapes: bool,
+    defaults: Arrays,
+    feed_name: Callable[[str], str],
+) -> Arrays:
+    """Checks names, dtypes and, where asked, shapes; and fills in the signature's defaults.
 
     Args:
         signature: What the servable expects.
         inputs: What was received.
         check_shapes: Whether shapes must fit the signature. TensorFlow's own
             runtime does not insist on that, the others do.
+        defaults: Values for inputs that may be left out.
+        feed_name: The graph's name of an input, for error messages.
+
+    Returns:
+        Every input of the signature.
 
     Raises:
         InvalidInputError: The first thing that does not fit.
     """
     expected = {spec.name: spec for spec in signature.inputs}
-    check_names(expected, inputs)
+    if expected.keys() != inputs.keys():
+        _check_names(expected, inputs, defaults, feed_name)
+        inputs = {name: inputs[name] if name in inputs else defaults[name] for name in expected}
     for index, name in enumerate(sorted(expected)):
         spec, array = expected[name], inputs[name]
         received = dtype_by_numpy(array.dtype).name
@@ -51,31 +64,33 @@ def check_inputs(signature: Signature, inputs: Mapping[str, npt.NDArray[Any]], *
                 f"Input {name!r} has shape {format_shape(array.shape)}; expected {spec.dtype} "
                 f"{format_shape(spec.shape)} (-1 is any size)."
             )
+    return inputs
 
 
-def check_names(expected: Mapping[str, TensorSpec], received: Mapping[str, Any]) -> None:
-    """Checks that exactly the signature's inputs were sent.
-
-    Args:
-        expected: The signature's inputs by name.
-        received: The request's inputs by name.
-
-    Raises:
-        InvalidInputError: An input is missing or unknown.
-    """
-    if expected.keys() == received.keys():
-        return
+def _check_names(
+    expected: Mapping[str, TensorSpec],
+    received: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    feed_name: Callable[[str], str],
+) -> None:
+    """Checks that what was sent, completed by defaults, is exactly the signature's inputs."""
     missing = sorted(expected.keys() - received.keys())
     extra = sorted(received.keys() - expected.keys())
-    if len(expected) == len(received):
+    if len(received) > len(expected) or (len(received) < len(expected) and not defaults):
         raise InvalidInputError(
-            f"Signature input alias: {missing[0]}(feed name: {missing[0]}) not found in request and no default value "
-            f"provided. Inputs expected to be in the set {_set(expected)}; received {_set(received)}."
+            f"input size does not match signature: {len(received)}!={len(expected)} len({_set(received)}) != "
+            f"len({_set(expected)}). Sent extra: {_set(extra)}. Missing but required: {_set(missing)}."
         )
-    raise InvalidInputError(
-        f"input size does not match signature: {len(received)}!={len(expected)} len({_set(received)}) != "
-        f"len({_set(expected)}). Sent extra: {_set(extra)}. Missing but required: {_set(missing)}."
-    )
+    for name in missing:
+        if name not in defaults:
+            raise InvalidInputError(
+                f"Signature input alias: {name}(feed name: {feed_name(name)}) not found in request and no "
+                f"default value provided. Inputs expected to be in the set {_set(expected)}; received {_set(received)}."
+            )
+    if extra:
+        raise InvalidInputError(
+            f"Inputs contains invalid name. Used request inputs: {_set(received)}; expected {_set(expected)}."
+        )
 
 
 def check_output_filter(signature: Signature, output_filter: Sequence[str]) -> tuple[str, ...]:

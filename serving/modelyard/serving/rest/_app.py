@@ -57,6 +57,8 @@ class RestOptions:
         timeout_s: Time that a request may take.
         cors: Answers carry CORS headers.
         strict_json: NaN and infinities are refused in answers.
+        extensions: JSON may hold half, bfloat16 and uint16, and inputs that
+            have defaults may be left out; upstream refuses both.
         metrics_path: Where the Prometheus page is; empty for nowhere.
     """
 
@@ -65,6 +67,7 @@ class RestOptions:
     timeout_s: float = 30.0
     cors: bool = False
     strict_json: bool = False
+    extensions: bool = False
     metrics_path: str = ""
 
 
@@ -116,12 +119,20 @@ class RestApp:
         metrics: Where requests are counted, and what the metrics page shows.
         options: What to offer, and limits.
         v2: Answers everything below /v2; None for nothing.
+        pages: JSON pages that GET serves, by path, beside what upstream has.
     """
 
     def __init__(
-        self, predictor: Predictor, metrics: Metrics, options: RestOptions, *, v2: HttpHandler | None = None
+        self,
+        predictor: Predictor,
+        metrics: Metrics,
+        options: RestOptions,
+        *,
+        v2: HttpHandler | None = None,
+        pages: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
         self._v2 = v2
+        self._pages = dict(pages or {})
         self._predictor = predictor
         self._metrics = metrics
         self._options = options
@@ -165,6 +176,10 @@ class RestApp:
             if query:
                 raise InvalidRequestError(f"Unexpected path: {full}. Should be {metrics_path}")
             return Answer(status=200, body=self._metrics.render().encode(), headers=[_TEXT])
+        page = self._pages.get(path) if method == "GET" and not query else None
+        if page is not None:
+            text = await self._predictor.offload(page)
+            return Answer(status=200, body=text.encode(), headers=[_JSON])
         if self._v2 is not None and (path == "/v2" or path.startswith("/v2/")):
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             client = scope.get("client")
@@ -225,13 +240,16 @@ class RestApp:
         spec = replace(route.spec, signature=body.signature)
 
         def inputs(signature: Signature) -> Arrays:
-            return _predict.inputs_of(body, signature)
+            return _predict.inputs_of(body, signature, extensions=self._options.extensions)
 
         try:
             return await self._predictor.submit(
                 PredictRequest(spec=spec, inputs=inputs),
                 lambda prediction: _predict.predict_answer(
-                    prediction.outputs, body.form, strict=self._options.strict_json
+                    prediction.outputs,
+                    body.form,
+                    strict=self._options.strict_json,
+                    extensions=self._options.extensions,
                 ),
             )
         except SignatureNotFoundError as exc:

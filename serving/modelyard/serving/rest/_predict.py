@@ -20,6 +20,15 @@ from modelyard.serving.rest._tensors import is_b64, value_to_array
 from modelyard.wire import dtype_by_numpy, grpc_status_of
 
 Form = Literal["row", "column"]
+_LIST = "of 'instances' list"
+#: Dtypes that upstream's JSON writer lacks, with its names for them.
+_UNWRITABLE = {
+    "float16": "half",
+    "bfloat16": "bfloat16",
+    "uint16": "uint16",
+    "complex64": "complex64",
+    "complex128": "complex128",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,22 +79,33 @@ def parse_body(body: bytes, *, max_depth: int) -> PredictBody:
     return PredictBody(form="row", signature=signature, value=instances)
 
 
-def inputs_of(body: PredictBody, signature: Signature) -> Arrays:
+def inputs_of(body: PredictBody, signature: Signature, *, extensions: bool = False) -> Arrays:
     """Converts the tensors of a body.
 
     Args:
         body: From :func:`parse_body`.
         signature: What the servable expects.
+        extensions: Accept dtypes that upstream's JSON lacks, and leave it to
+            the data plane whether inputs that are missing have defaults.
 
     Raises:
         InvalidRequestError: The values do not fit the signature's names and dtypes.
         UnsupportedError: JSON has no form for a dtype.
     """
     dtypes = {spec.name: spec.dtype for spec in signature.inputs}
-    return _columns(body.value, dtypes) if body.form == "column" else _rows(body.value, dtypes)
+    convert = _Convert(extensions=extensions)
+    return _columns(body.value, dtypes, convert) if body.form == "column" else _rows(body.value, dtypes, convert)
 
 
-def _columns(value: Any, dtypes: Mapping[str, str]) -> Arrays:
+@dataclass(frozen=True, kw_only=True)
+class _Convert:
+    extensions: bool
+
+    def __call__(self, value: Any, dtype: str) -> npt.NDArray[Any]:
+        return value_to_array(value, dtype, extensions=self.extensions)
+
+
+def _columns(value: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
     if not isinstance(value, dict) or is_b64(value):
         if len(dtypes) != 1:
             raise InvalidRequestError(
@@ -93,16 +113,16 @@ def _columns(value: Any, dtypes: Mapping[str, str]) -> Arrays:
                 f"tensorinfo_map: {', '.join(sorted(dtypes))}"
             )
         ((name, dtype),) = dtypes.items()
-        return {name: value_to_array(value, dtype)}
+        return {name: convert(value, dtype)}
     for name in dtypes:
-        if name not in value:
+        if name not in value and not convert.extensions:
             raise InvalidRequestError(f"Missing named input: {name} in 'inputs' object.")
-    return {name: value_to_array(value[name], dtype) for name, dtype in dtypes.items()}
+    return {name: convert(value[name], dtype) for name, dtype in dtypes.items() if name in value}
 
 
-def _rows(instances: list[Any], dtypes: Mapping[str, str]) -> Arrays:
+def _rows(instances: list[Any], dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
     if _is_named(instances[0]):
-        return _named_rows(instances, dtypes)
+        return _named_rows(instances, dtypes, convert)
     if len(dtypes) != 1:
         raise InvalidRequestError(
             "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
@@ -112,10 +132,10 @@ def _rows(instances: list[Any], dtypes: Mapping[str, str]) -> Arrays:
     for index, item in enumerate(instances):
         if _is_named(item):
             raise InvalidRequestError(f"Expecting value/list but got object at item {index} of input list")
-    return {name: _batch(instances, dtype, lambda index: f"Failed to process element: {index} of 'instances' list.")}
+    return {name: _batch(instances, dtype, convert, lambda index: f"Failed to process element: {index} {_LIST}.")}
 
 
-def _named_rows(instances: list[Any], dtypes: Mapping[str, str]) -> Arrays:
+def _named_rows(instances: list[Any], dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
     columns: dict[str, list[Any]] = {name: [] for name in dtypes}
     for index, item in enumerate(instances):
         if not _is_named(item):
@@ -127,32 +147,34 @@ def _named_rows(instances: list[Any], dtypes: Mapping[str, str]) -> Arrays:
                     f"JSON object: does not have named input: {name}"
                 )
             columns[name].append(item[name])
-        if item.keys() != columns.keys():
+        # With extensions, every row must still name the same inputs as the first.
+        wanted = instances[0].keys() if convert.extensions else columns.keys()
+        if item.keys() != wanted:
             raise InvalidRequestError(
                 f"Failed to process element: {index} of 'instances' list. JSON object: {quote(item)} keys must be "
-                f"equal to: {','.join(sorted(columns))}"
+                f"equal to: {','.join(sorted(wanted))}"
             )
 
     def place(name: str) -> Callable[[int], str]:
         return lambda index: f"Failed to process element: {index} key: {name} of 'instances' list."
 
-    return {name: _batch(values, dtypes[name], place(name)) for name, values in columns.items()}
+    return {name: _batch(values, dtypes[name], convert, place(name)) for name, values in columns.items() if values}
 
 
 def _is_named(item: Any) -> bool:
     return isinstance(item, dict) and not is_b64(item)
 
 
-def _batch(values: list[Any], dtype: str, place: Callable[[int], str]) -> npt.NDArray[Any]:
+def _batch(values: list[Any], dtype: str, convert: _Convert, place: Callable[[int], str]) -> npt.NDArray[Any]:
     """All rows at once where they are alike; row by row, to name the culprit, where they are not."""
     try:
-        return value_to_array(values, dtype)
+        return convert(values, dtype)
     except (InvalidInputError, UnsupportedError) as exc:
         whole = exc
     first: npt.NDArray[Any] | None = None
     for index, value in enumerate(values):
         try:
-            row = value_to_array(value, dtype)
+            row = convert(value, dtype)
             if first is None:
                 first = row
             elif row.size != first.size:
@@ -167,12 +189,13 @@ def _batch(values: list[Any], dtype: str, place: Callable[[int], str]) -> npt.ND
     raise whole
 
 
-def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False) -> str:
+def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False, extensions: bool = False) -> str:
     """The body of an answer.
 
     Args:
         outputs: Arrays by output name.
         form: The form of the request.
+        extensions: Write dtypes that upstream's JSON lacks.
         strict: Refuse NaN and infinities, which strict parsers cannot read.
 
     Returns:
@@ -181,12 +204,12 @@ def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False) -> str:
     Raises:
         InvalidInputError: Row form, and an output has no batch dimension or
             another batch size than the others; or, when strict, NaN or infinity.
-        UnsupportedError: JSON has no form for an output's dtype.
+        InvalidInputError: JSON has no form for an output's dtype.
     """
     if strict:
         _check_finite(outputs)
     if form == "column":
-        texts = {name: _text(array, name) for name, array in outputs.items()}
+        texts = {name: _text(_widened(array, extensions=extensions), name) for name, array in outputs.items()}
         return f'{{\n    "outputs": {_bare_or_object(texts, "    ")}\n}}'
     size: int | None = None
     for name, array in outputs.items():
@@ -197,7 +220,7 @@ def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False) -> str:
                 f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} expecting: {size}"
             )
         size = array.shape[0]
-    rows = {name: _row_texts(array, name) for name, array in outputs.items()}
+    rows = {name: _row_texts(_widened(array, extensions=extensions), name) for name, array in outputs.items()}
     items = [
         _bare_or_object({name: texts[index] for name, texts in rows.items()}, "        ") for index in range(size or 0)
     ]
@@ -211,6 +234,17 @@ def _check_finite(outputs: Arrays) -> None:
                 f"Output {name!r} holds NaN or an infinity, which strict JSON cannot say. Use gRPC, or start the "
                 "server without --rest_api_strict_json."
             )
+
+
+def _widened(array: npt.NDArray[Any], *, extensions: bool) -> npt.NDArray[Any]:
+    """A dtype that JSON has, where extensions are on and one holds the same values exactly."""
+    if extensions:
+        name = dtype_by_numpy(array.dtype).name
+        if name in ("float16", "bfloat16"):
+            return array.astype(np.float32)
+        if name == "uint16":
+            return array.astype(np.int32)
+    return array
 
 
 def _bare_or_object(texts: Mapping[str, str], indent: str) -> str:
@@ -253,9 +287,9 @@ def _value_texts(array: npt.NDArray[Any], name: str) -> list[str]:
             return [json.dumps({"b64": base64.b64encode(_as_bytes(value)).decode("ascii")}) for value in flat]
         # Bytes that are no UTF-8 cannot be JSON; upstream sends them raw, which no strict parser reads.
         return [json.dumps(_as_bytes(value).decode("utf-8", "replace"), ensure_ascii=False) for value in flat]
-    if dtype in ("float16", "bfloat16", "complex64", "complex128", "uint16"):
-        short = {"float16": "half"}.get(dtype, dtype)
-        raise UnsupportedError(f"Failed to write JSON value for tensor type: {short} (output {name!r})")
+    if dtype in _UNWRITABLE:
+        # Upstream says INVALID_ARGUMENT here, which is 400.
+        raise InvalidInputError(f"Failed to write JSON value for tensor type: {_UNWRITABLE[dtype]} (output {name!r})")
     return [str(value) for value in flat]
 
 

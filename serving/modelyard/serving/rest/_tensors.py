@@ -67,6 +67,8 @@ _RULES = {
     "string": _Rule(accepts=lambda value: isinstance(value, str), parse=np.object_),
 }
 
+_EXTRA_RULES = {"float16": _FLOAT, "bfloat16": _FLOAT, "uint16": _integers(0, (1 << 16) - 1, np.int64)}
+
 
 def is_b64(value: Any) -> bool:
     """Whether a value is ``{"b64": "<text>"}``.
@@ -77,12 +79,13 @@ def is_b64(value: Any) -> bool:
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get(_B64), str)
 
 
-def value_to_array(value: Any, dtype: str) -> npt.NDArray[Any]:
+def value_to_array(value: Any, dtype: str, *, extensions: bool = False) -> npt.NDArray[Any]:
     """Converts a JSON value, nested lists included.
 
     Args:
         value: A scalar, or lists of equal lengths.
         dtype: The signature's dtype.
+        extensions: Accept half, bfloat16 and uint16, which upstream refuses.
 
     Returns:
         The array; its shape is that of the lists.
@@ -92,7 +95,7 @@ def value_to_array(value: Any, dtype: str) -> npt.NDArray[Any]:
         UnsupportedError: JSON has no form for this dtype.
     """
     kind = dtype_by_name(dtype).numpy
-    rule = _RULES.get(dtype)
+    rule = _RULES.get(dtype) or (_EXTRA_RULES.get(dtype) if extensions else None)
     if rule is None or kind is None:
         shape, values = _walk(value, _unsupported(dtype))
         return np.zeros(shape, dtype=object if kind is None else kind) if not values else np.asarray(values, dtype=kind)
