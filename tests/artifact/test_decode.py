@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from modelyard.artifact import decode_image
-from modelyard.errors import ImageDecodeError, RequestTooLargeError
+from modelyard.errors import ImageDecodeError, MissingDependencyError, RequestTooLargeError
 
 PIXELS = np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3)
 
@@ -112,3 +112,10 @@ def test_channels_are_checked() -> None:
 def test_importing_the_artifact_imports_neither_tensorflow_nor_pillow() -> None:
     code = "import sys, modelyard.artifact; sys.exit(int(bool({'tensorflow', 'PIL', 'jsonschema'} & set(sys.modules))))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_pillow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode("PNG")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'modelyard\[serving\]'"):
+        decode_image(data, 3)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 
 import modelyard.export
-from modelyard.errors import ConfigurationError
+from modelyard.errors import ConfigurationError, MissingDependencyError
 from modelyard.export import ExportEvent, ExportOptions
 from modelyard.export._options import ignore_progress
 
@@ -47,3 +48,11 @@ def test_the_door() -> None:
         assert getattr(modelyard.export, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'exprot'"):
         _ = modelyard.export.exprot
+
+
+def test_without_the_extra_the_door_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("modelyard.export._")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'modelyard\[export\]'"):
+        _ = modelyard.export.ProgressBar

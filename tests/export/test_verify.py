@@ -16,6 +16,7 @@ import tensorflow as tf
 from modelyard.artifact import VerificationData
 from modelyard.errors import ExportError, VerificationError
 from modelyard.export import ExportEvent, ExportOptions, Format, Reference, TracedModel, compute_reference, verify
+from modelyard.export._runtimes import call_signature, load_runtime
 from modelyard.export._saved_model import export_saved_model
 from tests.export.conftest import COUNT, OPTIONS, Classifier
 
@@ -235,3 +236,19 @@ class TestReference:
 
     def test_no_labels(self, traced: TracedModel, data: VerificationData) -> None:
         assert compute_reference(traced, replace(data, labels=None), options=OPTIONS).measured is None
+
+
+def test_an_example_that_is_no_image_stops_the_foreign_path(reference: Reference, converted: Path) -> None:
+    runtime = load_runtime("onnx", converted)
+    signature = reference.source.signatures["image_bytes"]
+    inputs = {"image_bytes": np.array([b"no image"], object)}
+    with pytest.raises(VerificationError, match="'image_bytes' was given an example that is no image: 8 bytes"):
+        call_signature(runtime, "image_bytes", signature, inputs)
+
+
+def test_a_runtime_that_fails_is_named(reference: Reference, converted: Path) -> None:
+    runtime = load_runtime("onnx", converted)
+    signature = reference.source.signatures["serving_default"]
+    inputs = {"image": np.zeros((1, 7, 8, 1), np.float32)}
+    with pytest.raises(VerificationError, match=r"onnxruntime failed on graph 'serving_default'.*\[1, 7, 8, 1\]"):
+        call_signature(runtime, "serving_default", signature, inputs)

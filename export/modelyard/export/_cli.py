@@ -16,7 +16,7 @@ _EXAMPLES = """\
 examples:
   modelyard export fashion --repository models
       Takes the newest checkpoint of runs/fashion to models/fashion/<next version>.
-  modelyard export fashion --model-dir /tmp/quick --repository models --name fashion-quick
+  modelyard export fashion --model-dir runs/quick --repository models --name fashion-quick
       Another run, under another name.
   modelyard export fashion --repository models --optional tflite
       Publishes without TFLite if that format fails; report.html then says why.
