@@ -188,7 +188,7 @@ CASES = {
         expected={"next": np.array([42])},
         without=V1_JSON,
     ),
-    "scalar output": Case(signature="total", inputs={"x": f32(1, 2)}, expected={"sum": np.float32(3)}),
+    "scalar output": Case(signature="total", inputs={"x": f32(1, 2)}, expected={"sum": np.array(3, np.float32)}),
     "bool": identity("bool", [[True, False]]),
     "uint8": identity("uint8", [[0, 255]]),
     "uint16": identity("uint16", [[0, 65535]], without=V1_JSON),

@@ -7,7 +7,7 @@ import http.client
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def test_compression_both_ways(client: triton.InferenceServerClient, algorithm: 
 
 
 def test_answers_are_compressed_only_on_request(half_server: RunningServer) -> None:
-    unpack = {"gzip": gzip.decompress, "deflate": zlib.decompress}
+    unpack: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress, "deflate": zlib.decompress}
     for accepted, encoding in (("", None), ("br", None), ("gzip;q=0", None), ("deflate, gzip;q=0.5", "deflate")):
         _, headers, body = call(half_server, "GET", "/v2", headers={"Accept-Encoding": accepted})
         assert headers.get("content-encoding") == encoding

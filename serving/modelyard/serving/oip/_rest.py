@@ -74,8 +74,8 @@ class OipRest:
         Args:
             request: The request.
 
-        Raises:
-            InternalError: Never on purpose: whatever escapes is a bug, and the caller's to report.
+        Returns:
+            The answer; our errors are answers too, whatever else escapes is the caller's to report.
         """
         try:
             answer = await self._dispatch(request)
