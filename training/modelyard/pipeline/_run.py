@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -16,7 +16,6 @@ from modelyard.artifact import DEFAULT_SIGNATURE, Source
 from modelyard.errors import ConfigurationError
 from modelyard.pipeline._compare import Comparison, compare
 from modelyard.pipeline._picture import draw_predictions
-from modelyard.pipeline._progress import StageBar
 
 if TYPE_CHECKING:
     from modelyard.export import ExportReport
@@ -84,21 +83,22 @@ def run_pipeline(options: RunOptions) -> RunReport:
         ServerError: A server did not start or did not answer.
         TrainingError: Training failed.
     """
-    from modelyard.export import ExportOptions, export_model
-    from modelyard.training import JsonlLog, ProgressBar, TensorBoardLog, Trainer, TrainerOptions
+    from modelyard.export import ExportEvent, ProgressBar, export_model, git_commit
+    from modelyard.training import JsonlLog, TensorBoardLog, Trainer, TrainerOptions
+    from modelyard.training import ProgressBar as TrainingBar
     from modelyard.training.tasks import find_task
 
     task = find_task(options.task)()
     log_actions = (JsonlLog(options.run_dir / "log.jsonl"), TensorBoardLog(options.run_dir / "tensorboard"))
     trainer_options = TrainerOptions(epochs=options.epochs, seed=options.seed, model_dir=options.run_dir)
-    training = Trainer(task, trainer_options, (ProgressBar(), *log_actions)).run()
+    training = Trainer(task, trainer_options, (TrainingBar(), *log_actions)).run()
     data = task.verification_data(_EXAMPLES)
     inputs = data.inputs.get(DEFAULT_SIGNATURE, {})
     if data.labels is None or "image" not in inputs:
         raise ConfigurationError(f"Task {options.task!r} is no image classifier; modelyard run shows only those.")
     examples = np.asarray(inputs["image"], dtype=np.float32)
     model_dir = options.repository / options.task
-    with StageBar() as bar:
+    with ProgressBar() as bar:
         report = export_model(
             task.root,
             task.signatures(),
@@ -106,13 +106,12 @@ def run_pipeline(options: RunOptions) -> RunReport:
             model_dir=model_dir,
             source=Source(
                 task=options.task,
-                git_commit=_git_commit(),
+                git_commit=git_commit(Path(inspect.getfile(type(task)))),
                 data=training.data,
                 config=dict(training.config),
                 metrics=training.metrics,
             ),
-            options=ExportOptions(),
-            progress=lambda event: bar.update(event.stage, event.done, event.total),
+            progress=bar,
         )
         images = _grey(examples[:_SHOWN])
         expected = _classes(task, examples)
@@ -124,7 +123,7 @@ def run_pipeline(options: RunOptions) -> RunReport:
             expected=expected,
             encoded=[_png(image) for image in images],
             calls=options.calls,
-            progress=lambda done, total: bar.update("serve and predict", done, total),
+            progress=lambda done, total: bar(ExportEvent(stage="serve and predict", done=done, total=total)),
         )
     true = tuple(data.class_names[index] for index in data.labels[:_SHOWN])
     predicted = tuple(data.class_names[index] for index in expected[:_SHOWN])
@@ -165,12 +164,3 @@ def _png(image: npt.NDArray[np.uint8]) -> bytes:
     buffer = BytesIO()
     Image.fromarray(image).save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def _git_commit() -> str:
-    """The commit of the working directory; empty outside a repository."""
-    try:
-        result = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return result.stdout.strip() if result.returncode == 0 else ""
