@@ -9,10 +9,10 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from modelyard.errors import ModelyardError, PermissionDeniedError
-from modelyard.serving._config import ModelConfig
-from modelyard.serving._flags import read_model_config
+from modelyard.errors import ConfigurationError, ModelyardError, PermissionDeniedError, ServerError
+from modelyard.serving._config import PLATFORM, ModelConfig, models_from_message, read_text_proto
 from modelyard.serving._manager import ModelManager
+from modelyard.wire import serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -53,6 +53,35 @@ class Admin:
             "Start the server with --allow_remote_admin to change that."
         )
 
+    async def reload_message(self, config: serving_pb2.ModelServerConfig) -> None:
+        """Replaces the configuration by that of a reload request.
+
+        Args:
+            config: The request's.
+
+        Raises:
+            ConfigurationError: Another kind of config than a model list, or one
+                whose models make no sense.
+            ModelNotReadyError: A label points to a version that is not loaded.
+            ServerError: A new model did not become available.
+        """
+        if config.WhichOneof("config") != "model_config_list":
+            # Upstream takes no action on an empty message: it must not unload everything.
+            raise ConfigurationError(
+                "ServerModelConfig type not supported by HandleReloadConfigRequest. Only model_config_list is "
+                f"supported; received {config.WhichOneof('config') or 'nothing'}."
+            )
+        self._check_platforms(config)
+        await self.reload(models_from_message(config))
+
+    def _check_platforms(self, config: serving_pb2.ModelServerConfig) -> None:
+        for item in config.model_config_list.config:
+            if item.name in self._manager.names and item.model_platform not in ("", PLATFORM):
+                raise ConfigurationError(
+                    f"Illegal to change a model's platform. For model {item.name} platform was {PLATFORM} and new "
+                    f"platform requested is {item.model_platform}"
+                )
+
     async def reload(self, configs: Sequence[ModelConfig]) -> None:
         """Replaces the configuration, off the event loop.
 
@@ -61,28 +90,50 @@ class Admin:
 
         Raises:
             ModelNotReadyError: A label points to a version that is not loaded.
+            ServerError: A new model did not become available.
         """
-        await asyncio.to_thread(self._manager.reload, configs, timeout_s=_RELOAD_TIMEOUT_S)
+        try:
+            await asyncio.to_thread(self._manager.reload, configs, timeout_s=_RELOAD_TIMEOUT_S)
+        except ServerError as exc:
+            _LOG.error("configuration replaced, but %s", exc.message)
+            raise
         _LOG.info("configuration replaced; the models are: %s", ", ".join(sorted(self._manager.names)) or "none")
 
     async def poll_file(self, path: Path, wait_s: float) -> None:
-        """Applies a model config file again whenever it changes; what is wrong with it is logged, and nothing changes.
+        """Applies a model config file again and again; what is wrong with it is logged once, and nothing changes.
+
+        As upstream, the file wins over reload requests.
 
         Args:
             path: The file.
             wait_s: Seconds between two looks.
         """
-        applied: tuple[ModelConfig, ...] | None = self._manager.configs
         complaint = ""
         while True:
             await asyncio.sleep(wait_s)
             try:
-                configs = await asyncio.to_thread(read_model_config, path)
-                if configs != applied:
-                    await self.reload(configs)
-                    applied = configs
+                await self._apply_file(path)
+                complaint = ""
+            except ServerError:
+                # The configuration is in force all the same, and the log has what is missing.
                 complaint = ""
             except ModelyardError as exc:
                 if exc.message != complaint:
                     _LOG.error("the configuration stays as it was: %s", exc.message)
                 complaint = exc.message
+            # Nobody waits for this task: if it died, changes of the file would go unnoticed.
+            except Exception:
+                _LOG.exception("%s could not be applied; trying again", path)
+
+    async def _apply_file(self, path: Path) -> None:
+        message = await asyncio.to_thread(
+            read_text_proto, path, serving_pb2.ModelServerConfig(), flag="--model_config_file"
+        )
+        if message.WhichOneof("config") is None:
+            # A file that is being written is empty for a moment.
+            raise ConfigurationError(
+                f"{path} is empty; expected a model_config_list, which may itself be empty: model_config_list {{}}"
+            )
+        configs = models_from_message(message)
+        if configs != self._manager.configs:
+            await self.reload(configs)

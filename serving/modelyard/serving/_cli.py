@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     for chatty, level in (("uvicorn.error", logging.WARNING), ("tensorflow", logging.ERROR), ("absl", logging.ERROR)):
         logging.getLogger(chatty).setLevel(level)
     try:
-        options = parse_flags(argv)
+        options = parse_flags(argv, os.environ)
     except ConfigurationError as exc:
         sys.stderr.write(f"modelyard serve: {exc.message}\n")
         return 2

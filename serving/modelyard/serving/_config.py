@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,10 @@ from modelyard.errors import ConfigurationError
 from modelyard.wire import serving_pb2
 
 _M = TypeVar("_M", bound=Message)
-_PLATFORM = "tensorflow"
+_LOG = logging.getLogger("modelyard.serving")
+
+#: The only platform that models may be of, as upstream.
+PLATFORM = "tensorflow"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +28,11 @@ class VersionPolicy:
 
     Attributes:
         latest: How many of the newest; None for all.
-        specific: These and no others; empty where the policy is another.
+        specific: These and no others; None where the policy is another.
     """
 
     latest: int | None = 1
-    specific: frozenset[int] = frozenset()
+    specific: frozenset[int] | None = None
 
     def aspired(self, versions: Sequence[ModelVersion]) -> Sequence[ModelVersion]:
         """The versions to serve.
@@ -36,7 +40,7 @@ class VersionPolicy:
         Args:
             versions: What the base path holds, oldest first.
         """
-        if self.specific:
+        if self.specific is not None:
             return [version for version in versions if version.number in self.specific]
         return versions if self.latest is None else versions[-self.latest :]
 
@@ -83,17 +87,17 @@ def models_from_message(config: serving_pb2.ModelServerConfig) -> tuple[ModelCon
     """Decodes and checks a model config.
 
     Args:
-        config: The message.
+        config: The message; one with nothing in it lists no models.
 
     Raises:
         ConfigurationError: Another kind of config than a model list, a model
-            without a name or with a relative path or an unknown platform, or
-            the same model twice.
+            without a name, with a relative path, or with no or an unknown
+            platform, or the same model twice.
     """
     kind = config.WhichOneof("config")
     if kind == "custom_model_config":
         raise ConfigurationError(
-            f"ServerModelConfig type not supported by this server: received {kind}; expected model_config_list."
+            f"ServerModelConfig type not supported: received {kind}. Only model_config_list is supported."
         )
     models: dict[str, ModelConfig] = {}
     for item in config.model_config_list.config:
@@ -105,18 +109,61 @@ def models_from_message(config: serving_pb2.ModelServerConfig) -> tuple[ModelCon
     return tuple(models.values())
 
 
+def local_path(text: str, *, what: str) -> Path:
+    """The directory that a base path names.
+
+    Args:
+        text: An absolute path, or such a path as a ``file://`` URI.
+        what: What it belongs to, for errors.
+
+    Raises:
+        ConfigurationError: It is relative, or a URI of a remote file system.
+    """
+    path = Path(text.removeprefix("file://"))
+    if "://" in text.removeprefix("file://"):
+        raise ConfigurationError(
+            f"{what} has the base path {text}, which is on a remote file system; expected an absolute path of this "
+            "machine. Mount it, or copy the model."
+        )
+    if not path.is_absolute():
+        raise ConfigurationError(
+            f"Expected {what} to have an absolute path or URI; got base_path()={text}, which is relative. "
+            f"From here that would be {path.resolve()}."
+        )
+    return path
+
+
 def _model(item: serving_pb2.ModelConfig) -> ModelConfig:
-    base_path = Path(item.base_path.removeprefix("file://"))
-    if not base_path.is_absolute():
-        raise ConfigurationError(
-            f"Expected model {item.name} to have an absolute path or URI; got base_path()={item.base_path}"
-        )
-    platform = item.model_platform or _PLATFORM
-    if platform != _PLATFORM:
-        raise ConfigurationError(
-            f"Model {item.name} has model_platform {platform!r}, which is not supported; expected {_PLATFORM!r}."
-        )
+    base_path = local_path(item.base_path, what=f"model {item.name}")
+    _check_platform(item)
+    if item.HasField("logging_config"):
+        _LOG.warning("model %s: logging_config has no effect: this server does not log requests", item.name)
     return ModelConfig(name=item.name, base_path=base_path, policy=_policy(item), labels=dict(item.version_labels))
+
+
+def _check_platform(item: serving_pb2.ModelConfig) -> None:
+    """Checks the platform, which old configurations name by a number."""
+    kind = item.model_type
+    if kind != serving_pb2.MODEL_TYPE_UNSPECIFIED and item.model_platform:
+        raise ConfigurationError(
+            f"Model {item.name}: Illegal setting both ModelServerConfig::model_type (deprecated) and "
+            "ModelServerConfig::model_platform. Keep model_platform."
+        )
+    if kind not in (serving_pb2.MODEL_TYPE_UNSPECIFIED, serving_pb2.TENSORFLOW):
+        raise ConfigurationError(
+            f"Model {item.name}: ModelServerConfig::model_type choice {kind} not supported; "
+            f"expected model_platform: {PLATFORM!r}."
+        )
+    platform = item.model_platform or (PLATFORM if kind == serving_pb2.TENSORFLOW else "")
+    if not platform:
+        raise ConfigurationError(
+            f"Model {item.name}: Illegal setting neither ModelServerConfig::model_type (deprecated) nor "
+            f"ModelServerConfig::model_platform. Add model_platform: {PLATFORM!r}."
+        )
+    if platform != PLATFORM:
+        raise ConfigurationError(
+            f"Model {item.name} requests unsupported platform {platform}; expected model_platform: {PLATFORM!r}."
+        )
 
 
 def _policy(item: serving_pb2.ModelConfig) -> VersionPolicy:
@@ -125,8 +172,6 @@ def _policy(item: serving_pb2.ModelConfig) -> VersionPolicy:
     if kind == "all":
         return VersionPolicy(latest=None)
     if kind == "specific":
-        if not policy.specific.versions:
-            raise ConfigurationError(f"Model {item.name} has a version policy 'specific' without versions.")
         return VersionPolicy(specific=frozenset(policy.specific.versions))
     # Upstream takes 0 for its default of one.
     return VersionPolicy(latest=policy.latest.num_versions or 1)

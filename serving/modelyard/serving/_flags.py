@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
+import math
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving._batch_parameters import BatchParameters, read_batch_parameters
-from modelyard.serving._config import ModelConfig, models_from_message, read_text_proto
+from modelyard.serving._config import ModelConfig, local_path, models_from_message, read_text_proto
 from modelyard.serving._flag_table import FLAGS, Flag
 from modelyard.serving._loader import LoadOptions
 from modelyard.serving._tls import TlsConfig, read_tls_config
@@ -35,10 +37,21 @@ examples:
   curl -d '{"instances": [...]}' http://localhost:8501/v1/models/fashion:predict
 
 A flag may be written --flag=value or --flag value; a boolean one also as --flag alone.
+
+environment:
+  MODEL_NAME, MODEL_BASE_PATH   as in TensorFlow Serving's image: where one of them is set, and neither
+      --model_base_path nor --model_config_file is given, the model $MODEL_NAME (default model) is served
+      from $MODEL_BASE_PATH/$MODEL_NAME (default /models/model); --model_name goes before MODEL_NAME
 """
 #: Requests that wait for their batch each hold a thread.
 _BATCHING_WORKERS = 64
 _METRICS_PATH = "/monitoring/prometheus/metrics"
+_IMAGE_MODEL_NAME = "model"
+_IMAGE_BASE_PATH = "/models"
+#: gRPC takes arguments as 32-bit numbers or as text.
+_INT32 = range(-(1 << 31), 1 << 31)
+#: Upstream's 0 for no time-out, as a number that timers can hold.
+_FOREVER_S = 1e9
 _TITLES = {
     "same": "TensorFlow Serving's flags",
     "better": "TensorFlow Serving's flags, with a difference",
@@ -121,7 +134,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigurationError(message)
 
 
-def parse_flags(argv: list[str]) -> ServerOptions:
+def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -> ServerOptions:
     """Parses the command line.
 
     Flags of tensorflow_model_server that have no effect here are accepted, with
@@ -129,6 +142,8 @@ def parse_flags(argv: list[str]) -> ServerOptions:
 
     Args:
         argv: Arguments without the program's name.
+        environment: Where ``MODEL_NAME`` and ``MODEL_BASE_PATH`` are looked up,
+            which TensorFlow Serving's image reads; None for nowhere.
 
     Raises:
         ConfigurationError: An unknown flag, a value that makes no sense, or a
@@ -143,6 +158,7 @@ def parse_flags(argv: list[str]) -> ServerOptions:
             _LOG.warning("--%s has no effect: %s", flag.name, flag.note)
     if args.port == 0 and args.rest_api_port == 0 and not args.grpc_socket_path:
         raise ConfigurationError("Both --port and --rest_api_port are 0; expected at least one port to serve on.")
+    _check_parallelism(args)
     batching = _batching(args)
     config_file = Path(args.model_config_file) if args.model_config_file else None
     return ServerOptions(
@@ -150,7 +166,7 @@ def parse_flags(argv: list[str]) -> ServerOptions:
         grpc_socket_path=args.grpc_socket_path,
         grpc_channel_arguments=_channel_arguments(args.grpc_channel_arguments),
         rest_api_port=args.rest_api_port,
-        models=_single_model(args) if config_file is None else read_model_config(config_file),
+        models=_single_model(args, environment or {}) if config_file is None else read_model_config(config_file),
         model_config_file=config_file,
         model_config_poll_s=args.model_config_file_poll_wait_seconds,
         watch=WatchOptions(
@@ -172,7 +188,7 @@ def parse_flags(argv: list[str]) -> ServerOptions:
         workers=args.tensorflow_session_parallelism or (_BATCHING_WORKERS if batching else _cores()),
         tensor_content=args.enable_serialization_as_tensor_content,
         cors=args.rest_api_enable_cors_support,
-        rest_timeout_s=args.rest_api_timeout_in_ms / 1e3,
+        rest_timeout_s=args.rest_api_timeout_in_ms / 1e3 or _FOREVER_S,
         strict_json=args.rest_api_strict_json,
         rest_extensions=args.rest_api_extensions,
         check_methods=args.enable_signature_method_name_check,
@@ -204,18 +220,34 @@ def read_model_config(path: Path) -> tuple[ModelConfig, ...]:
     return models_from_message(config)
 
 
-def _single_model(args: argparse.Namespace) -> tuple[ModelConfig, ...]:
-    if not args.model_base_path:
+def _single_model(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[ModelConfig, ...]:
+    name, base_path = args.model_name, args.model_base_path
+    if not base_path and (environment.get("MODEL_NAME") or environment.get("MODEL_BASE_PATH")):
+        # What the entry point of TensorFlow Serving's image makes of them; flags that follow it win there too.
+        folder = environment.get("MODEL_NAME") or _IMAGE_MODEL_NAME
+        base_path = f"{environment.get('MODEL_BASE_PATH') or _IMAGE_BASE_PATH}/{folder}"
+        name = name if name != _default("model_name") else folder
+    if not base_path:
         raise ConfigurationError(
             "--model_base_path is required: the directory that holds the model's versions. "
             "Several models go into a file, named by --model_config_file."
         )
-    base_path = Path(args.model_base_path.removeprefix("file://"))
-    if not base_path.is_absolute():
+    if not name:
+        raise ConfigurationError("--model_name is empty; expected the model's name in requests.")
+    return (ModelConfig(name=name, base_path=local_path(base_path, what=f"model {name} (--model_base_path)")),)
+
+
+def _default(name: str) -> bool | int | float | str:
+    return next(flag.default for flag in FLAGS if flag.name == name)
+
+
+def _check_parallelism(args: argparse.Namespace) -> None:
+    parts = (args.tensorflow_intra_op_parallelism, args.tensorflow_inter_op_parallelism)
+    if args.tensorflow_session_parallelism and all(parts):
         raise ConfigurationError(
-            f"--model_base_path={base_path} is relative; expected an absolute path, such as {base_path.resolve()}."
+            "--tensorflow_session_parallelism, --tensorflow_intra_op_parallelism and --tensorflow_inter_op_parallelism "
+            "are all set; expected the first alone, or the other two."
         )
-    return (ModelConfig(name=args.model_name, base_path=base_path),)
 
 
 def _batching(args: argparse.Namespace) -> BatchParameters | None:
@@ -244,7 +276,8 @@ def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
         name, equals, value = item.partition("=")
         if not equals:
             raise ConfigurationError(f"--grpc_channel_arguments has {item!r}; expected name=value.")
-        arguments.append((name, int(value) if value.removeprefix("-").isdecimal() else value))
+        number = int(value) if value.removeprefix("-").isdecimal() else None
+        arguments.append((name, value if number is None or number not in _INT32 else number))
     return tuple(arguments)
 
 
@@ -276,9 +309,12 @@ def _add(group: argparse._ArgumentGroup, flag: Flag) -> None:
         )
     elif flag.kind == "int":
         kind = _port if flag.name.endswith("port") else _count
+        if flag.name.endswith("poll_wait_seconds"):
+            # Upstream reads a negative one as never, as it does 0.
+            kind = _seconds
         group.add_argument(name, type=kind, default=flag.default, metavar="N", help=help_text)
     elif flag.kind == "float":
-        group.add_argument(name, type=float, default=flag.default, metavar="X", help=help_text)
+        group.add_argument(name, type=_finite, default=flag.default, metavar="X", help=help_text)
     else:
         group.add_argument(name, default=flag.default, metavar="TEXT", help=help_text, choices=flag.choices or None)
 
@@ -306,6 +342,20 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 0 or more")
     return int(text)
+
+
+def _seconds(text: str) -> int:
+    return _count(text.removeprefix("-")) * (-1 if text.startswith("-") else 1)
+
+
+def _finite(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a number")
+    return value
 
 
 def _unknown(argument: str) -> str:

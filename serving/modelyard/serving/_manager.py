@@ -6,7 +6,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from modelyard.errors import InvalidModelSpecError, ModelNotFoundError, ModelNotReadyError, UnsupportedError
+from modelyard.errors import (
+    InvalidModelSpecError,
+    ModelNotFoundError,
+    ModelNotReadyError,
+    ServerError,
+    UnsupportedError,
+)
 from modelyard.serving._config import ModelConfig
 from modelyard.serving._requests import ModelSpec
 from modelyard.serving._servable import Servable
@@ -22,6 +28,10 @@ class ModelManager:
         load: Loads one version; called on a model's own thread.
         options: How base paths are watched.
         allow_new_labels: A new label may point to a version that is not loaded.
+
+    Raises:
+        ModelNotReadyError: There are labels, and they may not point to
+            versions that are not loaded.
     """
 
     def __init__(
@@ -37,6 +47,9 @@ class ModelManager:
         self._allow_new_labels = allow_new_labels
         self._reloading = threading.Lock()
         # Replaced, never changed: readers need no lock.
+        self._watchers: dict[str, ModelWatcher] = {}
+        for config in configs:
+            self._check_labels(config)
         self._watchers = {config.name: self._watcher(config) for config in configs}
         # Models that a reload removed still answer status requests.
         self._retired: dict[str, ModelWatcher] = {}
@@ -71,7 +84,8 @@ class ModelManager:
         """Replaces the configuration: models that are not in it are unloaded.
 
         Labels are checked first, against the versions that are loaded now;
-        nothing is changed where one of them fails.
+        nothing is changed where one of them fails. What a model served before
+        stays served until its new base path has something better.
 
         Args:
             configs: The new models.
@@ -79,38 +93,48 @@ class ModelManager:
 
         Raises:
             ModelNotReadyError: A label points to a version that is not loaded.
+            ServerError: The configuration is in force, but a new model or one
+                with a new base path did not become available.
         """
         with self._reloading:
             for config in configs:
                 self._check_labels(config)
             watchers: dict[str, ModelWatcher] = {}
+            awaited: list[ModelWatcher] = []
             for config in configs:
                 known = self._watchers.get(config.name)
-                if known is None or known.config.base_path != config.base_path:
+                if known is None:
                     watchers[config.name] = self._watcher(config)
                     watchers[config.name].start()
                 else:
-                    known.configure(config)
                     watchers[config.name] = known
-            gone = [watcher for name, watcher in self._watchers.items() if watchers.get(name) is not watcher]
+                if known is None or known.config.base_path != config.base_path:
+                    awaited.append(watchers[config.name])
+                if known is not None and known.config != config:
+                    known.configure(config)
+            gone = [watcher for name, watcher in self._watchers.items() if name not in watchers]
             for watcher in watchers.values():
                 watcher.wait_until_polled(timeout_s)
             self._watchers = watchers
             for watcher in gone:
-                if watcher.config.name not in watchers:
-                    self._retired[watcher.config.name] = watcher
+                self._retired[watcher.config.name] = watcher
                 watcher.stop()
+            reasons = {each.config.name: each.failure() for each in awaited if each.enabled}
+        failures = [f"{{{name}: {reason}}}" for name, reason in reasons.items() if reason]
+        if failures:
+            raise ServerError(f"{len(failures)} servable(s) did not become available: {{{', '.join(failures)}}}")
 
     def _check_labels(self, config: ModelConfig) -> None:
         known = self._watchers.get(config.name)
         for label, version in config.labels.items():
             if known is not None and known.is_available(version):
                 continue
-            moved = known is not None and label in known.config.labels
-            if moved or not self._allow_new_labels:
+            current = None if known is None else known.config.labels.get(label)
+            if not self._allow_new_labels or current not in (None, version):
                 raise ModelNotReadyError(
-                    f"Label {label!r} of model {config.name} points to version {version}, which is not currently "
-                    "available for inference. Load the version first, then set the label."
+                    f"Request to assign label {label!r} to version {version} of model {config.name}, which is not "
+                    "currently available for inference. Load the version first, then set the label; new labels may be "
+                    "set before with --allow_version_labels_for_unavailable_models."
                 )
 
     def ready(self, name: str) -> bool:

@@ -29,10 +29,14 @@ from modelyard.serving._config import ModelConfig
 from modelyard.serving._requests import ModelSpec
 from modelyard.serving._servable import Servable
 from modelyard.serving._states import VersionState, VersionStatus
+from modelyard.serving._versions import Version, file_stamp, surplus
 
 _LOG = logging.getLogger("modelyard.serving")
 
 Loader = Callable[[str, int, Path], Servable]
+
+#: Seconds until the next look where there is to be only one, and it failed.
+_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,23 +63,6 @@ class WatchOptions:
     explicit: bool = False
 
 
-@dataclass
-class _Version:
-    """A version that the watcher knows of."""
-
-    number: int
-    path: Path
-    stamp: tuple[int, ...]
-    state: VersionState = VersionState.LOADING
-    error: ModelyardError | None = None
-    servable: Servable | None = None
-    requests: int = 0
-
-    @property
-    def available(self) -> bool:
-        return self.state is VersionState.AVAILABLE
-
-
 class ModelWatcher:
     """Keeps one model loaded, on a thread of its own: no other model waits for it.
 
@@ -90,8 +77,9 @@ class ModelWatcher:
         self._load = load
         self._options = options
         self._lock = threading.Condition()
-        self._versions: dict[int, _Version] = {}
+        self._versions: dict[int, Version] = {}
         self._polled = False
+        self._watching = False
         self._enabled = not options.explicit
         self._aspired: frozenset[int] = frozenset()
         self._complaint = "" if self._enabled else self._not_asked()
@@ -107,18 +95,30 @@ class ModelWatcher:
         return self._config
 
     def configure(self, config: ModelConfig) -> None:
-        """Changes policy and labels; the next look follows at once.
+        """Changes base path, policy and labels; the next look follows at once.
 
         Args:
-            config: The new configuration, with the same base path.
+            config: The new configuration of the same model.
         """
+        never = self._options.poll_wait_s < 0 and not self._options.explicit
         with self._lock:
             self._config = config
-            self._polled = False
+            self._polled = never
+            watching = self._watching
         self._wake.set()
-        if not self._thread.is_alive():
+        if not watching and not never:
             # Base paths are looked at once only: this is another occasion.
             self._poll()
+
+    def failure(self) -> str:
+        """Why the model has nothing to answer with, or not what its configuration asks for; empty where all is well."""
+        reasons = [
+            f"version {item.version}: {item.error.message}"
+            for item in self.statuses()
+            if item.error is not None and item.version in self._aspired
+        ]
+        reason = "; ".join(reasons) or self._complaint
+        return reason or ("" if self.is_ready() else "no version is aspired")
 
     @property
     def enabled(self) -> bool:
@@ -133,13 +133,8 @@ class ModelWatcher:
         """
         self._enabled = True
         self._poll()
-        reasons = [
-            f"version {item.version}: {item.error.message}"
-            for item in self.statuses()
-            if item.error is not None and item.version in self._aspired
-        ]
-        if reasons or not self.is_ready():
-            reason = "; ".join(reasons) or self._complaint or "no version is aspired"
+        reason = self.failure()
+        if reason:
             raise LoadError(f"Model {self._config.name!r} cannot be loaded: {reason}")
 
     def disable(self) -> None:
@@ -152,7 +147,10 @@ class ModelWatcher:
         if self._options.explicit or self._options.poll_wait_s < 0:
             # Not looked at by itself: requests must not be told to wait.
             self._polled = True
+            if not self._options.explicit:
+                self._complain("its base path is never looked at: --file_system_poll_wait_seconds is negative")
             return
+        self._watching = True
         self._thread.start()
 
     def request_stop(self) -> None:
@@ -229,7 +227,7 @@ class ModelWatcher:
                 if version.requests == 0:
                     self._lock.notify_all()
 
-    def _resolve(self, spec: ModelSpec) -> _Version:
+    def _resolve(self, spec: ModelSpec) -> Version:
         wanted = spec.version
         if spec.label is not None:
             wanted = self._config.labels.get(spec.label)
@@ -254,12 +252,26 @@ class ModelWatcher:
         raise ModelNotFoundError(f"Servable not found for request: {spec.describe()}; nothing is loaded: {reason}")
 
     def _watch(self) -> None:
-        while not self._stopping.is_set():
+        while True:
             self._wake.clear()
-            self._poll()
-            if self._options.poll_wait_s == 0:
+            try:
+                self._poll()
+            # A watcher that died would never load anything again, and nobody would know.
+            except Exception:
+                _LOG.exception("model %s: looking for versions failed unexpectedly; trying again", self._config.name)
+            if self._options.poll_wait_s == 0 and self._retire():
                 return
-            self._wake.wait(self._options.poll_wait_s)
+            if self._stopping.is_set():
+                return
+            self._wake.wait(self._options.poll_wait_s or _RETRY_S)
+            if self._stopping.is_set():
+                return
+
+    def _retire(self) -> bool:
+        """Whether the one look there is to be has been had, with the configuration in force."""
+        with self._lock:
+            self._watching = not self._polled
+            return self._polled
 
     def _poll(self) -> None:
         with self._polling:
@@ -293,44 +305,54 @@ class ModelWatcher:
         self._complaint = text
 
     def _reconcile(self, aspired: Sequence[ModelVersion]) -> None:
-        numbers = {item.number for item in aspired}
-        self._aspired = frozenset(numbers)
-        fresh = [item for item in aspired if self._is_fresh(item)]
-        if self._options.resource_preserving and fresh:
-            self._unload_others(numbers)
-        for item in fresh:
-            if not self._stopping.is_set():
+        self._aspired = frozenset(item.number for item in aspired)
+        self._unload_surplus()
+        # The newest first: it is what most requests ask for.
+        for item in reversed(aspired):
+            if not self._stopping.is_set() and self._is_fresh(item):
                 self._load_version(item)
-        if not numbers or any(self._versions[number].available for number in numbers if number in self._versions):
-            self._unload_others(numbers)
+                self._unload_surplus()
 
     def _is_fresh(self, item: ModelVersion) -> bool:
         known = self._versions.get(item.number)
         if known is None:
             return True
+        if known.path != item.path:
+            # The base path was changed, and the new one has a version of the same number.
+            return known.rejected != (item.path, file_stamp(item.path))
         # A version that failed is tried again when its files change, one that was unloaded when it is aspired again.
-        return known.state is VersionState.END and (known.error is None or known.stamp != _stamp(item.path))
+        return known.state is VersionState.END and (known.error is None or known.stamp != file_stamp(item.path))
 
-    def _unload_others(self, numbers: set[int]) -> None:
-        for version in list(self._versions.values()):
-            if version.number not in numbers:
-                self._unload(version)
+    def _unload_surplus(self) -> None:
+        available = [version.number for version in self._versions.values() if version.available]
+        for number in surplus(self._aspired, available, resource_preserving=self._options.resource_preserving):
+            self._unload(self._versions[number])
 
     def _load_version(self, item: ModelVersion) -> None:
         name = self._config.name
-        version = _Version(number=item.number, path=item.path, stamp=_stamp(item.path))
+        version = Version(number=item.number, path=item.path, stamp=file_stamp(item.path))
+        old = self._versions.get(item.number)
+        if old is not None and self._options.resource_preserving:
+            self._unload(old)
         with self._lock:
-            self._versions[item.number] = version
+            if old is None or not old.available:
+                old = None
+                self._versions[item.number] = version
         _LOG.info("loading model %s version %d from %s", name, item.number, item.path)
         started = time.perf_counter()
         result = self._try_load(name, item)
         with self._lock:
             if isinstance(result, Servable):
                 version.servable, version.state = result, VersionState.AVAILABLE
+                self._versions[item.number] = version
+            elif old is not None:
+                old.error, old.rejected = result, (version.path, version.stamp)
             else:
                 version.error, version.state = result, VersionState.END
             self._lock.notify_all()
         if isinstance(result, Servable):
+            if old is not None:
+                self._unload(old)
             seconds = time.perf_counter() - started
             _LOG.info(
                 "model %s version %d is AVAILABLE in %s after %.2f s", name, item.number, result.backend.name, seconds
@@ -354,7 +376,7 @@ class ModelWatcher:
             if tries > self._options.max_load_retries or self._stopping.wait(self._options.retry_interval_s):
                 return error
 
-    def _unload(self, version: _Version) -> None:
+    def _unload(self, version: Version) -> None:
         with self._lock:
             if not version.available:
                 return
@@ -365,12 +387,3 @@ class ModelWatcher:
         if servable is not None:
             servable.close()
         _LOG.info("model %s version %d is unloaded", self._config.name, version.number)
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Changes when files of a version are replaced."""
-    try:
-        stats = [item.stat() for item in sorted(path.rglob("*")) if item.is_file()]
-    except OSError:
-        return ()
-    return tuple(value for stat in stats for value in (stat.st_mtime_ns, stat.st_size, stat.st_ino))

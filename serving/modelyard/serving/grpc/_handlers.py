@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from modelyard.serving import _messages
 from modelyard.serving._admin import Admin
-from modelyard.serving._config import models_from_message
 from modelyard.serving._inference import Classification, InferenceTask
 from modelyard.serving._predictor import Predictor
 from modelyard.serving.grpc._call import Context, Handler
@@ -108,7 +107,7 @@ class Handlers:
     async def reload(self, message: serving_pb2.ReloadConfigRequest, context: Context) -> bytes:
         """Answers HandleReloadConfigRequest."""
         self._admin.check_peer(peer_host(context.peer()))
-        await self._admin.reload(models_from_message(message.config))
+        await self._admin.reload_message(message.config)
         response = serving_pb2.ReloadConfigResponse()
         response.status.SetInParent()
         return response.SerializeToString()

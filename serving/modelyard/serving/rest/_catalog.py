@@ -84,7 +84,7 @@ def config_json(options: Any, manager: ModelManager) -> str:
         {
             "name": config.name,
             "base_path": str(config.base_path),
-            "policy": {"latest": config.policy.latest, "specific": sorted(config.policy.specific)},
+            "policy": {"latest": config.policy.latest, "specific": sorted(config.policy.specific or ())},
             "labels": dict(config.labels),
         }
         for config in manager.configs
