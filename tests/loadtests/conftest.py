@@ -1,4 +1,4 @@
-"""A served classifier, and one that is wrong on purpose."""
+"""The trained and exported fashion model, served; and a classifier that is wrong on purpose."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ def fashion() -> FashionMnist:
 
 
 @pytest.fixture(scope="session")
-def server(session_dir: Path, fashion: FashionMnist) -> Iterator[RunningServer]:
-    base_path = session_dir / "loadtests" / "fashion"
-    publish_classifier(base_path, fashion)
-    with serve(base_path, model="fashion", log_dir=session_dir) as running:
+def server(session_dir: Path, fashion_model_dir: Path) -> Iterator[RunningServer]:
+    with serve(fashion_model_dir, model="fashion", log_dir=session_dir) as running:
         yield running
 
 
