@@ -6,7 +6,6 @@ import argparse
 import difflib
 import logging
 import math
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import NoReturn
 from modelyard.errors import ConfigurationError
 from modelyard.serving._batch_parameters import BatchParameters, read_batch_parameters
 from modelyard.serving._config import ModelConfig, local_path, models_from_message, read_text_proto
+from modelyard.serving._cpus import available_cpus
 from modelyard.serving._flag_table import FLAGS, Flag
 from modelyard.serving._loader import LoadOptions
 from modelyard.serving._tls import TlsConfig, read_tls_config
@@ -180,12 +180,12 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         load=LoadOptions(
             runtime=args.runtime or None,
             threads=args.tensorflow_intra_op_parallelism or 1,
-            interpreters=args.num_tflite_pools or _cores(),
+            interpreters=args.num_tflite_pools or available_cpus(),
             prefer_tflite=args.prefer_tflite_model,
             tags=tuple(args.saved_model_tags.split(",")),
         ),
         allow_new_labels=args.allow_version_labels_for_unavailable_models,
-        workers=args.tensorflow_session_parallelism or (_BATCHING_WORKERS if batching else _cores()),
+        workers=args.tensorflow_session_parallelism or (_BATCHING_WORKERS if batching else available_cpus()),
         tensor_content=args.enable_serialization_as_tensor_content,
         cors=args.rest_api_enable_cors_support,
         rest_timeout_s=args.rest_api_timeout_in_ms / 1e3 or _FOREVER_S,
@@ -256,9 +256,9 @@ def _batching(args: argparse.Namespace) -> BatchParameters | None:
             raise ConfigurationError("--batching_parameters_file was set without setting --enable_batching to true.")
         return None
     if not args.batching_parameters_file:
-        return BatchParameters(threads=_cores())
+        return BatchParameters(threads=available_cpus())
     parameters = read_batch_parameters(Path(args.batching_parameters_file))
-    return parameters if parameters.threads else replace(parameters, threads=_cores())
+    return parameters if parameters.threads else replace(parameters, threads=available_cpus())
 
 
 def _metrics_path(path: str) -> str:
@@ -363,7 +363,3 @@ def _unknown(argument: str) -> str:
     near = difflib.get_close_matches(name, [f"--{flag.name}" for flag in FLAGS], n=1)
     hint = f" Did you mean {near[0]}?" if near else " See --help for the flags there are."
     return f"Unknown argument {name}.{hint}"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

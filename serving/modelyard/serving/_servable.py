@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from modelyard.artifact import ImageDecode, Signature, decode_image
 from modelyard.errors import ImageDecodeError, InternalError, InvalidInputError, SignatureNotFoundError
+from modelyard.serving._memory import release_memory
 from modelyard.serving._requests import Arrays
 from modelyard.serving._validation import complete_inputs
 from modelyard.serving.backends import Backend
@@ -90,8 +91,9 @@ class Servable:
         return self.compute(signature.compute, inputs, outputs)
 
     def close(self) -> None:
-        """Frees the model. No request may hold the servable any more."""
+        """Frees the model, down to the operating system. No request may hold the servable any more."""
         self.backend.close()
+        release_memory()
 
     def _feed_name(self, signature: str, alias: str) -> str:
         definition = self.definitions.get(signature)

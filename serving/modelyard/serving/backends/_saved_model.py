@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from modelyard.errors import LoadError
-from modelyard.wire import tensorflow_pb2
+from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature, TensorSpec
+from modelyard.errors import InvalidInputError, LoadError, UnsupportedError
+from modelyard.wire import dtype_by_enum, shape_from_proto, tensorflow_pb2
 
 SAVED_MODEL_NAME = "saved_model.pb"
+#: The pseudo-signature by which TF2 initialises a model; it cannot be called.
+INIT_SIGNATURE = "__saved_model_init_op"
+_METHODS = (PREDICT_METHOD, CLASSIFY_METHOD, REGRESS_METHOD)
 
 
 def read_meta_graph(path: Path, tags: Sequence[str]) -> tensorflow_pb2.MetaGraphDef:
@@ -36,3 +40,32 @@ def read_meta_graph(path: Path, tags: Sequence[str]) -> tensorflow_pb2.MetaGraph
             return graph
     known = [list(graph.meta_info_def.tags) for graph in saved_model.meta_graphs]
     raise LoadError(f"{file} has no meta graph with the tags {list(tags)}; it has the tag sets {known}.")
+
+
+def callable_signatures(graph: tensorflow_pb2.MetaGraphDef) -> dict[str, Signature]:
+    """The signatures that a request can call.
+
+    A signature with a resource or variant among its tensors is left out: those
+    cannot travel. It still shows in the metadata.
+
+    Args:
+        graph: The meta graph.
+    """
+    signatures = {}
+    for name, definition in graph.signature_def.items():
+        if name == INIT_SIGNATURE:
+            continue
+        try:
+            inputs, outputs = _specs(definition.inputs), _specs(definition.outputs)
+        except (InvalidInputError, UnsupportedError):
+            continue
+        method = definition.method_name if definition.method_name in _METHODS else PREDICT_METHOD
+        signatures[name] = Signature(inputs=inputs, outputs=outputs, compute=name, method=method)
+    return signatures
+
+
+def _specs(infos: Mapping[str, tensorflow_pb2.TensorInfo]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(name=name, dtype=dtype_by_enum(info.dtype).name, shape=shape_from_proto(info.tensor_shape))
+        for name, info in sorted(infos.items())
+    )

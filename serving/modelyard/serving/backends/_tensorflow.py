@@ -9,22 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature, TensorSpec
+from modelyard.artifact import Signature
 from modelyard.errors import (
     InternalError,
     InvalidInputError,
     LoadError,
     MissingDependencyError,
     PredictionError,
-    UnsupportedError,
 )
 from modelyard.serving.backends._base import Arrays
-from modelyard.serving.backends._saved_model import read_meta_graph
-from modelyard.wire import dtype_by_enum, shape_from_proto, tensorflow_pb2
-
-#: The pseudo-signature by which TF2 initialises a model; it cannot be called.
-_INIT_OP = "__saved_model_init_op"
-_METHODS = (PREDICT_METHOD, CLASSIFY_METHOD, REGRESS_METHOD)
+from modelyard.serving.backends._saved_model import callable_signatures, read_meta_graph
+from modelyard.wire import tensorflow_pb2
 
 
 class TensorFlowBackend:
@@ -56,11 +51,7 @@ class TensorFlowBackend:
             ) from exc
         self._tf = tf
         graph = read_meta_graph(path, tags)
-        self._signatures = {
-            name: signature
-            for name, definition in graph.signature_def.items()
-            if (signature := _signature(name, definition)) is not None
-        }
+        self._signatures = callable_signatures(graph)
         # TF1's reference variables exist in a session only; TF2's functions need none.
         kind = _Functions if graph.HasField("object_graph_def") else _Session
         try:
@@ -181,22 +172,3 @@ class _Session:
 def _as_array(value: Any) -> npt.NDArray[Any]:
     # A rank-0 string comes back as plain bytes, which numpy would make a fixed-width string of.
     return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
-
-
-def _signature(name: str, definition: tensorflow_pb2.SignatureDef) -> Signature | None:
-    if name == _INIT_OP:
-        return None
-    try:
-        inputs, outputs = _specs(definition.inputs), _specs(definition.outputs)
-    except (InvalidInputError, UnsupportedError):
-        # A resource or variant in a signature cannot travel; the signature still shows in the metadata.
-        return None
-    method = definition.method_name if definition.method_name in _METHODS else PREDICT_METHOD
-    return Signature(inputs=inputs, outputs=outputs, compute=name, method=method)
-
-
-def _specs(infos: Mapping[str, tensorflow_pb2.TensorInfo]) -> tuple[TensorSpec, ...]:
-    return tuple(
-        TensorSpec(name=name, dtype=dtype_by_enum(info.dtype).name, shape=shape_from_proto(info.tensor_shape))
-        for name, info in sorted(infos.items())
-    )
