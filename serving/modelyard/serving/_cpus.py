@@ -46,7 +46,7 @@ def _quotas(root: Path, membership: Path) -> list[float]:
 
 def _upwards(mount: Path, path: str) -> list[Path]:
     # Inside a container the path may be the host's, which is not there; the group's files are then at the mount.
-    folder = Path(os.path.normpath(f"/{path}")).relative_to("/")
+    folder = Path(os.path.normpath("/" + path.lstrip("/"))).relative_to("/")
     return [mount / folder, *(mount / parent for parent in folder.parents)]
 
 
