@@ -21,6 +21,8 @@ _REASONS = {
 }
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BARE_INF = re.compile(r'("(?:[^"\\]|\\.)*")|(?<![A-Za-z])Inf(?![A-Za-z])')
+#: A literal may be beyond a double's range only if it has an exponent of three digits.
+_MAYBE_HUGE = re.compile(rb"[eE]\+?[0-9]{3}")
 _CHUNK = 1 << 20
 _MAX_QUOTE = 256
 
@@ -44,20 +46,21 @@ def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
     _check_depth(body, max_depth)
     text = body.decode("utf-8", "surrogateescape").lstrip(" \t\n\r\ufeff")
     try:
-        value = _decode(text)
+        value = _decode(text, check_range=_MAYBE_HUGE.search(body) is not None)
     except json.JSONDecodeError as exc:
         reason = "The document is empty." if not text else _REASONS.get(exc.msg, exc.msg)
         raise InvalidRequestError(f"JSON Parse error: {reason} at offset: {exc.pos}") from exc
     except ValueError as exc:
-        # Python refuses integers of thousands of digits.
+        # Python itself refuses integers of thousands of digits.
         raise InvalidRequestError(f"JSON Parse error: Number too big to be stored in double. ({exc})") from exc
     if not isinstance(value, dict):
         raise InvalidRequestError(f"JSON Value: {quote(value)} Is not object")
     return value
 
 
-def _decode(text: str) -> Any:
-    decoder = json.JSONDecoder(object_pairs_hook=_first_wins)
+def _decode(text: str, *, check_range: bool) -> Any:
+    number = _in_range if check_range else None
+    decoder = json.JSONDecoder(object_pairs_hook=_first_wins, parse_float=number)
     try:
         return decoder.raw_decode(text)[0]
     except json.JSONDecodeError:
@@ -66,6 +69,13 @@ def _decode(text: str) -> Any:
         if spelled == text:
             raise
         return decoder.raw_decode(spelled)[0]
+
+
+def _in_range(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is beyond the range of a double")
+    return value
 
 
 def _first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from typing import Any
 
 import uvicorn
 
 from modelyard.errors import ConfigurationError
-from modelyard.serving.rest._app import RestApp
+from modelyard.serving.rest._app import Receive, RestApp, Scope, Send
 
 _BACKLOG = 2048
+#: How long connections get at a stop to send what they were about to send.
+_LAST_CALL_S = 0.3
+_TICK_S = 0.01
 
 
 class _Uvicorn(uvicorn.Server):
@@ -22,6 +27,28 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Closing:
+    """Passes requests on, and at a stop tells every client that its connection ends with this answer.
+
+    A connection that is simply closed fails the request that its client may be sending just then.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: RestApp) -> None:
+        self._app = app
+        self.closing = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def tell(message: MutableMapping[str, Any]) -> None:
+            if self.closing and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            await send(message)
+
+        await self._app(scope, receive, tell)
 
 
 class RestServer:
@@ -35,8 +62,9 @@ class RestServer:
 
     def __init__(self, app: RestApp, *, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._port = port
+        self._closing = _Closing(app)
         config = uvicorn.Config(
-            app,
+            self._closing,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -70,7 +98,14 @@ class RestServer:
         Args:
             grace_s: Seconds to wait before running requests are cut off.
         """
-        self._server.config.timeout_graceful_shutdown = int(grace_s)
+        self._closing.closing = True
+        # New connections are refused, which clients understand; open ones get an answer to what they are sending.
+        for listener in getattr(self._server, "servers", ()):
+            listener.close()
+        last_call = asyncio.get_running_loop().time() + min(grace_s, _LAST_CALL_S)
+        while self._server.server_state.connections and asyncio.get_running_loop().time() < last_call:
+            await asyncio.sleep(_TICK_S)
+        self._server.config.timeout_graceful_shutdown = math.ceil(grace_s)
         self._server.should_exit = True
         if self._task is not None:
             await self._task
