@@ -48,7 +48,7 @@ class _Queue:
 
     def ready_at(self) -> float:
         """When the first batch may start."""
-        if self.rows >= self.parameters.max_batch_size:
+        if self.rows >= self.parameters.execution_batch_size:
             return 0.0
         return self.tasks[0].enqueued + self.parameters.timeout_s
 
@@ -105,7 +105,10 @@ class BatchScheduler:
         """
         rows = _rows(inputs)
         limit = parameters.max_batch_size
-        self._metrics.observe(f"{_PREFIX}input_batch_size", self._pool, rows)
+        self._metrics.observe(f"{_PREFIX}input_batch_size", {}, rows)
+        if rows == 0:
+            # Nothing to share, and no row that padding could repeat.
+            return run(inputs)
         if rows > limit and not parameters.split_large:
             raise InvalidInputError(
                 f"Task size {rows} is larger than maximum input batch size {limit}. Send fewer rows a request."
@@ -184,19 +187,18 @@ class BatchScheduler:
             self._metrics.observe(f"{_PREFIX}queuing_latency", self._pool, (now - task.enqueued) * 1e6)
         try:
             results = self._run(batch, queue)
-        except ModelyardError as exc:
+        # A thread of the pool must outlive whatever a runtime does; the waiting callers get the error.
+        except Exception as exc:
             if len(batch) > 1:
                 # Somebody's input is bad: everybody else must not pay for it.
                 for task in batch:
                     self._compute([task], queue)
-                return
-            batch[0].future.set_exception(exc)
-        # A thread of the pool must outlive whatever a runtime does; the waiting callers get the error.
-        except Exception as exc:
-            for task in batch:
+            elif isinstance(exc, ModelyardError):
+                batch[0].future.set_exception(exc)
+            else:
                 error = InternalError(f"A batch failed with {type(exc).__name__}: {exc}. This is a bug.")
                 error.__cause__ = exc
-                task.future.set_exception(error)
+                batch[0].future.set_exception(error)
         else:
             for task, result in zip(batch, results, strict=True):
                 task.future.set_result(result)
@@ -205,9 +207,9 @@ class BatchScheduler:
         rows = sum(task.rows for task in batch)
         size = queue.parameters.padded_size(rows)
         merged = _merge(batch, size - rows, pad_inner=queue.parameters.pad_variable_length)
-        self._metrics.observe(f"{_PREFIX}processed_batch_size", self._pool, size)
+        self._metrics.observe(f"{_PREFIX}processed_batch_size", {}, size)
         self._metrics.observe(f"{_PREFIX}padding_size", {"execution_batch_size": str(size)}, size - rows)
-        self._metrics.count(f"{_PREFIX}wrapped_run_count", self._pool)
+        self._metrics.count(f"{_PREFIX}wrapped_run_count", {})
         outputs = queue.run(merged)
         for name, array in outputs.items():
             if array.ndim == 0 or array.shape[0] != size:

@@ -108,7 +108,7 @@ class Metrics:
             status: Name of the status code.
             seconds: How long it took.
         """
-        if status in ("NOT_FOUND", "INVALID_ARGUMENT") and not self.is_known(model):
+        if not self.is_known(model):
             # Names that strangers make up must not grow the page without end.
             model = ""
         self.count(":tensorflow:serving:request_count", {"model_name": model, "status": status})
@@ -126,7 +126,7 @@ class Metrics:
             self._models.add(model)
 
     def is_known(self, model: str) -> bool:
-        """Whether a model was loaded at some time.
+        """Whether a version of a model was found at some time.
 
         Args:
             model: The name.
@@ -149,7 +149,8 @@ class Metrics:
 
 def _histogram_lines(name: str, labels: Labels, histogram: _Histogram, buckets: tuple[float, ...]) -> list[str]:
     lines, total = [], 0
-    for bound, count in zip([*map(_number, buckets), "+Inf"], histogram.counts, strict=True):
+    # Six digits, as upstream prints bounds: they are part of a series' name.
+    for bound, count in zip([*(f"{bucket:g}" for bucket in buckets), "+Inf"], histogram.counts, strict=True):
         total += count
         lines.append(f"{name}_bucket{_labels((*labels, ('le', bound)))} {total}")
     lines.append(f"{name}_sum{_labels(labels)} {_number(histogram.sum)}")
@@ -158,8 +159,6 @@ def _histogram_lines(name: str, labels: Labels, histogram: _Histogram, buckets: 
 
 
 def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
     pairs = (f'{name}="{_escape(value)}"' for name, value in labels)
     return "{" + ",".join(pairs) + "}"
 

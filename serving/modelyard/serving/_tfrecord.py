@@ -25,8 +25,16 @@ def read_records(path: Path) -> Iterator[bytes]:
         The data of each record.
 
     Raises:
-        IntegrityError: The file is not in TFRecord format, or is damaged.
+        IntegrityError: The file cannot be read, is not in TFRecord format, or
+            is damaged.
     """
+    try:
+        yield from _read(path)
+    except OSError as exc:
+        raise IntegrityError(f"{path} cannot be read: {exc.strerror}") from exc
+
+
+def _read(path: Path) -> Iterator[bytes]:
     broken = IntegrityError(f"{path} is damaged: please verify that it is in TFRecord format.")
     with path.open("rb") as file:
         size = path.stat().st_size

@@ -50,7 +50,8 @@ class TlsConfig:
             with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
                 file.write(self.key + "\n" + self.certificate)
                 file.flush()
-                context.load_cert_chain(file.name)
+                # With no password given, OpenSSL would ask for one on the terminal.
+                context.load_cert_chain(file.name, password="")
             if self.authority:
                 context.load_verify_locations(cadata=self.authority)
         except (ssl.SSLError, ValueError) as exc:
@@ -67,7 +68,8 @@ def read_tls_config(path: Path) -> TlsConfig:
         path: A ``SSLConfig`` in protobuf text format.
 
     Raises:
-        ConfigurationError: The file cannot be read, or lacks key or certificate.
+        ConfigurationError: The file cannot be read, lacks key or certificate,
+            or OpenSSL refuses them.
     """
     config = read_text_proto(path, config_pb2.SSLConfig(), flag="--ssl_config_file")
     if not config.server_key or not config.server_cert:
@@ -76,9 +78,12 @@ def read_tls_config(path: Path) -> TlsConfig:
         )
     if config.client_verify and not config.custom_ca:
         raise ConfigurationError(f"--ssl_config_file={path} asks for client_verify; it must hold custom_ca as well.")
-    return TlsConfig(
+    tls = TlsConfig(
         key=config.server_key,
         certificate=config.server_cert,
         authority=config.custom_ca,
         verify_client=config.client_verify,
     )
+    # gRPC itself says nothing more than that the port cannot be had.
+    tls.context()
+    return tls

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy.typing as npt
 
-from modelyard.errors import ModelyardError
 from modelyard.serving._batch_parameters import PER_MODEL_FILE, read_batch_parameters
 from modelyard.serving._batching import BatchScheduler
 from modelyard.serving._flags import ServerOptions
@@ -52,19 +51,20 @@ class VersionLoader:
         """
         labels = {"model_path": str(path)}
         attempts = ":tensorflow:cc:saved_model:load_attempt_count"
+        self._metrics.know(name)
         try:
-            servable = self._batched(load_servable(name, version, path, self._options.load))
+            servable = load_servable(name, version, path, self._options.load)
             try:
+                servable = self._batched(servable)
                 if self._options.warmup_iterations:
                     warm_up(servable, iterations=self._options.warmup_iterations, metrics=self._metrics)
             except BaseException:
                 servable.close()
                 raise
-        except ModelyardError:
+        except Exception:
             self._metrics.count(attempts, {**labels, "status": "fail"})
             raise
         self._metrics.count(attempts, {**labels, "status": "success"})
-        self._metrics.know(name)
         return servable
 
     def _batched(self, servable: Servable) -> Servable:

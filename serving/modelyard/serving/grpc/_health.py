@@ -34,14 +34,15 @@ class Health:
     async def watch(self) -> None:
         """Updates the health service until it is cancelled."""
         while True:
-            await self._update()
             await asyncio.sleep(_TICK_S)
+            await self.update()
 
     async def enter_shutdown(self) -> None:
         """Says NOT_SERVING for everything, for good."""
         await self.servicer.enter_graceful_shutdown()
 
-    async def _update(self) -> None:
+    async def update(self) -> None:
+        """Tells the health service what is ready now."""
         models = {name: self._manager.ready(name) for name in self._manager.names}
         # A server whose models are not all there is not ready to take traffic.
         all_ready = self._manager.all_ready()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import grpc
@@ -15,13 +15,16 @@ from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._tls import TlsConfig
-from modelyard.serving.grpc._call import unary
+from modelyard.serving.grpc._call import Context, unary
 from modelyard.serving.grpc._handlers import Handlers
 from modelyard.serving.grpc._health import Health
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
 
 _INT32_MAX = (1 << 31) - 1
 Services = Mapping[str, "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"]
+#: How long calls get at a stop to reach their handlers, and the goodbye to reach the clients.
+_PICK_UP_S = 0.05
+_GOODBYE_S = 0.02
 _HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
@@ -87,8 +90,15 @@ class GrpcServer:
             services[service] = {
                 name: unary(method, handlers[method.path], metrics) for name, method in methods.items()
             }
+        self._holding = False
+        self._released = asyncio.Event()
         self._server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items()]
+            [
+                grpc.method_handlers_generic_handler(
+                    service, {name: self._held(method) for name, method in methods.items()}
+                )
+                for service, methods in services.items()
+            ]
         )
         self._health = Health(manager) if options.health else None
         self._health_task: asyncio.Task[None] | None = None
@@ -98,6 +108,20 @@ class GrpcServer:
             health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self._server)
         if options.reflection:
             self._add_reflection(list(services))
+
+    def _held(self, method: grpc.RpcMethodHandler[bytes, bytes]) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Wraps a method so that its answers can be held back while the server says goodbye."""
+        answer: Callable[[bytes, Context], Awaitable[bytes]] | None = method.unary_unary  # type: ignore[assignment]
+        if answer is None:
+            return method
+
+        async def held(data: bytes, context: Context) -> bytes:
+            response = await answer(data, context)
+            if self._holding:
+                await self._released.wait()
+            return response
+
+        return grpc.unary_unary_rpc_method_handler(held)
 
     def _add_reflection(self, services: list[str]) -> None:
         from grpc_health.v1 import health_pb2
@@ -132,6 +156,9 @@ class GrpcServer:
                 raise ConfigurationError(
                     f"gRPC cannot listen on {address}: {exc}. Is the port in use? Choose another with --port."
                 ) from exc
+        if self._health is not None:
+            # Before the first call: the health service's own start value is SERVING.
+            await self._health.update()
         await self._server.start()
         if self._health is not None:
             self._health_task = asyncio.create_task(self._health.watch())
@@ -147,4 +174,11 @@ class GrpcServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._health_task
             await self._health.enter_shutdown()
-        await self._server.stop(grace_s)
+        # gRPC cancels calls that have reached the port but no handler when it stops, and those that clients send until
+        # they hear of it. So answers wait until all are in a handler and the goodbye is on its way before them.
+        self._holding = True
+        await asyncio.sleep(min(grace_s, _PICK_UP_S))
+        stopping = asyncio.create_task(self._server.stop(grace_s))
+        await asyncio.sleep(min(grace_s, _GOODBYE_S))
+        self._released.set()
+        await stopping
