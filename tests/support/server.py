@@ -80,7 +80,7 @@ class RunningServer:
 
 @contextlib.contextmanager
 def serve(
-    base_path: Path,
+    base_path: Path | None,
     *,
     model: str,
     log_dir: Path,
@@ -94,7 +94,7 @@ def serve(
     command = [
         python, "-m", "modelyard.serving",
         f"--port={grpc_port}", f"--rest_api_port={rest_port}",
-        f"--model_name={model}", f"--model_base_path={base_path}",
+        *([] if base_path is None else [f"--model_name={model}", f"--model_base_path={base_path}"]),
         "--file_system_poll_wait_seconds=0.1",
         *flags,
     ]  # fmt: skip

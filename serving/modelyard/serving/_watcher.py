@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modelyard.artifact import ModelVersion, list_versions
@@ -236,6 +236,7 @@ class ModelWatcher:
                 raise InvalidModelSpecError(
                     f"Unrecognized servable version label: {spec.label}; model {spec.name!r} has {known}."
                 )
+            spec = replace(spec, version=wanted, label=None)
         available = {number: version for number, version in self._versions.items() if version.available}
         if wanted is None and available:
             return available[max(available)]
