@@ -118,7 +118,7 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("skip_initialize_tpu", "bool", False, "there is no TPU backend"),
     _same("enable_serialization_as_tensor_content", "bool", False, "gRPC answers carry tensor_content"),
     _ours("runtime", "text", "", "use this runtime and no other (default: the manifest's choice)",
-          ("onnxruntime", "litert", "tensorflow")),
+          ("onnxruntime", "litert", "openvino", "tensorflow")),
     _ours("model_control_mode", "text", "poll",
           "load at the start only (none), follow the base paths (poll), or load on request (explicit)",
           ("none", "poll", "explicit")),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,13 +25,16 @@ from modelyard.serving.backends import (
     Backend,
     LitertBackend,
     OnnxRuntimeBackend,
+    OpenVinoBackend,
     TensorFlowBackend,
     read_meta_graph,
 )
 from modelyard.wire import dtype_by_name, shape_to_proto, tensor_to_array, tensorflow_pb2
 
-Runtime = Literal["onnxruntime", "litert", "tensorflow"]
-RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "litert", "tensorflow")
+_LOG = logging.getLogger("modelyard.serving")
+
+Runtime = Literal["onnxruntime", "litert", "openvino", "tensorflow"]
+RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "litert", "openvino", "tensorflow")
 
 TFLITE_NAME = "model.tflite"
 ONNX_FOLDER = "onnx"
@@ -38,6 +42,7 @@ ONNX_FOLDER = "onnx"
 _PACKAGES: Mapping[Runtime, str] = {
     "onnxruntime": "onnxruntime",
     "litert": "ai_edge_litert",
+    "openvino": "openvino",
     "tensorflow": "tensorflow",
 }
 
@@ -48,9 +53,10 @@ class LoadOptions:
 
     Attributes:
         runtime: Use this runtime and no other; None for the manifest's choice,
-            or else the first that is installed and has a file to run.
+            or else the first that is installed and has a file to run, which
+            is never openvino.
         threads: Intra-op threads of a runtime.
-        interpreters: LiteRT interpreters per version.
+        interpreters: LiteRT interpreters, or OpenVINO requests, per version.
         prefer_tflite: ``model.tflite`` wins over every other file.
         tags: Tags of a SavedModel's meta graph.
     """
@@ -60,6 +66,14 @@ class LoadOptions:
     interpreters: int = 1
     prefer_tflite: bool = False
     tags: tuple[str, ...] = ("serve",)
+
+
+#: What each runtime reads.
+_FILES: Mapping[Runtime, str] = {
+    "onnxruntime": "ONNX graphs",
+    "litert": "a TFLite model",
+    "tensorflow": "a SavedModel",
+}
 
 
 def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> Servable:
@@ -86,8 +100,11 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
     runtime = _choose(path, manifest, options)
     backend = _BACKENDS[runtime](path, options)
     try:
-        signatures = _signatures(backend, manifest)
+        signatures = _signatures(path, backend, manifest)
         definitions = _definitions(path, signatures, options)
+        if runtime == "openvino":
+            # Metadata must not promise the signatures that it leaves out.
+            definitions = {name: definitions[name] for name in signatures if name in definitions}
     except BaseException:
         backend.close()
         raise
@@ -107,6 +124,8 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
 def available_runtimes(path: Path) -> tuple[Runtime, ...]:
     """The runtimes for which a version directory holds a file, best first.
 
+    OpenVINO comes last: it is there for those who ask for it.
+
     Args:
         path: The version directory.
     """
@@ -117,6 +136,8 @@ def available_runtimes(path: Path) -> tuple[Runtime, ...]:
         found.append("litert")
     if (path / SAVED_MODEL_NAME).is_file():
         found.append("tensorflow")
+    if "onnxruntime" in found or "tensorflow" in found:
+        found.append("openvino")
     return tuple(found)
 
 
@@ -134,31 +155,60 @@ def _choose(path: Path, manifest: Manifest | None, options: LoadOptions) -> Runt
                 f"it can be served by {' or '.join(available)}."
             )
         return options.runtime
-    preferred = list(available)
+    wanted = None if manifest is None else manifest.runtime
+    preferred = [runtime for runtime in available if runtime != "openvino" or wanted == "openvino"]
     if options.prefer_tflite and "litert" in preferred:
         preferred = ["litert"]
-    elif manifest is not None:
-        # RUNTIMES keeps the type; a manifest may name one that this directory has no file for.
-        preferred.sort(key=lambda runtime: runtime != manifest.runtime)
+    elif wanted is not None:
+        # The manifest may name one that this directory has no file for.
+        preferred.sort(key=lambda runtime: runtime != wanted)
     installed = [runtime for runtime in preferred if importlib.util.find_spec(_PACKAGES[runtime]) is not None]
     if not installed:
-        runtime = preferred[0]
-        extra = "tensorflow" if runtime == "tensorflow" else "serving"
-        raise MissingDependencyError(
-            package=_PACKAGES[runtime],
-            extra=extra,
-            purpose=f"Serving {path}, which holds {' and '.join(preferred)} files,",
+        raise _missing(path, preferred)
+    if wanted == preferred[0] != installed[0]:
+        _LOG.warning(
+            "%s: the manifest's choice is %s, which is not installed; %s serves it instead", path, wanted, installed[0]
         )
     return installed[0]
 
 
+def _missing(path: Path, preferred: Sequence[Runtime]) -> MissingDependencyError:
+    runtime = preferred[0]
+    files = " and ".join(_FILES[each] for each in preferred if each != "openvino")
+    hint = ""
+    if runtime == "tensorflow":
+        hint = (
+            " (or --runtime=openvino, with: pip install 'modelyard[openvino]'; modelyard export writes ONNX and TFLite "
+            "files beside it, which need neither)"
+        )
+    return MissingDependencyError(
+        package=_PACKAGES[runtime],
+        extra=runtime if runtime in ("openvino", "tensorflow") else "serving",
+        purpose=f"Serving {path}, which holds {files}{hint},",
+    )
+
+
+def _onnx_graphs(path: Path) -> dict[str, Path]:
+    return {file.name.removesuffix(".onnx"): file for file in sorted((path / ONNX_FOLDER).glob("*.onnx"))}
+
+
 def _onnxruntime(path: Path, options: LoadOptions) -> Backend:
-    graphs = {file.name.removesuffix(".onnx"): file for file in sorted((path / ONNX_FOLDER).glob("*.onnx"))}
-    return OnnxRuntimeBackend(graphs, threads=options.threads)
+    return OnnxRuntimeBackend(_onnx_graphs(path), threads=options.threads)
 
 
 def _litert(path: Path, options: LoadOptions) -> Backend:
     return LitertBackend(path / TFLITE_NAME, threads=options.threads, interpreters=options.interpreters)
+
+
+def _openvino(path: Path, options: LoadOptions) -> Backend:
+    graphs = _onnx_graphs(path)
+    return OpenVinoBackend(
+        graphs=graphs or None,
+        saved_model=None if graphs else path,
+        tags=options.tags,
+        threads=options.threads,
+        requests=options.interpreters,
+    )
 
 
 def _tensorflow(path: Path, options: LoadOptions) -> Backend:
@@ -168,16 +218,17 @@ def _tensorflow(path: Path, options: LoadOptions) -> Backend:
 _BACKENDS: Mapping[Runtime, Callable[[Path, LoadOptions], Backend]] = {
     "onnxruntime": _onnxruntime,
     "litert": _litert,
+    "openvino": _openvino,
     "tensorflow": _tensorflow,
 }
 
 
-def _signatures(backend: Backend, manifest: Manifest | None) -> dict[str, Signature]:
+def _signatures(path: Path, backend: Backend, manifest: Manifest | None) -> dict[str, Signature]:
     """The signatures to offer: the manifest's where there is one, else what the backend sees."""
     graphs = backend.signatures
     if manifest is None:
         return {name: graph for name, graph in graphs.items() if not name.endswith(PREPROCESS_SUFFIX)}
-    if backend.name == "tensorflow":
+    if backend.name == "tensorflow" or (backend.name == "openvino" and not _onnx_graphs(path)):
         # A SavedModel decodes encoded inputs in its own graph.
         return {name: graphs[name] for name in manifest.signatures if name in graphs}
     for name, signature in manifest.signatures.items():

@@ -3,6 +3,7 @@
 from modelyard.serving.backends._base import Arrays, Backend
 from modelyard.serving.backends._litert import LitertBackend
 from modelyard.serving.backends._onnxruntime import OnnxRuntimeBackend
+from modelyard.serving.backends._openvino import OpenVinoBackend
 from modelyard.serving.backends._saved_model import SAVED_MODEL_NAME, read_meta_graph
 from modelyard.serving.backends._tensorflow import TensorFlowBackend
 
@@ -11,6 +12,7 @@ __all__ = [
     "Backend",
     "LitertBackend",
     "OnnxRuntimeBackend",
+    "OpenVinoBackend",
     "SAVED_MODEL_NAME",
     "TensorFlowBackend",
     "read_meta_graph",

@@ -1,0 +1,181 @@
+"""ONNX graphs and SavedModels in OpenVINO, for those who ask for it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import Signature
+from modelyard.errors import InternalError, InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.serving.backends._base import Arrays
+from modelyard.serving.backends._openvino_reader import OpenVinoGraph, read_onnx, read_saved_model, short_reason
+
+#: The CPU plugin computes these in int32.
+_NARROWED = (np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.uint64))
+_INT32 = np.iinfo(np.int32)
+
+
+class OpenVinoBackend:
+    """OpenVINO on the CPU, in float32 whatever the CPU could do faster.
+
+    It reads the ONNX graphs of a version where there are any, else its
+    SavedModel, with no TensorFlow installed. Computation is in float32 (recent
+    CPUs would else be given bfloat16) and int32: 64-bit integers beyond that
+    range are refused at the inputs.
+
+    Args:
+        graphs: ONNX files by graph name; None to read a SavedModel.
+        saved_model: The SavedModel directory, where ``graphs`` is None.
+        tags: Tags of the SavedModel's meta graph.
+        threads: Threads of one inference.
+        requests: How many inferences run at the same time.
+
+    Raises:
+        LoadError: OpenVINO cannot read a graph, or none of the signatures of a
+            SavedModel.
+        MissingDependencyError: OpenVINO is not installed.
+    """
+
+    name = "openvino"
+    checks_shapes = True
+
+    def __init__(
+        self,
+        *,
+        graphs: Mapping[str, Path] | None = None,
+        saved_model: Path | None = None,
+        tags: Sequence[str] = (),
+        threads: int,
+        requests: int,
+    ) -> None:
+        if (graphs is None) == (saved_model is None):
+            raise InternalError("OpenVinoBackend takes either ONNX graphs or a SavedModel. This is a bug.")
+        try:
+            import openvino
+        except ModuleNotFoundError as exc:
+            if exc.name != "openvino":
+                raise
+            raise MissingDependencyError(package="openvino", extra="openvino", purpose="The openvino backend") from exc
+        if saved_model is not None:
+            read = read_saved_model(saved_model, tags)
+        else:
+            read = {name: read_onnx(name, path) for name, path in (graphs or {}).items()}
+        hint = openvino.properties.hint
+        settings = {
+            hint.inference_precision(): openvino.Type.f32,
+            # Also keeps matrix products with compressed weights from quantizing their inputs.
+            hint.execution_mode(): hint.ExecutionMode.ACCURACY,
+            hint.performance_mode(): hint.PerformanceMode.LATENCY,
+            # Threads tied to cores would all be tied to the same ones, model after model.
+            hint.enable_cpu_pinning(): False,
+            openvino.properties.num_streams(): requests,
+            openvino.properties.inference_num_threads(): threads * requests,
+        }
+        core = openvino.Core()
+        self._graphs = {name: _compile(core, name, graph, settings, requests) for name, graph in read.items()}
+        self._signatures = {name: graph.signature for name, graph in read.items()}
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """The graphs by name; of a SavedModel, the signatures that OpenVINO can serve."""
+        return self._signatures
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Computes one batch.
+
+        Args:
+            graph: One of :attr:`signatures`.
+            inputs: Arrays by input name.
+            outputs: The outputs to return; OpenVINO always computes all. A
+                string that ends in zero bytes comes without them.
+
+        Raises:
+            InvalidInputError: OpenVINO refuses a shape, or an integer is too
+                large for it.
+            PredictionError: OpenVINO failed.
+        """
+        compiled = self._graphs.get(graph)
+        if compiled is None:
+            raise InternalError(f"Graph {graph!r} was called after close. This is a bug.")
+        for name, array in inputs.items():
+            _check_range(name, array)
+        with compiled.request() as request:
+            try:
+                for name, array in inputs.items():
+                    # Shared, not copied: the arrays outlive the inference.
+                    request.set_input_tensor(compiled.inputs[name], compiled.tensor(array))
+            except (RuntimeError, TypeError, ValueError) as exc:
+                raise InvalidInputError(
+                    f"OpenVINO refuses the inputs of graph {graph!r}: {short_reason(exc)}."
+                ) from exc
+            try:
+                request.infer(share_outputs=compiled.shares_outputs, decode_strings=False)
+            except RuntimeError as exc:
+                # Shapes that fit the inputs but not each other are found on the way.
+                kind = InvalidInputError if "shape" in str(exc) else PredictionError
+                raise kind(f"OpenVINO failed on graph {graph!r}: {short_reason(exc)}.") from exc
+            return {name: _copy(request.get_output_tensor(compiled.outputs[name])) for name in outputs}
+
+    def close(self) -> None:
+        """Frees the graphs."""
+        self._graphs.clear()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compiled:
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    requests: queue.SimpleQueue[Any]
+    # OpenVINO warns where it is asked to share strings, which it cannot.
+    shares_outputs: bool
+    tensor: Any
+
+    @contextmanager
+    def request(self) -> Iterator[Any]:
+        """One of the requests: each serves one call at a time."""
+        request = self.requests.get()
+        try:
+            yield request
+        finally:
+            self.requests.put(request)
+
+
+def _compile(core: Any, name: str, graph: OpenVinoGraph, settings: Mapping[str, Any], requests: int) -> _Compiled:
+    import openvino
+
+    pool: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    try:
+        compiled = core.compile_model(graph.model, "CPU", dict(settings))
+        for _ in range(requests):
+            pool.put(compiled.create_infer_request())
+    except RuntimeError as exc:
+        raise LoadError(f"OpenVINO cannot compile graph {name!r}: {short_reason(exc)}.") from exc
+    return _Compiled(
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        requests=pool,
+        shares_outputs=all(spec.dtype != "string" for spec in graph.signature.outputs),
+        tensor=lambda array: openvino.Tensor(np.require(array, requirements=["C", "W"]), shared_memory=True),
+    )
+
+
+def _check_range(name: str, array: npt.NDArray[Any]) -> None:
+    if array.dtype in _NARROWED and array.size and not _INT32.min <= array.min() <= array.max() <= _INT32.max:
+        raise InvalidInputError(
+            f"Input {name!r} has values from {array.min()} to {array.max()}; the openvino backend computes "
+            f"{array.dtype} in 32 bits, from {_INT32.min} to {_INT32.max}."
+        )
+
+
+def _copy(tensor: Any) -> npt.NDArray[Any]:
+    # The tensor is overwritten by the request's next call.
+    if tensor.element_type.get_type_name() == "string":
+        return np.asarray(tensor.bytes_data).astype(object)
+    return np.array(tensor.data)

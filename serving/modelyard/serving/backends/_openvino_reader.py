@@ -1,0 +1,284 @@
+"""From files to OpenVINO models whose inputs and outputs have the names that requests use."""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
+from modelyard.errors import LoadError
+from modelyard.serving.backends._saved_model import (
+    INIT_SIGNATURE,
+    SAVED_MODEL_NAME,
+    callable_signatures,
+    read_meta_graph,
+)
+from modelyard.serving.backends._saved_model_state import state_changes
+from modelyard.wire import tensorflow_pb2
+
+_LOG = logging.getLogger("modelyard.serving")
+
+_DTYPES = {
+    "boolean": "bool",
+    "f16": "float16",
+    "f32": "float32",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "string": "string",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+}
+_VARIABLES = "variables"
+#: The tag that OpenVINO looks for.
+_TAG = "serve"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenVinoGraph:
+    """One graph, read but not compiled.
+
+    Attributes:
+        model: The ``openvino.Model``.
+        signature: Its inputs and outputs.
+        inputs: Position of each input in the model, by name.
+        outputs: Position of each output in the model, by name.
+    """
+
+    model: Any
+    signature: Signature
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+
+
+def read_onnx(graph: str, path: Path) -> OpenVinoGraph:
+    """Reads one ONNX file.
+
+    Args:
+        graph: The name to give it.
+        path: The file.
+
+    Raises:
+        LoadError: OpenVINO cannot read it, or would not compute what it says.
+    """
+    try:
+        model = _read("onnx", path)
+        # Every tensor keeps all names that the file has for it; the node knows which one is the graph's own.
+        inputs = [port.get_node().get_friendly_name() for port in model.inputs]
+        outputs = [port.get_node().get_friendly_name().removesuffix("/sink_port_0") for port in model.outputs]
+        for port, name in zip([*model.inputs, *model.outputs], [*inputs, *outputs], strict=True):
+            if name not in port.get_names():
+                raise LoadError(f"OpenVINO gives {name!r} the names {sorted(port.get_names())}")
+        signature = Signature(
+            inputs=tuple(_spec(name, port) for name, port in zip(inputs, model.inputs, strict=True)),
+            outputs=tuple(_spec(name, port) for name, port in zip(outputs, model.outputs, strict=True)),
+            compute=graph,
+        )
+        _check(model, signature)
+    except LoadError as exc:
+        raise LoadError(f"OpenVINO cannot serve {path}: {exc.message}.") from exc
+    return OpenVinoGraph(
+        model=model,
+        signature=signature,
+        inputs={name: index for index, name in enumerate(inputs)},
+        outputs={name: index for index, name in enumerate(outputs)},
+    )
+
+
+def read_saved_model(path: Path, tags: Sequence[str]) -> dict[str, OpenVinoGraph]:
+    """Reads the signatures of a SavedModel that OpenVINO can compute; the log names the others.
+
+    Args:
+        path: The SavedModel directory.
+        tags: Tags of the meta graph to read.
+
+    Raises:
+        LoadError: The directory cannot be read, or none of its signatures.
+    """
+    meta_graph = read_meta_graph(path, tags)
+    signatures = callable_signatures(meta_graph)
+    graphs: dict[str, OpenVinoGraph] = {}
+    refused: dict[str, str] = {}
+    for name in sorted(meta_graph.signature_def):
+        if name == INIT_SIGNATURE:
+            continue
+        try:
+            if name not in signatures:
+                raise LoadError("it has a resource or a variant among its tensors")
+            graphs[name] = _read_signature(path, meta_graph, signatures[name])
+        except LoadError as exc:
+            refused[name] = exc.message
+    if not graphs:
+        reasons = "; ".join(f"{name!r}: {reason}" for name, reason in refused.items())
+        raise LoadError(
+            f"OpenVINO can serve none of the signatures of {path} ({reasons or 'there are none'}). "
+            "Serve it with --runtime=tensorflow."
+        )
+    for name, reason in refused.items():
+        _LOG.warning("%s: signature %r is left out, OpenVINO cannot serve it: %s", path, name, reason)
+    return graphs
+
+
+def _read_signature(path: Path, meta_graph: tensorflow_pb2.MetaGraphDef, signature: Signature) -> OpenVinoGraph:
+    """Reads one signature.
+
+    OpenVINO's TensorFlow frontend reads one signature, ``serving_default``, and
+    loses names where an input and an output share one. So it is shown a
+    SavedModel that has the wanted signature under that name, with names of our
+    own, and the same variables.
+    """
+    definition = meta_graph.signature_def[signature.compute]
+    changes = state_changes(meta_graph, (info.name for info in definition.outputs.values()))
+    if changes:
+        # It would compute every call from the state that was saved, with no error.
+        raise LoadError(f"it changes its state ({', '.join(changes)}), which OpenVINO does not keep between calls")
+    _check_specs(signature)
+    # Aliases may share a tensor; OpenVINO is asked for each tensor once.
+    inputs = {info.name: f"modelyard_input_{index}" for index, info in enumerate(definition.inputs.values())}
+    outputs = {info.name: f"modelyard_output_{index}" for index, info in enumerate(definition.outputs.values())}
+    if len(inputs) != len(definition.inputs):
+        raise LoadError("two of its inputs are the same tensor")
+    with tempfile.TemporaryDirectory(prefix="modelyard-") as folder:
+        view = Path(folder)
+        _write_view(view, path, meta_graph, signature.compute, inputs, outputs)
+        shapes = {inputs[definition.inputs[spec.name].name]: spec.shape for spec in signature.inputs}
+        model = _read("tf", view, shapes)
+    known_inputs = _positions(model.inputs, inputs.values())
+    known_outputs = _positions(model.outputs, outputs.values())
+    lost = [spec.name for spec in signature.outputs if outputs[definition.outputs[spec.name].name] not in known_outputs]
+    lost += [spec.name for spec in signature.inputs if inputs[definition.inputs[spec.name].name] not in known_inputs]
+    if lost:
+        raise LoadError(f"OpenVINO loses {', '.join(map(repr, lost))} on the way, as it does with constants")
+    graph = OpenVinoGraph(
+        model=model,
+        signature=signature,
+        inputs={spec.name: known_inputs[inputs[definition.inputs[spec.name].name]] for spec in signature.inputs},
+        outputs={spec.name: known_outputs[outputs[definition.outputs[spec.name].name]] for spec in signature.outputs},
+    )
+    for specs, ports, positions in (
+        (signature.inputs, model.inputs, graph.inputs),
+        (signature.outputs, model.outputs, graph.outputs),
+    ):
+        for spec in specs:
+            dtype = _spec(spec.name, ports[positions[spec.name]]).dtype
+            if dtype != spec.dtype:
+                raise LoadError(f"OpenVINO reads {spec.name!r} as {dtype}; the signature says {spec.dtype}")
+    _check(model, signature)
+    return graph
+
+
+def _write_view(
+    view: Path,
+    path: Path,
+    meta_graph: tensorflow_pb2.MetaGraphDef,
+    signature: str,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+) -> None:
+    shown = tensorflow_pb2.SavedModel(saved_model_schema_version=1, meta_graphs=[meta_graph])
+    graph = shown.meta_graphs[0]
+    graph.meta_info_def.ClearField("tags")
+    graph.meta_info_def.tags.append(_TAG)
+    for name in list(graph.signature_def):
+        # Tables are filled by the first; OpenVINO reads their contents there.
+        if name != INIT_SIGNATURE:
+            del graph.signature_def[name]
+    definition = meta_graph.signature_def[signature]
+    wanted = graph.signature_def[DEFAULT_SIGNATURE]
+    wanted.method_name = definition.method_name
+    for infos, names, target in (
+        (definition.inputs, inputs, wanted.inputs),
+        (definition.outputs, outputs, wanted.outputs),
+    ):
+        for info in infos.values():
+            target[names[info.name]].CopyFrom(info)
+    try:
+        (view / SAVED_MODEL_NAME).write_bytes(shown.SerializeToString())
+        if (path / _VARIABLES).is_dir():
+            (view / _VARIABLES).symlink_to((path / _VARIABLES).resolve(), target_is_directory=True)
+    except OSError as exc:
+        raise LoadError(f"a view of it cannot be written to {view}: {exc}") from exc
+
+
+def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None] | None = None) -> Any:
+    """Reads a model; ``shapes`` cuts it at these inputs, wherever they are in the graph."""
+    import openvino
+    from openvino.frontend import FrontEndManager
+
+    try:
+        # Named, for the one that fits is else guessed, and tried after the others have complained.
+        reader = FrontEndManager().load_by_framework(frontend)
+        source = reader.load(str(path))
+        if shapes is not None:
+            places = {name: source.get_place_by_tensor_name(name) for name in shapes}
+            missing = [name for name, place in places.items() if place is None]
+            if missing:
+                raise LoadError(f"OpenVINO finds {len(missing)} of its inputs nowhere in the graph")
+            source.override_all_inputs(list(places.values()))
+            for name, place in places.items():
+                source.set_partial_shape(place, openvino.PartialShape(list(shapes[name] or ())))
+        return reader.convert(source)
+    except LoadError:
+        raise
+    # OpenVINO raises RuntimeError and classes of its frontends that share no name: this is the boundary that maps them.
+    except Exception as exc:
+        raise LoadError(short_reason(exc)) from exc
+
+
+def short_reason(exc: Exception) -> str:
+    """What an OpenVINO exception says, without the places in its own source that it says it from.
+
+    Args:
+        exc: The exception.
+    """
+    text = str(exc)
+    found = re.search(r"(?:No conversion rule found for operations?|Conversion is failed for): *(.+)", text)
+    if found:
+        return f"there is no counterpart for {found[1].strip()}"
+    noise = re.compile(r"^(Exception from |Check '|FrontEnd API failed|.*src/[\w/]+\.(cpp|hpp|h):\d+)")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not noise.match(line)]
+    return (" ".join(lines) or " ".join(text.split()) or type(exc).__name__)[:300].rstrip(".")
+
+
+def _positions(ports: Sequence[Any], names: Iterable[str]) -> dict[str, int]:
+    wanted = set(names)
+    return {name: index for index, port in enumerate(ports) for name in wanted & set(port.get_names())}
+
+
+def _spec(name: str, port: Any) -> TensorSpec:
+    kind = port.get_element_type().get_type_name()
+    if kind not in _DTYPES:
+        raise LoadError(
+            f"{name!r} has the dtype {kind}; OpenVINO computes {', '.join(sorted(_DTYPES.values()))} exactly"
+        )
+    shape = port.get_partial_shape()
+    if shape.rank.is_dynamic:
+        return TensorSpec(name=name, dtype=_DTYPES[kind], shape=None)
+    sizes = (dimension.get_length() if dimension.is_static else -1 for dimension in shape)
+    return TensorSpec(name=name, dtype=_DTYPES[kind], shape=tuple(sizes))
+
+
+def _check(model: Any, signature: Signature) -> None:
+    _check_specs(signature)
+    for node in model.get_ops():
+        if any(port.get_element_type().get_type_name() == "f64" for port in node.outputs()):
+            raise LoadError(f"{node.get_friendly_name()!r} is float64, which OpenVINO computes in float32")
+
+
+def _check_specs(signature: Signature) -> None:
+    for spec in signature.inputs:
+        if spec.dtype == "string":
+            raise LoadError(f"its input {spec.name!r} holds strings")
+        if spec.shape is None:
+            raise LoadError(f"its input {spec.name!r} has no fixed number of dimensions")
+    for spec in (*signature.inputs, *signature.outputs):
+        if spec.dtype not in _DTYPES.values():
+            raise LoadError(f"{spec.name!r} is {spec.dtype}, which OpenVINO does not compute exactly")
