@@ -116,7 +116,10 @@ class OpenVinoBackend:
                     f"OpenVINO refuses the inputs of graph {graph!r}: {short_reason(exc)}."
                 ) from exc
             try:
-                request.infer(share_outputs=compiled.shares_outputs, decode_strings=False)
+                # Never infer(): with one stream of one thread it drops errors of the graph (2026.4) and leaves the
+                # outputs of the call before in place, which may have been somebody else's.
+                request.start_async()
+                request.wait()
             except RuntimeError as exc:
                 # Shapes that fit the inputs but not each other are found on the way.
                 kind = InvalidInputError if "shape" in str(exc) else PredictionError
@@ -133,8 +136,6 @@ class _Compiled:
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
     requests: queue.SimpleQueue[Any]
-    # OpenVINO warns where it is asked to share strings, which it cannot.
-    shares_outputs: bool
     tensor: Any
 
     @contextmanager
@@ -161,7 +162,6 @@ def _compile(core: Any, name: str, graph: OpenVinoGraph, settings: Mapping[str, 
         inputs=graph.inputs,
         outputs=graph.outputs,
         requests=pool,
-        shares_outputs=all(spec.dtype != "string" for spec in graph.signature.outputs),
         tensor=lambda array: openvino.Tensor(np.require(array, requirements=["C", "W"]), shared_memory=True),
     )
 
