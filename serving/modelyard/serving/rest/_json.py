@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from modelyard.errors import InvalidRequestError
+from modelyard.serving.rest._numeric import NumericArray, cut_array, is_placeholder
 
 #: What ``json`` says, in the words of upstream's parser.
 _REASONS = {
@@ -43,6 +44,33 @@ def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
     """
     if not body:
         raise InvalidRequestError("JSON Parse error: The document is empty. at offset: 0")
+    cut = cut_array(body)
+    if cut is not None and len(cut[1].shape) < max_depth:
+        document = _with_array(*cut, max_depth=max_depth)
+        if document is not None:
+            return document
+    return _parse_all(body, max_depth=max_depth)
+
+
+def _with_array(rest: bytes, array: NumericArray, *, max_depth: int) -> dict[str, Any] | None:
+    """The document with its array still as text; None where the general path must look at it."""
+    try:
+        document = _parse_all(rest, max_depth=max_depth)
+    except InvalidRequestError:
+        # Offsets and quotes in the error must be those of the whole body.
+        return None
+    rows = document.get("instances")
+    row = rows[0] if isinstance(rows, list) and len(rows) == 1 else None
+    for owner in (document, document.get("inputs"), row):
+        if isinstance(owner, dict):
+            for key, value in owner.items():
+                if isinstance(value, dict) and is_placeholder(value):
+                    owner[key] = array
+                    return document
+    return None
+
+
+def _parse_all(body: bytes, *, max_depth: int) -> dict[str, Any]:
     _check_depth(body, max_depth)
     text = body.decode("utf-8", "surrogateescape").lstrip(" \t\n\r\ufeff")
     try:
@@ -111,8 +139,14 @@ def quote(value: Any) -> str:
     Args:
         value: Any parsed value.
     """
-    text = json.dumps(value)
+    text = json.dumps(value, default=_listed)
     return text if len(text) <= _MAX_QUOTE else text[:_MAX_QUOTE] + "..."
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, NumericArray):
+        return value.to_list()
+    raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
 def type_name(value: Any) -> str:

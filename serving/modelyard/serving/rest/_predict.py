@@ -16,7 +16,8 @@ from modelyard.errors import InvalidInputError, InvalidRequestError, ModelyardEr
 from modelyard.serving._requests import Arrays
 from modelyard.serving._validation import format_shape
 from modelyard.serving.rest._json import float_texts, parse_object, quote
-from modelyard.serving.rest._tensors import is_b64, value_to_array
+from modelyard.serving.rest._numeric import NumericArray
+from modelyard.serving.rest._tensors import as_plain, is_b64, value_to_array
 from modelyard.wire import dtype_by_numpy, grpc_status_of
 
 Form = Literal["row", "column"]
@@ -72,6 +73,8 @@ def parse_body(body: bytes, *, max_depth: int) -> PredictBody:
     if "instances" not in document:
         raise InvalidRequestError("Missing 'inputs' or 'instances' key")
     instances = document["instances"]
+    if isinstance(instances, NumericArray):
+        return PredictBody(form="row", signature=signature, value=instances)
     if not isinstance(instances, list):
         raise InvalidRequestError(f"JSON Value: {quote(document)} Expecting 'instances' to be an list/array")
     if not instances:
@@ -104,6 +107,13 @@ class _Convert:
     def __call__(self, value: Any, dtype: str) -> npt.NDArray[Any]:
         return value_to_array(value, dtype, extensions=self.extensions)
 
+    def fast(self, value: NumericArray, dtype: str) -> npt.NDArray[Any] | None:
+        try:
+            return self(value, dtype)
+        except ModelyardError:
+            # Row form words its errors by element: the general path finds them again.
+            return None
+
 
 def _columns(value: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
     if not isinstance(value, dict) or is_b64(value):
@@ -120,7 +130,14 @@ def _columns(value: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays
     return {name: convert(value[name], dtype) for name, dtype in dtypes.items() if name in value}
 
 
-def _rows(instances: list[Any], dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
+def _rows(instances: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
+    if isinstance(instances, NumericArray):
+        if len(dtypes) == 1:
+            ((name, dtype),) = dtypes.items()
+            fast = convert.fast(instances, dtype)
+            if fast is not None:
+                return {name: fast}
+        instances = as_plain(instances)
     if _is_named(instances[0]):
         return _named_rows(instances, dtypes, convert)
     if len(dtypes) != 1:
@@ -167,6 +184,11 @@ def _is_named(item: Any) -> bool:
 
 def _batch(values: list[Any], dtype: str, convert: _Convert, place: Callable[[int], str]) -> npt.NDArray[Any]:
     """All rows at once where they are alike; row by row, to name the culprit, where they are not."""
+    if isinstance(values[0], NumericArray):
+        fast = convert.fast(values[0], dtype) if len(values) == 1 else None
+        if fast is not None:
+            return fast[np.newaxis]
+        values = [as_plain(value) for value in values]
     try:
         return convert(values, dtype)
     except (InvalidInputError, UnsupportedError) as exc:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from modelyard.errors import InvalidInputError, UnsupportedError
 from modelyard.serving._validation import cpp_dtype_name
 from modelyard.serving.rest._json import is_number, quote, type_name
+from modelyard.serving.rest._numeric import NumericArray
 from modelyard.wire import dtype_by_name
 
 _B64 = "b64"
@@ -42,6 +43,11 @@ class _Rule:
     fast: str = ""
     low: int = 0
     high: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The kind of numbers to read: floats, signed or unsigned 64-bit integers."""
+        return "f" if self.fast == "fi" else "u" if self.parse is np.uint64 else "i"
 
 
 def _integers(low: int, high: int, parse: type[np.generic]) -> _Rule:
@@ -97,10 +103,11 @@ def value_to_array(value: Any, dtype: str, *, extensions: bool = False) -> npt.N
     kind = dtype_by_name(dtype).numpy
     rule = _RULES.get(dtype) or (_EXTRA_RULES.get(dtype) if extensions else None)
     if rule is None or kind is None:
-        shape, values = _walk(value, _unsupported(dtype))
+        shape, values = _walk(as_plain(value), _unsupported(dtype))
         return np.zeros(shape, dtype=object if kind is None else kind) if not values else np.asarray(values, dtype=kind)
     array = _fast(value, rule)
     if array is None:
+        value = as_plain(value)
         shape, values = _walk(value, _converter(rule, dtype))
         if dtype == "string":
             array = np.empty(len(values), dtype=object)
@@ -113,7 +120,9 @@ def value_to_array(value: Any, dtype: str, *, extensions: bool = False) -> npt.N
 
 
 def _fast(value: Any, rule: _Rule) -> npt.NDArray[Any] | None:
-    """The array where numpy's reading is certainly ours too; else None."""
+    """The array where numpy's or simdjson's reading is certainly ours too; else None."""
+    if isinstance(value, NumericArray):
+        return _in_range(value.to_array(rule.kind), rule) if rule.fast else None
     if not rule.fast or not isinstance(value, list) or not value or not _is_uniform(value):
         return None
     try:
@@ -122,9 +131,22 @@ def _fast(value: Any, rule: _Rule) -> npt.NDArray[Any] | None:
         return None
     if array.dtype.kind not in rule.fast or array.size == 0:
         return None
-    if rule.fast == "i" and not (rule.low <= int(array.min()) and int(array.max()) <= rule.high):
+    return _in_range(array, rule)
+
+
+def _in_range(array: npt.NDArray[Any] | None, rule: _Rule) -> npt.NDArray[Any] | None:
+    if array is None or (rule.fast == "i" and not (rule.low <= int(array.min()) and int(array.max()) <= rule.high)):
         return None
     return array.astype(rule.parse, copy=False)
+
+
+def as_plain(value: Any) -> Any:
+    """The value as Python lists, where it is an array that was cut out of the body.
+
+    Args:
+        value: Any parsed value.
+    """
+    return value.to_list() if isinstance(value, NumericArray) else value
 
 
 def _is_uniform(value: list[Any]) -> bool:
