@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
+import pytest
+
 from modelyard.artifact import STAGING_PREFIX
-from tests.support.models import publish_affine
+from tests.support.admin import config_text, model_text, reload_config
+from tests.support.models import publish_affine, publish_slow
 from tests.support.server import RunningServer, serve
 
 BODY = b'{"instances": [2.0]}'
@@ -24,6 +29,11 @@ def predict(server: RunningServer) -> float:
 def states(server: RunningServer) -> dict[str, str]:
     rows = json.loads(server.get(f"/v1/models/{server.model}")[1])["model_version_status"]
     return {row["version"]: row["state"] for row in rows}
+
+
+def cpu_seconds(server: RunningServer) -> float:
+    times = psutil.Process(server.process.pid).cpu_times()
+    return float(times.user)
 
 
 def test_a_new_version_is_picked_up_with_no_failed_request(tmp_path: Path) -> None:
@@ -112,11 +122,109 @@ def test_a_vanished_base_path_unloads_nothing(tmp_path: Path) -> None:
         assert predict(server) == 2.0
 
 
-def test_sigterm_lets_running_requests_finish(tmp_path: Path) -> None:
+def test_leading_zeros_and_duplicates_of_one_number(tmp_path: Path) -> None:
+    model_dir = tmp_path / "affine"
+    for slope in (1, 2, 3):
+        publish_affine(model_dir, slope=float(slope), intercept=0.0)
+    (model_dir / "1").rename(model_dir / "0000017")
+    (model_dir / "2").rename(model_dir / "017")
+    (model_dir / "3").rename(model_dir / "3.denied")
+    (model_dir / "non_numerical_child").mkdir()
+    with serve(model_dir, model="affine", log_dir=tmp_path) as server:
+        assert states(server) == {"17": "AVAILABLE"}
+        # Which of the two it is does not matter, as upstream; it is one of them.
+        assert predict(server) in (2.0, 4.0)
+        assert server.post("/v1/models/affine/versions/17:predict", BODY)[0] == 200
+        (model_dir / "3.denied").rename(model_dir / "20170111173521")
+        server.wait_until(lambda: states(server).get("20170111173521") == "AVAILABLE", 30, "a timestamp as version")
+        assert predict(server) == 6.0
+
+
+def test_versions_that_are_taken_away(tmp_path: Path) -> None:
+    model_dir = tmp_path / "affine"
+    for slope in (1, 2):
+        publish_affine(model_dir, slope=float(slope), intercept=0.0)
+    with serve(model_dir, model="affine", log_dir=tmp_path) as server:
+        assert predict(server) == 4.0
+        # Back to the version before.
+        (model_dir / "2").rename(tmp_path / "away")
+        server.wait_until(lambda: states(server) == {"1": "AVAILABLE", "2": "END"}, 30, "version 1 again")
+        assert predict(server) == 2.0
+        # An empty base path unloads everything, and is watched on.
+        (model_dir / "1").rename(tmp_path / "away too")
+        server.wait_until(lambda: states(server) == {"1": "END", "2": "END"}, 30, "unloading everything")
+        status, text = server.post("/v1/models/affine:predict", BODY)
+        assert (status, "Servable not found for request: Latest(affine)" in text) == (404, True)
+        (tmp_path / "away").rename(model_dir / "2")
+        server.wait_until(lambda: states(server)["2"] == "AVAILABLE", 30, "version 2 again")
+        assert predict(server) == 4.0
+
+
+def test_looking_once(tmp_path: Path) -> None:
     model_dir = tmp_path / "affine"
     publish_affine(model_dir, slope=1.0, intercept=0.0)
-    with serve(model_dir, model="affine", log_dir=tmp_path) as server:
+    flags = ["--file_system_poll_wait_seconds=0"]
+    with serve(model_dir, model="affine", log_dir=tmp_path, flags=flags) as server:
+        publish_affine(model_dir, slope=2.0, intercept=0.0)
+        # A reload is another occasion to look.
+        again = config_text(model_text("affine", model_dir))
         assert predict(server) == 2.0
-        server.process.terminate()
-        assert server.process.wait(timeout=20) == 0
-        assert "stopped" in server.log_text()
+        assert states(server) == {"1": "AVAILABLE"}
+        assert reload_config(server, again) == ("OK", "")
+        assert predict(server) == 2.0
+        changed = config_text(model_text("affine", model_dir, policy="latest { num_versions: 3 }"))
+        assert reload_config(server, changed) == ("OK", "")
+        assert predict(server) == 4.0
+
+
+def test_never_looking(tmp_path: Path) -> None:
+    model_dir = tmp_path / "affine"
+    publish_affine(model_dir, slope=1.0, intercept=0.0)
+    flags = ["--file_system_poll_wait_seconds=-1"]
+    with serve(model_dir, model="affine", log_dir=tmp_path, flags=flags, wait=False) as server:
+        server.wait_until(lambda: server.get("/v1/models/affine")[0] == 404, 30, "listening")
+        status, text = server.post("/v1/models/affine:predict", BODY)
+        assert (status, "--file_system_poll_wait_seconds is negative" in text) == (404, True)
+
+
+@pytest.mark.parametrize("preserving", [False, True])
+def test_the_order_of_a_swap(tmp_path: Path, preserving: bool) -> None:
+    model_dir = tmp_path / "affine"
+    publish_affine(model_dir, slope=1.0, intercept=0.0)
+    flags = ["--resource_preserving"] if preserving else []
+    with serve(model_dir, model="affine", log_dir=tmp_path, flags=flags) as server:
+        publish_affine(model_dir, slope=2.0, intercept=0.0)
+        server.wait_until(lambda: states(server) == {"1": "END", "2": "AVAILABLE"}, 30, "swapped")
+        log = server.log_text()
+        unloaded = log.index("model affine version 1 is unloaded")
+        assert (unloaded < log.index("loading model affine version 2")) is preserving
+        assert (unloaded > log.index("model affine version 2 is AVAILABLE")) is not preserving
+
+
+def test_a_swap_that_fails_to_load_keeps_or_loses_the_old_version(tmp_path: Path) -> None:
+    model_dir = tmp_path / "affine"
+    publish_affine(model_dir, slope=1.0, intercept=0.0)
+    with serve(model_dir, model="affine", log_dir=tmp_path, flags=["--resource_preserving=true"]) as server:
+        (model_dir / "2").mkdir()
+        server.wait_until(lambda: states(server) == {"1": "END", "2": "END"}, 30, "refusing version 2")
+        status, text = server.post("/v1/models/affine:predict", BODY)
+        assert (status, "holds no model" in text) == (404, True)
+    with serve(model_dir, model="affine", log_dir=tmp_path, wait=False) as server:
+        # Version 2 alone is aspired, and fails: there is nothing older to keep, and it is tried again when it changes.
+        server.wait_until(lambda: states(server) == {"2": "END"}, 30, "refusing version 2")
+        shutil.copytree(model_dir / "1", model_dir / "2", dirs_exist_ok=True)
+        server.wait_until(lambda: states(server) == {"2": "AVAILABLE"}, 30, "trying again")
+
+
+def test_requests_keep_their_version_while_it_is_unloaded(tmp_path: Path) -> None:
+    model_dir = tmp_path / "slow"
+    publish_slow(model_dir, loops=1500)
+    with serve(model_dir, model="slow", log_dir=tmp_path) as server, ThreadPoolExecutor(2) as pool:
+        busy = cpu_seconds(server)
+        answers = [pool.submit(server.post, "/v1/models/slow/versions/1:predict", BODY) for _ in range(2)]
+        server.wait_until(lambda: cpu_seconds(server) > busy + 0.5, 30, "computing")
+        (model_dir / "1").rename(tmp_path / "away")
+        server.wait_until(lambda: states(server) == {"1": "UNLOADING"}, 30, "waiting for the requests")
+        assert server.post("/v1/models/slow:predict", BODY)[0] == 404
+        assert [answer.result()[0] for answer in answers] == [200, 200]
+        server.wait_until(lambda: states(server) == {"1": "END"}, 30, "unloaded")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelyard.artifact import (
     DEFAULT_SIGNATURE,
@@ -18,10 +19,12 @@ from modelyard.artifact import (
     staging,
 )
 
+if TYPE_CHECKING:
+    import onnx
+
 
 def publish_affine(model_dir: Path, *, slope: float, intercept: float) -> ModelVersion:
     """Publishes ``y = slope * x + intercept`` over float32 [-1] as an ONNX version with a manifest."""
-    import onnx
     from onnx import TensorProto, helper
 
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch"])
@@ -34,7 +37,47 @@ def publish_affine(model_dir: Path, *, slope: float, intercept: float) -> ModelV
         helper.make_node("Mul", ["x", "slope"], ["scaled"]),
         helper.make_node("Add", ["scaled", "intercept"], ["y"]),
     ]
-    graph = helper.make_graph(nodes, "affine", [x], [y], constants)
+    return _publish(model_dir, helper.make_graph(nodes, "affine", [x], [y], constants))
+
+
+def publish_slow(model_dir: Path, *, loops: int) -> ModelVersion:
+    """Publishes ``y = x`` over float32 [-1] as an ONNX version that takes about a millisecond for each loop."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    def value(name: str, shape: list[int | str], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    side = 256
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["carried", "identity"], ["next"]),
+            helper.make_node("Identity", ["go_on"], ["still"]),
+        ],
+        "body",
+        [value("i", [], TensorProto.INT64), value("go_on", [], TensorProto.BOOL), value("carried", [side, side])],
+        [value("still", [], TensorProto.BOOL), value("next", [side, side])],
+    )
+    constants = [
+        numpy_helper.from_array(np.eye(side, dtype=np.float32), "identity"),
+        numpy_helper.from_array(np.array(loops, dtype=np.int64), "loops"),
+        numpy_helper.from_array(np.array(True), "yes"),
+    ]
+    nodes = [
+        helper.make_node("Loop", ["loops", "yes", "identity"], ["product"], body=body),
+        helper.make_node("ReduceMax", ["product"], ["one"], keepdims=0),
+        helper.make_node("Mul", ["x", "one"], ["y"]),
+    ]
+    return _publish(
+        model_dir, helper.make_graph(nodes, "slow", [value("x", ["batch"])], [value("y", ["batch"])], constants)
+    )
+
+
+def _publish(model_dir: Path, graph: onnx.GraphProto) -> ModelVersion:
+    """Publishes an ONNX graph from x to y, both float32 [-1]."""
+    import onnx
+    from onnx import helper
+
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.checker.check_model(model)
     with staging(model_dir) as staged:

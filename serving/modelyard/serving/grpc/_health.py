@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from grpc_health.v1 import health, health_pb2
 
@@ -19,6 +20,27 @@ _SERVICES = (
 )
 
 
+class _Servicer(health.aio.HealthServicer):  # type: ignore[name-defined,misc]  # the stubs lack it
+    """Ends its streams when told to: a client that watches would hold up a stop for as long as it may take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ending = asyncio.Event()
+
+    async def Watch(  # noqa: N802  # gRPC's name
+        self, request: health_pb2.HealthCheckRequest, context: Any
+    ) -> None:
+        """Answers Watch."""
+        tasks = {asyncio.ensure_future(super().Watch(request, context)), asyncio.ensure_future(self.ending.wait())}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
 class Health:
     """Keeps the health service in step with the models.
 
@@ -29,7 +51,7 @@ class Health:
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
         self._known: dict[str, int] = {}
-        self.servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
+        self.servicer = _Servicer()
 
     async def watch(self) -> None:
         """Updates the health service until it is cancelled."""
@@ -40,6 +62,10 @@ class Health:
     async def enter_shutdown(self) -> None:
         """Says NOT_SERVING for everything, for good."""
         await self.servicer.enter_graceful_shutdown()
+
+    def end_watches(self) -> None:
+        """Ends the streams of clients that watch."""
+        self.servicer.ending.set()
 
     async def update(self) -> None:
         """Tells the health service what is ready now."""

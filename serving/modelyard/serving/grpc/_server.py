@@ -178,6 +178,8 @@ class GrpcServer:
         # they hear of it. So answers wait until all are in a handler and the goodbye is on its way before them.
         self._holding = True
         await asyncio.sleep(min(grace_s, _PICK_UP_S))
+        if self._health is not None:
+            self._health.end_watches()
         stopping = asyncio.create_task(self._server.stop(grace_s))
         await asyncio.sleep(min(grace_s, _GOODBYE_S))
         self._released.set()

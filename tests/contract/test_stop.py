@@ -1,0 +1,107 @@
+"""Stopping: what was accepted is answered, over both protocols and on connections that stay open."""
+
+from __future__ import annotations
+
+import collections
+import http.client
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from modelyard.wire import PREDICTION_SERVICE, array_to_tensor, serving_pb2
+from tests.support.models import publish_affine, publish_slow
+from tests.support.server import RunningServer, serve
+
+BODY = b'{"instances": [2.0]}'
+CALLERS = 6
+
+
+def call_grpc(server: RunningServer, results: collections.Counter[str]) -> None:
+    """Calls on one channel until there is no server any more."""
+    request = serving_pb2.PredictRequest()
+    request.model_spec.name = "affine"
+    request.inputs["x"].CopyFrom(array_to_tensor(np.array([2.0], np.float32)))
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        predict = channel.unary_unary(PREDICTION_SERVICE["Predict"].path, bytes, bytes)
+        while True:
+            try:
+                predict(request.SerializeToString(), timeout=60)
+                results["answered"] += 1
+            except grpc.RpcError as exc:
+                refused = (
+                    exc.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in str(exc.details()).lower()
+                )
+                results["refused" if refused else f"{exc.code()} {exc.details()}"] += 1
+                return
+
+
+def call_rest(server: RunningServer, results: collections.Counter[str]) -> None:
+    """Calls on a connection that is kept alive until there is no server any more."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=60)
+    while True:
+        try:
+            connection.request("POST", "/v1/models/affine:predict", BODY)
+            response = connection.getresponse()
+            response.read()
+            results["answered" if response.status == 200 else str(response.status)] += 1
+        except ConnectionRefusedError:
+            results["refused"] += 1
+            return
+        except (OSError, http.client.HTTPException) as exc:
+            results[repr(exc)] += 1
+            return
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_under_load_fails_no_request(tmp_path: Path, number: signal.Signals) -> None:
+    publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
+    over_grpc: collections.Counter[str] = collections.Counter()
+    over_rest: collections.Counter[str] = collections.Counter()
+    with serve(tmp_path / "affine", model="affine", log_dir=tmp_path) as server:
+        callers = [threading.Thread(target=call_grpc, args=(server, over_grpc)) for _ in range(CALLERS)]
+        callers += [threading.Thread(target=call_rest, args=(server, over_rest)) for _ in range(CALLERS)]
+        for caller in callers:
+            caller.start()
+        server.wait_until(lambda: min(over_grpc["answered"], over_rest["answered"]) > 50, 60, "under load")
+        server.process.send_signal(number)
+        for caller in callers:
+            caller.join(timeout=60)
+        assert server.process.wait(timeout=60) == 0
+        assert "Traceback" not in server.log_text()
+    # Every request was answered until one found nobody to connect to.
+    assert over_grpc == {"answered": over_grpc["answered"], "refused": CALLERS}
+    assert over_rest == {"answered": over_rest["answered"], "refused": CALLERS}
+
+
+def test_running_requests_finish(tmp_path: Path) -> None:
+    publish_slow(tmp_path / "slow", loops=1500)
+    with serve(tmp_path / "slow", model="slow", log_dir=tmp_path) as server, ThreadPoolExecutor(1) as pool:
+        process = psutil.Process(server.process.pid)
+        busy = process.cpu_times().user
+        answer = pool.submit(server.post, "/v1/models/slow:predict", BODY)
+        server.wait_until(lambda: process.cpu_times().user > busy + 0.3, 60, "computing")
+        server.process.terminate()
+        assert answer.result() == (200, answer.result()[1])
+        assert server.process.wait(timeout=60) == 0
+        assert server.log_text().rstrip().endswith("stopped")
+
+
+def test_the_health_service_says_goodbye_first(tmp_path: Path) -> None:
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
+    with serve(tmp_path / "affine", model="affine", log_dir=tmp_path) as server:
+        with grpc.insecure_channel(server.grpc_address) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+            while next(watch).status != health_pb2.HealthCheckResponse.SERVING:
+                pass
+            server.process.terminate()
+            # The stream ends by itself: a client that watches must not hold up the stop.
+            assert [response.status for response in watch] == [health_pb2.HealthCheckResponse.NOT_SERVING]
+        assert server.process.wait(timeout=60) == 0
