@@ -130,6 +130,12 @@ class BatchScheduler:
             return results[0]
         return {name: np.concatenate([result[name] for result in results]) for name in results[0]}
 
+    @property
+    def queued(self) -> int:
+        """Requests, or parts of them, that wait for their batch."""
+        with self._condition:
+            return sum(len(queue.tasks) for queue in self._queues.values())
+
     def close(self) -> None:
         """Computes what is queued and ends the threads."""
         with self._condition:
