@@ -13,6 +13,8 @@ from modelyard.serving._requests import Arrays, ModelSpec, Prediction, PredictRe
 from modelyard.serving._states import VersionStatus
 from modelyard.wire import array_to_tensor, error_code_of, serving_pb2, tensor_to_array
 
+#: Bodies up to this size are decoded on the event loop where the model is fast: a hop to a thread would cost more.
+SMALL_BYTES = 1 << 16
 SIGNATURE_DEF_FIELD = "signature_def"
 
 
@@ -59,7 +61,12 @@ def predict_request(message: serving_pb2.PredictRequest) -> PredictRequest:
     def inputs(signature: Signature) -> Arrays:
         return {name: tensor_to_array(tensor, name=name) for name, tensor in message.inputs.items()}
 
-    return PredictRequest(spec=spec_from_message(message), inputs=inputs, output_filter=tuple(message.output_filter))
+    return PredictRequest(
+        spec=spec_from_message(message),
+        inputs=inputs,
+        output_filter=tuple(message.output_filter),
+        small=message.ByteSize() <= SMALL_BYTES,
+    )
 
 
 def predict_response(prediction: Prediction, *, as_content: bool) -> serving_pb2.PredictResponse:

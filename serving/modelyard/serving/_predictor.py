@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,9 @@ from modelyard.serving._validation import check_output_filter
 from modelyard.wire import grpc_status_of, tensorflow_pb2
 
 _T = TypeVar("_T")
+#: A hop to a worker thread and back costs about this much: below it a prediction is cheaper in place.
+_INLINE_SECONDS = 0.0004
+_LEARNING_RATE = 0.1
 _NO_SIGNATURE = "No signature was found with the name"
 
 
@@ -46,23 +50,30 @@ class Predictor:
         metrics: Where predictions are counted.
         workers: Threads that compute.
         check_methods: Calls by another method than the signature's are refused.
+        inline: Small requests to fast models are computed on the event loop
+            itself. Not with batching, where a request waits for company.
     """
 
-    def __init__(self, manager: ModelManager, metrics: Metrics, *, workers: int, check_methods: bool = False) -> None:
+    def __init__(
+        self, manager: ModelManager, metrics: Metrics, *, workers: int, check_methods: bool = False, inline: bool = True
+    ) -> None:
         self._manager = manager
         self._metrics = metrics
         self._check_methods = check_methods
+        self._inline = inline
+        #: Moving average of the seconds that a request to a model's signature takes.
+        self._seconds: dict[tuple[str, str], float] = {}
         #: What every door's requests are counted in.
         self.statistics = ModelStatistics()
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="modelyard-predict")
 
     async def submit(self, request: PredictRequest, encode: Callable[[Prediction], _T]) -> _T:
-        """Computes one prediction, off the event loop.
+        """Computes one prediction, off the event loop unless that would cost more than the prediction.
 
         Args:
             request: The request.
             encode: Turns the prediction into what the transport sends; it is
-                called on the worker thread too.
+                called on the same thread.
 
         Raises:
             InvalidModelSpecError: No model name, or an unknown label.
@@ -73,6 +84,9 @@ class Predictor:
             UnavailableError: The model was not loaded yet.
         """
         arrived_ns = time.perf_counter_ns()
+        key = (request.spec.name, request.spec.signature_name)
+        if request.small and self._inline and self._seconds.get(key, math.inf) < _INLINE_SECONDS:
+            return self._predict(request, encode, arrived_ns)
         return await self.offload(lambda: self._predict(request, encode, arrived_ns))
 
     async def offload(self, work: Callable[[], _T]) -> _T:
@@ -93,6 +107,7 @@ class Predictor:
 
     def _predict(self, request: PredictRequest, encode: Callable[[Prediction], _T], arrived_ns: int) -> _T:
         name = request.spec.signature_name
+        started = time.perf_counter()
         with (
             self._manager.acquire(request.spec) as servable,
             self.statistics.measure(servable.name, servable.version, arrived_ns=arrived_ns) as timing,
@@ -109,7 +124,14 @@ class Predictor:
             values = self._timed(servable, "Predict", lambda: servable.run(signature, inputs, outputs))
             timing.computed()
             spec = replace(request.spec, version=servable.version, label=None, signature=name)
-            return encode(Prediction(spec=spec, outputs=values))
+            result = encode(Prediction(spec=spec, outputs=values))
+        self._learn((request.spec.name, name), time.perf_counter() - started)
+        return result
+
+    def _learn(self, key: tuple[str, str], seconds: float) -> None:
+        """Follows how long requests take; one slow request is enough to leave the event loop alone for a while."""
+        known = self._seconds.get(key)
+        self._seconds[key] = seconds if known is None else known + _LEARNING_RATE * (seconds - known)
 
     def classify(self, spec: ModelSpec, examples: Sequence[bytes]) -> Classification:
         """Classifies examples, on the calling thread.

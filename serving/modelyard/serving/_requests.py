@@ -45,15 +45,17 @@ class PredictRequest:
 
     Attributes:
         spec: Which servable and signature.
-        inputs: Called with the signature once it is resolved, on a worker
-            thread, so that transports decode a request body off the event
-            loop and with the dtypes of the very version that will answer.
+        inputs: Called with the signature once it is resolved, where the
+            prediction is computed, so that transports decode a large body off
+            the event loop and with the dtypes of the very version that will answer.
         output_filter: Outputs to return; empty for all.
+        small: The body is small, so that decoding it takes no time to speak of.
     """
 
     spec: ModelSpec
     inputs: Callable[[Signature], Arrays]
     output_filter: tuple[str, ...] = ()
+    small: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

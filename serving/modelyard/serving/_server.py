@@ -48,7 +48,13 @@ class Server:
         metrics = Metrics()
         loader = VersionLoader(options, metrics)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
-        predictor = Predictor(manager, metrics, workers=options.workers, check_methods=options.check_methods)
+        predictor = Predictor(
+            manager,
+            metrics,
+            workers=options.workers,
+            check_methods=options.check_methods,
+            inline=options.batching is None,
+        )
         admin = Admin(manager, allow_remote=options.remote_admin)
         started: list[GrpcServer | RestServer] = []
         poller: asyncio.Task[None] | None = None

@@ -20,7 +20,7 @@ from modelyard.errors import (
     RequestTooLargeError,
     SignatureNotFoundError,
 )
-from modelyard.serving._messages import status_response
+from modelyard.serving._messages import SMALL_BYTES, status_response
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import Arrays, PredictRequest
@@ -29,9 +29,6 @@ from modelyard.serving.rest._urls import NoSuchUrl, Route, parse_route
 from modelyard.wire import grpc_status_of, http_status_of
 
 _LOG = logging.getLogger("modelyard.serving.rest")
-
-#: Bodies up to this size are parsed on the event loop: a hop to a worker thread would cost more.
-_INLINE_BYTES = 1 << 16
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -233,7 +230,7 @@ class RestApp:
 
     async def _predict(self, route: Route, data: bytes) -> str:
         depth = self._options.max_json_depth
-        if len(data) <= _INLINE_BYTES:
+        if len(data) <= SMALL_BYTES:
             body = _predict.parse_body(data, max_depth=depth)
         else:
             body = await self._predictor.offload(lambda: _predict.parse_body(data, max_depth=depth))
@@ -244,7 +241,7 @@ class RestApp:
 
         try:
             return await self._predictor.submit(
-                PredictRequest(spec=spec, inputs=inputs),
+                PredictRequest(spec=spec, inputs=inputs, small=len(data) <= SMALL_BYTES),
                 lambda prediction: _predict.predict_answer(
                     prediction.outputs,
                     body.form,
