@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.errors import InvalidInputError, UnsupportedError
+from modelyard.errors import InvalidInputError, RequestTooLargeError, UnsupportedError
 from modelyard.wire._dtypes import DType, dtype_by_enum, dtype_by_numpy
 from modelyard.wire._generated import tensorflow_pb2
 
@@ -24,6 +24,8 @@ _PACKED_TAGS = {"float_val": b"\x2a", "double_val": b"\x32", "scomplex_val": b"\
 
 #: A shape beyond this many elements is refused before anything is allocated for it.
 MAX_ELEMENTS = 1 << 31
+#: Repeating the last value lets a few bytes ask for any amount of memory: up to here they get it.
+MAX_FILLED_BYTES = 1 << 28
 
 
 def as_wire_array(value: Any) -> npt.NDArray[Any]:
@@ -120,6 +122,7 @@ def tensor_to_array(tensor: tensorflow_pb2.TensorProto, *, name: str = "tensor")
     Raises:
         InvalidInputError: dtype or shape is invalid, or ``tensor_content`` has
             the wrong length.
+        RequestTooLargeError: A few values were to fill a huge tensor.
         UnsupportedError: The dtype is known to TensorFlow but cannot be exchanged.
     """
     try:
@@ -135,6 +138,12 @@ def tensor_to_array(tensor: tensorflow_pb2.TensorProto, *, name: str = "tensor")
     if tensor.tensor_content:
         return _from_content(tensor.tensor_content, dtype, shape, name)
     values = getattr(tensor, dtype.field)
+    size = count * (8 if dtype.numpy is None else dtype.numpy.itemsize)
+    if len(values) < count and size > MAX_FILLED_BYTES:
+        raise RequestTooLargeError(
+            f"tensor parsing error: {name} (shape {list(shape)} of {dtype.name} takes {size} bytes, but only "
+            f"{len(values)} values were sent; a tensor larger than {MAX_FILLED_BYTES} bytes must be sent in full)"
+        )
     if dtype.name == "string":
         return _fill(_bytes_array(list(values[:count]), (min(len(values), count),)), count, b"").reshape(shape)
     if dtype.field == "half_val":
