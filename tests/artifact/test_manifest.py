@@ -9,10 +9,15 @@ import jsonschema
 import pytest
 
 from modelyard.artifact import (
+    CLASSIFY_METHOD,
     MANIFEST_NAME,
+    ExampleDecode,
+    FeatureSpec,
     FileEntry,
     Manifest,
+    Signature,
     Source,
+    TensorSpec,
     hash_files,
     json_schema,
     read_manifest,
@@ -99,11 +104,49 @@ def test_other_text_is_an_error(text: str) -> None:
         Manifest.from_json(text)
 
 
+def test_an_example_decode_round_trip(manifest: Manifest) -> None:
+    features = (
+        FeatureSpec(name="x", dtype="float32", shape=(2,), default=(0.5, 1)),
+        FeatureSpec(name="image/name", dtype="string", default=("none",), input="name"),
+        FeatureSpec(name="n", dtype="int64", shape=(1,)),
+    )
+    outputs = manifest.signatures["serving_default"].outputs
+    signature = Signature(
+        inputs=(TensorSpec(name="inputs", dtype="string", shape=(-1,)),),
+        outputs=outputs,
+        compute="classify",
+        method=CLASSIFY_METHOD,
+        decode=ExampleDecode(input="inputs", features=features),
+    )
+    changed = replace(manifest, signatures={**manifest.signatures, "classify": signature})
+    jsonschema.Draft202012Validator(json_schema()).validate(json.loads(changed.to_json()))
+    assert Manifest.from_json(changed.to_json()) == changed
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ([], "expected at least one, each once"),
+        ([{"name": "x", "dtype": "float32", "shape": []}] * 2, "expected at least one, each once"),
+        ([{"dtype": "float32", "shape": []}], "missing 'name'"),
+        ([{"name": "x", "dtype": "int32", "shape": []}], "dtype 'int32'; expected one of float32, int64, string"),
+        ([{"name": "x", "dtype": "int64", "shape": [1], "default": ["a"]}], "expected 1 values of int64"),
+        ([{"name": "x", "dtype": "int64", "shape": [1], "default": [True]}], "expected 1 values of int64"),
+    ],
+)
+def test_wrong_features_are_errors(manifest: Manifest, features: list[dict[str, Any]], message: str) -> None:
+    document = json.loads(manifest.to_json())
+    decode = {"kind": "example", "input": "image_bytes", "features": features}
+    document["signatures"]["image_bytes"] |= {"decode": decode, "preprocess": None}
+    with pytest.raises(ManifestError, match=message):
+        Manifest.from_json(json.dumps(document))
+
+
 @pytest.mark.parametrize("decode", [{"kind": "image", "input": "x", "channels": 2}, {"kind": "text", "input": "x"}])
 def test_an_unknown_decode_is_an_error(manifest: Manifest, decode: dict[str, Any]) -> None:
     document = json.loads(manifest.to_json())
     document["signatures"]["image_bytes"]["decode"] = {"channels": 3} | decode
-    with pytest.raises(ManifestError, match="expected 'image', 1 or 3"):
+    with pytest.raises(ManifestError, match="expected 'image' with 1 or 3, or 'example'"):
         Manifest.from_json(json.dumps(document))
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from modelyard.artifact import REGRESS_METHOD, ImageDecode, Signature, TensorSpec
+from modelyard.artifact import REGRESS_METHOD, ExampleDecode, FeatureSpec, ImageDecode, Signature, TensorSpec
 from modelyard.errors import ManifestError
 
+FEATURES = (FeatureSpec(name="x", dtype="float32"),)
 X = TensorSpec(name="x", dtype="string", shape=(-1,))
 
 
@@ -27,8 +28,9 @@ def test_a_wrong_tensor_is_an_error(fields: dict[str, Any], message: str) -> Non
     ("fields", "message"),
     [
         ({"method": "predict"}, "'predict' is unknown; expected one of tensorflow/serving/predict"),
-        ({"decode": ImageDecode(input="x")}, "both decode and preprocess"),
-        ({"preprocess": "s.preprocess"}, "both decode and preprocess"),
+        ({"decode": ImageDecode(input="x")}, "both an image decode and preprocess"),
+        ({"preprocess": "s.preprocess"}, "both an image decode and preprocess"),
+        ({"decode": ExampleDecode(input="x", features=FEATURES), "preprocess": "p"}, "both an image decode and prepro"),
         ({"decode": ImageDecode(input="y"), "preprocess": "s.preprocess"}, r"decodes 'y'.*received \['x'\]"),
     ],
 )
@@ -41,4 +43,24 @@ def test_right_ones_are_accepted() -> None:
     signature = Signature(
         inputs=(X,), outputs=(X,), compute="s", method=REGRESS_METHOD, decode=ImageDecode(input="x"), preprocess="p"
     )
-    assert signature.decode is not None and signature.decode.channels == 3
+    assert isinstance(signature.decode, ImageDecode) and signature.decode.channels == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"dtype": "int32"}, "dtype 'int32'; expected one of float32, int64, string"),
+        ({"shape": (-1,)}, r"shape \[-1\]; expected every size"),
+        ({"default": (1.0, 2.0)}, r"default \[1.0, 2.0\]; expected 1 values of float32"),
+        ({"default": ("a",)}, "expected 1 values of float32"),
+    ],
+)
+def test_a_wrong_feature_is_an_error(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
+        FeatureSpec(**({"name": "x", "dtype": "float32"} | fields))
+
+
+@pytest.mark.parametrize("features", [(), FEATURES * 2, (*FEATURES, FeatureSpec(name="y", dtype="int64", input="x"))])
+def test_features_are_told_apart(features: tuple[FeatureSpec, ...]) -> None:
+    with pytest.raises(ManifestError, match="expected at least one, each once"):
+        ExampleDecode(input="inputs", features=features)

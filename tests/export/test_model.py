@@ -21,6 +21,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from modelyard.artifact import (
     STAGING_PREFIX,
+    ImageDecode,
     SignatureFunction,
     Source,
     TensorSpec,
@@ -91,7 +92,7 @@ def test_the_manifest_says_what_was_done(report: ExportReport) -> None:
     assert {entry.path for entry in manifest.files} >= {"report.html", "model.tflite", "saved_model.pb"}
     encoded = manifest.signatures["image_bytes"]
     assert (encoded.compute, encoded.preprocess) == ("serving_default", "image_bytes.preprocess")
-    assert encoded.decode is not None and encoded.decode.channels == 3
+    assert isinstance(encoded.decode, ImageDecode) and encoded.decode.channels == 3
     assert {spec.name: (spec.dtype, spec.shape) for spec in encoded.outputs} == {
         "class_id": ("int64", (-1,)),
         "label": ("string", (-1,)),

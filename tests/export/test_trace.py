@@ -65,7 +65,7 @@ def fail(x: Any) -> dict[str, Any]:
         (replace(DOUBLE, inputs=()), "needs inputs whose first dimension is the batch"),
         (replace(DOUBLE, inputs=(replace(X, shape=(4, 2)),)), "needs inputs whose first dimension is the batch"),
         (replace(DOUBLE, inputs=(replace(X, shape=None),)), "needs inputs whose first dimension is the batch"),
-        (replace(DOUBLE, method=CLASSIFY_METHOD), "only 'tensorflow/serving/predict' is exported"),
+        (replace(DOUBLE, method=CLASSIFY_METHOD), "expected one string input 'inputs' of serialized tf.Example"),
         (EncodedImageFunction(compute="g", preprocess=lambda pixels: pixels), "ends in 'g', which is no computing"),
         (EncodedImageFunction(compute="f", preprocess=lambda pixels: pixels), "ends in 'f', which is no computing"),
     ],

@@ -1,6 +1,7 @@
 """The artifact that travels between rooms: signatures, manifest, repository layout, atomic publishing."""
 
 from modelyard.artifact._decode import MAX_IMAGE_PIXELS, decode_image
+from modelyard.artifact._example import decode_examples
 from modelyard.artifact._manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
@@ -22,7 +23,11 @@ from modelyard.artifact._signature import (
     PREDICT_METHOD,
     PREPROCESS_SUFFIX,
     REGRESS_METHOD,
+    AnyFunction,
     EncodedImageFunction,
+    ExampleDecode,
+    ExampleFunction,
+    FeatureSpec,
     ImageDecode,
     Signature,
     SignatureFunction,
@@ -31,9 +36,13 @@ from modelyard.artifact._signature import (
 )
 
 __all__ = [
+    "AnyFunction",
     "CLASSIFY_METHOD",
     "DEFAULT_SIGNATURE",
     "EncodedImageFunction",
+    "ExampleDecode",
+    "ExampleFunction",
+    "FeatureSpec",
     "FileEntry",
     "FormatEntry",
     "ImageDecode",
@@ -53,6 +62,7 @@ __all__ = [
     "TensorSpec",
     "VerificationData",
     "VerifyReport",
+    "decode_examples",
     "decode_image",
     "hash_files",
     "json_schema",

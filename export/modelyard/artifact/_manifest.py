@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from modelyard.artifact._signature import ImageDecode, Signature, TensorSpec
+from modelyard.artifact._signature import ExampleDecode, FeatureSpec, ImageDecode, Signature, TensorSpec
 from modelyard.errors import IntegrityError, ManifestError
 
 MANIFEST_NAME = "manifest.json"
@@ -343,15 +343,7 @@ def _integers(reader: _Reader, key: str) -> tuple[int, ...]:
 
 
 def _signature(reader: _Reader) -> Signature:
-    decode = None
-    if reader.get("decode", dict, optional=True) is not None:
-        child = reader.child("decode")
-        kind, channels = child.get("kind", str), child.get("channels", int)
-        if kind != "image" or channels not in (1, 3):
-            raise ManifestError(
-                f"{child.place}: decode kind {kind!r} with {channels} channels is unknown; expected 'image', 1 or 3."
-            )
-        decode = ImageDecode(input=child.get("input", str), channels=channels)
+    decode = None if reader.get("decode", dict, optional=True) is None else _decode(reader.child("decode"))
     return Signature(
         inputs=reader.sequence("inputs", _spec),
         outputs=reader.sequence("outputs", _spec),
@@ -359,6 +351,30 @@ def _signature(reader: _Reader) -> Signature:
         method=reader.get("method", str),
         decode=decode,
         preprocess=reader.get("preprocess", str, optional=True),
+    )
+
+
+def _decode(reader: _Reader) -> ImageDecode | ExampleDecode:
+    kind = reader.get("kind", str)
+    if kind == "example":
+        return ExampleDecode(input=reader.get("input", str), features=reader.sequence("features", _feature))
+    channels = reader.get("channels", int) if kind == "image" else None
+    if channels not in (1, 3):
+        raise ManifestError(
+            f"{reader.place}: decode kind {kind!r} with {channels} channels is unknown; expected 'image' with 1 or 3, "
+            "or 'example'."
+        )
+    return ImageDecode(input=reader.get("input", str), channels=channels)
+
+
+def _feature(reader: _Reader) -> FeatureSpec:
+    default = reader.get("default", list, optional=True)
+    return FeatureSpec(
+        name=reader.get("name", str),
+        dtype=reader.get("dtype", str),
+        shape=_integers(reader, "shape"),
+        default=None if default is None else tuple(default),
+        input=reader.get("input", str, optional=True),
     )
 
 

@@ -1,17 +1,19 @@
 """The signature: one notion across training, export, serving and clients.
 
-A signature is an optional decode (encoded bytes to one tensor per example), an
-optional per-example preprocess graph, and a batched compute graph. The last is
-what a runtime executes; the first two are how ``image_bytes`` works without
-TensorFlow.
+A signature is an optional decode (encoded bytes to tensors), an optional
+per-example preprocess graph, and a batched compute graph. The last is what a
+runtime executes; the first two are how ``image_bytes`` and serialized
+``tf.Example`` messages work without TensorFlow.
 
 :class:`Signature` describes; it is what a manifest stores and what serving
-reads. :class:`SignatureFunction` and :class:`EncodedImageFunction` are what a
-task declares: the same description together with the functions to trace.
+reads. :class:`SignatureFunction`, :class:`EncodedImageFunction` and
+:class:`ExampleFunction` are what a task declares: the same description together
+with the functions to trace.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,6 +29,8 @@ CLASSIFY_METHOD = "tensorflow/serving/classify"
 REGRESS_METHOD = "tensorflow/serving/regress"
 METHODS = (PREDICT_METHOD, CLASSIFY_METHOD, REGRESS_METHOD)
 DEFAULT_SIGNATURE = "serving_default"
+FEATURE_DTYPES = ("float32", "int64", "string")
+_DEFAULT_KINDS: Mapping[str, tuple[type, ...]] = {"float32": (float, int), "int64": (int,), "string": (str,)}
 
 PREPROCESS_SUFFIX = ".preprocess"
 
@@ -73,6 +77,68 @@ class ImageDecode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FeatureSpec:
+    """One feature of a ``tf.Example``: what ``tf.io.FixedLenFeature`` describes.
+
+    Attributes:
+        name: Its key in the Example.
+        dtype: ``float32``, ``int64`` or ``string``: an Example holds nothing else.
+        shape: Of one example, every size given; ``()`` for one value.
+        default: Values for an Example without the feature, flat, as many as the
+            shape holds; strings as text. None where the feature is required.
+        input: Name of the graph's input that takes it, ``[N, *shape]``; None for
+            the feature's own name.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    default: tuple[float | int | str, ...] | None = None
+    input: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in FEATURE_DTYPES:
+            raise ManifestError(
+                f"Feature {self.name!r} has dtype {self.dtype!r}; expected one of {', '.join(FEATURE_DTYPES)}: "
+                "a tf.Example holds nothing else."
+            )
+        if any(size < 0 for size in self.shape):
+            raise ManifestError(f"Feature {self.name!r} has shape {list(self.shape)}; expected every size to be given.")
+        if self.default is None:
+            return
+        kinds = _DEFAULT_KINDS[self.dtype]
+        if len(self.default) != math.prod(self.shape) or not all(type(value) in kinds for value in self.default):
+            raise ManifestError(
+                f"Feature {self.name!r} has the default {list(self.default)}; expected {math.prod(self.shape)} values "
+                f"of {self.dtype}."
+            )
+
+    @property
+    def tensor(self) -> TensorSpec:
+        """The graph's input that takes the feature of a whole batch."""
+        return TensorSpec(name=self.input or self.name, dtype=self.dtype, shape=(-1, *self.shape))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleDecode:
+    """Decode of serialized ``tf.Example`` messages to one dense tensor per feature.
+
+    Attributes:
+        input: The string input that holds one message per example.
+        features: What is taken from each message; others are ignored.
+    """
+
+    input: str
+    features: tuple[FeatureSpec, ...]
+    kind: Literal["example"] = "example"
+
+    def __post_init__(self) -> None:
+        for names in ([each.name for each in self.features], [each.tensor.name for each in self.features]):
+            if not names or len(set(names)) != len(names):
+                raise ManifestError(f"The features of {self.input!r} are {names}; expected at least one, each once.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Signature:
     """What a servable offers under one name.
 
@@ -83,21 +149,22 @@ class Signature:
         compute: Name of the batched graph; a signature that only decodes
             names the signature whose graph it shares.
         decode: How the encoded input becomes a tensor; None for plain tensors.
-        preprocess: Name of the per-example graph between decode and compute.
+        preprocess: Name of the per-example graph between decode and compute;
+            images have one, Examples need none.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     compute: str
     method: str = PREDICT_METHOD
-    decode: ImageDecode | None = None
+    decode: ImageDecode | ExampleDecode | None = None
     preprocess: str | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ManifestError(f"Signature method {self.method!r} is unknown; expected one of {', '.join(METHODS)}.")
-        if (self.decode is None) != (self.preprocess is None):
-            raise ManifestError("A signature has either both decode and preprocess, or neither.")
+        if isinstance(self.decode, ImageDecode) != (self.preprocess is not None):
+            raise ManifestError("A signature has either both an image decode and preprocess, or neither.")
         if self.decode is not None and [spec.name for spec in self.inputs] != [self.decode.input]:
             raise ManifestError(
                 f"A signature that decodes {self.decode.input!r} must have exactly that input; "
@@ -138,6 +205,33 @@ class EncodedImageFunction:
     preprocess: Callable[[Any], Any]
     input: str = "image_bytes"
     channels: Literal[1, 3] = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleFunction:
+    """A signature that starts from serialized ``tf.Example`` messages.
+
+    TensorFlow Serving's Classify, Regress and MultiInference send nothing else.
+    They want the input to be named ``inputs``, and of the outputs: ``classes``
+    (string ``[N, K]``) and ``scores`` (float32 ``[N, K]``), at least one of them,
+    for classify; ``outputs`` (float32 ``[N]`` or ``[N, 1]``) for regress.
+
+    Attributes:
+        features: What each Example holds.
+        function: Called with one keyword argument per feature, ``[N, *shape]``;
+            returns a mapping from output name to tensor. It is traced, never
+            called eagerly.
+        method: One of :data:`METHODS`.
+        input: Name of the string input, one serialized message per example.
+    """
+
+    features: tuple[FeatureSpec, ...]
+    function: Callable[..., Mapping[str, Any]]
+    method: str = PREDICT_METHOD
+    input: str = "inputs"
+
+
+AnyFunction = SignatureFunction | EncodedImageFunction | ExampleFunction
 
 
 @dataclass(frozen=True, kw_only=True)

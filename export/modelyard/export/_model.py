@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.artifact import (
-    EncodedImageFunction,
+    AnyFunction,
     Manifest,
-    SignatureFunction,
     Source,
     VerificationData,
     publish,
@@ -38,7 +37,7 @@ _FILES: Mapping[Format, tuple[str, ...]] = {
 
 def export_model(
     root: Any,
-    signatures: Mapping[str, SignatureFunction | EncodedImageFunction],
+    signatures: Mapping[str, AnyFunction],
     data: VerificationData,
     *,
     model_dir: Path,

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import Signature, TensorSpec, decode_image
-from modelyard.errors import ExportError, ImageDecodeError, ModelyardError, VerificationError
+from modelyard.artifact import ExampleDecode, Signature, TensorSpec, decode_examples, decode_image
+from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
 from modelyard.export._onnx import ONNX_FOLDER
 from modelyard.export._tflite import TFLITE_NAME
 from modelyard.wire import dtype_by_numpy
@@ -83,10 +83,17 @@ def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Ar
         inputs: By name, with the batch first.
 
     Raises:
-        VerificationError: The runtime failed, or an encoded input is no image.
+        VerificationError: The runtime failed, or an encoded input is no image
+            or not the Example that the signature describes.
     """
     if signature.decode is None or runtime.decodes:
         return _run(runtime, name if runtime.decodes else signature.compute, inputs)
+    if isinstance(signature.decode, ExampleDecode):
+        try:
+            dense = decode_examples(inputs[signature.decode.input].tolist(), signature.decode)
+        except InvalidInputError as exc:
+            raise VerificationError(f"Signature {name!r} was given an example that does not fit: {exc}") from exc
+        return _run(runtime, signature.compute, dense)
     preprocess = str(signature.preprocess)
     pixels = next(spec.name for spec in runtime.graphs[preprocess].inputs)
     examples = []
@@ -162,7 +169,8 @@ class _OnnxRuntime:
         }
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        values = self._sessions[graph].run(self._outputs[graph], dict(inputs))
+        feeds = {name: _text(value) for name, value in inputs.items()}
+        values = self._sessions[graph].run(self._outputs[graph], feeds)
         return {name: _bytes(value) for name, value in zip(self._outputs[graph], values, strict=True)}
 
 
@@ -236,6 +244,15 @@ def _litert_spec(name: str, detail: Mapping[str, Any]) -> TensorSpec:
     # shape_signature is empty where every size is fixed.
     shape = detail["shape_signature"] if len(detail["shape_signature"]) else detail["shape"]
     return TensorSpec(name=name, dtype=dtype, shape=tuple(int(size) for size in shape))
+
+
+def _text(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    # onnxruntime's strings are Python text; undecodable bytes survive the round trip as surrogates.
+    if array.dtype.kind not in "OS":
+        return array
+    result = np.empty(array.size, dtype=object)
+    result[:] = [item.decode("utf-8", "surrogateescape") for item in array.ravel().tolist()]
+    return result.reshape(array.shape)
 
 
 def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.saved_model import fingerprinting_utils
 
+from modelyard.artifact import PREDICT_METHOD, Signature
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._trace import TracedModel
 
@@ -28,6 +32,7 @@ def export_saved_model(source: TracedModel, directory: Path) -> None:
     signatures = {name: function.get_concrete_function() for name, function in source.serving.items()}
     try:
         tf.saved_model.save(module, str(directory), signatures=signatures)
+        _set_methods(source.signatures, directory)
     except OSError as exc:
         raise PublishError(f"Cannot write the SavedModel below {directory}: {exc}") from exc
     # Saving raises ValueError, AssertionError, tf.errors.* and more: this is the boundary that maps them.
@@ -36,3 +41,18 @@ def export_saved_model(source: TracedModel, directory: Path) -> None:
             f"Format saved_model: TensorFlow cannot save the model: {exc}. A variable that the signatures use and the "
             "root does not hold is the usual cause."
         ) from exc
+
+
+def _set_methods(signatures: Mapping[str, Signature], directory: Path) -> None:
+    """Writes the methods of signatures: TensorFlow 2 calls each of them predict, whatever it is for."""
+    methods = {name: each.method for name, each in signatures.items() if each.method != PREDICT_METHOD}
+    if not methods:
+        return
+    path = directory / "saved_model.pb"
+    saved = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for graph in saved.meta_graphs:
+        for name, method in methods.items():
+            graph.signature_def[name].method_name = method
+    path.write_bytes(saved.SerializeToString(deterministic=True))
+    (directory / "fingerprint.pb").unlink(missing_ok=True)
+    fingerprinting_utils.write_fingerprint(str(directory))

@@ -13,15 +13,18 @@ from typing import Any
 import tensorflow as tf
 
 from modelyard.artifact import (
-    PREDICT_METHOD,
     PREPROCESS_SUFFIX,
+    AnyFunction,
     EncodedImageFunction,
+    ExampleDecode,
+    ExampleFunction,
     ImageDecode,
     Signature,
     SignatureFunction,
     TensorSpec,
 )
 from modelyard.errors import ConversionError
+from modelyard.export._examples import check_method, parse_in_graph
 
 PIXELS = "pixels"
 
@@ -45,7 +48,7 @@ class TracedModel:
     serving: Mapping[str, Any]
 
 
-def trace(root: Any, signatures: Mapping[str, SignatureFunction | EncodedImageFunction]) -> TracedModel:
+def trace(root: Any, signatures: Mapping[str, AnyFunction]) -> TracedModel:
     """Traces every signature of a model.
 
     Args:
@@ -65,6 +68,8 @@ def trace(root: Any, signatures: Mapping[str, SignatureFunction | EncodedImageFu
         if isinstance(declared, SignatureFunction):
             described[name], graphs[name] = _trace_compute(name, declared)
             serving[name] = graphs[name]
+        elif isinstance(declared, ExampleFunction):
+            described[name], graphs[name], serving[name] = _trace_examples(name, declared)
     for name, declared in signatures.items():
         if isinstance(declared, EncodedImageFunction):
             target = described.get(declared.compute)
@@ -116,17 +121,14 @@ def graph_signature(source: TracedModel, graph: str) -> Signature:
         source: The traced model.
         graph: A key of ``source.graphs``.
     """
-    if graph in source.signatures:
-        return source.signatures[graph]
+    described = source.signatures.get(graph)
+    if described is not None and described.decode is None:
+        return described
     function = source.graphs[graph]
     return Signature(inputs=_specs(function.input_signature), outputs=_outputs(graph, function), compute=graph)
 
 
 def _trace_compute(name: str, declared: SignatureFunction) -> tuple[Signature, Any]:
-    if declared.method != PREDICT_METHOD:
-        raise ConversionError(
-            f"Signature {name!r} has method {declared.method!r}; only {PREDICT_METHOD!r} is exported."
-        )
     if not declared.inputs or any(not spec.shape or spec.shape[0] != -1 for spec in declared.inputs):
         raise ConversionError(f"Signature {name!r} needs inputs whose first dimension is the batch, -1.")
     names = [spec.name for spec in declared.inputs]
@@ -148,7 +150,31 @@ def _trace_compute(name: str, declared: SignatureFunction) -> tuple[Signature, A
                 f"Output {spec.name!r} of signature {name!r} has shape {spec.shape and list(spec.shape)}; expected the "
                 "batch, -1, as its first dimension."
             )
-    return Signature(inputs=declared.inputs, outputs=outputs, compute=name, method=declared.method), function
+    signature = Signature(inputs=declared.inputs, outputs=outputs, compute=name, method=declared.method)
+    check_method(name, signature)
+    return signature, function
+
+
+def _trace_examples(name: str, declared: ExampleFunction) -> tuple[Signature, Any, Any]:
+    decode = ExampleDecode(input=declared.input, features=declared.features)
+    dense = tuple(spec.tensor for spec in decode.features)
+    compute = SignatureFunction(inputs=dense, function=declared.function)
+    described, graph = _trace_compute(name, compute)
+    signature = Signature(
+        inputs=(TensorSpec(name=declared.input, dtype="string", shape=(-1,)),),
+        outputs=described.outputs,
+        compute=name,
+        method=declared.method,
+        decode=decode,
+    )
+    check_method(name, signature)
+
+    def serve(data: Any) -> dict[str, Any]:
+        parsed = parse_in_graph(data, decode)
+        outputs = graph(*[parsed[spec.name] for spec in dense])
+        return {key: tf.identity(value, name=key) for key, value in outputs.items()}
+
+    return signature, graph, _traced(name, serve, [tf.TensorSpec([None], tf.string, name=declared.input)])
 
 
 def _trace_preprocess(name: str, declared: EncodedImageFunction, target: Signature) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import ImageDecode, Signature, decode_image
+from modelyard.artifact import ExampleDecode, ImageDecode, Signature, decode_examples, decode_image
 from modelyard.errors import ImageDecodeError, InternalError, InvalidInputError, SignatureNotFoundError
 from modelyard.serving._memory import release_memory
 from modelyard.serving._requests import Arrays
@@ -76,7 +76,8 @@ class Servable:
 
         Raises:
             ImageDecodeError: An encoded image is not one.
-            InvalidInputError: Names, dtypes or shapes do not fit.
+            InvalidInputError: Names, dtypes or shapes do not fit; or a message is
+                no Example of the features that the signature describes.
             PredictionError: The runtime failed.
         """
         inputs = complete_inputs(
@@ -86,7 +87,9 @@ class Servable:
             defaults=self.defaults.get(signature.compute, {}),
             feed_name=lambda alias: self._feed_name(signature.compute, alias),
         )
-        if signature.decode is not None:
+        if isinstance(signature.decode, ExampleDecode):
+            inputs = decode_examples(inputs[signature.decode.input].tolist(), signature.decode)
+        elif signature.decode is not None:
             inputs = self._decode(signature, signature.decode, inputs)
         return self.compute(signature.compute, inputs, outputs)
 

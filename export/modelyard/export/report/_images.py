@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, decode_image
+from modelyard.artifact import ExampleDecode, ImageDecode, Signature, decode_examples, decode_image
 from modelyard.export.report._markup import Markup, element
 
 _SIDE = 144
@@ -24,7 +24,10 @@ def picture(signature: Signature, inputs: dict[str, npt.NDArray[Any]], index: in
         inputs: Its examples by input name.
         index: Of the example.
     """
-    if signature.decode is not None:
+    if isinstance(signature.decode, ExampleDecode):
+        message = inputs[signature.decode.input][index]
+        return _values(decode_examples([message], signature.decode), 0)
+    if isinstance(signature.decode, ImageDecode):
         return _png(decode_image(inputs[signature.decode.input][index], signature.decode.channels))
     if len(signature.inputs) == 1:
         example = inputs[signature.inputs[0].name][index]
@@ -35,6 +38,10 @@ def picture(signature: Signature, inputs: dict[str, npt.NDArray[Any]], index: in
             and min(example.shape[:2]) > 3
         ):
             return _png(_as_pixels(example))
+    return _values(inputs, index)
+
+
+def _values(inputs: dict[str, npt.NDArray[Any]], index: int) -> Markup:
     first = ", ".join(f"{name}: {values[index].ravel()[:_FEW].tolist()}" for name, values in sorted(inputs.items()))
     return element("div", {"class": "none"}, first)
 
