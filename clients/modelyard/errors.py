@@ -52,11 +52,19 @@ class ModelyardError(Exception):
 
     Attributes:
         message: What was received, what was expected, and what to do.
+        request_id: The ``x-request-id`` of the call that failed; None where no call was made.
+        model: The model that the call was for; None where that is not known.
+        server_message: What the server said, word for word; None where it said nothing.
+        retry_after_s: Seconds after which the server wants to be asked again; None where it did not say.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+        self.request_id: str | None = None
+        self.model: str | None = None
+        self.server_message: str | None = None
+        self.retry_after_s: float | None = None
 
 
 class RequestError(ModelyardError):

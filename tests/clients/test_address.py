@@ -34,7 +34,7 @@ def test_accepted(url: str, normal: str, protocol: str, secure: bool) -> None:
         ("localhost:8500", "no scheme"),
         ("", "no scheme"),
         ("tcp://localhost:8500", "'tcp'"),
-        ("http+v2://localhost", "the scheme is 'http.v2'"),
+        ("http+v3://localhost", "the scheme is 'http.v3'"),
         ("grpc://", "no host"),
         ("grpc://:8500", "no host"),
         ("grpc://host:port", "[Pp]ort"),

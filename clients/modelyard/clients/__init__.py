@@ -1,10 +1,19 @@
-"""The clients room: one interface to a TensorFlow Serving API, over gRPC or REST, without TensorFlow."""
+"""The clients room: one interface to a served model, over gRPC or REST, blocking or not, without TensorFlow."""
 
-from modelyard.clients._client import Client, ClientOptions, connect
+from modelyard.clients._async_client import AsyncClient, connect_async
+from modelyard.clients._client import Client, connect
+from modelyard.clients._many import ManyOptions, RowResult
+from modelyard.clients._model import AsyncModel, BoundSignature, Model
+from modelyard.clients._options import BalanceOptions, ClientOptions, RetryOptions, TlsOptions
 from modelyard.clients._results import (
+    Classification,
+    ClassScore,
+    InferenceTask,
+    ModelConfig,
     ModelMetadata,
     ModelStatus,
     Prediction,
+    Regression,
     SignatureInfo,
     TensorInfo,
     VersionState,
@@ -12,14 +21,29 @@ from modelyard.clients._results import (
 )
 
 __all__ = [
+    "AsyncClient",
+    "AsyncModel",
+    "BalanceOptions",
+    "BoundSignature",
+    "ClassScore",
+    "Classification",
     "Client",
     "ClientOptions",
+    "InferenceTask",
+    "ManyOptions",
+    "Model",
+    "ModelConfig",
     "ModelMetadata",
     "ModelStatus",
     "Prediction",
+    "Regression",
+    "RetryOptions",
+    "RowResult",
     "SignatureInfo",
     "TensorInfo",
+    "TlsOptions",
     "VersionState",
     "VersionStatus",
     "connect",
+    "connect_async",
 ]

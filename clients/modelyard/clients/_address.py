@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from modelyard.errors import ConfigurationError
+from modelyard.errors import ConfigurationError, UnavailableError
 
+_V2 = "+v2"
 _GRPC = ("grpc", "grpcs")
 _HTTP = ("http", "https")
-#: TensorFlow Serving's own ports; behind TLS stands a proxy on the usual port.
-_PORTS = {"grpc": 8500, "grpcs": 443, "http": 8501, "https": 443}
+#: TensorFlow Serving's own ports, and Triton's for the Open Inference Protocol; behind TLS stands a proxy on the
+#: usual port.
+_PORTS = {
+    "grpc": 8500, "grpcs": 443, "http": 8501, "https": 443,
+    "grpc+v2": 8001, "grpcs+v2": 443, "http+v2": 8000, "https+v2": 443,
+}  # fmt: skip
 
 FORMS = (
     "grpc://host:8500, grpcs://host:443, http://host:8501 or https://host:443/path/prefix (these ports are the "
-    "defaults; IPv6 hosts in brackets)"
+    "defaults; IPv6 hosts in brackets), or any of them with +v2 for the Open Inference Protocol, such as "
+    "grpc+v2://host:8001 and http+v2://host:8000"
 )
 
 
@@ -28,6 +36,8 @@ class Address:
         host: Name or address, IPv6 in brackets.
         port: TCP port.
         prefix: Path before ``/v1/models``, without a slash at its end.
+        v2: Whether it speaks the Open Inference Protocol instead of TensorFlow Serving's.
+        server_name: Name that the host was resolved from; None where it is the URL's own.
     """
 
     protocol: str
@@ -35,6 +45,8 @@ class Address:
     host: str
     port: int
     prefix: str = ""
+    v2: bool = False
+    server_name: str | None = None
 
     @property
     def authority(self) -> str:
@@ -45,7 +57,33 @@ class Address:
     def url(self) -> str:
         """The normal form of the URL."""
         scheme = "grpc" if self.protocol == "grpc" else "http"
-        return f"{scheme}{'s' if self.secure else ''}://{self.authority}{self.prefix}"
+        return f"{scheme}{'s' if self.secure else ''}{_V2 if self.v2 else ''}://{self.authority}{self.prefix}"
+
+    @property
+    def http_url(self) -> str:
+        """The URL that HTTP knows."""
+        return f"http{'s' if self.secure else ''}://{self.authority}{self.prefix}"
+
+
+def parse_addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
+    """Parses the URLs of one or several servers.
+
+    Args:
+        urls: One URL, several separated by commas, or a sequence of URLs.
+
+    Raises:
+        ConfigurationError: No URL, another form, or URLs of different protocols.
+    """
+    parts = urls.split(",") if isinstance(urls, str) else list(urls)
+    addresses = tuple(dict.fromkeys(parse_address(part.strip()) for part in parts))
+    if not addresses:
+        raise ConfigurationError(f"Cannot connect to nothing. Expected {FORMS}.")
+    if len({(address.protocol, address.secure, address.v2) for address in addresses}) > 1:
+        raise ConfigurationError(
+            f"Cannot connect to {', '.join(address.url for address in addresses)} with one client: expected servers "
+            "of one scheme."
+        )
+    return addresses
 
 
 def parse_address(url: str) -> Address:
@@ -71,16 +109,42 @@ def parse_address(url: str) -> Address:
     if parts.query or parts.fragment or parts.username is not None:
         raise _refused(url, "user names, queries and fragments have no meaning here")
     prefix = parts.path.rstrip("/")
-    if prefix and scheme in _GRPC:
+    base = scheme.removesuffix(_V2)
+    if prefix and base in _GRPC:
         raise _refused(url, f"gRPC knows no path, so {prefix!r} has no meaning here")
     if port == 0:
         raise _refused(url, "port 0 is none")
     return Address(
-        protocol="rest" if scheme in _HTTP else "grpc",
-        secure=scheme in ("grpcs", "https"),
+        protocol="rest" if base in _HTTP else "grpc",
+        secure=base in ("grpcs", "https"),
         host=f"[{host}]" if ":" in host else host,
         port=_PORTS[scheme] if port is None else port,
         prefix=prefix,
+        v2=scheme.endswith(_V2),
+    )
+
+
+def resolve(address: Address) -> tuple[Address, ...]:
+    """Looks up all IP addresses of a host.
+
+    Args:
+        address: With a name or an IP address for a host.
+
+    Returns:
+        One address for each, in a stable order.
+
+    Raises:
+        UnavailableError: The name cannot be resolved.
+    """
+    name = address.host.strip("[]")
+    try:
+        found = socket.getaddrinfo(name, address.port, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        raise UnavailableError(f"{address.url}: the name {name!r} cannot be resolved: {exc}.") from exc
+    hosts = sorted({str(row[4][0]) for row in found})
+    return tuple(
+        replace(address, host=f"[{host}]" if ":" in host else host, server_name=address.server_name or name)
+        for host in hosts
     )
 
 

@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from modelyard.clients._client import Client, ClientOptions, connect
+from modelyard.clients._client import Client, connect
+from modelyard.clients._options import ClientOptions
 from modelyard.clients._results import Prediction, SignatureInfo
 from modelyard.errors import ImageDecodeError, InvalidRequestError, SignatureNotFoundError
 

@@ -1,7 +1,7 @@
-"""What each operation sends and does with the answers, with no I/O in it.
+"""What every operation is: a flow of calls, with no I/O in it.
 
 An operation is a generator: it yields a :class:`Call` (or a :class:`Pause`),
-receives the answer's bytes, and returns the result. The client that drives it
+receives an :class:`Answer`, and returns the result. The client that drives it
 decides how bytes travel and how time passes, so that blocking and asynchronous
 clients share every rule in here.
 """
@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
 
-from modelyard.clients import _requests, _responses
-from modelyard.clients._inputs import check_inputs, check_outputs, needs_signature, to_arrays
 from modelyard.clients._requests import DEFAULT_SIGNATURE, Target
-from modelyard.clients._results import ModelMetadata, ModelStatus, Prediction, SignatureInfo
-from modelyard.errors import DeadlineExceededError, ModelNotFoundError, ProtocolError, UnavailableError
-from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
+from modelyard.clients._results import (
+    Classification,
+    InferenceTask,
+    ModelConfig,
+    ModelMetadata,
+    ModelStatus,
+    Prediction,
+    Regression,
+    SignatureInfo,
+)
+from modelyard.errors import DeadlineExceededError, ModelNotFoundError, UnavailableError, UnsupportedError
 
 _T = TypeVar("_T")
 
@@ -28,7 +34,7 @@ _LONGEST_PAUSE_S = 1.0
 _LONGEST_POLL_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     """One exchange with the server.
 
@@ -37,11 +43,28 @@ class Call:
         body: What is sent; None for a REST GET.
         at_most_s: Seconds after which this one exchange counts as failed, where
             that is sooner than the operation's deadline.
+        headers: HTTP headers besides those of every call.
+        retry: Whether sending it twice is the same as sending it once.
     """
 
     path: str
     body: bytes | None
     at_most_s: float | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    retry: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back.
+
+    Attributes:
+        body: The message, or the HTTP body.
+        headers: HTTP headers by lower-case name; empty over gRPC.
+    """
+
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +78,7 @@ class Pause:
     seconds: float
 
 
-Flow = Generator[Call | Pause, bytes, _T]
+Flow = Generator[Call | Pause, Answer, _T]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +98,23 @@ class PredictCall:
     outputs: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExamplesCall:
+    """The arguments of a classify, a regress or a multi-inference.
+
+    Attributes:
+        target: Which servable.
+        examples: As the caller gave them.
+        context: Features that all examples share, or None.
+        signature: Name of the signature; empty for the default.
+    """
+
+    target: Target
+    examples: Any
+    context: Any
+    signature: str = ""
+
+
 class Protocol(ABC):
     """The operations over one protocol.
 
@@ -83,9 +123,12 @@ class Protocol(ABC):
             newest version, a label) is believed; that of a version never changes.
     """
 
+    #: What it is called in messages.
+    name = ""
+
     def __init__(self, *, metadata_ttl_s: float) -> None:
         self._ttl_s = metadata_ttl_s
-        self._cache: dict[Target, tuple[float, ModelMetadata]] = {}
+        self._cache: dict[tuple[Target, str], tuple[float, ModelMetadata]] = {}
 
     @abstractmethod
     def predict(self, call: PredictCall) -> Flow[Prediction]:
@@ -96,11 +139,13 @@ class Protocol(ABC):
         """
 
     @abstractmethod
-    def metadata(self, target: Target) -> Flow[ModelMetadata]:
+    def metadata(self, target: Target, signature: str = "") -> Flow[ModelMetadata]:
         """Describes a model's signatures, fresh from the server.
 
         Args:
             target: Which servable.
+            signature: The one signature that has to be among them, where the
+                protocol describes one at a time.
         """
 
     @abstractmethod
@@ -111,6 +156,45 @@ class Protocol(ABC):
             target: Which servable.
             at_most_s: See :class:`Call`.
         """
+
+    @abstractmethod
+    def probe(self) -> Flow[bool]:
+        """Whether the server takes calls; the client that asks takes UNAVAILABLE for no."""
+
+    def classify(self, call: ExamplesCall) -> Flow[Classification]:
+        """Classifies examples.
+
+        Args:
+            call: The arguments.
+        """
+        self._unsupported("classify", "Use predict with the tensors of the signature.")
+
+    def regress(self, call: ExamplesCall) -> Flow[Regression]:
+        """Regresses examples.
+
+        Args:
+            call: The arguments.
+        """
+        self._unsupported("regress", "Use predict with the tensors of the signature.")
+
+    def multi_inference(
+        self, call: ExamplesCall, tasks: Sequence[InferenceTask]
+    ) -> Flow[tuple[Classification | Regression, ...]]:
+        """Runs several signatures over the same examples.
+
+        Args:
+            call: The arguments; its signature is none.
+            tasks: What to run.
+        """
+        self._unsupported("multi_inference", "Use predict once for each signature.")
+
+    def reload_config(self, models: Sequence[ModelConfig]) -> Flow[None]:
+        """Replaces the server's list of models.
+
+        Args:
+            models: The new list.
+        """
+        self._unsupported("reload_config", "TensorFlow Serving has it over gRPC only: connect to grpc://host:8500.")
 
     def wait_ready(self, target: Target, timeout_s: float) -> Flow[ModelStatus]:
         """Asks for the status until a version is available.
@@ -140,101 +224,24 @@ class Protocol(ABC):
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         raise DeadlineExceededError(f"Model {target.model!r} was not ready after {timeout_s:g} s: {last}")
 
-    def _signature(self, target: Target, name: str, *, fresh: bool = False) -> Flow[SignatureInfo | None]:
-        """A signature from the cache or the server; None where the model has none of that name."""
-        found = self._cache.get(target)
+    def known_signature(self, target: Target, name: str, *, fresh: bool = False) -> Flow[SignatureInfo | None]:
+        """A signature from the cache or the server; None where the model has none of that name.
+
+        Args:
+            target: Which servable.
+            name: Name of the signature; empty for the default.
+            fresh: Ask the server in any case.
+        """
+        name = name or DEFAULT_SIGNATURE
+        key = (target, name)
+        found = self._cache.get(key)
         now = time.monotonic()
         if fresh or found is None or (target.version is None and now - found[0] > self._ttl_s):
-            metadata = yield from self.metadata(target)
+            metadata = yield from self.metadata(target, name)
             found = (now, metadata)
-            self._cache[target] = found
-        return found[1].signatures.get(name or DEFAULT_SIGNATURE)
+            for known in (name, *metadata.signatures):
+                self._cache[(target, known)] = found
+        return found[1].signatures.get(name)
 
-
-class GrpcProtocol(Protocol):
-    """TensorFlow Serving's gRPC services."""
-
-    def predict(self, call: PredictCall) -> Flow[Prediction]:
-        """Computes outputs.
-
-        Args:
-            call: The arguments.
-        """
-        signature = None
-        if needs_signature(call.inputs):
-            signature = yield from self._signature(call.target, call.signature)
-        arrays = to_arrays(call.inputs, signature)
-        body = _requests.predict_message(call.target, call.signature, arrays, call.outputs)
-        data = yield Call(path=PREDICTION_SERVICE["Predict"].path, body=body)
-        return _responses.prediction_from_message(data, call.target, call.signature)
-
-    def metadata(self, target: Target) -> Flow[ModelMetadata]:
-        """Describes a model's signatures, fresh from the server.
-
-        Args:
-            target: Which servable.
-        """
-        path = PREDICTION_SERVICE["GetModelMetadata"].path
-        data = yield Call(path=path, body=_requests.metadata_message(target))
-        return _responses.metadata_from_message(data, target)
-
-    def status(self, target: Target, at_most_s: float | None = None) -> Flow[ModelStatus]:
-        """States of a model's versions.
-
-        Args:
-            target: Which servable.
-            at_most_s: See :class:`Call`.
-        """
-        path = MODEL_SERVICE["GetModelStatus"].path
-        data = yield Call(path=path, body=_requests.status_message(target), at_most_s=at_most_s)
-        return _responses.status_from_message(data, target)
-
-
-class RestProtocol(Protocol):
-    """TensorFlow Serving's REST API, version 1."""
-
-    def predict(self, call: PredictCall) -> Flow[Prediction]:
-        """Computes outputs.
-
-        Args:
-            call: The arguments.
-        """
-        signature = yield from self._signature(call.target, call.signature)
-        arrays = to_arrays(call.inputs, signature)
-        if signature is not None:
-            check_inputs(arrays, signature)
-            check_outputs(call.outputs, signature)
-        body = _requests.predict_json(call.signature, arrays)
-        data = yield Call(path=f"{_requests.model_path(call.target)}:predict", body=body)
-        if signature is not None:
-            try:
-                return _responses.prediction_from_json(data, call.target, signature, call.outputs)
-            except ProtocolError:
-                if call.target.version is not None:
-                    raise
-        # A newer version than the one described may have answered: look once more before giving up.
-        signature = yield from self._signature(call.target, call.signature, fresh=True)
-        if signature is None:
-            raise ProtocolError(
-                f"The server answered for signature {call.signature or DEFAULT_SIGNATURE!r}, which its metadata lacks."
-            )
-        return _responses.prediction_from_json(data, call.target, signature, call.outputs)
-
-    def metadata(self, target: Target) -> Flow[ModelMetadata]:
-        """Describes a model's signatures, fresh from the server.
-
-        Args:
-            target: Which servable.
-        """
-        data = yield Call(path=f"{_requests.model_path(target)}/metadata", body=None)
-        return _responses.metadata_from_json(data, target)
-
-    def status(self, target: Target, at_most_s: float | None = None) -> Flow[ModelStatus]:
-        """States of a model's versions.
-
-        Args:
-            target: Which servable.
-            at_most_s: See :class:`Call`.
-        """
-        data = yield Call(path=_requests.model_path(target), body=None, at_most_s=at_most_s)
-        return _responses.status_from_json(data, target)
+    def _unsupported(self, operation: str, cure: str) -> NoReturn:
+        raise UnsupportedError(f"{self.name} has no {operation}. {cure}")

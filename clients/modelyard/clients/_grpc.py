@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from modelyard.clients._address import Address
-from modelyard.clients._flows import Call
-from modelyard.errors import DeadlineExceededError, ModelyardError, UnavailableError
+from modelyard.clients._engine import Send
+from modelyard.clients._flows import Answer
+from modelyard.clients._options import ClientOptions, TlsOptions
+from modelyard.errors import ConfigurationError, DeadlineExceededError, ModelyardError, UnavailableError
 from modelyard.wire import error_from_grpc
 
-_OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # The defaults wait up to two minutes before they look again at a server that was restarted.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-]
+_RETRY_AFTER = "retry-after"
+_PUSHBACK = "grpc-retry-pushback-ms"
 
 
 class GrpcTransport:
@@ -27,48 +25,165 @@ class GrpcTransport:
 
     Args:
         address: Where the server is.
+        options: TLS, sizes, compression and keep-alive.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, options: ClientOptions) -> None:
         self._url = address.url
+        arguments = _arguments(address, options)
+        compression = _compression(options)
         if address.secure:
-            self._channel = grpc.secure_channel(address.authority, _credentials(), options=_OPTIONS)
+            credentials = _credentials(options.tls)
+            self._channel = grpc.secure_channel(address.authority, credentials, arguments, compression)
         else:
-            self._channel = grpc.insecure_channel(address.authority, options=_OPTIONS)
+            self._channel = grpc.insecure_channel(address.authority, arguments, compression)
         self._methods: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
 
-    def send(self, call: Call, timeout_s: float) -> bytes:
+    def send(self, send: Send[Any]) -> Answer:
         """Sends one request and waits for its answer.
 
         Args:
-            call: The request.
-            timeout_s: Seconds until it is given up, on both sides.
+            send: The request, and the seconds until it is given up on both sides.
 
         Raises:
             ModelyardError: The class that the status code stands for.
         """
+        call = send.call
         method = self._methods.get(call.path)
         if method is None:
             method = self._methods[call.path] = self._channel.unary_unary(call.path, None, None)
         try:
-            return method(call.body or b"", timeout=timeout_s)
+            return Answer(method(call.body or b"", timeout=send.timeout_s, metadata=send.headers))
         except grpc.RpcError as exc:
-            raise self._error(exc) from exc
+            raise error_of(exc, self._url) from exc
+        except ValueError as exc:
+            # What gRPC says when another thread closes the channel.
+            raise UnavailableError(f"{self._url}: {exc}") from exc
 
     def close(self) -> None:
         """Closes the channel."""
         self._channel.close()
 
-    def _error(self, exc: Any) -> ModelyardError:
-        # Any: an error of a call is a grpc.Call too, which the type grpc.RpcError does not say.
-        code, details = exc.code().name, exc.details()
-        error = error_from_grpc(code, details or f"The server gave no reason, only the code {code}.")
-        if isinstance(error, (UnavailableError, DeadlineExceededError)):
-            return type(error)(f"{self._url}: {error.message}")
-        return error
+
+class AsyncGrpcTransport:
+    """A gRPC channel of an event loop, opened by the first call.
+
+    Args:
+        address: Where the server is.
+        options: TLS, sizes, compression and keep-alive.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
+    """
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        self._url = address.url
+        self._authority = address.authority
+        self._arguments = _arguments(address, options)
+        self._compression = _compression(options)
+        self._credentials = _credentials(options.tls) if address.secure else None
+        self._channel: grpc.aio.Channel | None = None
+        self._methods: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+
+    async def send(self, send: Send[Any]) -> Answer:
+        """Sends one request and waits for its answer; cancelling the task cancels the call on the server.
+
+        Args:
+            send: The request, and the seconds until it is given up on both sides.
+
+        Raises:
+            ModelyardError: The class that the status code stands for.
+        """
+        call = send.call
+        method = self._methods.get(call.path)
+        if method is None:
+            method = self._methods[call.path] = self._open().unary_unary(call.path, None, None)
+        try:
+            return Answer(await method(call.body or b"", timeout=send.timeout_s, metadata=send.headers))
+        except grpc.aio.AioRpcError as exc:
+            raise error_of(exc, self._url) from exc
+        except grpc.aio.UsageError as exc:
+            raise UnavailableError(f"{self._url}: {exc}") from exc
+
+    async def close(self) -> None:
+        """Closes the channel."""
+        if self._channel is not None:
+            await self._channel.close(None)
+
+    def _open(self) -> grpc.aio.Channel:
+        # A channel belongs to the event loop that is running when it is made.
+        if self._channel is None:
+            if self._credentials is None:
+                self._channel = grpc.aio.insecure_channel(self._authority, self._arguments, self._compression)
+            else:
+                self._channel = grpc.aio.secure_channel(
+                    self._authority, self._credentials, self._arguments, self._compression
+                )
+        return self._channel
 
 
-def _credentials() -> grpc.ChannelCredentials:
+def error_of(exc: Any, url: str) -> ModelyardError:
+    """The error that a failed call stands for.
+
+    Args:
+        exc: A ``grpc.RpcError``, which is a ``grpc.Call`` too, as its type does not say.
+        url: Of the server, for the message.
+    """
+    code, details = exc.code().name, exc.details()
+    error = error_from_grpc(code, details or f"The server gave no reason, only the code {code}.")
+    if isinstance(error, (UnavailableError, DeadlineExceededError)):
+        error = type(error)(f"{url}: {error.message}")
+    error.server_message = details or None
+    error.retry_after_s = _retry_after(exc.trailing_metadata() or ())
+    return error
+
+
+def _retry_after(trailers: Iterable[tuple[str, str | bytes]]) -> float | None:
+    for name, value in trailers:
+        if name in (_RETRY_AFTER, _PUSHBACK) and isinstance(value, str) and value.isascii() and value.isdecimal():
+            return int(value) / (1000 if name == _PUSHBACK else 1)
+    return None
+
+
+def _arguments(address: Address, options: ClientOptions) -> list[tuple[str, Any]]:
+    limit = options.max_message_bytes
+    arguments: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", -1 if limit is None else limit),
+        ("grpc.max_send_message_length", -1),
+        # The defaults wait up to two minutes before they look again at a server that was restarted.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        # The client has retries of its own, with one budget for both transports.
+        ("grpc.enable_retries", 0),
+    ]
+    if options.keepalive_s is not None:
+        arguments.append(("grpc.keepalive_time_ms", int(options.keepalive_s * 1000)))
+    name = options.tls.server_name if address.secure else None
+    if name is not None:
+        arguments.append(("grpc.ssl_target_name_override", name))
+    if address.server_name is not None:
+        if address.secure and name is None:
+            arguments.append(("grpc.ssl_target_name_override", address.server_name))
+        arguments.append(("grpc.default_authority", f"{address.server_name}:{address.port}"))
+    return arguments
+
+
+def _compression(options: ClientOptions) -> grpc.Compression | None:
+    return None if options.compression is None else grpc.Compression.Gzip
+
+
+def _credentials(tls: TlsOptions) -> grpc.ChannelCredentials:
     # gRPC brings a list of roots of its own; the system's, where there is one file of them, knows private CAs too.
-    cafile = ssl.get_default_verify_paths().cafile
-    return grpc.ssl_channel_credentials(None if cafile is None else Path(cafile).read_bytes())
+    system = ssl.get_default_verify_paths().cafile
+    ca = tls.ca if tls.ca is not None else None if system is None else Path(system)
+    try:
+        return grpc.ssl_channel_credentials(*(None if path is None else path.read_bytes() for path in _files(tls, ca)))
+    except OSError as exc:
+        raise ConfigurationError(f"The TLS file {exc.filename} cannot be read: {exc.strerror}.") from exc
+
+
+def _files(tls: TlsOptions, ca: Path | None) -> tuple[Path | None, Path | None, Path | None]:
+    return ca, tls.key, tls.certificate

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from modelyard.clients._images import has_files, read_all
 from modelyard.clients._results import SignatureInfo, TensorInfo
 from modelyard.errors import InvalidInputError
 from modelyard.wire import as_wire_array, dtype_by_name, dtype_by_numpy
@@ -29,14 +30,14 @@ def needs_signature(inputs: Mapping[str, Any]) -> bool:
     Args:
         inputs: As the caller gave them.
     """
-    return any(_is_python(value) and not _is_text(value) for value in inputs.values())
+    return any(_is_python(value) and not _is_text(value) and not has_files(value) for value in inputs.values())
 
 
 def to_arrays(inputs: Mapping[str, Any], signature: SignatureInfo | None) -> dict[str, npt.NDArray[Any]]:
     """Turns a caller's inputs into arrays.
 
     Args:
-        inputs: Arrays, scalars, nested lists, text or bytes by input name.
+        inputs: Arrays, scalars, nested lists, text, bytes, file paths or PIL images by input name.
         signature: What the server expects; None where that is not known or
             not needed. Python floats are then float32 and integers int64.
 
@@ -108,6 +109,8 @@ def _is_text(value: Any) -> bool:
 
 def _to_array(name: str, value: Any, info: TensorInfo | None) -> npt.NDArray[Any]:
     try:
+        if has_files(value):
+            value = read_all(value)
         array = as_wire_array(value)
         if not _is_python(value) or array.dtype.name not in _PYTHON_DTYPES:
             return array

@@ -5,16 +5,23 @@ from __future__ import annotations
 import base64
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import EncodeError
 
-from modelyard.errors import InvalidInputError, InvalidModelSpecError, RequestTooLargeError, UnsupportedError
+from modelyard.clients._numbers import array_json
+from modelyard.clients._results import ModelConfig
+from modelyard.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    InvalidModelSpecError,
+    RequestTooLargeError,
+    UnsupportedError,
+)
 from modelyard.wire import array_to_tensor, dtype_by_numpy, serving_pb2
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -140,6 +147,34 @@ def status_message(target: Target) -> bytes:
     return serving_pb2.GetModelStatusRequest(model_spec=model_spec(target)).SerializeToString()
 
 
+def reload_message(models: Sequence[ModelConfig]) -> bytes:
+    """The body of a gRPC HandleReloadConfigRequest.
+
+    Args:
+        models: The new list.
+
+    Raises:
+        ConfigurationError: An entry says two different things, or a version is none.
+    """
+    request = serving_pb2.ReloadConfigRequest()
+    request.config.model_config_list.SetInParent()
+    for model in models:
+        if model.versions and model.latest is not None:
+            raise ConfigurationError(f"Model {model.name!r}: expected latest or versions; received both.")
+        entry = request.config.model_config_list.config.add()
+        try:
+            entry.name, entry.base_path, entry.model_platform = model.name, model.base_path, model.platform
+            if model.versions:
+                entry.model_version_policy.specific.versions.extend(model.versions)
+            elif model.latest is not None:
+                entry.model_version_policy.latest.num_versions = model.latest
+            for label, version in model.labels.items():
+                entry.version_labels[label] = version
+        except (TypeError, ValueError) as exc:
+            raise ConfigurationError(f"Model {model.name!r} cannot be configured so: {exc}.") from exc
+    return request.SerializeToString()
+
+
 def predict_json(signature: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     """The body of a REST predict, in column form.
 
@@ -154,12 +189,12 @@ def predict_json(signature: str, arrays: Mapping[str, npt.NDArray[Any]]) -> byte
         InvalidInputError: An empty array whose shape JSON cannot carry.
         UnsupportedError: JSON has no form for complex numbers.
     """
-    body: dict[str, Any] = {"signature_name": signature} if signature else {}
-    body["inputs"] = {name: _json_value(name, array) for name, array in arrays.items()}
-    return json.dumps(body, separators=(",", ":")).encode()
+    head = f'"signature_name":{json.dumps(signature)},' if signature else ""
+    inputs = ",".join(f"{json.dumps(name)}:{_json_value(name, array)}" for name, array in arrays.items())
+    return f'{{{head}"inputs":{{{inputs}}}}}'.encode()
 
 
-def _json_value(name: str, array: npt.NDArray[Any]) -> Any:
+def _json_value(name: str, array: npt.NDArray[Any]) -> str:
     if 0 in array.shape[:-1]:
         raise InvalidInputError(
             f"Input {name!r} has shape {list(array.shape)}: JSON has no form for an empty array of that shape. "
@@ -171,8 +206,8 @@ def _json_value(name: str, array: npt.NDArray[Any]) -> Any:
             f"Input {name!r} is {dtype}, which TensorFlow Serving's REST API cannot carry; use gRPC."
         )
     if dtype == "string":
-        return _b64(array.tolist())
-    return array.astype(np.float32).tolist() if dtype == "bfloat16" else array.tolist()
+        return json.dumps(_b64(array.tolist()), separators=(",", ":"))
+    return array_json(array)
 
 
 def _b64(value: Any) -> Any:

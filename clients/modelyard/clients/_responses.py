@@ -27,6 +27,7 @@ from modelyard.errors import InvalidInputError, ModelyardError, ProtocolError, U
 from modelyard.wire import (
     dtype_by_enum,
     dtype_by_name,
+    error_from_grpc,
     error_from_http,
     error_pb2,
     serving_pb2,
@@ -116,6 +117,21 @@ def status_from_message(data: bytes, target: Target) -> ModelStatus:
     return _status(parse(serving_pb2.GetModelStatusResponse, data), target)
 
 
+def check_reload(data: bytes) -> None:
+    """Checks the answer of a gRPC HandleReloadConfigRequest.
+
+    Args:
+        data: A ``ReloadConfigResponse``.
+
+    Raises:
+        ModelyardError: The server says in its answer that it did not reload, by the class of its code.
+        ProtocolError: The answer is not one.
+    """
+    status = parse(serving_pb2.ReloadConfigResponse, data).status
+    if status.error_code:
+        raise error_from_grpc(_code_name(status.error_code), status.error_message)
+
+
 def prediction_from_json(data: bytes, target: Target, signature: SignatureInfo, outputs: tuple[str, ...]) -> Prediction:
     """Decodes the answer of a REST predict in column form.
 
@@ -131,9 +147,9 @@ def prediction_from_json(data: bytes, target: Target, signature: SignatureInfo, 
     Raises:
         ProtocolError: The answer does not fit the signature.
     """
-    document = _json(data)
+    document = parse_json(data)
     if not isinstance(document, dict) or "outputs" not in document:
-        raise ProtocolError(f"Expected JSON with the key 'outputs'; received {_quote(data)}.")
+        raise ProtocolError(f"Expected JSON with the key 'outputs'; received {quote_bytes(data)}.")
     values = document["outputs"]
     if len(signature.outputs) == 1:
         values = {next(iter(signature.outputs)): values}
@@ -159,11 +175,11 @@ def metadata_from_json(data: bytes, target: Target) -> ModelMetadata:
     Raises:
         ProtocolError: The answer is not one.
     """
-    document = _json(data)
+    document = parse_json(data)
     try:
         spec, definitions = document["model_spec"], document["metadata"][SIGNATURE_DEF_FIELD]
     except (KeyError, TypeError) as exc:
-        raise ProtocolError(f"Expected a model's metadata as JSON; received {_quote(data)}.") from exc
+        raise ProtocolError(f"Expected a model's metadata as JSON; received {quote_bytes(data)}.") from exc
     return _metadata(_message(serving_pb2.ModelSpec, spec), _message(serving_pb2.SignatureDefMap, definitions), target)
 
 
@@ -177,7 +193,7 @@ def status_from_json(data: bytes, target: Target) -> ModelStatus:
     Raises:
         ProtocolError: The answer is not one.
     """
-    return _status(_message(serving_pb2.GetModelStatusResponse, _json(data)), target)
+    return _status(_message(serving_pb2.GetModelStatusResponse, parse_json(data)), target)
 
 
 def error_from_body(status: int, data: bytes, url: str) -> ModelyardError:
@@ -193,11 +209,13 @@ def error_from_body(status: int, data: bytes, url: str) -> ModelyardError:
     except ValueError:
         document = None
     if isinstance(document, dict) and isinstance(document.get("error"), str) and status >= 400:
-        return error_from_http(status, document["error"])
+        error = error_from_http(status, document["error"])
+        error.server_message = document["error"]
+        return error
     if status in _OF_PROXIES:
-        return error_from_http(status, f"{url} answered with HTTP {status}: {_quote(data)}")
+        return error_from_http(status, f"{url} answered with HTTP {status}: {quote_bytes(data)}")
     return ProtocolError(
-        f"{url} answered with HTTP {status} and a body that is none of TensorFlow Serving's: {_quote(data)}. "
+        f"{url} answered with HTTP {status} and a body that is none of TensorFlow Serving's: {quote_bytes(data)}. "
         "Is this the address of its REST API?"
     )
 
@@ -255,11 +273,19 @@ def _code_name(number: int) -> str:
     return error_pb2.Code.Name(number) if number in error_pb2.Code.values() else str(number)
 
 
-def _json(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
+    """Parses JSON.
+
+    Args:
+        data: The text.
+
+    Raises:
+        ProtocolError: The bytes are none.
+    """
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as exc:
-        raise ProtocolError(f"Expected JSON; received {_quote(data)}: {exc}") from exc
+        raise ProtocolError(f"Expected JSON; received {quote_bytes(data)}: {exc}") from exc
 
 
 def _message(kind: type[_M], document: Any) -> _M:
@@ -342,6 +368,11 @@ def _bytes(value: Any, name: str) -> bytes:
         raise ProtocolError(f"Output {name!r} holds {value!r}; expected text or {{'b64': ...}}.") from exc
 
 
-def _quote(data: bytes) -> str:
+def quote_bytes(data: bytes) -> str:
+    """The start of an answer, for a message.
+
+    Args:
+        data: The answer.
+    """
     text = data[: _MAX_QUOTE + 1].decode("utf-8", "replace")
     return repr(text if len(data) <= _MAX_QUOTE else text[:_MAX_QUOTE] + "...")

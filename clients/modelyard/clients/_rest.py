@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ssl
 import time
+from typing import Any
 
 import httpx
 
 from modelyard.clients._address import Address
-from modelyard.clients._flows import Call
-from modelyard.clients._responses import error_from_body
+from modelyard.clients._engine import Send
+from modelyard.clients._flows import Answer
+from modelyard.clients._http import answer_of, compressed, too_large
+from modelyard.clients._options import ClientOptions
+from modelyard.clients._tls import ssl_context
 from modelyard.errors import (
     DeadlineExceededError,
     InvalidRequestError,
@@ -18,54 +22,144 @@ from modelyard.errors import (
     UnavailableError,
 )
 
-_HEADERS = {"content-type": "application/json"}
 
-
-class RestTransport:
-    """A blocking pool of HTTP connections.
+class AsyncRestTransport:
+    """A pool of HTTP connections of an event loop.
 
     Args:
         address: Where the server is.
+        options: TLS, sizes, compression and keep-alive.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
     """
 
-    def __init__(self, address: Address) -> None:
-        self._url = address.url
-        # Reading the system's roots takes longer than everything else here: only where they are needed.
-        context = ssl.create_default_context() if address.secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._client = httpx.Client(verify=context, follow_redirects=False)
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        self._url = address.http_url
+        self._options = options
+        self._request = _Request(address, options)
+        self._client = httpx.AsyncClient(verify=_context(address, options), limits=_limits(options))
 
-    def send(self, call: Call, timeout_s: float) -> bytes:
-        """Sends one request and waits for its answer.
+    async def send(self, send: Send[Any]) -> Answer:
+        """Sends one request and waits for its answer; cancelling the task closes the connection.
 
         Args:
-            call: The request.
-            timeout_s: Seconds until it is given up.
+            send: The request, and the seconds until it is given up.
 
         Raises:
             ModelyardError: The class that the failure or the HTTP status stands for.
         """
-        url = self._url + call.path
-        deadline = time.monotonic() + timeout_s
-        method = "GET" if call.body is None else "POST"
-        headers = None if call.body is None else _HEADERS
+        url = self._url + send.call.path
+        deadline = time.monotonic() + send.timeout_s
+        try:
+            async with self._client.stream(**self._request.arguments(url, send)) as response:
+                parts, size = [], 0
+                async for part in response.aiter_bytes():
+                    parts.append(part)
+                    size += len(part)
+                    _check(url, size, deadline, send.timeout_s, self._options)
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            raise _error(exc, url, send.timeout_s) from exc
+        return answer_of(response.status_code, dict(response.headers), b"".join(parts), url)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.aclose()
+
+
+class ProxiedRestTransport:
+    """A blocking pool of HTTP connections, for servers that are reached through the environment's proxy.
+
+    Args:
+        address: Where the server is.
+        options: TLS, sizes, compression and keep-alive.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
+    """
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        self._url = address.http_url
+        self._options = options
+        self._request = _Request(address, options)
+        self._client = httpx.Client(verify=_context(address, options), limits=_limits(options))
+
+    def send(self, send: Send[Any]) -> Answer:
+        """Sends one request and waits for its answer.
+
+        Args:
+            send: The request, and the seconds until it is given up.
+
+        Raises:
+            ModelyardError: The class that the failure or the HTTP status stands for.
+        """
+        url = self._url + send.call.path
+        deadline = time.monotonic() + send.timeout_s
         try:
             # Each phase may take timeout_s; the loop holds the sum of them to it, too.
-            with self._client.stream(method, url, content=call.body, headers=headers, timeout=timeout_s) as response:
-                parts = []
+            with self._client.stream(**self._request.arguments(url, send)) as response:
+                parts, size = [], 0
                 for part in response.iter_bytes():
                     parts.append(part)
-                    if time.monotonic() > deadline:
-                        raise DeadlineExceededError(f"{url}: no complete answer after {timeout_s:g} s.")
+                    size += len(part)
+                    _check(url, size, deadline, send.timeout_s, self._options)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise _error(exc, url, timeout_s) from exc
-        data = b"".join(parts)
-        if response.status_code != httpx.codes.OK:
-            raise error_from_body(response.status_code, data, url)
-        return data
+            raise _error(exc, url, send.timeout_s) from exc
+        return answer_of(response.status_code, dict(response.headers), b"".join(parts), url)
 
     def close(self) -> None:
         """Closes the connections."""
         self._client.close()
+
+
+class _Request:
+    """What httpx is told about every request."""
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        self._compress = options.compression is not None
+        self._host = None if address.server_name is None else f"{address.server_name}:{address.port}"
+        name = options.tls.server_name or address.server_name
+        self._extensions = {"sni_hostname": name} if address.secure and name is not None else {}
+
+    def arguments(self, url: str, send: Send[Any]) -> dict[str, Any]:
+        """Arguments of ``stream``."""
+        call = send.call
+        body, headers = call.body, [*send.headers, *call.headers]
+        headers.append(("accept-encoding", "gzip" if self._compress else "identity"))
+        if self._host is not None:
+            headers.append(("host", self._host))
+        if body is not None:
+            body, more = compressed(body, call, self._compress)
+            headers += more
+        return {
+            "method": "GET" if body is None else "POST",
+            "url": url,
+            "content": body,
+            "headers": headers,
+            "timeout": send.timeout_s,
+            "follow_redirects": False,
+            "extensions": self._extensions,
+        }
+
+
+def _check(url: str, size: int, deadline: float, timeout_s: float, options: ClientOptions) -> None:
+    if options.max_message_bytes is not None and size > options.max_message_bytes:
+        raise too_large(url, options.max_message_bytes)
+    if time.monotonic() > deadline:
+        raise DeadlineExceededError(f"{url}: no complete answer after {timeout_s:g} s.")
+
+
+def _context(address: Address, options: ClientOptions) -> ssl.SSLContext:
+    # Reading the system's roots takes longer than everything else here: only where they are needed.
+    return ssl_context(options.tls) if address.secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _limits(options: ClientOptions) -> httpx.Limits:
+    return httpx.Limits(
+        max_connections=options.max_connections,
+        max_keepalive_connections=options.max_connections,
+        keepalive_expiry=options.keepalive_s,
+    )
 
 
 def _error(exc: httpx.HTTPError | httpx.InvalidURL, url: str, timeout_s: float) -> ModelyardError:

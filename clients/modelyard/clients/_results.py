@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
 
@@ -144,3 +145,88 @@ class ModelStatus:
     def available(self) -> tuple[int, ...]:
         """Versions that answer predictions, newest first."""
         return tuple(row.version for row in self.versions if row.state is VersionState.AVAILABLE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassScore:
+    """One class of one example.
+
+    Attributes:
+        label: Its label; empty where the model gives none.
+        score: Its score; 0 where the model gives none.
+    """
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification:
+    """The classes of examples.
+
+    Attributes:
+        rows: For each example its classes, in the model's order.
+        model: Name of the model.
+        version: The version that answered; None where the transport does not say it.
+        signature: The signature that was called.
+    """
+
+    rows: tuple[tuple[ClassScore, ...], ...]
+    model: str
+    version: int | None
+    signature: str
+
+    def best(self) -> tuple[ClassScore, ...]:
+        """The class with the highest score of each example that has any."""
+        return tuple(max(row, key=lambda item: item.score) for row in self.rows if row)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Regression:
+    """The values of examples.
+
+    Attributes:
+        values: float32 ``[examples]``.
+        model: Name of the model.
+        version: The version that answered; None where the transport does not say it.
+        signature: The signature that was called.
+    """
+
+    values: npt.NDArray[np.float32]
+    model: str
+    version: int | None
+    signature: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceTask:
+    """One part of a multi-inference.
+
+    Attributes:
+        method: ``classify`` or ``regress``.
+        signature: Name of the signature; empty for ``serving_default``.
+    """
+
+    method: Literal["classify", "regress"]
+    signature: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """One entry of a server's list of models, as ``reload_config`` sends it.
+
+    Attributes:
+        name: Name of the model.
+        base_path: Directory of its versions, on the server; absolute.
+        platform: TensorFlow Serving's name of the kind of model.
+        latest: Serve so many of the newest versions; None, with no ``versions``, for the server's default of one.
+        versions: Serve exactly these.
+        labels: Versions by label.
+    """
+
+    name: str
+    base_path: str
+    platform: str = "tensorflow"
+    latest: int | None = None
+    versions: tuple[int, ...] = ()
+    labels: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,57 @@
+"""What both ways to connect share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from modelyard.clients._address import Address, parse_addresses
+from modelyard.clients._flows import Protocol
+from modelyard.clients._options import ClientOptions
+
+
+def address_of(url: str | Sequence[str]) -> tuple[tuple[Address, ...], str]:
+    """Parses URLs.
+
+    Args:
+        url: As ``connect`` takes it.
+
+    Returns:
+        The addresses, and what to call them.
+
+    Raises:
+        ConfigurationError: Another form of URL.
+    """
+    addresses = parse_addresses(url)
+    return addresses, ",".join(address.url for address in addresses)
+
+
+def make_protocol(address: Address, options: ClientOptions) -> Protocol:
+    """Makes the operations of the protocol that a URL names.
+
+    Args:
+        address: From the URL.
+        options: Of the client.
+    """
+    if address.v2:
+        from modelyard.clients._v2 import GrpcV2Protocol, RestV2Protocol
+
+        return (GrpcV2Protocol if address.protocol == "grpc" else RestV2Protocol)(metadata_ttl_s=options.metadata_ttl_s)
+    from modelyard.clients._tfs import GrpcProtocol, RestProtocol
+
+    return (GrpcProtocol if address.protocol == "grpc" else RestProtocol)(metadata_ttl_s=options.metadata_ttl_s)
+
+
+def uses_proxy(address: Address) -> bool:
+    """Whether the environment (``HTTP_PROXY``, ``NO_PROXY`` and the like) sends this host through a proxy.
+
+    Args:
+        address: Of an HTTP server.
+    """
+    # Not free to import, and of no use over gRPC.
+    import urllib.request
+
+    proxies = urllib.request.getproxies()
+    scheme = "https" if address.secure else "http"
+    if scheme not in proxies and "all" not in proxies:
+        return False
+    return not urllib.request.proxy_bypass(address.authority)
