@@ -8,7 +8,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install data demo test lint types unit format wire results clean
+.PHONY: help install data demo test lint types unit format wire results image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ wire: install ## Regenerate the protobuf code
 
 results: install data ## Train 10 epochs and write docs/results.md
 	$(RUN) docs/make_results.py
+
+image-test: install ## Build the server's image and test it running (Docker, or buildah where root may install it)
+	$(BIN)/pytest -q tests/deploy/image_checks.py
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,87 @@
+# Images of modelyard. The default target is the server.
+#
+#   docker build -t modelyard/serving .
+#   docker run -p 8500:8500 -p 8501:8501 -v "$PWD/repository:/models" -e MODEL_NAME=fashion modelyard/serving
+#
+# Other targets: serving-full (adds the TensorFlow and OpenVINO backends), training, loadtest.
+ARG BASE=python:3.11-slim-bookworm
+
+# ---- stage one: the wheel -------------------------------------------------------------------------------------------
+FROM ${BASE} AS wheel
+# The same commit makes the same bytes.
+ARG SOURCE_DATE_EPOCH=1577836800
+ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /src
+COPY constraints.txt pyproject.toml README.md LICENSE ./
+COPY clients clients
+COPY export export
+COPY training training
+COPY serving serving
+COPY loadtests loadtests
+RUN python -m venv /tmp/build \
+    && /tmp/build/bin/pip install --quiet --constraint constraints.txt hatchling \
+    && /tmp/build/bin/python -m hatchling build -t wheel -d /wheel \
+    && rm -rf /tmp/build
+
+# ---- one environment for each image: installed, slimmed, listed -----------------------------------------------------
+FROM wheel AS tools
+COPY deploy/image/tools.txt deploy/image/make_environment.sh deploy/image/slim.py deploy/image/licences.py /tools/
+RUN python -m venv /tools/venv && /tools/venv/bin/pip install --quiet --requirement /tools/tools.txt
+
+FROM tools AS serving-environment
+RUN sh /tools/make_environment.sh serving
+
+FROM tools AS serving-full-environment
+RUN sh /tools/make_environment.sh serving,openvino,tensorflow
+
+FROM tools AS training-environment
+RUN sh /tools/make_environment.sh training,export
+
+FROM tools AS loadtest-environment
+RUN sh /tools/make_environment.sh loadtests
+
+# ---- what all images have in common ---------------------------------------------------------------------------------
+FROM ${BASE} AS runtime
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="modelyard" \
+      org.opencontainers.image.description="TensorFlow Serving's API without TensorFlow" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="docker.io/library/python:3.11-slim-bookworm"
+# A fixed number, so that volumes and Kubernetes' runAsNonRoot can rely on it.
+RUN groupadd --gid 10001 modelyard \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin modelyard \
+    && install -d -o 10001 -g 10001 /models /runs
+ENV PATH=/opt/modelyard/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /
+# modelyard finishes running requests on SIGTERM, as process 1 too: no init is needed.
+STOPSIGNAL SIGTERM
+
+FROM runtime AS training
+COPY --from=training-environment /opt/modelyard /opt/modelyard
+ENTRYPOINT ["modelyard"]
+CMD ["--help"]
+
+FROM runtime AS loadtest
+COPY --from=loadtest-environment /opt/modelyard /opt/modelyard
+COPY loadtests/locustfile.py /opt/modelyard/locustfile.py
+ENTRYPOINT ["modelyard", "loadtest"]
+
+FROM runtime AS server
+COPY deploy/image/healthcheck.py /opt/healthcheck.py
+# TensorFlow Serving's contract: these two variables, these two ports, more flags appended.
+ENV MODEL_NAME=model MODEL_BASE_PATH=/models
+EXPOSE 8500 8501
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["python", "/opt/healthcheck.py"]
+ENTRYPOINT ["python", "-m", "modelyard.serving", "--port=8500", "--rest_api_port=8501"]
+
+FROM server AS serving-full
+COPY --from=serving-full-environment /opt/modelyard /opt/modelyard
+
+FROM server AS serving
+COPY --from=serving-environment /opt/modelyard /opt/modelyard

@@ -1,0 +1,274 @@
+"""Builds the server's image and runs it: ``make image-test``. Named so that ``make test`` leaves it alone."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelyard.clients import connect
+from modelyard.errors import ModelyardError
+from tests.deploy.engines import Container, Engine, NoEngineError, find_engine
+from tests.support.models import publish_affine
+
+MAX_ADDED_MB = 250
+MAX_START_S = 2.0
+USER = 10001
+_X = [1.0, 2.5, -3.0]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    try:
+        return find_engine()
+    except NoEngineError as exc:
+        pytest.skip(f"The image is not tested: {exc}.")
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine) -> str:
+    return engine.build("")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    # pytest's folders belong to root alone; the container's user is another, as on a real machine.
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    publish(tmp_path / "repository", slope=2.0)
+    return tmp_path / "repository"
+
+
+def publish(repository: Path, *, slope: float) -> None:
+    publish_affine(repository / "affine", slope=slope, intercept=0.0)
+
+
+@contextlib.contextmanager
+def running(engine: Engine, image: str, repository: Path | None, *arguments: str, **options) -> Iterator[Container]:
+    options.setdefault("environment", {"MODEL_NAME": "affine"})
+    container = engine.run(image, arguments=arguments, repository=repository, **options)
+    try:
+        yield container
+    finally:
+        container.close()
+
+
+def post(container: Container, values: list[float], *, model: str = "affine") -> tuple[int, bytes]:
+    """One request on a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", container.rest_port, timeout=30)
+    try:
+        connection.request("POST", f"/v1/models/{model}:predict", json.dumps({"instances": values}))
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def wait_answer(container: Container, slope: float, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            status, body = post(container, _X)
+            if status == 200 and json.loads(body)["predictions"] == [slope * x for x in _X]:
+                return
+        time.sleep(0.01)
+    raise TimeoutError(f"no right answer after {timeout_s} s:\n{container.logs()}")
+
+
+def python(container: Container, code: str) -> str:
+    done = container.execute(["python", "-c", code])
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_added_size(engine: Engine, image: str, record_property) -> None:
+    size, base = engine.sizes(image)
+    added_mb = (size - base) / 1e6
+    record_property("added_mb", round(added_mb, 1))
+    with_report(f"image {size / 1e6:.0f} MB, base {base / 1e6:.0f} MB, added {added_mb:.0f} MB ({engine.name})")
+    assert 0 < added_mb <= MAX_ADDED_MB
+
+
+def test_configuration(engine: Engine, image: str) -> None:
+    config = engine.config(image)
+    assert config["User"] == f"{USER}:{USER}"
+    assert set(config["ExposedPorts"]) == {"8500/tcp", "8501/tcp"}
+    assert config["StopSignal"] == "SIGTERM"
+    assert config["Healthcheck"]["Test"] == ["CMD", "python", "/opt/healthcheck.py"]
+    assert {"MODEL_NAME=model", "MODEL_BASE_PATH=/models"} <= set(config["Env"])
+    assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+
+
+def test_first_answer_comes_soon(engine: Engine, image: str, repository: Path) -> None:
+    took = []
+    for _ in range(3):
+        started = time.monotonic()
+        with running(engine, image, repository) as container:
+            wait_answer(container, 2.0)
+            took.append(time.monotonic() - started)
+    with_report("start to first right answer: " + ", ".join(f"{seconds:.2f} s" for seconds in took))
+    # The fastest of three: what the image needs, not what else this machine is doing.
+    assert min(took) <= MAX_START_S
+
+
+def test_no_tensorflow_no_compiler_no_root(engine: Engine, image: str, repository: Path) -> None:
+    with running(engine, image, repository) as container:
+        wait_answer(container, 2.0)
+        missing = container.execute(["python", "-c", "import tensorflow"])
+        assert missing.returncode == 1 and "ModuleNotFoundError" in missing.stderr
+        found = python(container, "import shutil; print([t for t in ('cc', 'gcc', 'g++', 'make') if shutil.which(t)])")
+        assert found == "[]"
+        ids = python(container, "import re; print(re.findall(r'[UG]id:\\s+(\\d+)', open('/proc/1/status').read()))")
+        assert ids == str([str(USER), str(USER)])
+        lists = python(container, "import os; print(sorted(os.listdir('/opt/modelyard/share')))")
+        assert lists == "['licences.txt', 'removed.txt', 'sbom.cdx.json']"
+        names = json.loads(
+            python(
+                container,
+                "import json; s = json.load(open('/opt/modelyard/share/sbom.cdx.json'));"
+                "print(json.dumps([s['bomFormat'], sorted(c['name'] for c in s['components'])]))",
+            )
+        )
+        assert names[0] == "CycloneDX"
+        assert {"modelyard", "onnxruntime", "grpcio"} <= set(names[1])
+        assert "cyclonedx-bom" not in names[1]
+
+
+def test_nothing_can_be_written(engine: Engine, image: str, repository: Path) -> None:
+    with running(engine, image, repository) as container:
+        wait_answer(container, 2.0)
+        for place in ("/x", "/opt/modelyard/x", "/tmp/x", "/models/affine/x"):
+            done = container.execute(["python", "-c", f"open({place!r}, 'w')"])
+            assert done.returncode == 1, place
+        done = container.execute(["python", "-c", "open('/tmp/x', 'w')"])
+        assert "Read-only file system" in done.stderr
+        wait_answer(container, 2.0)
+
+
+def test_image_ports_and_healthcheck(engine: Engine, image: str, repository: Path) -> None:
+    """On a network of its own: the image's own ports, asked from inside."""
+    command = engine.config(image)["Healthcheck"]["Test"][1:]
+    with running(engine, image, repository, network=False) as container:
+        deadline = time.monotonic() + 30
+        while container.execute(command).returncode != 0:
+            assert time.monotonic() < deadline, container.logs()
+        assert container.execute(command).stdout == "ready\n"
+        answer = python(
+            container,
+            "from modelyard.clients import connect; import numpy as np\n"
+            "for url in ('grpc://localhost:8500', 'http://localhost:8501'):\n"
+            "    with connect(url) as c: print(c.predict('affine', {'x': np.float32([4])})['y'].tolist())",
+        )
+        assert answer.split() == ["[8.0]", "[8.0]"]
+    with running(engine, image, repository, network=False, environment={"MODEL_NAME": "absent"}) as container:
+        deadline = time.monotonic() + 30
+        while "not ready" not in container.execute(command).stdout:
+            assert time.monotonic() < deadline, container.logs()
+        assert container.execute(command).returncode == 1
+    # The check follows flags that were appended.
+    with running(engine, image, repository, "--rest_api_port=0", "--port=9000", network=False) as container:
+        deadline = time.monotonic() + 30
+        while container.execute(command).returncode != 0:
+            assert time.monotonic() < deadline, container.logs()
+
+
+def test_publishing_while_it_runs(engine: Engine, image: str, repository: Path) -> None:
+    with running(engine, image, repository, "--file_system_poll_wait_seconds=0.1") as container:
+        wait_answer(container, 2.0)
+        publish(repository, slope=3.0)
+        wait_answer(container, 3.0)
+
+
+def test_flags_and_base_path(engine: Engine, image: str, tmp_path: Path, repository: Path) -> None:
+    config = repository / "models.config"
+    config.write_text(
+        'model_config_list { config { name: "named" base_path: "/models/affine" model_platform: "tensorflow" } }'
+    )
+    with running(engine, image, repository, "--model_config_file=/models/models.config", environment={}) as container:
+        with connect(f"grpc://127.0.0.1:{container.grpc_port}") as client:
+            client.wait_ready("named")
+            answer = client.predict("named", {"x": np.float32(_X)})
+        assert answer["y"].tolist() == [2 * x for x in _X]
+    with running(engine, image, repository, "--no_such_flag") as container:
+        assert container.wait(30) == 2
+        assert "no_such_flag" in container.logs()
+
+
+def test_sigterm_under_load_fails_no_request(engine: Engine, image: str, repository: Path) -> None:
+    """Every request begun before SIGTERM is answered, right and whole; later ones may find the door closed."""
+    begun_answered: list[tuple[float, bool]] = []
+    failed: list[tuple[float, str]] = []
+    ended = threading.Event()
+
+    def load(send) -> None:
+        while not ended.is_set():
+            begun = time.monotonic()
+            try:
+                begun_answered.append((begun, send() == [2 * x for x in _X]))
+            except (OSError, http.client.HTTPException, ModelyardError) as exc:
+                failed.append((begun, repr(exc)))
+
+    with running(engine, image, repository) as container, contextlib.ExitStack() as stack:
+        wait_answer(container, 2.0)
+        threads = [threading.Thread(target=load, args=(lambda: predictions(container),)) for _ in range(4)]
+        for _ in range(4):
+            client = stack.enter_context(connect(f"grpc://127.0.0.1:{container.grpc_port}"))
+            threads.append(threading.Thread(target=load, args=(lambda c=client: grpc_predictions(c),)))
+        for thread in threads:
+            thread.start()
+        time.sleep(1.0)
+        told = time.monotonic()
+        container.terminate()
+        code = container.wait(30)
+        ended.set()
+        for thread in threads:
+            thread.join(60)
+        assert code == 0, container.logs()
+        assert "stopped" in container.logs()
+    after = sum(begun > told for begun, _ in begun_answered)
+    with_report(
+        f"SIGTERM under load: {len(begun_answered) - after} requests begun before it, none failed; "
+        f"{after} begun after it and answered"
+    )
+    assert len(begun_answered) - after > 100
+    assert [what for begun, what in failed if begun < told] == []
+    assert all(right for _, right in begun_answered)
+
+
+def predictions(container: Container) -> list[float]:
+    status, body = post(container, _X)
+    assert status == 200, body
+    return json.loads(body)["predictions"]
+
+
+def grpc_predictions(client) -> list[float]:
+    return client.predict("affine", {"x": np.float32(_X)})["y"].tolist()
+
+
+def with_report(text: str) -> None:
+    """Figures that the run shows, with or without a failure."""
+    _FIGURES.append(text)
+
+
+_FIGURES: list[str] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def show_figures(capsys_suspender) -> Iterator[None]:
+    yield
+    with capsys_suspender():
+        sys.stdout.write("\n" + "\n".join(_FIGURES) + "\n")
+
+
+@pytest.fixture(scope="module")
+def capsys_suspender(pytestconfig: pytest.Config):
+    manager = pytestconfig.pluginmanager.getplugin("capturemanager")
+    return manager.global_and_fixture_disabled
