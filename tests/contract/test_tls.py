@@ -1,0 +1,182 @@
+"""TLS by TensorFlow Serving's SSLConfig file, over gRPC and REST, with and without client certificates."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf import text_format
+
+from modelyard.errors import ConfigurationError
+from modelyard.serving._tls import read_tls_config
+from modelyard.wire import MODEL_SERVICE, config_pb2, serving_pb2
+from tests.support.models import publish_affine
+from tests.support.server import RunningServer, serve
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A key and its certificate, both PEM files."""
+
+    key: Path
+    certificate: Path
+
+
+def openssl(*arguments: object) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
+def issue(folder: Path, name: str, authority: Pair | None = None) -> Pair:
+    """A pair signed by an authority; by itself, where there is none."""
+    pair = Pair(folder / f"{name}.key", folder / f"{name}.pem")
+    request = folder / f"{name}.csr"
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", pair.key]
+    if authority is None:
+        openssl("req", "-x509", *new, "-out", pair.certificate, "-days", "2", "-subj", f"/CN={name}")
+        return pair
+    openssl("req", *new, "-out", request, "-subj", f"/CN={name}")
+    extensions = folder / f"{name}.ext"
+    extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    openssl(
+        "x509", "-req", "-in", request, "-CA", authority.certificate, "-CAkey", authority.key, "-CAcreateserial",
+        "-out", pair.certificate, "-days", "2", "-extfile", extensions,
+    )  # fmt: skip
+    return pair
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    publish_affine(folder / "affine", slope=1.0, intercept=0.0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Pair:
+    return issue(folder, "authority")
+
+
+@pytest.fixture(scope="module")
+def server_pair(folder: Path, authority: Pair) -> Pair:
+    return issue(folder, "server", authority)
+
+
+@pytest.fixture(scope="module")
+def client_pair(folder: Path, authority: Pair) -> Pair:
+    return issue(folder, "client", authority)
+
+
+def config_flag(folder: Path, server: Pair, authority: Pair | None = None, *, verify: bool = False) -> str:
+    config = config_pb2.SSLConfig(
+        server_key=server.key.read_text(), server_cert=server.certificate.read_text(), client_verify=verify
+    )
+    if authority is not None:
+        config.custom_ca = authority.certificate.read_text()
+    file = folder / f"ssl-{verify}.config"
+    file.write_text(text_format.MessageToString(config))
+    return f"--ssl_config_file={file}"
+
+
+def grpc_state(server: RunningServer, authority: Pair, client: Pair | None = None) -> int:
+    credentials = grpc.ssl_channel_credentials(
+        authority.certificate.read_bytes(),
+        None if client is None else client.key.read_bytes(),
+        None if client is None else client.certificate.read_bytes(),
+    )
+    request = serving_pb2.GetModelStatusRequest()
+    request.model_spec.name = "affine"
+    with grpc.secure_channel(f"localhost:{server.grpc_port}", credentials) as channel:
+        call = channel.unary_unary(MODEL_SERVICE["GetModelStatus"].path, bytes, bytes)
+        response = serving_pb2.GetModelStatusResponse.FromString(call(request.SerializeToString(), timeout=10))
+    return response.model_version_status[0].state
+
+
+def rest_status(server: RunningServer, authority: Pair, client: Pair | None = None) -> int:
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    if client is not None:
+        context.load_cert_chain(client.certificate, client.key)
+    url = f"https://localhost:{server.rest_port}/v1/models/affine"
+    with urllib.request.urlopen(url, context=context, timeout=10) as response:
+        response.read()
+        return int(response.status)
+
+
+def wait_ready(server: RunningServer, authority: Pair, client: Pair | None = None) -> None:
+    def ready() -> bool:
+        try:
+            return grpc_state(server, authority, client) == 30
+        except grpc.RpcError:
+            return False
+
+    server.wait_until(ready, 60, "AVAILABLE over TLS")
+
+
+def test_both_ports_speak_tls(folder: Path, authority: Pair, server_pair: Pair) -> None:
+    flags = [config_flag(folder, server_pair)]
+    with serve(folder / "affine", model="affine", log_dir=folder, flags=flags, wait=False) as server:
+        wait_ready(server, authority)
+        assert rest_status(server, authority) == 200
+        # Plain text gets nowhere.
+        with grpc.insecure_channel(server.grpc_address) as channel, pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(MODEL_SERVICE["GetModelStatus"].path, bytes, bytes)(b"", timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(OSError):
+            urllib.request.urlopen(f"{server.rest_url}/v1/models/affine", timeout=10).close()
+
+
+def test_rest_may_stay_plain(folder: Path, authority: Pair, server_pair: Pair) -> None:
+    flags = [config_flag(folder, server_pair), "--rest_api_ssl=false"]
+    with serve(folder / "affine", model="affine", log_dir=folder, flags=flags) as server:
+        assert server.get("/v1/models/affine")[0] == 200
+        wait_ready(server, authority)
+
+
+def test_clients_must_show_a_certificate(folder: Path, authority: Pair, server_pair: Pair, client_pair: Pair) -> None:
+    stranger = issue(folder, "stranger", issue(folder, "other-authority"))
+    flags = [config_flag(folder, server_pair, authority, verify=True)]
+    with serve(folder / "affine", model="affine", log_dir=folder, flags=flags, wait=False) as server:
+        wait_ready(server, authority, client_pair)
+        assert rest_status(server, authority, client_pair) == 200
+        for unwelcome in (None, stranger):
+            with pytest.raises(grpc.RpcError) as caught:
+                grpc_state(server, authority, unwelcome)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            with pytest.raises(OSError):
+                rest_status(server, authority, unwelcome)
+        assert rest_status(server, authority, client_pair) == 200
+
+
+def test_files_that_cannot_be_used(tmp_path: Path, authority: Pair, server_pair: Pair, client_pair: Pair) -> None:
+    key, certificate = server_pair.key.read_text(), server_pair.certificate.read_text()
+    locked = tmp_path / "locked.key"
+    openssl("ec", "-in", server_pair.key, "-aes256", "-passout", "pass:secret", "-out", locked)
+    bad = {
+        "must hold server_key and server_cert": config_pb2.SSLConfig(server_key=key),
+        "must hold custom_ca": config_pb2.SSLConfig(server_key=key, server_cert=certificate, client_verify=True),
+        "cannot be used": config_pb2.SSLConfig(server_key=str(server_pair.key), server_cert=certificate),
+        "cannot be used: ": config_pb2.SSLConfig(server_key=client_pair.key.read_text(), server_cert=certificate),
+        "cannot be used:": config_pb2.SSLConfig(server_key=locked.read_text(), server_cert=certificate),
+        "in --ssl_config_file cannot": config_pb2.SSLConfig(
+            server_key=key, server_cert=certificate, custom_ca="no certificate"
+        ),
+    }
+    file = tmp_path / "ssl.config"
+    for message, config in bad.items():
+        file.write_text(text_format.MessageToString(config))
+        with pytest.raises(ConfigurationError, match=message) as caught:
+            read_tls_config(file)
+        assert "PRIVATE KEY" not in caught.value.message
+    file.write_text("server_key: unquoted")
+    with pytest.raises(ConfigurationError, match="in protobuf text format"):
+        read_tls_config(file)
+
+
+def test_secrets_are_not_shown(tmp_path: Path, server_pair: Pair) -> None:
+    flag = config_flag(tmp_path, server_pair)
+    assert "PRIVATE KEY" not in repr(read_tls_config(Path(flag.partition("=")[2])))
