@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ class TensorFlowBackend:
     checks_shapes = False
 
     def __init__(self, path: Path, *, threads: int, tags: Sequence[str]) -> None:
+        # Read when TensorFlow allocates for the first time: its own pool for oneDNN never lets go of a byte.
+        os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
         try:
             import tensorflow as tf
         except ModuleNotFoundError as exc:
