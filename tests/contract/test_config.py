@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from tests.support.admin import ask, available, config_text, model_text, reload_config, states
 from tests.support.models import publish_affine
-from tests.support.server import RunningServer, serve
+from tests.support.server import RunningServer, run_to_end, serve
 
 
 @pytest.fixture(scope="module")
@@ -243,16 +241,6 @@ def test_labels_at_the_start_need_the_flag(models: Path, tmp_path: Path) -> None
 
 
 # The file.
-
-
-def run_to_end(*flags: str) -> tuple[int, str]:
-    """A server that is to refuse to start: its exit code and what it said."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "modelyard.serving", f"--port={port}", *flags]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return result.returncode, result.stdout + result.stderr
 
 
 def test_the_polled_file(models: Path, tmp_path: Path) -> None:

@@ -114,3 +114,12 @@ def serve(
             process.kill()
             process.wait()
             raise
+
+
+def run_to_end(*flags: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """A server that is to end by itself: its exit code, and what it said."""
+    result = subprocess.run(
+        [sys.executable, "-m", "modelyard.serving", *flags],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **(env or {})},
+    )  # fmt: skip
+    return result.returncode, result.stdout + result.stderr

@@ -75,13 +75,16 @@ class GrpcServer:
     ) -> None:
         self._options = options
         self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", _INT32_MAX),
-                ("grpc.max_send_message_length", _INT32_MAX),
-                # Two servers that share a port by accident would each get half of the requests.
-                ("grpc.so_reuseport", 0),
-                *options.channel_arguments,
-            ]
+            options=list(
+                {
+                    "grpc.max_receive_message_length": _INT32_MAX,
+                    "grpc.max_send_message_length": _INT32_MAX,
+                    # Two servers that share a port by accident would each get half of the requests.
+                    "grpc.so_reuseport": 0,
+                    # gRPC takes the first of two arguments of one name: the user's must be the only one.
+                    **dict(options.channel_arguments),
+                }.items()
+            )
         )
         handlers = Handlers(predictor, admin, tensor_content=options.tensor_content).by_path()
         services = dict(more or {})
