@@ -184,7 +184,9 @@ def test_the_wrong_port_is_an_error_that_says_so(server: RunningServer) -> None:
         client.status("half", timeout_s=5)
 
 
-def test_threads_share_a_client(client: Client) -> None:
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_threads_share_a_client(server: RunningServer, transport: str) -> None:
+    client = connect(url_of(server, transport))
     answers: dict[int, list[float]] = {}
 
     def call(number: int) -> None:
@@ -195,6 +197,7 @@ def test_threads_share_a_client(client: Client) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    client.close()
     assert answers == {number: [number * 0.5 + 2] for number in range(8)}
 
 

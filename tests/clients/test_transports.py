@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -14,32 +12,11 @@ import numpy as np
 import pytest
 
 from modelyard import errors
-from modelyard.clients import connect
 from modelyard.clients._address import parse_address
 from modelyard.clients._lean import RestTransport
 from modelyard.clients._options import ClientOptions
 from modelyard.clients._rest import _error
-
-
-@contextlib.contextmanager
-def peer(answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A TCP server that does one thing with every connection."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection, contextlib.suppress(OSError):
-                    answer(connection)
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+from tests.clients.conftest import connected, peer
 
 
 def _silent(connection: socket.socket) -> None:
@@ -70,31 +47,36 @@ def _redirect(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
 
 
-@pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_a_silent_server_meets_the_deadline(scheme: str) -> None:
-    with peer(_silent) as port, connect(f"{scheme}://127.0.0.1:{port}") as client:
+KINDS = [("grpc", ""), ("http", ""), ("grpc", "async"), ("http", "async")]
+
+
+@pytest.mark.parametrize(("scheme", "kind"), KINDS)
+def test_a_silent_server_meets_the_deadline(scheme: str, kind: str) -> None:
+    with peer(_silent) as port, connected(f"{scheme}://127.0.0.1:{port}", kind) as client:
         start = time.monotonic()
         with pytest.raises(errors.DeadlineExceededError, match=f"{scheme}://127"):
             client.predict("m", {"x": np.zeros(1, np.float32)}, timeout_s=0.3)
         assert 0.25 < time.monotonic() - start < 5
 
 
-def test_a_trickling_server_meets_the_deadline() -> None:
-    with peer(_trickle) as port, connect(f"http://127.0.0.1:{port}") as client:
+@pytest.mark.parametrize("kind", ["", "async"])
+def test_a_trickling_server_meets_the_deadline(kind: str) -> None:
+    with peer(_trickle) as port, connected(f"http://127.0.0.1:{port}", kind) as client:
         with pytest.raises(errors.DeadlineExceededError, match="no complete answer"):
             client.status("m", timeout_s=0.3)
 
 
-@pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_a_server_that_hangs_up_is_unavailable(scheme: str) -> None:
-    with peer(_hang_up) as port, connect(f"{scheme}://127.0.0.1:{port}") as client:
+@pytest.mark.parametrize(("scheme", "kind"), KINDS)
+def test_a_server_that_hangs_up_is_unavailable(scheme: str, kind: str) -> None:
+    with peer(_hang_up) as port, connected(f"{scheme}://127.0.0.1:{port}", kind) as client:
         with pytest.raises(errors.UnavailableError):
             client.status("m", timeout_s=5)
 
 
+@pytest.mark.parametrize("kind", ["", "async"])
 @pytest.mark.parametrize("answer", [_nonsense, _redirect])
-def test_what_is_no_answer_is_a_protocol_error(answer: Callable[[socket.socket], None]) -> None:
-    with peer(answer) as port, connect(f"http://127.0.0.1:{port}") as client:
+def test_what_is_no_answer_is_a_protocol_error(answer: Callable[[socket.socket], None], kind: str) -> None:
+    with peer(answer) as port, connected(f"http://127.0.0.1:{port}", kind) as client:
         with pytest.raises(errors.ProtocolError, match="http://127"):
             client.status("m", timeout_s=5)
 

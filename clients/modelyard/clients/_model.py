@@ -276,7 +276,10 @@ def _cast(array: npt.NDArray[Any], info: TensorInfo) -> npt.NDArray[Any]:
     wanted = dtype_by_name(info.dtype).numpy
     if wanted is not None and array.size == 0 and "string" not in (received, info.dtype):
         return array.astype(wanted)
-    if wanted is not None and "string" not in (received, info.dtype) and "b" not in (array.dtype.kind, wanted.kind):
+    castable = (
+        wanted is not None and "string" not in (received, info.dtype) and "b" not in (array.dtype.kind, wanted.kind)
+    )
+    if wanted is not None and castable and (array.dtype.kind != "c" or wanted.kind == "c"):
         with np.errstate(over="ignore", invalid="ignore"):
             cast = array.astype(wanted)
         if _unchanged(array, cast):
@@ -302,8 +305,6 @@ def _unchanged(array: npt.NDArray[Any], cast: npt.NDArray[Any]) -> bool:
             bool(np.isfinite(cast.astype(np.float64)).all())
             and [int(item) for item in cast.ravel().tolist()] == array.ravel().tolist()
         )
-    if source.kind == "c" and target.kind != "c":
-        return False
     return bool((np.isfinite(cast.astype(np.complex128)) == np.isfinite(array.astype(np.complex128))).all())
 
 
