@@ -150,6 +150,8 @@ class BatchScheduler:
         now = time.monotonic()
         tasks = [_Task(inputs=part, rows=_rows(part), enqueued=now) for part in parts]
         with self._condition:
+            if self._stopping:
+                raise UnavailableError("The server is stopping; ask another one.")
             queue = self._queues.get(key)
             if queue is None:
                 queue = self._queues[key] = _Queue(parameters=parameters, run=run)
