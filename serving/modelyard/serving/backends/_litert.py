@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.serving._validation import shape_fits
 from modelyard.serving.backends._base import Arrays
 from modelyard.wire import dtype_by_numpy
 
@@ -76,7 +77,10 @@ class LitertBackend:
             except ValueError as exc:
                 raise InvalidInputError(f"LiteRT cannot run signature {graph!r} on these inputs: {exc}") from exc
             except RuntimeError as exc:
-                raise PredictionError(f"LiteRT failed on signature {graph!r}: {exc}") from exc
+                # A shape that an operation refuses looks like any other failure of it.
+                fits = all(shape_fits(inputs[spec.name].shape, spec.shape) for spec in self._signatures[graph].inputs)
+                kind = PredictionError if fits else InvalidInputError
+                raise kind(f"LiteRT failed on signature {graph!r}: {exc}") from exc
         return {name: values[name] for name in outputs}
 
     def close(self) -> None:

@@ -85,10 +85,10 @@ class OnnxRuntimeBackend:
             outputs: The outputs to compute.
 
         Raises:
-            InvalidInputError: onnxruntime refuses a shape.
+            InvalidInputError: onnxruntime refuses a shape, or a string is not UTF-8.
             PredictionError: onnxruntime failed.
         """
-        feeds = {name: _text(array) if array.dtype == object else array for name, array in inputs.items()}
+        feeds = {name: _text(name, array) if array.dtype == object else array for name, array in inputs.items()}
         try:
             values = self._sessions[graph].run(list(outputs), feeds)
         # As above: no common base class to name.
@@ -118,17 +118,19 @@ def _spec(node: Any) -> TensorSpec:
     return TensorSpec(name=node.name, dtype=_DTYPES[kind], shape=shape)
 
 
-def _text(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # onnxruntime's strings are Python text; undecodable bytes survive the round trip as surrogates.
-    flat = [value.decode("utf-8", "surrogateescape") for value in array.ravel().tolist()]
+def _text(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    # onnxruntime's strings are Python text on the way in and on the way out.
+    try:
+        flat = [value.decode("utf-8") for value in array.ravel().tolist()]
+    except UnicodeDecodeError as exc:
+        raise InvalidInputError(
+            f"Input {name!r} holds a string that is not UTF-8 ({exc.reason}); the onnxruntime backend takes no other."
+        ) from exc
     return _object_array(flat, array.shape)
 
 
 def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    flat = [
-        value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-        for value in array.ravel().tolist()
-    ]
+    flat = [value.encode("utf-8") if isinstance(value, str) else value for value in array.ravel().tolist()]
     return _object_array(flat, array.shape)
 
 

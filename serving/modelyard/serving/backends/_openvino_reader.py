@@ -71,6 +71,9 @@ def read_onnx(graph: str, path: Path) -> OpenVinoGraph:
     """
     try:
         model = _read("onnx", path)
+        if not model.outputs:
+            # An empty file, for one, is an empty graph to it.
+            raise LoadError("it has no outputs")
         # Every tensor keeps all names that the file has for it; the node knows which one is the graph's own.
         inputs = [port.get_node().get_friendly_name() for port in model.inputs]
         outputs = [port.get_node().get_friendly_name().removesuffix("/sink_port_0") for port in model.outputs]

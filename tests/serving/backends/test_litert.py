@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelyard.artifact import TensorSpec
+from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.serving.backends import LitertBackend
+
+
+@pytest.fixture(scope="module")
+def lookup_tflite(session_dir: Path) -> Path:
+    """Signatures ``lookup`` (``id`` int32 [-1] to ``row`` float32 [-1, 2]) and ``half`` (``x`` to ``y``)."""
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, name="id")])
+        def lookup(self, id):
+            return {"row": tf.gather(tf.constant([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]), id)}
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+        def half(self, x):
+            return {"y": tf.matmul(x, tf.constant([[0.5], [0.5]])) + 2.0, "sum": tf.reduce_sum(x, axis=1)}
+
+    model = Model()
+    folder = session_dir / "lookup"
+    tf.saved_model.save(model, str(folder), signatures={"lookup": model.lookup, "half": model.half})
+    path = folder / "model.tflite"
+    path.write_bytes(tf.lite.TFLiteConverter.from_saved_model(str(folder), signature_keys=["lookup", "half"]).convert())
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain_tflite(session_dir: Path) -> Path:
+    """``a`` float32 [-1, 3] to ``b``, with no signature embedded."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with v1.Graph().as_default(), v1.Session() as session:
+        a = v1.placeholder(tf.float32, [None, 3], name="a")
+        b = tf.add(tf.multiply(a, 0.5), 2.0, name="b")
+        content = v1.lite.TFLiteConverter.from_session(session, [a], [b]).convert()
+    path = session_dir / "plain.tflite"
+    path.write_bytes(content)
+    return path
+
+
+def _load(path: Path, *, interpreters: int = 1) -> LitertBackend:
+    return LitertBackend(path, threads=1, interpreters=interpreters)
+
+
+def test_signatures_say_what_the_file_says(lookup_tflite: Path) -> None:
+    signatures = _load(lookup_tflite).signatures
+    assert sorted(signatures) == ["half", "lookup"]
+    assert signatures["lookup"].inputs == (TensorSpec(name="id", dtype="int32", shape=(-1,)),)
+    assert signatures["half"].inputs == (TensorSpec(name="x", dtype="float32", shape=(-1, 2)),)
+    assert [spec.name for spec in signatures["half"].outputs] == ["sum", "y"]
+
+
+def test_each_signature_computes_the_outputs_that_are_asked_for(lookup_tflite: Path) -> None:
+    backend = _load(lookup_tflite)
+    for ids in ([2], [0, 1, 2, 0]):
+        row = backend.run("lookup", {"id": np.array(ids, np.int32)}, ["row"])["row"]
+        assert row.tolist() == [[2.0 * each, 2.0 * each + 1] for each in ids]
+    values = backend.run("half", {"x": np.array([[1, 3], [2, 2]], np.float32)}, ["sum", "y"])
+    assert {name: value.tolist() for name, value in values.items()} == {"sum": [4, 4], "y": [[4], [4]]}
+    assert list(backend.run("half", {"x": np.ones((1, 2), np.float32)}, ["y"])) == ["y"]
+
+
+def test_without_a_signature_tensor_names_stand_for_it(plain_tflite: Path) -> None:
+    backend = _load(plain_tflite)
+    (signature,) = backend.signatures.values()
+    assert [(spec.name, spec.dtype) for spec in (*signature.inputs, *signature.outputs)] == [
+        ("a", "float32"),
+        ("b", "float32"),
+    ]
+    for rows in (1, 4, 2):
+        values = backend.run("serving_default", {"a": np.full((rows, 3), 2, np.float32)}, ["b"])
+        assert values["b"].tolist() == [[3.0] * 3] * rows
+
+
+def test_an_answer_is_not_overwritten_by_the_next(lookup_tflite: Path) -> None:
+    backend = _load(lookup_tflite)
+    first = backend.run("lookup", {"id": np.array([2], np.int32)}, ["row"])["row"]
+    backend.run("lookup", {"id": np.array([0], np.int32)}, ["row"])
+    assert first.tolist() == [[4, 5]]
+
+
+def test_more_calls_than_interpreters_wait_for_each_other(lookup_tflite: Path) -> None:
+    backend = _load(lookup_tflite, interpreters=2)
+    answers: queue.SimpleQueue[tuple[int, list[list[float]]]] = queue.SimpleQueue()
+
+    def call(number: int) -> None:
+        for _ in range(50):
+            row = backend.run("lookup", {"id": np.array([number], np.int32)}, ["row"])["row"]
+            answers.put((number, row.tolist()))
+
+    threads = [threading.Thread(target=call, args=(number % 3,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers.qsize() == 300
+    for _ in range(300):
+        number, row = answers.get()
+        assert row == [[2.0 * number, 2.0 * number + 1]]
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 3)])
+def test_a_wrong_shape_is_refused_and_does_no_harm(lookup_tflite: Path, shape: tuple[int, ...]) -> None:
+    backend = _load(lookup_tflite)
+    with pytest.raises(InvalidInputError, match="signature 'half'"):
+        backend.run("half", {"x": np.zeros(shape, np.float32)}, ["y"])
+    assert backend.run("half", {"x": np.ones((1, 2), np.float32)}, ["y"])["y"].tolist() == [[3]]
+
+
+def test_a_wrong_dtype_is_refused(lookup_tflite: Path) -> None:
+    with pytest.raises(InvalidInputError, match="signature 'lookup'"):
+        _load(lookup_tflite).run("lookup", {"id": np.zeros(1, np.float64)}, ["row"])
+
+
+def test_a_failure_of_the_graph_is_not_the_callers(lookup_tflite: Path) -> None:
+    backend = _load(lookup_tflite)
+    with pytest.raises(PredictionError, match="signature 'lookup'"):
+        backend.run("lookup", {"id": np.array([99], np.int32)}, ["row"])
+    assert backend.run("lookup", {"id": np.array([1], np.int32)}, ["row"])["row"].tolist() == [[2, 3]]
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model at all", b"\x1c\x00\x00\x00TFL3" + bytes(64)])
+def test_a_corrupted_file_is_a_load_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(content)
+    with pytest.raises(LoadError, match=r"model\.tflite"):
+        _load(path)
+
+
+def test_an_absent_file_is_a_load_error(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"model\.tflite"):
+        _load(tmp_path / "model.tflite")
+
+
+def test_close_lets_go_of_the_interpreters(lookup_tflite: Path) -> None:
+    backend = _load(lookup_tflite, interpreters=2)
+    assert backend._pool.qsize() == 2
+    backend.close()
+    assert backend._pool.empty()
+
+
+def test_a_missing_package_is_named(lookup_tflite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    with pytest.raises(MissingDependencyError, match=r"modelyard\[serving\]"):
+        _load(lookup_tflite)

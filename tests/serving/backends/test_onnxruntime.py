@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from modelyard.artifact import TensorSpec
+from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.serving.backends import OnnxRuntimeBackend
+
+
+def _load(path: Path) -> OnnxRuntimeBackend:
+    return OnnxRuntimeBackend({"graph": path}, threads=1)
+
+
+def test_signatures_say_what_the_graph_says(scores_onnx: Path) -> None:
+    signature = _load(scores_onnx).signatures["graph"]
+    assert signature.compute == "graph"
+    assert signature.inputs == (TensorSpec(name="image", dtype="float32", shape=(-1, 2, 3)),)
+    assert signature.outputs == (
+        TensorSpec(name="class_id", dtype="int64", shape=(-1,)),
+        TensorSpec(name="label", dtype="string", shape=(-1,)),
+        TensorSpec(name="scores", dtype="float32", shape=(-1, 4)),
+    )
+
+
+def test_it_computes_the_outputs_that_are_asked_for(scores_onnx: Path, images: np.ndarray) -> None:
+    values = _load(scores_onnx).run("graph", {"image": images}, ["scores", "label", "class_id"])
+    assert list(values) == ["scores", "label", "class_id"]
+    np.testing.assert_array_equal(values["scores"], images.reshape(2, 6)[:, :4])
+    assert values["label"].tolist() == [b"bag", "sur\u00eatre".encode()]
+    assert values["class_id"].dtype == np.int64
+    assert list(_load(scores_onnx).run("graph", {"image": images}, ["label"])) == ["label"]
+
+
+@pytest.fixture
+def echo(write_onnx) -> OnnxRuntimeBackend:
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    return _load(write_onnx("echo", nodes, {"x": ("string", ["n"])}, {"y": ("string", ["n"])}))
+
+
+def test_strings_come_back_as_they_went(echo: OnnxRuntimeBackend) -> None:
+    data = [b"", b"plain", b"in\0side", b"\xf0\x9f\x98\x80"]
+    assert echo.run("graph", {"x": np.array(data, dtype=object)}, ["y"])["y"].tolist() == data
+
+
+def test_bytes_that_are_no_text_are_refused(echo: OnnxRuntimeBackend) -> None:
+    with pytest.raises(InvalidInputError, match="'x' holds a string that is not UTF-8"):
+        echo.run("graph", {"x": np.array([b"plain", b"\xff\xfe"], dtype=object)}, ["y"])
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 3, 2), (1, 1, 2, 3)])
+def test_a_wrong_shape_is_refused(scores_onnx: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInputError, match="graph 'graph'"):
+        _load(scores_onnx).run("graph", {"image": np.zeros(shape, np.float32)}, ["scores"])
+
+
+def test_a_wrong_dtype_is_refused(scores_onnx: Path) -> None:
+    with pytest.raises(InvalidInputError, match="float"):
+        _load(scores_onnx).run("graph", {"image": np.zeros((1, 2, 3), np.int32)}, ["scores"])
+
+
+def test_a_failure_of_the_graph_is_not_the_callers(fill_onnx: Path) -> None:
+    inputs = {"one": np.ones(1, np.float32), "shape": np.array([1 << 15, 1 << 15, 1 << 15])}
+    with pytest.raises(PredictionError, match="graph 'graph'"):
+        _load(fill_onnx).run("graph", inputs, ["y"])
+
+
+@pytest.mark.parametrize("content", [b"", b"not a graph", b"\x08\x0a"])
+def test_a_corrupted_file_is_a_load_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "graph.onnx"
+    path.write_bytes(content)
+    with pytest.raises(LoadError, match=r"graph\.onnx"):
+        _load(path)
+
+
+def test_a_truncated_file_is_a_load_error(scores_onnx: Path) -> None:
+    scores_onnx.write_bytes(scores_onnx.read_bytes()[:-40])
+    with pytest.raises(LoadError, match=r"scores\.onnx"):
+        _load(scores_onnx)
+
+
+def test_close_frees_the_sessions(scores_onnx: Path) -> None:
+    backend = _load(scores_onnx)
+    backend.close()
+    assert not backend._sessions
+
+
+def test_a_missing_package_is_named(scores_onnx: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingDependencyError, match=r"modelyard\[serving\]"):
+        _load(scores_onnx)

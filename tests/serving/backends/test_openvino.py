@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from modelyard.artifact import TensorSpec
+from modelyard.errors import InternalError, InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.serving.backends import OpenVinoBackend
+
+
+def _load(path: Path, *, threads: int = 1, requests: int = 1) -> OpenVinoBackend:
+    return OpenVinoBackend(graphs={"graph": path}, threads=threads, requests=requests)
+
+
+def test_signatures_say_what_the_graph_says(scores_onnx: Path) -> None:
+    signature = _load(scores_onnx).signatures["graph"]
+    assert signature.compute == "graph"
+    assert signature.inputs == (TensorSpec(name="image", dtype="float32", shape=(-1, 2, 3)),)
+    assert signature.outputs == (
+        TensorSpec(name="class_id", dtype="int64", shape=(-1,)),
+        TensorSpec(name="label", dtype="string", shape=(-1,)),
+        TensorSpec(name="scores", dtype="float32", shape=(-1, 4)),
+    )
+
+
+def test_it_computes_the_outputs_that_are_asked_for(scores_onnx: Path, images: np.ndarray) -> None:
+    backend = _load(scores_onnx)
+    values = backend.run("graph", {"image": images}, ["scores", "label", "class_id"])
+    assert list(values) == ["scores", "label", "class_id"]
+    np.testing.assert_array_equal(values["scores"], images.reshape(2, 6)[:, :4])
+    assert values["label"].tolist() == [b"bag", "sur\u00eatre".encode()]
+    assert values["class_id"].dtype == np.int64
+    assert list(backend.run("graph", {"image": images}, ["label"])) == ["label"]
+
+
+def test_arrays_may_be_read_only_or_scattered(scores_onnx: Path, images: np.ndarray) -> None:
+    backend = _load(scores_onnx)
+    frozen = np.frombuffer(images.tobytes(), dtype=np.float32).reshape(images.shape)
+    scattered = np.repeat(images, 2, axis=0)[::2]
+    for array in (frozen, scattered):
+        values = backend.run("graph", {"image": array}, ["scores"])
+        np.testing.assert_array_equal(values["scores"], images.reshape(2, 6)[:, :4])
+
+
+def test_an_answer_is_not_overwritten_by_the_next(scores_onnx: Path, images: np.ndarray) -> None:
+    backend = _load(scores_onnx)
+    first = backend.run("graph", {"image": images}, ["scores"])["scores"]
+    backend.run("graph", {"image": images * 0}, ["scores"])
+    np.testing.assert_array_equal(first, images.reshape(2, 6)[:, :4])
+
+
+def test_outputs_that_share_a_tensor_keep_their_names(write_onnx) -> None:
+    path = write_onnx(
+        "shared",
+        [
+            helper.make_node("Relu", ["x"], ["y"]),
+            helper.make_node("Identity", ["y"], ["again"]),
+            helper.make_node("Identity", ["x"], ["echo"]),
+        ],
+        {"x": ("float32", ["n"])},
+        {"again": ("float32", ["n"]), "y": ("float32", ["n"]), "echo": ("float32", ["n"])},
+    )
+    values = _load(path).run("graph", {"x": np.array([-1, 2], np.float32)}, ["y", "again", "echo"])
+    assert {name: value.tolist() for name, value in values.items()} == {"y": [0, 2], "again": [0, 2], "echo": [-1, 2]}
+
+
+def test_calls_at_the_same_time_get_their_own_answers(scores_onnx: Path) -> None:
+    backend = _load(scores_onnx, requests=2)
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        image = np.full((1, 2, 3), number, np.float32)
+        for _ in range(100):
+            if not np.all(backend.run("graph", {"image": image}, ["scores"])["scores"] == number):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 3, 2), (1, 1, 2, 3)])
+def test_a_wrong_shape_is_refused(scores_onnx: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInputError, match="graph 'graph'"):
+        _load(scores_onnx).run("graph", {"image": np.zeros(shape, np.float32)}, ["scores"])
+
+
+def test_a_wrong_dtype_is_refused(scores_onnx: Path) -> None:
+    with pytest.raises(InvalidInputError, match="precision: i32"):
+        _load(scores_onnx).run("graph", {"image": np.zeros((1, 2, 3), np.int32)}, ["scores"])
+
+
+def test_shapes_that_do_not_fit_each_other_are_refused(sum_onnx: Path) -> None:
+    with pytest.raises(InvalidInputError, match="graph 'graph'"):
+        _load(sum_onnx).run("graph", {"a": np.ones(2, np.float32), "b": np.ones(3, np.float32)}, ["y"])
+
+
+@pytest.mark.parametrize(("threads", "requests"), [(1, 1), (2, 1), (1, 2)])
+def test_a_failure_never_answers_with_the_call_before(fill_onnx: Path, threads: int, requests: int) -> None:
+    backend = _load(fill_onnx, threads=threads, requests=requests)
+    one = np.ones(1, np.float32)
+    assert backend.run("graph", {"one": one, "shape": np.array([1, 2, 3])}, ["y"])["y"].shape == (1, 2, 3)
+    with pytest.raises(PredictionError, match="graph 'graph'"):
+        backend.run("graph", {"one": one, "shape": np.array([1 << 15, 1 << 15, 1 << 15])}, ["y"])
+    assert backend.run("graph", {"one": one, "shape": np.array([3, 1, 2])}, ["y"])["y"].shape == (3, 1, 2)
+
+
+def test_integers_that_openvino_would_cut_are_refused(write_onnx) -> None:
+    path = write_onnx(
+        "twice", [helper.make_node("Add", ["x", "x"], ["y"])], {"x": ("int64", ["n"])}, {"y": ("int64", ["n"])}
+    )
+    backend = _load(path)
+    assert backend.run("graph", {"x": np.array([-(1 << 30), (1 << 30) - 1])}, ["y"])["y"].tolist() == [
+        -(1 << 31),
+        (1 << 31) - 2,
+    ]
+    assert backend.run("graph", {"x": np.zeros(0, np.int64)}, ["y"])["y"].shape == (0,)
+    with pytest.raises(InvalidInputError, match="values from 1 to 2147483648"):
+        backend.run("graph", {"x": np.array([1, 1 << 31])}, ["y"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "message"),
+    [
+        ("string", ["n"], "input 'x' holds strings"),
+        ("float32", None, "'x' has no fixed number of dimensions"),
+        ("float64", ["n"], "'x' has the dtype f64"),
+        ("bfloat16", ["n"], "'x' has the dtype bf16"),
+    ],
+)
+def test_a_graph_that_it_cannot_compute_exactly_is_refused_by_name(write_onnx, dtype, shape, message: str) -> None:
+    path = write_onnx(
+        "echo", [helper.make_node("Identity", ["x"], ["y"])], {"x": (dtype, shape)}, {"y": (dtype, shape)}
+    )
+    with pytest.raises(LoadError, match=message) as caught:
+        _load(path)
+    assert "echo.onnx" in caught.value.message
+
+
+def test_double_precision_inside_a_graph_is_refused(write_onnx) -> None:
+    path = write_onnx(
+        "inside",
+        [
+            helper.make_node("Cast", ["x"], ["wide"], to=11),
+            helper.make_node("Mul", ["wide", "wide"], ["square"]),
+            helper.make_node("Cast", ["square"], ["y"], to=1),
+        ],
+        {"x": ("float32", ["n"])},
+        {"y": ("float32", ["n"])},
+    )
+    with pytest.raises(LoadError, match="is float64, which OpenVINO computes in float32"):
+        _load(path)
+
+
+def test_an_operation_without_counterpart_is_named(write_onnx) -> None:
+    path = write_onnx(
+        "join",
+        [helper.make_node("StringNormalizer", ["x"], ["y"], case_change_action="LOWER")],
+        {"x": ("string", ["n"])},
+        {"y": ("string", ["n"])},
+    )
+    with pytest.raises(LoadError, match="no counterpart for StringNormalizer"):
+        _load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a graph", b"\x08\x0a"])
+def test_a_corrupted_file_is_a_load_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "graph.onnx"
+    path.write_bytes(content)
+    with pytest.raises(LoadError, match=r"graph\.onnx"):
+        _load(path)
+
+
+def test_a_truncated_file_is_a_load_error(scores_onnx: Path) -> None:
+    scores_onnx.write_bytes(scores_onnx.read_bytes()[:-40])
+    with pytest.raises(LoadError, match=r"scores\.onnx"):
+        _load(scores_onnx)
+
+
+def test_a_call_after_close_is_a_bug(scores_onnx: Path, images: np.ndarray) -> None:
+    backend = _load(scores_onnx)
+    backend.close()
+    with pytest.raises(InternalError, match="after close"):
+        backend.run("graph", {"image": images}, ["scores"])
+
+
+def test_it_needs_something_to_read() -> None:
+    with pytest.raises(InternalError, match="This is a bug"):
+        OpenVinoBackend(threads=1, requests=1)
+
+
+def test_a_missing_package_is_named(scores_onnx: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(MissingDependencyError, match=r"modelyard\[openvino\]"):
+        _load(scores_onnx)
+
+
+def _read(path: Path, tags: tuple[str, ...] = ("serve",)) -> OpenVinoBackend:
+    return OpenVinoBackend(saved_model=path, tags=tags, threads=1, requests=2)
+
+
+def test_a_keras_model_is_right_to_1e_6(keras_saved_model: Path, keras_images: np.ndarray) -> None:
+    import tensorflow as tf
+
+    expected = tf.saved_model.load(str(keras_saved_model)).signatures["serving_default"](tf.constant(keras_images))
+    backend = _read(keras_saved_model)
+    (spec,) = backend.signatures["serving_default"].inputs
+    assert spec.shape == (-1, 28, 28, 1)
+    for batch in (keras_images[:1], keras_images):
+        values = backend.run("serving_default", {spec.name: batch}, sorted(expected))
+        assert set(values) == set(expected)
+        for name, value in values.items():
+            reference = expected[name].numpy()[: len(batch)]
+            assert value.dtype == reference.dtype
+            np.testing.assert_allclose(value, reference, rtol=0, atol=1e-6)
+            assert np.ptp(value) > 0.01
+
+
+def test_every_signature_that_it_can_read_keeps_its_names(
+    signatures_saved_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="modelyard.serving"):
+        backend = _read(signatures_saved_model)
+    assert sorted(backend.signatures) == ["label", "same_names", "serving_default", "two"]
+    two = backend.signatures["two"]
+    assert {spec.name: (spec.dtype, spec.shape) for spec in two.inputs} == {
+        "count": ("int64", (-1,)),
+        "x": ("float32", (-1,)),
+    }
+    x = np.array([1, 2], np.float32)
+    values = backend.run("two", {"x": x, "count": np.array([5, 6])}, ["next", "y", "echo"])
+    assert {name: value.tolist() for name, value in values.items()} == {
+        "next": [6, 7],
+        "y": [2.5, 3.0],
+        "echo": [1.0, 2.0],
+    }
+    assert backend.run("same_names", {"x": x}, ["x"])["x"].tolist() == [-1.0, -2.0]
+    assert backend.run("label", {"id": np.array([2, 1, 9])}, ["label"])["label"].tolist() == [b"two", b"one", b"none"]
+    lines = [record.getMessage().split(" is left out, OpenVINO cannot serve it: ") for record in caplog.records]
+    assert {subject.split("signature ")[1].strip("'"): reason for subject, reason in lines} == {
+        "adds": "it changes its state (AssignAddVariableOp), which OpenVINO does not keep between calls",
+        "assigns": "it changes its state (AssignVariableOp), which OpenVINO does not keep between calls",
+        "constant": "OpenVINO loses 'one' on the way, as it does with constants",
+        "double": "'x' is float64, which OpenVINO does not compute exactly",
+        "text": "its input 'text' holds strings",
+        "unknown_rank": "its input 'x' has no fixed number of dimensions",
+        "unknown_op": "there is no counterpart for Betainc",
+    }
+
+
+def test_a_tf1_model_is_cut_at_the_inputs_of_a_signature(tf1_saved_model: Path) -> None:
+    backend = _read(tf1_saved_model)
+    # The others parse tf.Example.
+    assert list(backend.signatures) == ["serving_default"]
+    values = backend.run("serving_default", {"x": np.array([[1], [3]], np.float32)}, ["y"])
+    assert values["y"].tolist() == [[2.5], [3.5]]
+
+
+def test_where_nothing_is_readable_every_reason_is_given(counter_saved_model: Path) -> None:
+    with pytest.raises(LoadError, match="none of the signatures") as caught:
+        _read(counter_saved_model)
+    for reason in ("'incr_counter': it changes its state (AssignAdd)", "'reset_counter': it changes", "'get_counter'"):
+        assert reason in caught.value.message
+    assert "--runtime=tensorflow" in caught.value.message
+
+
+def test_a_saved_model_without_its_tags_or_variables_is_a_load_error(keras_saved_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="no meta graph with the tags"):
+        _read(keras_saved_model, tags=("gpu",))
+    (tmp_path / "saved_model.pb").write_bytes((keras_saved_model / "saved_model.pb").read_bytes())
+    with pytest.raises(LoadError, match="none of the signatures"):
+        _read(tmp_path)
+    (tmp_path / "saved_model.pb").write_bytes(b"\xff\xff")
+    with pytest.raises(LoadError, match="cannot be read as a SavedModel"):
+        _read(tmp_path)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelyard.artifact import TensorSpec
+from modelyard.errors import InternalError, InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.serving.backends import TensorFlowBackend
+
+
+def _load(path: Path, tags: tuple[str, ...] = ("serve",)) -> TensorFlowBackend:
+    return TensorFlowBackend(path, threads=1, tags=tags)
+
+
+@pytest.fixture(scope="module")
+def signatures(signatures_saved_model: Path) -> TensorFlowBackend:
+    return _load(signatures_saved_model)
+
+
+@pytest.fixture(scope="module")
+def half_plus_two(tf1_saved_model: Path) -> TensorFlowBackend:
+    return _load(tf1_saved_model)
+
+
+def test_signatures_say_what_the_model_says(signatures: TensorFlowBackend) -> None:
+    assert "__saved_model_init_op" not in signatures.signatures
+    two = signatures.signatures["two"]
+    assert two.inputs == (
+        TensorSpec(name="count", dtype="int64", shape=(-1,)),
+        TensorSpec(name="x", dtype="float32", shape=(-1,)),
+    )
+    assert [spec.name for spec in two.outputs] == ["echo", "next", "y"]
+    assert signatures.signatures["unknown_rank"].inputs[0].shape is None
+
+
+def test_it_computes_the_outputs_that_are_asked_for(signatures: TensorFlowBackend) -> None:
+    inputs = {"x": np.array([1, 2], np.float32), "count": np.array([5, 1 << 40])}
+    values = signatures.run("two", inputs, ["next", "y"])
+    assert {name: value.tolist() for name, value in values.items()} == {"next": [6, (1 << 40) + 1], "y": [2.5, 3.0]}
+    assert values["next"].dtype == np.int64
+
+
+def test_strings_are_bytes_both_ways(signatures: TensorFlowBackend) -> None:
+    text = np.array([b"caf\xc3\xa9", b"\xff\x00", b""], dtype=object)
+    values = signatures.run("text", {"text": text}, ["upper", "length"])
+    assert values["upper"].dtype == object
+    assert values["upper"].tolist() == [b"CAF\xc3\xa9", b"\xff\x00", b""]
+    assert values["length"].tolist() == [5, 2, 0]
+    assert signatures.run("label", {"id": np.array([2, 7])}, ["label"])["label"].tolist() == [b"two", b"none"]
+
+
+def test_tf1_signatures_run_in_a_session(half_plus_two: TensorFlowBackend) -> None:
+    x = np.array([[1], [3]], np.float32)
+    assert half_plus_two.run("serving_default", {"x": x}, ["y"])["y"].tolist() == [[2.5], [3.5]]
+    assert half_plus_two.signatures["regress_x_to_y"].method == "tensorflow/serving/regress"
+
+
+def test_tf1_state_lives_as_long_as_the_model(counter_saved_model: Path) -> None:
+    backend = _load(counter_saved_model)
+    for expected in (1.0, 2.0):
+        assert backend.run("incr_counter", {}, ["output"])["output"].item() == expected
+    assert backend.run("incr_counter_by", {"delta": np.array(0.5, np.float32)}, ["output"])["output"].item() == 2.5
+    backend.close()
+    assert _load(counter_saved_model).run("get_counter", {}, ["output"])["output"].item() == 0.0
+
+
+def test_a_wrong_shape_is_refused(keras_saved_model: Path) -> None:
+    backend = _load(keras_saved_model)
+    (spec,) = backend.signatures["serving_default"].inputs
+    with pytest.raises(InvalidInputError, match="signature 'serving_default'"):
+        backend.run("serving_default", {spec.name: np.zeros((1, 20, 28, 1), np.float32)}, ["output_0"])
+
+
+def test_a_wrong_dtype_is_refused(signatures: TensorFlowBackend) -> None:
+    inputs = {"x": np.ones(2, np.float64), "count": np.ones(2, np.int64)}
+    with pytest.raises(InvalidInputError, match="signature 'two'"):
+        signatures.run("two", inputs, ["y"])
+
+
+def test_bytes_that_are_no_example_are_refused(half_plus_two: TensorFlowBackend) -> None:
+    with pytest.raises(InvalidInputError, match="signature 'regress_x_to_y'"):
+        half_plus_two.run("regress_x_to_y", {"inputs": np.array([b"\xff\xff"], dtype=object)}, ["outputs"])
+
+
+def test_a_failure_of_the_graph_is_not_the_callers(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with v1.Graph().as_default(), v1.Session() as session:
+        keys = v1.placeholder(tf.int64, [None], name="keys")
+        initializer = tf.lookup.KeyValueTensorInitializer(tf.constant([1], tf.int64), tf.constant([2.0]))
+        table = v1.lookup.StaticHashTable(initializer, -1.0)
+        info = v1.saved_model.build_tensor_info
+        signature = v1.saved_model.build_signature_def(
+            {"keys": info(keys)}, {"values": info(table.lookup(keys))}, "tensorflow/serving/predict"
+        )
+        builder = v1.saved_model.Builder(str(tmp_path / "model"))
+        # Saved without the operation that would fill the table.
+        builder.add_meta_graph_and_variables(session, ["serve"], signature_def_map={"lookup": signature})
+        builder.save()
+    with pytest.raises(PredictionError, match="signature 'lookup'"):
+        _load(tmp_path / "model").run("lookup", {"keys": np.array([1])}, ["values"])
+
+
+def test_damaged_models_are_load_errors(keras_saved_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="no meta graph with the tags"):
+        _load(keras_saved_model, tags=("gpu",))
+    content = (keras_saved_model / "saved_model.pb").read_bytes()
+    (tmp_path / "saved_model.pb").write_bytes(content)
+    with pytest.raises(LoadError, match="TensorFlow cannot load"):
+        _load(tmp_path)
+    (tmp_path / "saved_model.pb").write_bytes(content[:-100])
+    with pytest.raises(LoadError, match="cannot be read as a SavedModel"):
+        _load(tmp_path)
+
+
+@pytest.mark.parametrize("model", ["keras_saved_model", "tf1_saved_model"])
+def test_a_call_after_close_is_a_bug(model: str, request: pytest.FixtureRequest) -> None:
+    backend = _load(request.getfixturevalue(model))
+    backend.close()
+    with pytest.raises(InternalError, match="after close"):
+        backend.run("serving_default", {}, [])
+
+
+def test_a_missing_package_is_named(keras_saved_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(MissingDependencyError, match=r"modelyard\[tensorflow\]"):
+        _load(keras_saved_model)
