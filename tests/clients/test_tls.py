@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import ssl
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from modelyard.clients import connect
+from modelyard.clients import ClientOptions, TlsOptions, connect
 from modelyard.errors import UnavailableError
 from modelyard.wire import MODEL_SERVICE, serving_pb2
 
@@ -38,8 +39,20 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return key, cert
 
 
+@contextlib.contextmanager
+def _mutual(scheme: str, key: Path, cert: Path) -> Iterator[int]:
+    if scheme == "grpcs":
+        yield from _grpc(key, cert, ca=cert.read_bytes())
+    else:
+        yield from _https(key, cert, ca=cert)
+
+
 @pytest.fixture
 def grpc_port(certificate: tuple[Path, Path]) -> Iterator[int]:
+    yield from _grpc(*certificate)
+
+
+def _grpc(key: Path, cert: Path, ca: bytes | None = None) -> Iterator[int]:
     def status(data: bytes, context: Any) -> bytes:
         response = serving_pb2.GetModelStatusResponse()
         response.model_version_status.add(version=3, state=30)
@@ -49,8 +62,10 @@ def grpc_port(certificate: tuple[Path, Path]) -> Iterator[int]:
     handlers = {method.name: grpc.unary_unary_rpc_method_handler(status)}
     server = grpc.server(futures.ThreadPoolExecutor(1))
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(method.service, handlers)])
-    key, cert = (path.read_bytes() for path in certificate)
-    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, cert)]))
+    pair = (key.read_bytes(), cert.read_bytes())
+    credentials = grpc.ssl_server_credentials([pair], ca, ca is not None)
+    # All of 127.0.0.0/8, so that there is an address that the certificate does not name.
+    port = server.add_secure_port("0.0.0.0:0", credentials)
     server.start()
     yield port
     server.stop(None).wait(5)
@@ -69,10 +84,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def https_port(certificate: tuple[Path, Path]) -> Iterator[int]:
-    key, cert = certificate
+    yield from _https(*certificate)
+
+
+def _https(key: Path, cert: Path, ca: Path | None = None) -> Iterator[int]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if ca is not None:
+        context.load_verify_locations(ca)
+        context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(cert, key)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+    with http.server.ThreadingHTTPServer(("0.0.0.0", 0), _Handler) as server:
         server.daemon_threads = True
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
         server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -102,3 +123,27 @@ def test_any_other_root_is_not(url: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     with connect(url) as client, pytest.raises(UnavailableError, match="(?i)certificate|handshake"):
         client.status("m", timeout_s=20)
+
+
+def test_a_named_root_is_trusted_and_a_name_can_be_given(url: str, certificate: tuple[Path, Path]) -> None:
+    with connect(url, ClientOptions(tls=TlsOptions(ca=certificate[1]))) as client:
+        assert client.status("m", timeout_s=20).available == (3,)
+    # The certificate has no name but these two: another host passes for one of them, and for no other.
+    address = url.replace("localhost", "127.0.0.2")
+    with connect(address, ClientOptions(tls=TlsOptions(ca=certificate[1], server_name="localhost"))) as client:
+        assert client.status("m", timeout_s=20).available == (3,)
+    with connect(address, ClientOptions(tls=TlsOptions(ca=certificate[1]))) as client:
+        with pytest.raises(UnavailableError):
+            client.status("m", timeout_s=20)
+
+
+@pytest.mark.parametrize("scheme", ["grpcs", "https"])
+def test_mutual_tls(scheme: str, certificate: tuple[Path, Path]) -> None:
+    key, cert = certificate
+    tls = TlsOptions(ca=cert, certificate=cert, key=key)
+    with _mutual(scheme, key, cert) as port:
+        with connect(f"{scheme}://localhost:{port}", ClientOptions(tls=tls)) as client:
+            assert client.status("m", timeout_s=20).available == (3,)
+        with connect(f"{scheme}://localhost:{port}", ClientOptions(tls=TlsOptions(ca=cert))) as client:
+            with pytest.raises(UnavailableError):
+                client.status("m", timeout_s=20)

@@ -259,10 +259,10 @@ class _Connection:
 
     def _rest(self, url: str, deadline: float, limit: int | None) -> bytes:
         with contextlib.suppress(EOFError):
-            while True:
+            while limit is None or len(self._buffer) <= limit:
                 self._more(deadline)
-                if limit is not None and len(self._buffer) > limit:
-                    raise too_large(url, limit)
+        if limit is not None and len(self._buffer) > limit:
+            raise too_large(url, limit)
         data = bytes(self._buffer)
         self._buffer.clear()
         return data

@@ -83,7 +83,7 @@ class GrpcV2Protocol(_V2Protocol):
         _v2_codec.version_text(call.target)
         signature = None
         # The service describes the default signature only.
-        if needs_signature(call.inputs) and call.signature in ("", DEFAULT_SIGNATURE):
+        if needs_signature(call.inputs) and not _other(call.signature):
             signature = yield from self.known_signature(call.target, call.signature)
         body = _v2_codec.infer_message(call, to_arrays(call.inputs, signature))
         answer = yield Call(path=_GRPC.infer, body=body)
@@ -95,7 +95,7 @@ class GrpcV2Protocol(_V2Protocol):
         return parse(inference_pb2.ServerReadyResponse, answer.body).ready
 
     def _describe(self, target: Target, signature: str, at_most_s: float | None = None) -> _Described:
-        if signature not in ("", DEFAULT_SIGNATURE):
+        if _other(signature):
             raise InvalidRequestError(
                 f"Over gRPC the Open Inference Protocol describes the signature {DEFAULT_SIGNATURE!r} only; "
                 f"received {signature!r}. Use http+v2, or grpc."
@@ -156,7 +156,7 @@ class RestV2Protocol(_V2Protocol):
         return True
 
     def _describe(self, target: Target, signature: str, at_most_s: float | None = None) -> _Described:
-        query = f"?{_v2_codec.SIGNATURE_PARAMETER}={quote(signature, safe='')}" if signature else ""
+        query = f"?{_v2_codec.SIGNATURE_PARAMETER}={quote(signature, safe='')}" if _other(signature) else ""
         answer = yield Call(path=f"{_path(target)}{query}", body=None, at_most_s=at_most_s)
         return _v2_codec.metadata_from_json(answer.body, target, signature)
 
@@ -165,3 +165,8 @@ def _path(target: Target) -> str:
     version = _v2_codec.version_text(target)
     path = f"/v2/models/{quote(target.model, safe='')}"
     return f"{path}/versions/{version}" if version else path
+
+
+def _other(signature: str) -> bool:
+    # Only modelyard's server knows signatures: to all others none is named where the default one will do.
+    return signature not in ("", DEFAULT_SIGNATURE)

@@ -60,7 +60,7 @@ def infer_message(call: PredictCall, arrays: Arrays) -> bytes:
         UnsupportedError: The protocol has no such dtype.
     """
     request = inference_pb2.ModelInferRequest(model_name=call.target.model, model_version=version_text(call.target))
-    if call.signature:
+    if call.signature not in ("", DEFAULT_SIGNATURE):
         request.parameters[SIGNATURE_PARAMETER].string_param = call.signature
     for name, array in arrays.items():
         request.inputs.add(name=name, datatype=_datatype(name, array), shape=array.shape)
@@ -116,7 +116,9 @@ def infer_json(call: PredictCall, arrays: Arrays, *, binary: bool) -> tuple[byte
         InvalidInputError: Without ``binary``: bytes that are no text, which JSON cannot carry.
         UnsupportedError: The protocol has no such dtype.
     """
-    parameters: dict[str, Any] = {SIGNATURE_PARAMETER: call.signature} if call.signature else {}
+    parameters: dict[str, Any] = {}
+    if call.signature not in ("", DEFAULT_SIGNATURE):
+        parameters[SIGNATURE_PARAMETER] = call.signature
     if binary:
         parameters["binary_data_output"] = True
     inputs, tail = [], []

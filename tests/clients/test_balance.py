@@ -1,0 +1,167 @@
+"""Several servers behind one client: calls spread, and a server that dies costs no call."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelyard import errors
+from modelyard.clients import BalanceOptions, ClientOptions, connect, connect_async
+from modelyard.clients._address import parse_address, parse_addresses, resolve
+from modelyard.clients._pool import Pool
+from tests.clients.conftest import url_of
+from tests.support.server import RunningServer, free_port, serve
+
+LOAD_S = 1.5
+
+
+@pytest.fixture
+def pair(affine_dir: Path, tmp_path: Path) -> Iterator[tuple[RunningServer, RunningServer]]:
+    with serve(affine_dir, model="affine", log_dir=tmp_path) as first:
+        with serve(affine_dir, model="affine", log_dir=tmp_path) as second:
+            yield first, second
+
+
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_killing_a_server_under_load_fails_no_call(pair: tuple[RunningServer, RunningServer], transport: str) -> None:
+    first, second = pair
+    failures: list[BaseException] = []
+    slowest = [0.0] * 8
+    calls = [0] * 8
+    stop = threading.Event()
+
+    with connect([url_of(first, transport), url_of(second, transport)]) as client:
+
+        def load(number: int) -> None:
+            while not stop.is_set():
+                started = time.monotonic()
+                try:
+                    answer = client.predict("affine", {"x": np.array([number], np.float32)})
+                    assert answer["y"].tolist() == [number * 0.5 + 2]
+                except (errors.ModelyardError, AssertionError) as exc:
+                    failures.append(exc)
+                slowest[number] = max(slowest[number], time.monotonic() - started)
+                calls[number] += 1
+
+        threads = [threading.Thread(target=load, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(LOAD_S)
+        slowest[:] = [0.0] * 8
+        first.process.kill()
+        before = sum(calls)
+        time.sleep(LOAD_S)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        health = [endpoint.healthy for endpoint in client._engine.pool.endpoints]
+    assert failures == []
+    assert sum(calls) > before
+    assert max(slowest) < 1
+    assert health == [False, True]
+
+
+def test_killing_a_server_fails_no_asynchronous_call(pair: tuple[RunningServer, RunningServer]) -> None:
+    first, second = pair
+
+    async def run() -> None:
+        async with connect_async(f"grpc://{first.grpc_address},grpc://{second.grpc_address}") as client:
+
+            async def load(until: float) -> int:
+                count = 0
+                while time.monotonic() < until:
+                    await client.predict("affine", {"x": np.zeros(1, np.float32)}, timeout_s=20)
+                    count += 1
+                return count
+
+            tasks = [asyncio.create_task(load(time.monotonic() + 2 * LOAD_S)) for _ in range(16)]
+            await asyncio.sleep(LOAD_S)
+            second.process.kill()
+            assert all(count > 0 for count in await asyncio.gather(*tasks))
+            assert [endpoint.healthy for endpoint in client._engine.pool.endpoints] == [True, False]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_a_server_that_comes_back_gets_calls_again(affine_dir: Path, tmp_path: Path, transport: str) -> None:
+    with serve(affine_dir, model="affine", log_dir=tmp_path) as server:
+        absent = f"{'grpc' if transport == 'grpc' else 'http'}://127.0.0.1:{free_port()}"
+        with connect([absent, url_of(server, transport)]) as client:
+            for _ in range(4):
+                client.predict("affine", {"x": np.zeros(1, np.float32)})
+            bad, good = client._engine.pool.endpoints
+            server.wait_until(lambda: not bad.healthy and good.healthy, 10, "the absent server found")
+            good.healthy = False
+            server.wait_until(lambda: good.healthy, 10, "a health check that finds the server well")
+
+
+def _pool(*urls: str, dns: bool = False) -> Pool[Any]:
+    return Pool(parse_addresses(list(urls)), lambda address: address.url, BalanceOptions(dns=dns))
+
+
+def test_the_least_loaded_healthy_server_is_next() -> None:
+    pool = _pool("grpc://a", "grpc://b", "grpc://c")
+    taken = {pool.acquire().address.host for _ in range(3)}
+    assert taken == {"a", "b", "c"}
+    a, b, c = pool.endpoints
+    pool.release(b)
+    assert pool.acquire() is b
+    a.healthy = False
+    pool.release(a)
+    assert pool.acquire() is not a
+    assert pool.acquire([b, c]) is a
+    assert pool.fresh([b]) and not pool.fresh([b, c])
+
+
+def test_a_name_is_all_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"name": ["10.0.0.1", "10.0.0.2"]}
+
+    def look_up(name: str, port: int, **_: Any) -> list[Any]:
+        if name not in found:
+            raise socket.gaierror("no such name")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in found[name]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    pool = Pool(
+        parse_addresses("https://name:9"), lambda address: address.url, BalanceOptions(dns=True, dns_refresh_s=0.001)
+    )
+    pool.acquire()
+    assert [endpoint.address.authority for endpoint in pool.endpoints] == ["10.0.0.1:9", "10.0.0.2:9"]
+    # Certificates are for the name, not for the address.
+    assert {endpoint.address.server_name for endpoint in pool.endpoints} == {"name"}
+    kept = pool.endpoints[1]
+    found["name"] = ["10.0.0.2", "10.0.0.3"]
+    time.sleep(0.01)
+    pool.refresh()
+    assert pool.endpoints[0] is kept
+    assert [endpoint.address.host for endpoint in pool.endpoints] == ["10.0.0.2", "10.0.0.3"]
+    found.clear()
+    time.sleep(0.01)
+    pool.refresh()
+    assert len(pool.endpoints) == 2
+    with pytest.raises(errors.UnavailableError, match="'other' cannot be resolved"):
+        resolve(parse_address("grpc://other"))
+
+
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_localhost_by_dns(affine_server: RunningServer, transport: str) -> None:
+    url = url_of(affine_server, transport).replace("127.0.0.1", "localhost")
+    options = ClientOptions(balance=BalanceOptions(dns=True))
+    with connect(url, options) as client:
+        assert client.predict("affine", {"x": [2.0]})["y"].tolist() == [3.0]
+
+
+def test_servers_of_one_scheme() -> None:
+    with pytest.raises(errors.ConfigurationError, match="one scheme"):
+        connect("grpc://a,http://b")
+    with pytest.raises(errors.ConfigurationError, match="nothing"):
+        connect([])

@@ -1,0 +1,60 @@
+"""Options are checked when they are made, and never show a secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelyard.clients import BalanceOptions, ClientOptions, RetryOptions, TlsOptions, connect
+from modelyard.clients._options import is_secret
+from modelyard.errors import ConfigurationError
+
+
+def test_secrets_are_masked() -> None:
+    options = ClientOptions(
+        token="s3cret-token",
+        metadata={"x-api-key": "s3cret-key", "x-team": "vision"},
+        tls=TlsOptions(certificate=Path("c.pem"), key=Path("s3cret.pem")),
+    )
+    assert "s3cret" not in repr(options)
+    assert "'vision'" in repr(options)
+    assert "s3cret" not in repr(connect("grpc://localhost", ClientOptions(token="s3cret")))
+    assert [is_secret(name) for name in ("Authorization", "x-auth-token", "cookie", "x-team")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "match"),
+    [
+        (ClientOptions, {"timeout_s": 0}, "timeout"),
+        (ClientOptions, {"timeout_s": float("inf")}, "timeout"),
+        (ClientOptions, {"timeout_s": True}, "timeout"),
+        (ClientOptions, {"hedge_after_s": -1}, "hedge_after_s"),
+        (ClientOptions, {"keepalive_s": "a"}, "keepalive_s"),
+        (ClientOptions, {"compression": "brotli"}, "compression='gzip'"),
+        (ClientOptions, {"max_connections": 0}, "max_connections=0"),
+        (ClientOptions, {"max_message_bytes": 1.5}, "max_message_bytes=1.5"),
+        (ClientOptions, {"metadata": {"X-Upper": "a"}}, "X-Upper"),
+        (ClientOptions, {"metadata": {"x": "a\r\nb"}}, "'x'"),
+        (ClientOptions, {"metadata": {"x": 3}}, "'x'"),
+        (RetryOptions, {"attempts": 0}, "attempts=0"),
+        (RetryOptions, {"budget": -1}, "budget=-1"),
+        (BalanceOptions, {"probe_interval_s": 0}, "probe_interval_s"),
+        (TlsOptions, {"key": Path("k")}, "only one of them"),
+    ],
+)
+def test_wrong_options_say_so(kind: type[Any], arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        kind(**arguments)
+
+
+@pytest.mark.parametrize("url", ["grpcs://localhost", "https://localhost"])
+def test_tls_files_that_are_not_there(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="TLS file"):
+        connect(url, ClientOptions(tls=TlsOptions(ca=tmp_path / "absent.pem")))
