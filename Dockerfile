@@ -64,6 +64,7 @@ STOPSIGNAL SIGTERM
 
 FROM runtime AS training
 COPY --from=training-environment /opt/modelyard /opt/modelyard
+COPY deploy/image/tf_config.py /opt/tf_config.py
 ENTRYPOINT ["modelyard"]
 CMD ["--help"]
 

@@ -17,14 +17,14 @@ def licence_of(package: Distribution) -> str:
         package: An installed package.
     """
     metadata = package.metadata
-    expression = metadata.get("License-Expression") or ""
+    expression = metadata["License-Expression"] if "License-Expression" in metadata else ""
     if expression not in _UNSAID:
         return expression
     classifiers = [
         text.rpartition(" :: ")[2] for text in metadata.get_all("Classifier") or [] if text.startswith("License ::")
     ]
     # Some paste the whole text here; its first line names it.
-    first_line = (metadata.get("License") or "").strip().partition("\n")[0].strip()
+    first_line = (metadata["License"] if "License" in metadata else "").strip().partition("\n")[0].strip()
     if classifiers:
         return " OR ".join(classifiers)
     return first_line if first_line not in _UNSAID else _READ_BY_HAND.get(metadata["Name"], "")

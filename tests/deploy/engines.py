@@ -33,8 +33,13 @@ class NoEngineError(Exception):
 class Container(Protocol):
     """A started container."""
 
-    grpc_port: int
-    rest_port: int
+    @property
+    def grpc_port(self) -> int:
+        """On this machine."""
+
+    @property
+    def rest_port(self) -> int:
+        """On this machine."""
 
     def execute(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Runs one more command in it."""
@@ -97,9 +102,9 @@ def find_engine() -> Engine:
     for tool, package in (("buildah", "buildah"), ("unshare", "util-linux"), ("ip", "iproute2")):
         _need(tool, package)
     probe = ["unshare", "--mount", "--pid", "--net", "--fork", "mount", "-t", "proc", "proc", "/proc"]
-    done = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode != 0:
-        raise NoEngineError(f"no Docker engine answers, and namespaces are not allowed here: {done.stderr.strip()}")
+    probed = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
+    if probed.returncode != 0:
+        raise NoEngineError(f"no Docker engine answers, and namespaces are not allowed here: {probed.stderr.strip()}")
     return Buildah()
 
 

@@ -195,7 +195,7 @@ def test_flags_and_base_path(engine: Engine, image: str, tmp_path: Path, reposit
     with running(engine, image, repository, "--model_config_file=/models/models.config", environment={}) as container:
         with connect(f"grpc://127.0.0.1:{container.grpc_port}") as client:
             client.wait_ready("named")
-            answer = client.predict("named", {"x": np.float32(_X)})
+            answer = client.predict("named", {"x": np.array(_X, np.float32)})
         assert answer["y"].tolist() == [2 * x for x in _X]
     with running(engine, image, repository, "--no_such_flag") as container:
         assert container.wait(30) == 2
@@ -250,7 +250,7 @@ def predictions(container: Container) -> list[float]:
 
 
 def grpc_predictions(client) -> list[float]:
-    return client.predict("affine", {"x": np.float32(_X)})["y"].tolist()
+    return client.predict("affine", {"x": np.array(_X, np.float32)})["y"].tolist()
 
 
 def with_report(text: str) -> None:

@@ -1,0 +1,35 @@
+"""What the tests of deploy/ read it with."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    """Every document of a YAML file."""
+    return [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
+
+
+@cache
+def published_schema(name: str) -> dict[str, Any]:
+    """A schema that its project publishes, as the package check-jsonschema ships it."""
+    text = (files("check_jsonschema") / "builtin_schemas" / "vendor" / f"{name}.json").read_text()
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def schema_errors(name: str, document: dict[str, Any]) -> list[str]:
+    """What a published schema finds wrong."""
+    schema = published_schema(name)
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(document)]

@@ -1,0 +1,135 @@
+"""The training Jobs: their TF_CONFIG, and the processes it describes, started on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+
+from tests.deploy.conftest import DEPLOY, documents
+from tests.support.server import free_port
+
+TRAINING = DEPLOY / "kubernetes" / "training"
+LAUNCHER = DEPLOY / "image" / "tf_config.py"
+JOBS = ("multi-worker", "parameter-server")
+_SHOW = "import os; print(os.environ['TF_CONFIG'])"
+
+
+def job(name: str) -> Any:
+    (found,) = [item for item in documents(TRAINING / f"{name}.yaml") if item["kind"] == "Job"]
+    return found
+
+
+def service(name: str) -> Any:
+    (found,) = [item for item in documents(TRAINING / f"{name}.yaml") if item["kind"] == "Service"]
+    return found
+
+
+def container(name: str) -> Any:
+    (found,) = job(name)["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def launch(flags: list[str], command: list[str], index: int, **options: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "JOB_COMPLETION_INDEX": str(index), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return subprocess.Popen(
+        [sys.executable, str(LAUNCHER), *flags, "--", *command],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+    )  # fmt: skip
+
+
+def flags_of(name: str) -> list[str]:
+    arguments: list[str] = container(name)["args"]
+    return arguments[: arguments.index("--")]
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("version", ["1.33", "1.36"])
+def test_follows_the_schemas(name: str, version: str) -> None:
+    for document in documents(TRAINING / f"{name}.yaml"):
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_pods_and_their_names_meet(name: str) -> None:
+    spec = job(name)["spec"]
+    assert spec["completionMode"] == "Indexed"
+    assert spec["completions"] == spec["parallelism"]
+    # Kubernetes names an indexed pod's host JOB-INDEX, below the subdomain of a service of that name.
+    assert spec["template"]["spec"]["subdomain"] == service(name)["metadata"]["name"]
+    assert service(name)["spec"]["clusterIP"] == "None"
+    assert service(name)["spec"]["selector"] == {"job-name": name}
+    assert f"--job={name}" in flags_of(name) and f"--service={service(name)['metadata']['name']}" in flags_of(name)
+    (volume,) = [item for item in spec["template"]["spec"]["volumes"] if "configMap" in item]
+    (code,) = documents(TRAINING / "configmap.yaml")
+    assert volume["configMap"]["name"] == code["metadata"]["name"]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_pod_has_its_own_task_in_one_cluster(name: str) -> None:
+    configs = []
+    for index in range(job(name)["spec"]["completions"]):
+        process = launch(flags_of(name), [sys.executable, "-c", _SHOW], index)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        configs.append(json.loads(output))
+    clusters = [config["cluster"] for config in configs]
+    assert all(cluster == clusters[0] for cluster in clusters)
+    tasks = [(config["task"]["type"], config["task"]["index"]) for config in configs]
+    addresses = [clusters[0][kind][index] for kind, index in tasks]
+    assert addresses == [f"{name}-{index}.{name}:2222" for index in range(len(configs))]
+    assert len(set(tasks)) == sum(len(members) for members in clusters[0].values())
+    if name == "parameter-server":
+        rule = job(name)["spec"]["successPolicy"]["rules"][0]
+        assert tasks[int(rule["succeededIndexes"])] == ("chief", 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "index"),
+    [
+        (["--job=a", "--service=a", "--workers=2"], 2),
+        (["--job=a", "--service=a", "--workers=0"], 0),
+        (["--addresses=a:1,b:2,c:3", "--workers=2"], 0),
+        (["--job=a", "--workers=2"], 0),
+    ],
+)
+def test_refuses_numbers_that_do_not_fit(flags: list[str], index: int) -> None:
+    process = launch(flags, [sys.executable, "-c", _SHOW], index)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert output == "" and "error:" in errors
+
+
+@pytest.mark.parametrize(("name", "replicas"), [("multi-worker", 2), ("parameter-server", 1)])
+def test_the_processes_train_together(name: str, replicas: int, tmp_path: Path) -> None:
+    (code,) = documents(TRAINING / "configmap.yaml")
+    (tmp_path / "train.py").write_text(code["data"]["train.py"])
+    size = job(name)["spec"]["completions"]
+    ports: set[int] = set()
+    while len(ports) < size:
+        ports.add(free_port())
+    flags = [flag for flag in flags_of(name) if not flag.startswith(("--job", "--service"))]
+    flags.append("--addresses=" + ",".join(f"127.0.0.1:{port}" for port in sorted(ports)))
+    processes = [launch(flags, [sys.executable, str(tmp_path / "train.py")], index) for index in range(size)]
+    # Of a group with servers only the chief ends, as the Job's successPolicy has it.
+    ending = processes if name == "multi-worker" else processes[:1]
+    try:
+        for process in ending:
+            output, errors = process.communicate(timeout=240)
+            assert process.returncode == 0, errors
+            found = re.search(r"slope (\S+) intercept (\S+) replicas (\d+)", output)
+            assert found, output
+            assert float(found[1]) == pytest.approx(2.0, abs=0.02)
+            assert float(found[2]) == pytest.approx(1.0, abs=0.02)
+            assert int(found[3]) >= replicas
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
