@@ -243,13 +243,20 @@ def test_labels_at_the_start_need_the_flag(models: Path, tmp_path: Path) -> None
 # The file.
 
 
+def put(file: Path, text: str) -> None:
+    """Replaces a file at once: the server must not find it empty in between."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
 def test_the_polled_file(models: Path, tmp_path: Path) -> None:
     config = tmp_path / "models.config"
-    config.write_text(config_text(model_text("ten", models / "ten"), model_text("three", models / "three")))
+    put(config, config_text(model_text("ten", models / "ten"), model_text("three", models / "three")))
     flags = [f"--model_config_file={config}", "--model_config_file_poll_wait_seconds=1"]
     with serve(models / "ten", model="ten", log_dir=tmp_path, flags=flags) as server:
         server.wait_until(lambda: ask(server, "three") == 3.0, 30, "serving both")
-        config.write_text(config_text(model_text("ten", models / "ten"), model_text("twenty", models / "twenty")))
+        put(config, config_text(model_text("ten", models / "ten"), model_text("twenty", models / "twenty")))
         server.wait_until(lambda: ask(server, "twenty") == 20.0, 30, "serving the new one")
         server.wait_until(lambda: states(server, "three") == {3: "END"}, 30, "unloading the old one")
 
@@ -262,13 +269,13 @@ def test_the_polled_file(models: Path, tmp_path: Path) -> None:
             ],
             start=1,
         ):
-            config.write_text(broken)
+            put(config, broken)
             server.wait_until(lambda text=complaint: text in server.log_text(), 30, f"complaining: {complaint}")
             assert server.log_text().count("the configuration stays as it was") == number
             assert (ask(server, "ten"), ask(server, "twenty")) == (10.0, 20.0)
         # Said once, however often it is read.
         complaints = server.log_text().count("the configuration stays as it was")
-        config.write_text(config_text(model_text("three", models / "three")))
+        put(config, config_text(model_text("three", models / "three")))
         server.wait_until(lambda: ask(server, "three") == 3.0, 30, "mended")
         assert server.log_text().count("the configuration stays as it was") == complaints
         assert ask(server, "ten")[0] == 404

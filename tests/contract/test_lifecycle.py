@@ -27,7 +27,8 @@ def predict(server: RunningServer) -> float:
 
 
 def states(server: RunningServer) -> dict[str, str]:
-    rows = json.loads(server.get(f"/v1/models/{server.model}")[1])["model_version_status"]
+    # Before the first look there is nothing but an error.
+    rows = json.loads(server.get(f"/v1/models/{server.model}")[1]).get("model_version_status", [])
     return {row["version"]: row["state"] for row in rows}
 
 
@@ -195,6 +196,8 @@ def test_the_order_of_a_swap(tmp_path: Path, preserving: bool) -> None:
     with serve(model_dir, model="affine", log_dir=tmp_path, flags=flags) as server:
         publish_affine(model_dir, slope=2.0, intercept=0.0)
         server.wait_until(lambda: states(server) == {"1": "END", "2": "AVAILABLE"}, 30, "swapped")
+        lines = ("model affine version 1 is unloaded", "model affine version 2 is AVAILABLE")
+        server.wait_until(lambda: all(line in server.log_text() for line in lines), 30, "saying so")
         log = server.log_text()
         unloaded = log.index("model affine version 1 is unloaded")
         assert (unloaded < log.index("loading model affine version 2")) is preserving
