@@ -1,0 +1,50 @@
+"""The workflow of the public repository: its schema, and that it calls what there is."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.conftest import ROOT, schema_errors
+
+FILES = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
+
+
+def load(path: Path) -> dict[Any, Any]:
+    # YAML 1.1 reads the key "on" as true.
+    found: dict[Any, Any] = yaml.load(path.read_text(), Loader=yaml.BaseLoader)
+    return found
+
+
+def commands(path: Path) -> list[str]:
+    return [step["run"] for job in load(path)["jobs"].values() for step in job["steps"] if "run" in step]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_follows_the_schema(path: Path) -> None:
+    document = yaml.safe_load(path.read_text())
+    document["on"] = document.pop(True)
+    assert schema_errors("github-workflows", document) == []
+    wrong = copy.deepcopy(document)
+    next(iter(wrong["jobs"].values()))["step"] = []
+    assert schema_errors("github-workflows", wrong) != []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_calls_targets_that_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    called = {word for command in commands(path) for word in re.findall(r"^make ([a-z-]+)", command, re.MULTILINE)}
+    assert {"lint", "types", "unit", "image-test", "demo"} <= called
+    assert called <= targets
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_has_no_rights_and_always_ends(path: Path) -> None:
+    document = load(path)
+    assert document["permissions"] == {"contents": "read"}
+    assert all(int(job["timeout-minutes"]) <= 60 for job in document["jobs"].values())
