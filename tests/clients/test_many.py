@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -101,7 +101,7 @@ def test_bad_rows_are_named_and_the_others_answered(
 
 
 def test_a_server_that_is_gone_fails_its_batch_once() -> None:
-    batch = [(index, {"x": 1.0}) for index in range(4)]
+    batch: list[tuple[int, Mapping[str, Any]]] = [(index, {"x": 1.0}) for index in range(4)]
     steps = batch_steps(batch)
     next(steps)
     with pytest.raises(StopIteration) as stop:

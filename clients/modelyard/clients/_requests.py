@@ -7,12 +7,13 @@ import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
 import numpy.typing as npt
-from google.protobuf.message import EncodeError
 
+from modelyard.clients._fast_predict import request_bytes
 from modelyard.clients._numbers import array_json
 from modelyard.clients._results import ModelConfig
 from modelyard.errors import (
@@ -22,7 +23,7 @@ from modelyard.errors import (
     RequestTooLargeError,
     UnsupportedError,
 )
-from modelyard.wire import array_to_tensor, dtype_by_numpy, serving_pb2
+from modelyard.wire import dtype_by_numpy, serving_pb2
 
 DEFAULT_SIGNATURE = "serving_default"
 SIGNATURE_DEF_FIELD = "signature_def"
@@ -114,17 +115,18 @@ def predict_message(
     Raises:
         RequestTooLargeError: More than protobuf's 2 GiB.
     """
-    request = serving_pb2.PredictRequest(model_spec=model_spec(target, signature), output_filter=outputs)
-    try:
-        for name, array in arrays.items():
-            # Numbers as raw bytes: exact, and nothing per value on either side.
-            request.inputs[name].CopyFrom(array_to_tensor(array, as_content=array.ndim > 0))
-        return request.SerializeToString()
-    except (EncodeError, ValueError) as exc:
+    body = request_bytes(_spec_bytes(target, signature), arrays, outputs)
+    if body is None:
         size = sum(array.nbytes for array in arrays.values())
         raise RequestTooLargeError(
             f"Inputs of {size} bytes do not fit into one message, which holds less than 2 GiB; send fewer rows."
-        ) from exc
+        )
+    return body
+
+
+@lru_cache(maxsize=256)
+def _spec_bytes(target: Target, signature: str) -> bytes:
+    return model_spec(target, signature).SerializeToString()
 
 
 def metadata_message(target: Target) -> bytes:
