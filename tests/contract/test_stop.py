@@ -105,3 +105,22 @@ def test_the_health_service_says_goodbye_first(tmp_path: Path) -> None:
             # The stream ends by itself: a client that watches must not hold up the stop.
             assert [response.status for response in watch] == [health_pb2.HealthCheckResponse.NOT_SERVING]
         assert server.process.wait(timeout=60) == 0
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    publish_slow(tmp_path / "slow", loops=30_000)
+    flags = ["--drain_seconds=60"]
+    with (
+        serve(tmp_path / "slow", model="slow", log_dir=tmp_path, flags=flags) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        process = psutil.Process(server.process.pid)
+        busy = process.cpu_times().user
+        answer = pool.submit(server.post, "/v1/models/slow:predict", BODY)
+        server.wait_until(lambda: process.cpu_times().user > busy + 0.3, 60, "computing")
+        server.process.terminate()
+        server.wait_until(lambda: "running requests get" in server.log_text(), 30, "stopping")
+        server.process.terminate()
+        assert server.process.wait(timeout=10) == 128 + signal.SIGTERM
+        with pytest.raises((OSError, http.client.HTTPException)):
+            answer.result()

@@ -259,8 +259,8 @@ class Predictor:
         return self._manager.status(name, version)
 
     def close(self) -> None:
-        """Waits for work in progress and ends the worker threads."""
-        self._pool.shutdown(wait=True)
+        """Drops work that has not begun, waits for work in progress, and ends the worker threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _rows(signature: Signature, inputs: Arrays) -> int:

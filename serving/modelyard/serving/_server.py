@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from functools import partial
 
@@ -30,6 +31,11 @@ class Server:
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._stop = asyncio.Event()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the server was asked to stop."""
+        return self._stop.is_set()
 
     def request_stop(self) -> None:
         """Asks :meth:`serve` to finish the running requests and return."""
@@ -149,5 +155,9 @@ async def _serve(options: ServerOptions) -> None:
 
 
 def _on_signal(server: Server, number: signal.Signals) -> None:
+    if server.stopping:
+        _LOG.warning("received %s again: ending at once", number.name)
+        # A thread may be deep in a runtime: only the process can end it.
+        os._exit(128 + number)
     _LOG.info("received %s", number.name)
     server.request_stop()
