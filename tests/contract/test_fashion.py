@@ -16,7 +16,7 @@ from modelyard.errors import ImageDecodeError, InvalidInputError
 from modelyard.training.data import load_fashion_mnist
 from tests.support.server import RunningServer, serve
 
-RUNTIMES = ("onnxruntime", "litert", "tensorflow")
+RUNTIMES = ("onnxruntime", "litert", "openvino", "tensorflow")
 BLOCK_TENSORFLOW = """
 import sys
 from importlib.machinery import PathFinder

@@ -282,3 +282,20 @@ def test_a_saved_model_without_its_tags_or_variables_is_a_load_error(keras_saved
     (tmp_path / "saved_model.pb").write_bytes(b"\xff\xff")
     with pytest.raises(LoadError, match="cannot be read as a SavedModel"):
         _read(tmp_path)
+
+
+def test_read_only_inputs_live_until_the_answer(sum_onnx: Path) -> None:
+    backend = _load(sum_onnx)
+    # OpenVINO is given copies of these; freed too early, the second would take the place of the first.
+    a = np.frombuffer(np.full(784, 1, np.float32).tobytes(), np.float32)
+    b = np.frombuffer(np.full(784, 10, np.float32).tobytes(), np.float32)
+    for _ in range(5):
+        assert backend.run("graph", {"a": a, "b": b}, ["y"])["y"].tolist() == [11.0] * 784
+
+
+def test_inputs_that_are_missing_are_never_those_of_the_call_before(sum_onnx: Path) -> None:
+    backend = _load(sum_onnx)
+    one = np.ones(2, np.float32)
+    backend.run("graph", {"a": one, "b": one}, ["y"])
+    with pytest.raises(InvalidInputError, match="received a; expected a, b"):
+        backend.run("graph", {"a": one}, ["y"])

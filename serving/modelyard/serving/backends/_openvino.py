@@ -97,20 +97,26 @@ class OpenVinoBackend:
                 string that ends in zero bytes comes without them.
 
         Raises:
-            InvalidInputError: OpenVINO refuses a shape, or an integer is too
-                large for it.
+            InvalidInputError: An input is missing, OpenVINO refuses a shape, or an
+                integer is too large for it.
             PredictionError: OpenVINO failed.
         """
         compiled = self._graphs.get(graph)
         if compiled is None:
             raise InternalError(f"Graph {graph!r} was called after close. This is a bug.")
+        if inputs.keys() != compiled.inputs.keys():
+            raise InvalidInputError(
+                f"Graph {graph!r} received {', '.join(sorted(inputs)) or 'nothing'}; "
+                f"expected {', '.join(sorted(compiled.inputs))}."
+            )
         for name, array in inputs.items():
             _check_range(name, array)
+        # Tensors share these arrays but do not keep them alive: they must outlive the inference.
+        arrays = {name: np.require(array, requirements=["A", "C", "W"]) for name, array in inputs.items()}
         with compiled.request() as request:
             try:
-                for name, array in inputs.items():
-                    # Shared, not copied: the arrays outlive the inference.
-                    request.set_input_tensor(compiled.inputs[name], compiled.tensor(array))
+                for name, array in arrays.items():
+                    request.set_input_tensor(compiled.inputs[name], compiled.tensor(array, shared_memory=True))
             except (RuntimeError, TypeError, ValueError) as exc:
                 raise InvalidInputError(
                     f"OpenVINO refuses the inputs of graph {graph!r}: {short_reason(exc)}."
@@ -162,7 +168,7 @@ def _compile(core: Any, name: str, graph: OpenVinoGraph, settings: Mapping[str, 
         inputs=graph.inputs,
         outputs=graph.outputs,
         requests=pool,
-        tensor=lambda array: openvino.Tensor(np.require(array, requirements=["C", "W"]), shared_memory=True),
+        tensor=openvino.Tensor,
     )
 
 
