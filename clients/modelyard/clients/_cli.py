@@ -1,24 +1,32 @@
-"""``modelyard predict``: classifies image files with a served model."""
+"""``modelyard predict``: sends the rows of files to a served model."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from modelyard.clients._client import Client, connect
+from modelyard.clients._client import connect
+from modelyard.clients._files import IMAGES, image_input, is_image_file, read_rows
+from modelyard.clients._many import ManyOptions
 from modelyard.clients._options import ClientOptions
-from modelyard.clients._results import Prediction, SignatureInfo
-from modelyard.errors import ImageDecodeError, InvalidRequestError, SignatureNotFoundError
+from modelyard.clients._sinks import done_rows, open_sink
+from modelyard.errors import ConfigurationError, SignatureNotFoundError
 
 _DESCRIPTION = """\
-Sends image files, as they are, to a served model and prints one line per file:
-its path, the label and the probability of the predicted class, separated by tabs.
+Sends every row of the files to a served model, in batches, several at a time.
+Images go as they are and print a line each: path, label and probability. Other
+files (.npy, .npz, .jsonl, .csv, .tfrecord) hold a row per example, and print
+JSON lines. Rows that fail are reported and do not stop the others.
 """
 _EXAMPLES = """\
 examples:
   modelyard predict fashion shirt.png shoe.jpg --server grpc://localhost:8500
   modelyard predict fashion shirt.png --server http://localhost:8501 --version 3
+  modelyard predict fashion images/*.png --output out.csv
+  modelyard predict half rows.jsonl --output out.jsonl --resume
 """
 
 
@@ -29,33 +37,64 @@ def main(argv: list[str]) -> int:
         argv: Arguments without the program's name.
 
     Returns:
-        0, or 1 where a file could not be read or classified; the other files
-        are classified all the same.
+        0, or 1 where a row failed; the other rows are answered all the same.
 
     Raises:
-        ModelyardError: Nothing can be classified: the server cannot be
-            reached, or has no such model or signature.
+        ModelyardError: Nothing can be predicted: the server cannot be
+            reached, has no such model or signature, or a file cannot be read.
     """
     args = _parser().parse_args(argv)
-    failed = 0
+    images = all(is_image_file(path) for path in args.files)
+    name = args.signature or ("image_bytes" if images else "serving_default")
+    if not images and args.output is None:
+        args.output = "jsonl"
+    if args.resume and args.output is None:
+        raise ConfigurationError("--resume goes on with the file that --output names; received no --output.")
     with connect(args.server, ClientOptions(timeout_s=args.timeout)) as client:
-        metadata = client.metadata(args.model, version=args.version, label=args.version_label)
-        if args.signature not in metadata.signatures:
+        signatures = client.metadata(args.model, version=args.version, label=args.version_label).signatures
+        if name not in signatures:
             raise SignatureNotFoundError(
-                f"Model {args.model!r} has no signature {args.signature!r}; it has "
-                f"{', '.join(sorted(metadata.signatures))}. Choose one with --signature."
+                f"Model {args.model!r} has no signature {name!r}; it has "
+                f"{', '.join(sorted(signatures))}. Choose one with --signature."
             )
-        signature = metadata.signatures[args.signature]
-        name = _image_input(signature)
-        for path in args.images:
-            try:
-                label, probability = _classify(client, args, name, path)
-            except (OSError, ImageDecodeError) as exc:
-                sys.stderr.write(f"modelyard predict: {path}: {exc}\n")
-                failed += 1
-                continue
-            sys.stdout.write(f"{path}\t{label}\t{probability:.4f}\n")
+        signature = signatures[name]
+        if any(is_image_file(path) for path in args.files):
+            image_input(signature)
+        options = ManyOptions(
+            batch_size=args.batch_size,
+            concurrency=args.concurrency,
+            skip=done_rows(args.output) if args.resume else frozenset(),
+            progress=_progress if sys.stderr.isatty() else None,
+        )
+        names: dict[int, str] = {}
+
+        def rows() -> Iterator[Any]:
+            for index, row in enumerate(read_rows(args.files, signature)):
+                if index not in options.skip:
+                    names[index] = row.name
+                yield row.inputs
+
+        failed = 0
+        with open_sink(args.output, resume=args.resume) as sink:
+            for result in client.predict_many(
+                args.model,
+                rows(),
+                options,
+                version=args.version,
+                label=args.version_label,
+                signature=name,
+                outputs=args.outputs,
+            ):
+                row_name = names.pop(result.index)
+                if result.error is not None:
+                    failed += 1
+                    sys.stderr.write(f"modelyard predict: {row_name}: {result.error.message}\n")
+                sink.write(row_name, result)
     return 1 if failed else 0
+
+
+def _progress(done: int, failed: int) -> None:
+    sys.stderr.write(f"\r{done:,} rows, {failed:,} failed ")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,54 +105,26 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", help="name of the model on the server")
-    parser.add_argument("images", nargs="+", type=Path, metavar="image", help="PNG or JPEG file")
+    endings = ", ".join(IMAGES)
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="file", help=f"images ({endings}), .npy, .npz, .jsonl, .csv or .tfrecord"
+    )
     parser.add_argument(
         "--server",
         default="grpc://localhost:8500",
         metavar="URL",
-        help="where the model is served (default %(default)s)",
+        help="where the model is served (default %(default)s); +v2 after the scheme for the Open Inference Protocol",
     )
-    parser.add_argument(
-        "--signature", default="image_bytes", help="signature with one input of image files (default %(default)s)"
-    )
+    parser.add_argument("--signature", help="signature (default image_bytes for images, else serving_default)")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--version", type=int, help="version of the model (default: the newest)")
     which.add_argument("--version-label", metavar="LABEL", help="label of a version")
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="deadline of each call (default 60)"
     )
+    parser.add_argument("--output", metavar="FILE", help="csv or jsonl, or a file that ends in .csv, .jsonl or .npz")
+    parser.add_argument("--outputs", nargs="+", metavar="NAME", help="outputs to write (default: all)")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows in a call (default %(default)s)")
+    parser.add_argument("--concurrency", type=int, default=4, metavar="N", help="calls at a time (default %(default)s)")
+    parser.add_argument("--resume", action="store_true", help="send only what the file of --output has no answer for")
     return parser
-
-
-def _image_input(signature: SignatureInfo) -> str:
-    inputs = tuple(signature.inputs.values())
-    if len(inputs) != 1 or inputs[0].dtype != "string":
-        found = ", ".join(f"{info.name} ({info.dtype})" for info in inputs)
-        raise InvalidRequestError(
-            f"Signature {signature.name!r} takes {found}; expected one string input for the bytes of images. "
-            "Choose another with --signature."
-        )
-    return inputs[0].name
-
-
-def _classify(client: Client, args: argparse.Namespace, name: str, path: Path) -> tuple[str, float]:
-    prediction = client.predict(
-        args.model,
-        {name: [path.read_bytes()]},
-        version=args.version,
-        label=args.version_label,
-        signature=args.signature,
-    )
-    return _label(prediction)
-
-
-def _label(prediction: Prediction) -> tuple[str, float]:
-    missing = [output for output in ("class_id", "probabilities") if output not in prediction]
-    if missing:
-        raise InvalidRequestError(
-            f"Signature {prediction.signature!r} returns {', '.join(sorted(prediction))}; "
-            f"a classifier also returns {' and '.join(missing)}."
-        )
-    index = int(prediction["class_id"][0])
-    label = prediction["label"][0].decode("utf-8", "replace") if "label" in prediction else str(index)
-    return label, float(prediction["probabilities"][0, index])

@@ -1,0 +1,258 @@
+"""Rows from files: images, numpy arrays, JSON lines, CSV and TFRecord, read as they are needed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from modelyard.clients._results import SignatureInfo, TensorInfo
+from modelyard.errors import ConfigurationError, InvalidRequestError
+from modelyard.wire import dtype_by_name, tensorflow_pb2
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+_TFRECORD = (".tfrecord", ".tfrecords")
+KINDS = "images (png, jpg, ...), .npy, .npz, .jsonl, .csv or .tfrecord"
+#: Castagnoli's polynomial, reversed; TFRecord masks the sum (``tensorflow/core/lib/hash/crc32c.h``).
+_POLYNOMIAL, _MASK_DELTA = 0x82F63B78, 0xA282EAD8
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRow:
+    """One row of a file.
+
+    Attributes:
+        name: The file, and the row's number where a file has many.
+        inputs: By input name, without the dimension of the batch.
+    """
+
+    name: str
+    inputs: Mapping[str, Any]
+
+
+def is_image_file(path: Path) -> bool:
+    """Whether a file's name is that of an image.
+
+    Args:
+        path: The file.
+    """
+    return path.suffix.lower() in IMAGES
+
+
+def read_rows(paths: Sequence[Path], signature: SignatureInfo) -> Iterator[SourceRow]:
+    """Reads the rows of files, one file after the other.
+
+    Args:
+        paths: The files; their names' ends say what they are.
+        signature: What the rows are for.
+
+    Raises:
+        ConfigurationError: A file of another kind, or one that cannot be read.
+        InvalidRequestError: A file does not fit the signature, or is damaged.
+    """
+    for path in paths:
+        try:
+            yield from _rows(path, signature)
+        except OSError as exc:
+            raise ConfigurationError(f"{path} cannot be read: {exc.strerror or exc}.") from exc
+
+
+def image_input(signature: SignatureInfo) -> str:
+    """Name of the one input that takes encoded images or other bytes.
+
+    Args:
+        signature: Of the model.
+
+    Raises:
+        InvalidRequestError: It has another input, or several.
+    """
+    inputs = tuple(signature.inputs.values())
+    if len(inputs) != 1 or inputs[0].dtype != "string":
+        found = ", ".join(f"{info.name} ({info.dtype})" for info in inputs)
+        raise InvalidRequestError(
+            f"Signature {signature.name!r} takes {found}; expected one string input for the bytes of images. "
+            "Choose another with --signature."
+        )
+    return inputs[0].name
+
+
+def _rows(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    suffix = path.suffix.lower()
+    if suffix in IMAGES:
+        # Read when it is sent: a file that cannot be read is the failure of its row alone.
+        yield SourceRow(name=str(path), inputs={image_input(signature): path})
+    elif suffix in (".npy", ".npz"):
+        yield from _numpy(path, signature)
+    elif suffix == ".jsonl":
+        yield from _json_lines(path)
+    elif suffix == ".csv":
+        yield from _csv(path, signature)
+    elif suffix in _TFRECORD:
+        yield from _tfrecord(path, signature)
+    else:
+        raise ConfigurationError(f"{path}: expected {KINDS}.")
+
+
+def _numpy(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    try:
+        # Pickles are code: they are not loaded.
+        loaded = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
+    except ValueError as exc:
+        raise InvalidRequestError(f"{path} is no file of plain numpy arrays: {exc}.") from exc
+    if isinstance(loaded, np.ndarray):
+        if len(signature.inputs) != 1:
+            raise InvalidRequestError(
+                f"{path} holds one array; signature {signature.name!r} takes {', '.join(signature.inputs)}. Use .npz."
+            )
+        arrays = {next(iter(signature.inputs)): loaded}
+    else:
+        with loaded:
+            arrays = {name: loaded[name] for name in loaded.files}
+    sizes = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(sizes.values())) != 1 or any(array.ndim == 0 for array in arrays.values()):
+        raise InvalidRequestError(f"{path}: expected arrays with a row for each example; received {sizes} rows.")
+    for index in range(next(iter(sizes.values()))):
+        yield SourceRow(name=f"{path}:{index}", inputs={name: array[index] for name, array in arrays.items()})
+
+
+def _json_lines(path: Path) -> Iterator[SourceRow]:
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                document = json.loads(line)
+            except ValueError as exc:
+                raise InvalidRequestError(f"{path}, line {number}: not JSON: {exc}.") from exc
+            if not isinstance(document, dict):
+                raise InvalidRequestError(f"{path}, line {number}: expected an object from input name to value.")
+            yield SourceRow(
+                name=f"{path}:{number}",
+                inputs={name: _from_json(value, path, number) for name, value in document.items()},
+            )
+
+
+def _from_json(value: Any, path: Path, number: int) -> Any:
+    if isinstance(value, list):
+        return [_from_json(item, path, number) for item in value]
+    if isinstance(value, dict):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (KeyError, TypeError, binascii.Error) as exc:
+            raise InvalidRequestError(f'{path}, line {number}: expected {{"b64": ...}} for bytes.') from exc
+    return value
+
+
+def _csv(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines, restkey="")
+        for row in reader:
+            if None in row.values() or "" in row:
+                raise InvalidRequestError(
+                    f"{path}, line {reader.line_num}: expected {len(reader.fieldnames or ())} values, as line 1 has."
+                )
+            inputs = {
+                name: _from_text(text, signature.inputs.get(name), path, reader.line_num) for name, text in row.items()
+            }
+            yield SourceRow(name=f"{path}:{reader.line_num}", inputs=inputs)
+
+
+def _from_text(text: str, info: TensorInfo | None, path: Path, number: int) -> Any:
+    if info is None or info.dtype == "string":
+        return text
+    kind = dtype_by_name(info.dtype).numpy
+    try:
+        if info.dtype == "bool":
+            return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
+        return int(text) if kind is not None and kind.kind in "iu" else float(text)
+    except (KeyError, ValueError) as exc:
+        raise InvalidRequestError(f"{path}, line {number}: {text!r} is no {info.dtype}, as {info.name!r} is.") from exc
+
+
+def _tfrecord(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    inputs = signature.inputs
+    whole = len(inputs) == 1 and next(iter(inputs.values())).dtype == "string"
+    for index, data in enumerate(read_tfrecord(path)):
+        name = f"{path}:{index}"
+        if whole:
+            yield SourceRow(name=name, inputs={next(iter(inputs)): data})
+            continue
+        try:
+            features = tensorflow_pb2.Example.FromString(data).features.feature
+        except DecodeError as exc:
+            raise InvalidRequestError(f"{name} is no tf.Example.") from exc
+        missing = [key for key in inputs if key not in features]
+        if missing:
+            raise InvalidRequestError(
+                f"{name} lacks the features {', '.join(missing)}; it has {', '.join(sorted(features))}."
+            )
+        yield SourceRow(name=name, inputs={key: _feature(features[key], info, name) for key, info in inputs.items()})
+
+
+def _feature(feature: tensorflow_pb2.Feature, info: TensorInfo, name: str) -> Any:
+    kind = feature.WhichOneof("kind")
+    values = list(getattr(feature, kind).value) if kind else []
+    shape = None if info.shape is None else info.shape[1:]
+    if info.dtype == "string":
+        return values[0] if shape == () and len(values) == 1 else values
+    array = np.array(values, dtype=np.int64 if kind == "int64_list" else np.float64)
+    wanted = dtype_by_name(info.dtype).numpy
+    if wanted is not None and (wanted.kind in "fV" or kind == "int64_list"):
+        array = array.astype(wanted)
+    if shape is None:
+        return array
+    try:
+        return array.reshape(shape)
+    except ValueError as exc:
+        raise InvalidRequestError(
+            f"{name}: feature {info.name!r} has {len(values)} values; expected shape {list(shape)}."
+        ) from exc
+
+
+def read_tfrecord(path: Path) -> Iterator[bytes]:
+    """Reads the records of a TFRecord file, each with its checksums.
+
+    Args:
+        path: The file, not compressed.
+
+    Raises:
+        InvalidRequestError: The file is damaged.
+    """
+    table = _crc_table()
+    with path.open("rb") as file:
+        while head := file.read(12):
+            length = int.from_bytes(head[:8], "little")
+            if len(head) < 12 or _masked(head[:8], table) != int.from_bytes(head[8:], "little"):
+                raise InvalidRequestError(
+                    f"{path} is damaged at byte {file.tell() - len(head)}: is it a TFRecord file?"
+                )
+            data, tail = file.read(length), file.read(4)
+            if len(data) < length or len(tail) < 4 or _masked(data, table) != struct.unpack("<I", tail)[0]:
+                raise InvalidRequestError(f"{path} is damaged: a record of {length} bytes has another checksum.")
+            yield data
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+def _masked(data: bytes, table: list[int]) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
