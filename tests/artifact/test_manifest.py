@@ -39,7 +39,7 @@ def test_what_is_written_follows_the_schema(manifest: Manifest) -> None:
 def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place of the document that is a required field of the schema."""
     places: list[tuple[Any, ...]] = []
-    free = {"config", "metrics", "converter", "runtime", "by_signature", "signatures", "formats"}
+    free = {"absent", "config", "metrics", "converter", "runtime", "by_signature", "signatures", "formats"}
     for key, value in document.items() if isinstance(document, dict) else enumerate(document):
         place = (*path, key)
         if not (path and path[-1] in free):
@@ -49,7 +49,7 @@ def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
     return places
 
 
-OPTIONAL = {"decode", "preprocess", "shape", "top1_agreement", "metric_before", "metric_after"}
+OPTIONAL = {"absent", "decode", "preprocess", "shape", "top1_agreement", "metric_before", "metric_after"}
 
 
 def test_every_missing_field_is_named(manifest: Manifest) -> None:

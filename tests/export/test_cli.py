@@ -51,6 +51,9 @@ def test_a_run_becomes_a_version(
         (["fashoin"], 2, "Did you mean 'fashion'"),
         (["fashion", "--examples", "10"], 2, "--examples is 10; expected at least 256"),
         (["fashion", "--name", "../other"], 2, "--name is '../other'; expected a plain folder name"),
+        (["fashion", "--data", "random"], 2, "--data is for paths; the task fashion brings its own"),
+        (["absent.keras"], 2, "absent.keras needs examples to be verified with; give --data PATH"),
+        (["folder/absent", "--data", "random"], 2, "folder/absent is no model: expected a SavedModel directory"),
         (["fashion", "--model-dir", "absent"], 1, "absent has no checkpoint"),
     ],
 )

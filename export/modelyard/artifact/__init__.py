@@ -1,5 +1,6 @@
 """The artifact that travels between rooms: signatures, manifest, repository layout, atomic publishing."""
 
+from modelyard.artifact._checksums import hash_files, verify_files
 from modelyard.artifact._decode import MAX_IMAGE_PIXELS, decode_image
 from modelyard.artifact._example import decode_examples
 from modelyard.artifact._manifest import (
@@ -11,15 +12,14 @@ from modelyard.artifact._manifest import (
     Manifest,
     Source,
     VerifyReport,
-    hash_files,
     json_schema,
     read_manifest,
-    verify_files,
 )
 from modelyard.artifact._repository import STAGING_PREFIX, ModelVersion, list_versions, publish, staging
 from modelyard.artifact._signature import (
     CLASSIFY_METHOD,
     DEFAULT_SIGNATURE,
+    FEATURE_DTYPES,
     PREDICT_METHOD,
     PREPROCESS_SUFFIX,
     REGRESS_METHOD,
@@ -42,6 +42,7 @@ __all__ = [
     "EncodedImageFunction",
     "ExampleDecode",
     "ExampleFunction",
+    "FEATURE_DTYPES",
     "FeatureSpec",
     "FileEntry",
     "FormatEntry",

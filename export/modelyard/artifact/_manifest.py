@@ -6,20 +6,18 @@ strict: a field that is missing or has the wrong type is an error that names it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import resources
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from modelyard.artifact._signature import ExampleDecode, FeatureSpec, ImageDecode, Signature, TensorSpec
-from modelyard.errors import IntegrityError, ManifestError
+from modelyard.errors import ManifestError
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
-_CHUNK = 1 << 20
 _T = TypeVar("_T")
 
 
@@ -137,6 +135,7 @@ class Manifest:
         formats: By format name: ``saved_model``, ``onnx``, ``tflite``.
         latency: Measurements on the exporting machine.
         runtime: The runtime that was chosen from them.
+        absent: By format that this version does not have, the reason.
     """
 
     model: str
@@ -148,6 +147,7 @@ class Manifest:
     formats: Mapping[str, FormatEntry]
     latency: tuple[Latency, ...] = ()
     runtime: str = "onnxruntime"
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The text of ``manifest.json``.
@@ -196,6 +196,8 @@ class Manifest:
             formats=reader.mapping("formats", _format),
             latency=reader.sequence("latency", _latency),
             runtime=reader.get("runtime", str),
+            # Manifests of the first exporters do not have it.
+            absent=_texts(reader, "absent"),
         )
 
 
@@ -226,59 +228,6 @@ def read_manifest(version_dir: Path) -> Manifest:
         return Manifest.from_json(text)
     except ManifestError as exc:
         raise ManifestError(f"{path}: {exc.message}") from exc
-
-
-def hash_files(version_dir: Path) -> tuple[FileEntry, ...]:
-    """Lists every file below a version directory but its manifest, sorted by path.
-
-    Args:
-        version_dir: The directory.
-    """
-    paths = sorted(path for path in version_dir.rglob("*") if path.is_file())
-    return tuple(
-        FileEntry(path=relative, bytes=path.stat().st_size, sha256=_sha256(path))
-        for path in paths
-        if (relative := path.relative_to(version_dir).as_posix()) != MANIFEST_NAME
-    )
-
-
-def verify_files(version_dir: Path, manifest: Manifest) -> None:
-    """Recomputes size and checksum of every file that a manifest lists.
-
-    Args:
-        version_dir: The directory ``<repository>/<model>/<version>``.
-        manifest: Its manifest.
-
-    Raises:
-        IntegrityError: A file is missing or its bytes differ.
-        ManifestError: A path leaves the version directory.
-    """
-    root = version_dir.resolve()
-    for entry in manifest.files:
-        pure = PurePosixPath(entry.path)
-        path = version_dir / pure
-        if pure.is_absolute() or ".." in pure.parts or not path.resolve().is_relative_to(root):
-            raise ManifestError(f"{MANIFEST_NAME} lists {entry.path!r}, which leaves the version directory.")
-        if not path.is_file():
-            raise IntegrityError(f"{version_dir} lacks {entry.path}, which its manifest lists. Publish it again.")
-        size = path.stat().st_size
-        if size != entry.bytes:
-            raise IntegrityError(
-                f"{path} has {size} bytes; its manifest says {entry.bytes}. It was damaged: publish it again."
-            )
-        digest = _sha256(path)
-        if digest != entry.sha256:
-            raise IntegrityError(
-                f"{path} has sha256 {digest}; its manifest says {entry.sha256}. It was damaged: publish it again."
-            )
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 class _Reader:
@@ -314,6 +263,13 @@ class _Reader:
     def sequence(self, key: str, parse: Callable[[_Reader], _T]) -> tuple[_T, ...]:
         items = self.get(key, list)
         return tuple(parse(_Reader(item, f"{self.place}.{key}[{index}]")) for index, item in enumerate(items))
+
+
+def _texts(reader: _Reader, key: str) -> dict[str, str]:
+    if reader.get(key, dict, optional=True) is None:
+        return {}
+    child = reader.child(key)
+    return {name: child.get(name, str) for name in child.document}
 
 
 def _source(reader: _Reader) -> Source:

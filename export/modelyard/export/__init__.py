@@ -13,6 +13,8 @@ from modelyard.export._options import FORMATS, ExportEvent, ExportOptions, Expor
 from modelyard.export._verification import Verification, WorstExample
 
 if TYPE_CHECKING:
+    from modelyard.export._api import export
+    from modelyard.export._data import load_data
     from modelyard.export._git import git_commit
     from modelyard.export._model import export_model
     from modelyard.export._progress import ProgressBar
@@ -25,8 +27,10 @@ _LAZY = {
     "Reference": "modelyard.export._reference",
     "TracedModel": "modelyard.export._trace",
     "compute_reference": "modelyard.export._reference",
+    "export": "modelyard.export._api",
     "export_model": "modelyard.export._model",
     "git_commit": "modelyard.export._git",
+    "load_data": "modelyard.export._data",
     "trace": "modelyard.export._trace",
     "verify": "modelyard.export._verify",
 }
@@ -47,8 +51,10 @@ __all__ = [
     "Verification",
     "WorstExample",
     "compute_reference",
+    "export",
     "export_model",
     "git_commit",
+    "load_data",
     "trace",
     "verify",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import logging
 import os
 import sys
 from pathlib import Path
@@ -13,11 +14,22 @@ from modelyard.export._options import FORMATS, ExportOptions, ExportReport
 
 _DEFAULTS = ExportOptions()
 _EXAMPLES = """\
+sources:
+  a task             fashion: the newest checkpoint of its run, verified on its own data
+  a SavedModel       its directory, in the format of TensorFlow 2 or 1
+  a Keras model      model.keras
+  an ONNX file       model.onnx, served as it is
+  a TFLite file      model.tflite, served as it is
+
 examples:
   modelyard export fashion --repository models
       Takes the newest checkpoint of runs/fashion to models/fashion/<next version>.
   modelyard export fashion --model-dir runs/quick --repository models --name fashion-quick
       Another run, under another name.
+  modelyard export saved/resnet --data photos --repository models
+      Somebody else's SavedModel, verified on a folder of images.
+  modelyard export model.onnx --data examples.npz --repository models
+      An ONNX file; examples.npz has one array for each input.
   modelyard export fashion --repository models --optional tflite
       Publishes without TFLite if that format fails; report.html then says why.
 """
@@ -27,17 +39,32 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of ``modelyard export``."""
     parser = argparse.ArgumentParser(
         prog="modelyard export",
-        description="Convert a trained task to SavedModel, ONNX and TFLite, verify each against the trained model, "
+        description="Convert a trained model to SavedModel, ONNX and TFLite, verify each against the source, "
         "and publish them as the next version. Nothing is published that was not verified.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("task", metavar="TASK", help="name of the task, such as fashion")
-    parser.add_argument("--model-dir", type=Path, metavar="RUN", help="folder of the training run (default: runs/TASK)")
+    parser.add_argument("source", metavar="SOURCE", help="name of a task, such as fashion, or path of a model")
+    parser.add_argument("--model-dir", type=Path, metavar="RUN", help="folder of the task's run (default: runs/TASK)")
+    parser.add_argument(
+        "--data",
+        metavar="DATA",
+        help="examples to verify with, for a path: an .npz or .npy file with arrays, a folder of images, a .tfrecord "
+        "file of tf.Example messages, or the word random",
+    )
+    parser.add_argument(
+        "--signature", action="append", metavar="NAME", help="export this signature of a SavedModel (default: all)"
+    )
+    parser.add_argument(
+        "--format",
+        action="append",
+        choices=FORMATS,
+        help="make this format (default: all); may be given more than once",
+    )
     parser.add_argument(
         "--repository", type=Path, metavar="REPO", required=True, help="folder of the model repository; made if absent"
     )
-    parser.add_argument("--name", help="name of the model in the repository (default: TASK)")
+    parser.add_argument("--name", help="name of the model in the repository (default: the source's)")
     parser.add_argument(
         "--examples", type=int, default=512, metavar="N", help="real examples to verify with (default: %(default)s)"
     )
@@ -47,6 +74,19 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         choices=FORMATS,
         help="publish without this format if it fails; may be given more than once",
+    )
+    parser.add_argument(
+        "--min-examples", type=int, default=_DEFAULTS.min_examples, metavar="N",
+        help="refuse to verify with fewer (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-abs-error", type=float, default=_DEFAULTS.max_abs_error, metavar="E",
+        help="largest absolute error of a float output (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-unsafe-ops",
+        action="store_true",
+        help="export a SavedModel though it has operations that run Python or touch the file system",
     )
     parser.add_argument("--opset", type=int, default=_DEFAULTS.opset, help="ONNX operator set (default: %(default)s)")
     return parser
@@ -64,6 +104,8 @@ def main(argv: list[str]) -> int:
     """
     # Only a process of ours sets this, never an import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TensorFlow's Python side warns of every old call that loading an old model takes.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     arguments = make_parser().parse_args(argv)
     try:
         report = _export(arguments)
@@ -78,6 +120,53 @@ def main(argv: list[str]) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> ExportReport:
+    options = ExportOptions(
+        formats=tuple(dict.fromkeys(arguments.format or FORMATS)),
+        optional=tuple(dict.fromkeys(arguments.optional)),
+        opset=arguments.opset,
+        min_examples=arguments.min_examples,
+        max_abs_error=arguments.max_abs_error,
+        allow_unsafe_ops=arguments.allow_unsafe_ops,
+    )
+    if arguments.examples < options.min_examples:
+        raise ConfigurationError(f"--examples is {arguments.examples}; expected at least {options.min_examples}.")
+    path = Path(arguments.source)
+    # A task's name is never a path: what exists, or has a folder or a suffix in its name, is meant as one.
+    is_path = path.exists() or path.name != arguments.source or bool(path.suffix)
+    name = arguments.name or (_name_of(path) if is_path else arguments.source)
+    if Path(name).name != name or name.startswith("."):
+        raise ConfigurationError(f"--name is {name!r}; expected a plain folder name, not a path.")
+    model_dir = arguments.repository / name
+    return (_export_path if is_path else _export_task)(arguments, model_dir, options)
+
+
+def _name_of(path: Path) -> str:
+    path = path.resolve()
+    # The version directory of a repository is called by its number: the model is the folder above.
+    return path.parent.name if path.name.isdecimal() else path.stem
+
+
+def _export_path(arguments: argparse.Namespace, model_dir: Path, options: ExportOptions) -> ExportReport:
+    from modelyard.export._api import export
+    from modelyard.export._progress import ProgressBar
+
+    if arguments.data is None:
+        raise ConfigurationError(
+            f"{arguments.source} needs examples to be verified with; give --data PATH, or --data random."
+        )
+    with ProgressBar() as bar:
+        return export(
+            Path(arguments.source),
+            model_dir,
+            data=arguments.data,
+            signatures=arguments.signature,
+            options=options,
+            examples=arguments.examples,
+            progress=bar,
+        )
+
+
+def _export_task(arguments: argparse.Namespace, model_dir: Path, options: ExportOptions) -> ExportReport:
     from modelyard.artifact import Source
     from modelyard.export._git import git_commit
     from modelyard.export._model import export_model
@@ -85,22 +174,18 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
     from modelyard.training import restore
     from modelyard.training.tasks import find_task
 
-    options = ExportOptions(optional=tuple(dict.fromkeys(arguments.optional)), opset=arguments.opset)
-    if arguments.examples < options.min_examples:
-        raise ConfigurationError(f"--examples is {arguments.examples}; expected at least {options.min_examples}.")
-    name = arguments.name or arguments.task
-    if Path(name).name != name or name.startswith("."):
-        raise ConfigurationError(f"--name is {name!r}; expected a plain folder name, not a path.")
-    model_dir = arguments.model_dir or Path("runs") / arguments.task
-    kind = find_task(arguments.task)
+    for flag, value in (("--data", arguments.data), ("--signature", arguments.signature)):
+        if value is not None:
+            raise ConfigurationError(f"{flag} is for paths; the task {arguments.source} brings its own.")
+    kind = find_task(arguments.source)
     task = kind()
-    result = restore(task, model_dir)
+    result = restore(task, arguments.model_dir or Path("runs") / arguments.source)
     with ProgressBar() as bar:
         return export_model(
             task.root,
             task.signatures(),
             task.verification_data(arguments.examples),
-            model_dir=arguments.repository / name,
+            model_dir=model_dir,
             source=Source(
                 task=result.task,
                 git_commit=git_commit(Path(inspect.getfile(kind))),

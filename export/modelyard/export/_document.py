@@ -41,6 +41,7 @@ def build_manifest(
     traced: TracedModel,
     checks: Mapping[str, Verification],
     latency: tuple[Latency, ...],
+    absent: Mapping[str, str],
 ) -> Manifest:
     """Describes a version directory that is complete but for its manifest.
 
@@ -53,6 +54,7 @@ def build_manifest(
         traced: Its signatures.
         checks: By format, how it was verified.
         latency: Measurements.
+        absent: By format that is not there, the reason.
 
     Raises:
         ManifestError: The result does not follow the schema: something given here does not belong into a manifest.
@@ -68,7 +70,8 @@ def build_manifest(
             name: FormatEntry(
                 path=_PATHS[name],
                 precision="float32",
-                converter={package: version(package) for package in _CONVERTERS[name]},
+                # What came as a file was converted by somebody else.
+                converter={} if name in traced.files else {each: version(each) for each in _CONVERTERS[name]},
                 runtime=check.runtime,
                 verify=check.report,
             )
@@ -76,6 +79,7 @@ def build_manifest(
         },
         latency=latency,
         runtime=choose_runtime(latency),
+        absent=absent,
     )
     check_schema(manifest)
     return manifest

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.artifact import (
+    DEFAULT_SIGNATURE,
     AnyFunction,
     Manifest,
     Source,
@@ -20,7 +21,7 @@ from modelyard.export._document import build_manifest, utc_now
 from modelyard.export._latency import measure_latency
 from modelyard.export._onnx import ONNX_FOLDER, export_onnx
 from modelyard.export._options import ExportEvent, ExportOptions, ExportReport, Format, Progress, ignore_progress
-from modelyard.export._reference import compute_reference
+from modelyard.export._reference import Reference, compute_reference
 from modelyard.export._saved_model import export_saved_model
 from modelyard.export._tflite import TFLITE_NAME, export_tflite
 from modelyard.export._trace import TracedModel, trace
@@ -71,13 +72,41 @@ def export_model(
         PublishError: The repository cannot be written.
     """
     options = options or ExportOptions()
-    model_dir = Path(model_dir)
     progress(ExportEvent(stage="trace", done=0, total=1))
     traced = trace(root, signatures)
     progress(ExportEvent(stage="trace", done=1, total=1))
     reference = compute_reference(traced, data, options=options, progress=progress)
+    return publish_model(reference, model_dir=Path(model_dir), source=source, options=options, progress=progress)
+
+
+def publish_model(
+    reference: Reference,
+    *,
+    model_dir: Path,
+    source: Source,
+    options: ExportOptions,
+    absent: Mapping[str, str] | None = None,
+    progress: Progress = ignore_progress,
+) -> ExportReport:
+    """Makes every format of a traced model, verifies each, and publishes them as one version.
+
+    Args:
+        reference: The model and its answers.
+        model_dir: ``<repository>/<model>``.
+        source: Where the model came from.
+        options: The formats, among others.
+        absent: By format that is not even tried, the reason.
+        progress: Called with an :class:`ExportEvent` as the work goes on.
+
+    Raises:
+        ConversionError: A converter failed.
+        VerificationError: A format does not compute what the model computes.
+        ManifestError: ``source`` holds something that is no JSON.
+        PublishError: The repository cannot be written.
+    """
+    traced = reference.source
     checks: dict[str, Verification] = {}
-    skipped: dict[str, str] = {}
+    skipped: dict[str, str] = dict(absent or {})
     with staging(model_dir) as staged:
         for format in options.formats:
             try:
@@ -118,6 +147,7 @@ def export_model(
                     traced=traced,
                     checks=checks,
                     latency=latency,
+                    absent=skipped,
                 )
             )
             return manifests[-1]
@@ -140,7 +170,27 @@ def _convert(format: Format, traced: TracedModel, staged: Path, options: ExportO
         "onnx": lambda: export_onnx(traced, staged, opset=options.opset),
         "tflite": lambda: export_tflite(traced, staged),
     }
-    converters[format]()
+    if format in traced.files:
+        _copy(format, traced.files[format], staged)
+    else:
+        converters[format]()
+
+
+def _copy(format: Format, path: Path, staged: Path) -> None:
+    """Takes a file or directory over as it is, byte for byte."""
+    try:
+        if format == "saved_model":
+            for name in _FILES[format]:
+                if (path / name).is_dir():
+                    shutil.copytree(path / name, staged / name)
+                elif (path / name).is_file():
+                    shutil.copyfile(path / name, staged / name)
+            return
+        target = staged / (TFLITE_NAME if format == "tflite" else f"{ONNX_FOLDER}/{DEFAULT_SIGNATURE}.onnx")
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
+    except OSError as exc:
+        raise PublishError(f"Cannot copy {path} to {staged}: {exc}") from exc
 
 
 def _remove(format: Format, staged: Path) -> None:

@@ -29,6 +29,8 @@ class ExportOptions:
         min_examples: Fewer examples than this for a signature are an error.
         max_abs_error: Largest absolute error allowed in a float output. It
             holds for encoded images too: their decode is bit-exact.
+        allow_unsafe_ops: Export a foreign SavedModel though it has operations
+            that run Python or touch the file system.
         latency_calls: Calls per latency measurement, after a tenth as many to
             warm up.
 
@@ -43,6 +45,7 @@ class ExportOptions:
     min_examples: int = 256
     max_abs_error: float = 1e-5
     latency_calls: int = 200
+    allow_unsafe_ops: bool = False
 
     def __post_init__(self) -> None:
         known = ", ".join(FORMATS)

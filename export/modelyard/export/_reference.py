@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
+from modelyard.artifact import DEFAULT_SIGNATURE, Signature, VerificationData
 from modelyard.errors import VerificationError
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
-from modelyard.export._runtimes import Arrays, to_tensor
+from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
 
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -55,15 +55,66 @@ def compute_reference(
         VerificationError: There are too few examples or they do not fit, or the
             model's own answers are not finite, or the same for every example.
     """
+    sizes = {name: options.batch_sizes for name in source.signatures}
+    return _compute(source, data, sizes, lambda name, batch: _call(source, name, batch), options, progress)
+
+
+def compute_own_reference(
+    source: TracedModel,
+    runtime: Runtime,
+    data: VerificationData,
+    *,
+    options: ExportOptions,
+    progress: Progress = ignore_progress,
+) -> Reference:
+    """Runs every signature of a file that has no model behind it, one example at a time.
+
+    What is computed alone must not change in a batch: that is what there is to
+    verify. A signature whose batch size is fixed to 1 has that size only.
+
+    Args:
+        source: Describes the file; it has no functions.
+        runtime: The file, loaded.
+        data: Real examples for every signature.
+        options: Batch sizes and the number of examples wanted.
+        progress: Called after every batch.
+
+    Raises:
+        VerificationError: As :func:`compute_reference`; or the runtime fails.
+    """
+
+    def call(name: str, batch: Arrays) -> dict[str, npt.NDArray[Any]]:
+        return call_signature(runtime, name, source.signatures[name], batch)
+
+    alone = _compute(source, data, dict.fromkeys(source.signatures, (1,)), call, options, progress)
+    outputs = {
+        name: dict.fromkeys(options.batch_sizes if _is_batched(signature) else (1,), alone.outputs[name][1])
+        for name, signature in source.signatures.items()
+    }
+    return replace(alone, outputs=outputs)
+
+
+def _is_batched(signature: Signature) -> bool:
+    return all(spec.shape is None or spec.shape[:1] == (-1,) for spec in signature.inputs)
+
+
+def _compute(
+    source: TracedModel,
+    data: VerificationData,
+    sizes: Mapping[str, Sequence[int]],
+    call: Callable[[str, Arrays], dict[str, npt.NDArray[Any]]],
+    options: ExportOptions,
+    progress: Progress,
+) -> Reference:
     counts = {name: _check_examples(source, data, name, options) for name in source.signatures}
-    total, done = sum(counts.values()) * len(options.batch_sizes), 0
+    total, done = sum(count * len(sizes[name]) for name, count in counts.items()), 0
     outputs: dict[str, dict[int, dict[str, npt.NDArray[Any]]]] = {}
     for name, count in counts.items():
         outputs[name] = {}
-        for size in options.batch_sizes:
+        for size in sizes[name]:
             parts = []
             for start, batch in batches(data.inputs[name], size):
-                parts.append(_call(source, name, batch))
+                parts.append(call(name, batch))
                 progress(ExportEvent(stage="reference", done=done + min(start + size, count), total=total))
             done += count
             outputs[name][size] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import ExampleDecode, Signature, TensorSpec, decode_examples, decode_image
+from modelyard.artifact import DEFAULT_SIGNATURE, ExampleDecode, Signature, TensorSpec, decode_examples, decode_image
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
 from modelyard.export._onnx import ONNX_FOLDER
 from modelyard.export._tflite import TFLITE_NAME
@@ -183,20 +183,29 @@ class _Litert:
     def __init__(self, directory: Path) -> None:
         from ai_edge_litert.interpreter import Interpreter
 
-        interpreter = Interpreter(model_path=str(directory / TFLITE_NAME), num_threads=self.threads)
-        self._runners = {name: interpreter.get_signature_runner(name) for name in interpreter.get_signature_list()}
+        self._interpreter = Interpreter(model_path=str(directory / TFLITE_NAME), num_threads=self.threads)
+        names = self._interpreter.get_signature_list()
+        self._runners = {name: self._interpreter.get_signature_runner(name) for name in names}
+        # Without a signature of its own a file is known by its tensors, as servers do.
+        self._inputs = {} if names else {_alias(each): each for each in self._interpreter.get_input_details()}
+        self._outputs = {} if names else {_alias(each): each for each in self._interpreter.get_output_details()}
         self.graphs: Mapping[str, Signature] = {
-            name: Signature(
-                inputs=tuple(_litert_spec(key, detail) for key, detail in runner.get_input_details().items()),
-                outputs=tuple(_litert_spec(key, detail) for key, detail in runner.get_output_details().items()),
-                compute=name,
-            )
+            name: _litert_signature(name, runner.get_input_details(), runner.get_output_details())
             for name, runner in self._runners.items()
-        }
+        } or {DEFAULT_SIGNATURE: _litert_signature(DEFAULT_SIGNATURE, self._inputs, self._outputs)}
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        # The results view the interpreter's memory, which the next call overwrites.
-        return {name: _bytes(np.array(value)) for name, value in self._runners[graph](**inputs).items()}
+        if self._runners:
+            # The results view the interpreter's memory, which the next call overwrites.
+            return {name: _bytes(np.array(value)) for name, value in self._runners[graph](**inputs).items()}
+        for name, detail in self._inputs.items():
+            self._interpreter.resize_tensor_input(detail["index"], inputs[name].shape)
+        self._interpreter.allocate_tensors()
+        for name, detail in self._inputs.items():
+            self._interpreter.set_tensor(detail["index"], inputs[name])
+        self._interpreter.invoke()
+        values = {name: self._interpreter.get_tensor(detail["index"]) for name, detail in self._outputs.items()}
+        return {name: _bytes(value) for name, value in values.items()}
 
 
 _LOADERS: Mapping[str, Callable[[Path], Runtime]] = {
@@ -236,6 +245,18 @@ def _onnx_spec(node: Any) -> TensorSpec:
     # An axis without a size is a name or None; an output of unknown rank has no shape at all.
     shape = None if node.shape is None else tuple(size if isinstance(size, int) else -1 for size in node.shape)
     return TensorSpec(name=node.name, dtype=dtype, shape=shape)
+
+
+def _alias(detail: Mapping[str, Any]) -> str:
+    return str(detail["name"]).removesuffix(":0")
+
+
+def _litert_signature(name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Signature:
+    return Signature(
+        inputs=tuple(_litert_spec(key, detail) for key, detail in inputs.items()),
+        outputs=tuple(_litert_spec(key, detail) for key, detail in outputs.items()),
+        compute=name,
+    )
 
 
 def _litert_spec(name: str, detail: Mapping[str, Any]) -> TensorSpec:

@@ -7,7 +7,8 @@ truth is the model that was trained, not a file made from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +25,7 @@ from modelyard.artifact import (
     TensorSpec,
 )
 from modelyard.errors import ConversionError
+from modelyard.export._cut import cut_examples
 from modelyard.export._examples import check_method, parse_in_graph
 
 PIXELS = "pixels"
@@ -40,21 +42,29 @@ class TracedModel:
             graph for each computing signature, one per-example graph for each
             preprocess step. Each is a ``tf.function`` with an input signature.
         serving: The whole of each signature, decode included, by name.
+        files: Formats that exist already and are published as they are: by
+            format, the file or directory.
     """
 
     root: Any
     signatures: Mapping[str, Signature]
     graphs: Mapping[str, Any]
     serving: Mapping[str, Any]
+    files: Mapping[str, Path] = field(default_factory=dict)
 
 
-def trace(root: Any, signatures: Mapping[str, AnyFunction]) -> TracedModel:
+def trace(root: Any, signatures: Mapping[str, AnyFunction], *, saved_model: Path | None = None) -> TracedModel:
     """Traces every signature of a model.
+
+    A function over one string that parses ``tf.Example`` messages itself becomes a
+    signature that decodes them: other runtimes get what follows the parse.
 
     Args:
         root: A ``tf.Module``, Keras model or other trackable that holds every
             variable the functions use.
         signatures: By name.
+        saved_model: A SavedModel of all this that exists already, made by somebody
+            else, whose methods are then taken as they are.
 
     Raises:
         ConversionError: A function cannot be traced, or does not fit its description.
@@ -66,8 +76,10 @@ def trace(root: Any, signatures: Mapping[str, AnyFunction]) -> TracedModel:
     serving: dict[str, Any] = {}
     for name, declared in signatures.items():
         if isinstance(declared, SignatureFunction):
-            described[name], graphs[name] = _trace_compute(name, declared)
-            serving[name] = graphs[name]
+            signature, serving[name] = _trace_compute(name, declared)
+            if saved_model is None:
+                check_method(name, signature)
+            described[name], graphs[name] = _cut(signature, serving[name])
         elif isinstance(declared, ExampleFunction):
             described[name], graphs[name], serving[name] = _trace_examples(name, declared)
     for name, declared in signatures.items():
@@ -89,7 +101,8 @@ def trace(root: Any, signatures: Mapping[str, AnyFunction]) -> TracedModel:
                 decode=ImageDecode(input=declared.input, channels=declared.channels),
                 preprocess=f"{name}{PREPROCESS_SUFFIX}",
             )
-    return TracedModel(root=root, signatures=described, graphs=graphs, serving=serving)
+    files = {} if saved_model is None else {"saved_model": saved_model}
+    return TracedModel(root=root, signatures=described, graphs=graphs, serving=serving, files=files)
 
 
 def decode_in_graph(data: Any, *, channels: int) -> Any:
@@ -150,9 +163,14 @@ def _trace_compute(name: str, declared: SignatureFunction) -> tuple[Signature, A
                 f"Output {spec.name!r} of signature {name!r} has shape {spec.shape and list(spec.shape)}; expected the "
                 "batch, -1, as its first dimension."
             )
-    signature = Signature(inputs=declared.inputs, outputs=outputs, compute=name, method=declared.method)
-    check_method(name, signature)
-    return signature, function
+    return Signature(inputs=declared.inputs, outputs=outputs, compute=name, method=declared.method), function
+
+
+def _cut(signature: Signature, function: Any) -> tuple[Signature, Any]:
+    if [(spec.dtype, spec.shape) for spec in signature.inputs] != [("string", (-1,))]:
+        return signature, function
+    parts = cut_examples(function)
+    return (signature, function) if parts is None else (replace(signature, decode=parts[0]), parts[1])
 
 
 def _trace_examples(name: str, declared: ExampleFunction) -> tuple[Signature, Any, Any]:

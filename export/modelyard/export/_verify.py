@@ -40,7 +40,7 @@ def verify(
         reference: The live model's answers.
         directory: The version directory that holds the format.
         format: ``saved_model``, ``onnx`` or ``tflite``.
-        options: Batch sizes and tolerance.
+        options: The tolerance.
         progress: Called after every batch.
 
     Returns:
@@ -56,7 +56,7 @@ def verify(
     signatures = reference.source.signatures
     comparison = Comparison(format=format, max_abs_error=options.max_abs_error)
     answers = {
-        name: _run_signature(format, runtime, reference, name, signature, comparison, options, progress)
+        name: _run_signature(format, runtime, reference, name, signature, comparison, progress)
         for name, signature in signatures.items()
     }
     before, after = _classes(reference, answers)
@@ -66,7 +66,7 @@ def verify(
         runtime=runtime_versions(runtime),
         report=VerifyReport(
             examples=sum(len(next(iter(reference.data.inputs[name].values()))) for name in signatures),
-            batch_sizes=options.batch_sizes,
+            batch_sizes=tuple(sorted({size for each in answers.values() for size in each})),
             max_abs_error=comparison.worst_abs,
             max_rel_error=comparison.worst_rel,
             top1_agreement=_agreement(reference, answers),
@@ -88,15 +88,13 @@ def _run_signature(
     name: str,
     signature: Signature,
     comparison: Comparison,
-    options: ExportOptions,
     progress: Progress,
 ) -> dict[int, Answers]:
     inputs = reference.data.inputs[name]
     count = len(next(iter(inputs.values())))
     results: dict[int, Answers] = {}
-    total = count * len(options.batch_sizes)
-    for turn, size in enumerate(options.batch_sizes):
-        expected = reference.outputs[name][size]
+    total = count * len(reference.outputs[name])
+    for turn, (size, expected) in enumerate(reference.outputs[name].items()):
         parts = []
         for start, batch in batches(inputs, size):
             answer = call_signature(runtime, name, signature, batch)
@@ -114,7 +112,8 @@ def _check_graphs(format: str, runtime: Runtime, reference: Reference) -> None:
     """Compares what the file says it holds with what it must hold."""
     source = reference.source
     wanted = source.signatures if runtime.decodes else {name: graph_signature(source, name) for name in source.graphs}
-    if set(runtime.graphs) != set(wanted):
+    # A SavedModel that was taken over may have signatures that nobody chose: servers with its manifest leave them out.
+    if set(runtime.graphs) != set(wanted) and not (format in source.files and set(runtime.graphs) > set(wanted)):
         raise VerificationError(
             f"Format {format} holds the graphs {sorted(runtime.graphs)}; expected {sorted(wanted)}."
         )

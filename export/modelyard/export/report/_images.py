@@ -30,7 +30,7 @@ def picture(signature: Signature, inputs: dict[str, npt.NDArray[Any]], index: in
     if isinstance(signature.decode, ImageDecode):
         return _png(decode_image(inputs[signature.decode.input][index], signature.decode.channels))
     if len(signature.inputs) == 1:
-        example = inputs[signature.inputs[0].name][index]
+        example = np.asarray(inputs[signature.inputs[0].name][index])
         if (
             example.ndim == 3
             and example.shape[-1] in (1, 3)
@@ -42,7 +42,9 @@ def picture(signature: Signature, inputs: dict[str, npt.NDArray[Any]], index: in
 
 
 def _values(inputs: dict[str, npt.NDArray[Any]], index: int) -> Markup:
-    first = ", ".join(f"{name}: {values[index].ravel()[:_FEW].tolist()}" for name, values in sorted(inputs.items()))
+    first = ", ".join(
+        f"{name}: {np.asarray(values[index]).ravel()[:_FEW].tolist()}" for name, values in sorted(inputs.items())
+    )
     return element("div", {"class": "none"}, first)
 
 

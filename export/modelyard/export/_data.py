@@ -1,0 +1,197 @@
+"""Verification data from files: arrays, folders of images, TFRecords of Examples, or random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import (
+    FEATURE_DTYPES,
+    ExampleDecode,
+    FeatureSpec,
+    Signature,
+    TensorSpec,
+    VerificationData,
+    decode_examples,
+    decode_image,
+)
+from modelyard.errors import ConfigurationError, ImageDecodeError, InvalidInputError
+from modelyard.wire import dtype_by_name
+
+RANDOM = "random"
+_IMAGES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"})
+_RECORDS = frozenset({".record", ".records", ".tfrecord", ".tfrecords"})
+_LABELS = "labels"
+_SEED = 0
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def load_data(path: Path | str, signatures: Mapping[str, Signature], *, limit: int) -> VerificationData:
+    """Reads real examples for every signature that a file or folder can feed.
+
+    ==============  ==============================================================
+    ``.npz``        arrays ``INPUT`` or ``SIGNATURE/INPUT``, ``[N, ...]``; and
+                    ``labels``, int64 ``[N]``, where there are classes
+    ``.npy``        ``[N, ...]``, for signatures with one input
+    folder          image files, in the order of their names; an input of numbers
+                    gets them decoded and resized, floats divided by 255
+    ``.tfrecord``   serialized ``tf.Example`` messages; an input of numbers gets
+                    the feature of its name
+    ``random``      numbers from a fixed seed: floats from a standard normal
+                    distribution, integers from 0 to 1. They show that a
+                    conversion is right, not that the model is.
+    ==============  ==============================================================
+
+    Args:
+        path: The file or folder, or the word ``random``.
+        signatures: What to feed.
+        limit: At most this many examples of each; for ``random`` exactly.
+
+    Raises:
+        ConfigurationError: There is nothing to read, or it does not fit.
+    """
+    if str(path) == RANDOM:
+        return _random(signatures, limit)
+    path = Path(path)
+    try:
+        if path.is_dir():
+            return _images(path, signatures, limit)
+        if path.suffix == ".npz":
+            return _archive(path, signatures, limit)
+        if path.suffix == ".npy":
+            return _array(path, signatures, limit)
+        if path.suffix in _RECORDS:
+            return _records(path, signatures, limit)
+    except (OSError, ValueError) as exc:
+        raise ConfigurationError(f"The data {path} cannot be read: {exc}") from exc
+    raise ConfigurationError(
+        f"The data {path} is of no known kind; expected an .npz, .npy or .tfrecord file, a folder of images, or "
+        f"the word {RANDOM}."
+    )
+
+
+def _random(signatures: Mapping[str, Signature], count: int) -> VerificationData:
+    rng = np.random.default_rng(_SEED)
+    inputs = {}
+    for name, signature in signatures.items():
+        inputs[name] = {spec.name: _numbers(rng, name, spec, count) for spec in signature.inputs}
+    return VerificationData(inputs=inputs, description=f"{count} random examples")
+
+
+def _numbers(rng: np.random.Generator, name: str, spec: TensorSpec, count: int) -> npt.NDArray[Any]:
+    dtype = dtype_by_name(spec.dtype).numpy
+    if spec.dtype == "string" or dtype is None or spec.shape is None:
+        raise ConfigurationError(
+            f"Input {spec.name!r} of signature {name!r} is {spec.dtype}; random examples are numbers of a known rank. "
+            "Give real data, or choose other signatures."
+        )
+    shape = (count, *(1 if size < 0 else size for size in spec.shape[1:]))
+    if dtype.kind in "iu":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.integers(0, 2, shape).astype(bool) if dtype.kind == "b" else rng.standard_normal(shape).astype(dtype)
+
+
+def _archive(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
+    # No pickle: an archive is data, not a program.
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {key: _strings(archive[key][:limit]) for key in archive.files}
+    inputs: dict[str, Arrays] = {}
+    for name, signature in signatures.items():
+        for spec in signature.inputs:
+            for key in (f"{name}/{spec.name}", spec.name):
+                if key in arrays:
+                    inputs.setdefault(name, {})[spec.name] = arrays[key]
+                    break
+    if not inputs:
+        wanted = sorted({spec.name for signature in signatures.values() for spec in signature.inputs})
+        raise ConfigurationError(f"{path} holds the arrays {sorted(arrays)}; expected some of the inputs {wanted}.")
+    labels = arrays.get(_LABELS)
+    return VerificationData(
+        inputs=inputs, labels=None if labels is None else labels.astype(np.int64), description=path.name
+    )
+
+
+def _array(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
+    array = _strings(np.load(path, allow_pickle=False)[:limit])
+    single = {name: each.inputs[0].name for name, each in signatures.items() if len(each.inputs) == 1}
+    return VerificationData(
+        inputs={name: {key: array} for name, key in single.items()}, description=f"{len(array)} examples of {path.name}"
+    )
+
+
+def _images(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
+    files = sorted(each for each in path.rglob("*") if each.suffix.lower() in _IMAGES)[:limit]
+    if not files:
+        raise ConfigurationError(f"The folder {path} holds no images ({', '.join(sorted(_IMAGES))}).")
+    encoded = _objects([each.read_bytes() for each in files])
+    inputs: dict[str, Arrays] = {}
+    for name, signature in signatures.items():
+        if len(signature.inputs) != 1 or isinstance(signature.decode, ExampleDecode):
+            continue
+        (spec,) = signature.inputs
+        if spec.dtype == "string":
+            inputs[name] = {spec.name: encoded}
+        elif spec.shape is not None and len(spec.shape) == 4 and spec.shape[3] in (1, 3):
+            inputs[name] = {spec.name: np.stack([_pixels(file, spec) for file in files])}
+    return VerificationData(inputs=inputs, description=f"{len(files)} images of {path.name}")
+
+
+def _pixels(file: Path, spec: TensorSpec) -> npt.NDArray[Any]:
+    from PIL import Image
+
+    height, width, channels = (spec.shape or ())[1:]
+    if height < 1 or width < 1:
+        raise ConfigurationError(f"Input {spec.name!r} takes images of any size; give arrays of one size instead.")
+    try:
+        pixels = decode_image(file.read_bytes(), channels)
+    except ImageDecodeError as exc:
+        raise ConfigurationError(f"{file}: {exc.message}") from exc
+    image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels).resize((width, height))
+    resized = np.asarray(image).reshape(height, width, channels)
+    dtype = dtype_by_name(spec.dtype).numpy or np.dtype(np.float32)
+    return resized.astype(dtype) if dtype.kind in "iu" else (resized / np.float32(255)).astype(dtype)
+
+
+def _records(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
+    import tensorflow as tf
+
+    try:
+        messages = [record.numpy() for record in tf.data.TFRecordDataset(str(path)).take(limit)]
+    except tf.errors.OpError as exc:
+        raise ConfigurationError(f"The data {path} is no TFRecord file: {exc}") from exc
+    inputs: dict[str, Arrays] = {}
+    for name, signature in signatures.items():
+        if [spec.dtype for spec in signature.inputs] == ["string"]:
+            inputs[name] = {signature.inputs[0].name: _objects(messages)}
+        elif all(_is_feature(spec) for spec in signature.inputs):
+            features = tuple(
+                FeatureSpec(name=spec.name, dtype=spec.dtype, shape=(spec.shape or ())[1:]) for spec in signature.inputs
+            )
+            try:
+                inputs[name] = decode_examples(messages, ExampleDecode(input=path.name, features=features))
+            except InvalidInputError as exc:
+                raise ConfigurationError(f"The data does not fit signature {name!r}. {exc.message}") from exc
+    return VerificationData(inputs=inputs, description=f"{len(messages)} records of {path.name}")
+
+
+def _is_feature(spec: TensorSpec) -> bool:
+    return spec.dtype in FEATURE_DTYPES and spec.shape is not None and all(size >= 0 for size in spec.shape[1:])
+
+
+def _strings(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Text and bytes as the rest of modelyard has them: an object array of bytes."""
+    if array.dtype.kind not in "SU":
+        return array
+    flat = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
+    return _objects(flat).reshape(array.shape)
+
+
+def _objects(values: list[bytes]) -> npt.NDArray[Any]:
+    result = np.empty(len(values), dtype=object)
+    result[:] = values
+    return result

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from modelyard.artifact import ExampleDecode, FeatureSpec, ImageDecode, Signature, TensorSpec
+from modelyard.errors import ConfigurationError
+from modelyard.export import load_data
+
+X = TensorSpec(name="x", dtype="float32", shape=(-1, 2))
+N = TensorSpec(name="n", dtype="int64", shape=(-1,))
+WORD = TensorSpec(name="word", dtype="string", shape=(-1,))
+
+
+def signature(*inputs: TensorSpec, **fields: Any) -> Signature:
+    return Signature(inputs=inputs, outputs=(X,), compute="f", **fields)
+
+
+TWO = {"two": signature(X, N), "one": signature(X)}
+
+
+def test_archives(tmp_path: Path) -> None:
+    x, other = np.arange(8, dtype=np.float32).reshape(4, 2), np.ones((4, 2), np.float32)
+    arrays: dict[str, Any] = {"x": x, "one/x": other, "n": np.arange(4), "labels": np.arange(4, dtype=np.int32)}
+    np.savez(tmp_path / "a.npz", **arrays)
+    data = load_data(tmp_path / "a.npz", TWO, limit=3)
+    np.testing.assert_array_equal(data.inputs["two"]["x"], x[:3])
+    np.testing.assert_array_equal(data.inputs["one"]["x"], other[:3])
+    assert data.inputs["two"]["n"].tolist() == [0, 1, 2]
+    assert data.labels is not None and data.labels.dtype == np.int64 and data.labels.tolist() == [0, 1, 2]
+    assert data.description == "a.npz"
+
+
+@pytest.mark.parametrize("values", [["a", "né"], [b"a", "né".encode()]])
+def test_strings_become_bytes(tmp_path: Path, values: list[Any]) -> None:
+    np.save(tmp_path / "a.npy", np.array(values))
+    data = load_data(tmp_path / "a.npy", {"f": signature(WORD)}, limit=9)
+    assert data.inputs["f"]["word"].tolist() == [b"a", "né".encode()]
+
+
+def test_images(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 6, 5, 3), np.uint8)
+    for index, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{index}.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    data = load_data(
+        tmp_path,
+        {
+            "bytes": signature(WORD, decode=ImageDecode(input="word"), preprocess="p"),
+            "floats": signature(TensorSpec(name="image", dtype="float32", shape=(-1, 6, 5, 3))),
+            "small": signature(TensorSpec(name="image", dtype="uint8", shape=(-1, 2, 2, 1))),
+            "examples": signature(
+                WORD, decode=ExampleDecode(input="word", features=(FeatureSpec(name="x", dtype="int64"),))
+            ),
+        },
+        limit=9,
+    )
+    assert set(data.inputs) == {"bytes", "floats", "small"}
+    assert data.inputs["bytes"]["word"][1] == (tmp_path / "1.png").read_bytes()
+    np.testing.assert_allclose(data.inputs["floats"]["image"], pixels / np.float32(255), rtol=1e-6)
+    assert data.inputs["small"]["image"].shape == (3, 2, 2, 1) and data.inputs["small"]["image"].dtype == np.uint8
+
+
+def test_records(tmp_path: Path) -> None:
+    messages = []
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        for index in range(4):
+            message = tf.train.Example()
+            message.features.feature["x"].float_list.value.extend([index, 0.5])
+            message.features.feature["n"].int64_list.value.append(index)
+            messages.append(message.SerializeToString())
+            writer.write(messages[-1])
+    data = load_data(tmp_path / "a.tfrecord", {**TWO, "f": signature(WORD)}, limit=3)
+    assert data.inputs["f"]["word"].tolist() == messages[:3]
+    assert data.inputs["two"]["x"].tolist() == [[0.0, 0.5], [1.0, 0.5], [2.0, 0.5]]
+    assert data.inputs["two"]["n"].tolist() == [0, 1, 2]
+    with pytest.raises(ConfigurationError, match="does not fit signature 'f'.*Feature: q"):
+        load_data(tmp_path / "a.tfrecord", {"f": signature(TensorSpec(name="q", dtype="int64", shape=(-1,)))}, limit=3)
+
+
+def test_random_numbers_are_the_same_every_time() -> None:
+    specs = [TensorSpec(name=name, dtype=name, shape=(-1, -1, 2)) for name in ("float32", "int8", "bool", "uint64")]
+    first, second = (load_data("random", {"f": signature(*specs)}, limit=5).inputs["f"] for _ in range(2))
+    for name, values in first.items():
+        assert values.dtype == np.dtype(name) and values.shape == (5, 1, 2)
+        assert len(np.unique(values)) > 1
+        np.testing.assert_array_equal(values, second[name])
+
+
+def pickled(folder: Path) -> Path:
+    np.save(folder / "a.npy", np.array([{}], object), allow_pickle=True)
+    return folder / "a.npy"
+
+
+def text(folder: Path, name: str) -> Path:
+    (folder / name).write_text("not what it says, but long enough to be read")
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "message"),
+    [
+        (pickled, X, "cannot be read: .*pickle|cannot be read: Object arrays"),
+        (lambda folder: folder / "absent.npy", X, "cannot be read: .*No such file"),
+        (lambda folder: text(folder, "a.csv"), X, "is of no known kind; expected an .npz"),
+        (lambda folder: text(folder, "a.npz"), X, "cannot be read"),
+        (lambda folder: text(folder, "a.tfrecord"), X, "is no TFRecord file"),
+        (lambda folder: folder, X, "holds no images"),
+        (lambda folder: "random", WORD, "'word' of signature 'f' is string; random examples are numbers"),
+    ],
+)
+def test_data_that_cannot_be_used(make: Any, inputs: TensorSpec, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load_data(make(tmp_path), {"f": signature(inputs)}, limit=3)
+
+
+def test_an_archive_of_other_arrays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", y=np.zeros(3))
+    with pytest.raises(ConfigurationError, match=r"holds the arrays \['y'\]; expected some of the inputs \['n', 'x'\]"):
+        load_data(tmp_path / "a.npz", TWO, limit=3)
+
+
+def test_images_that_do_not_fit(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(tmp_path / "a.png")
+    any_size = TensorSpec(name="image", dtype="uint8", shape=(-1, -1, -1, 3))
+    with pytest.raises(ConfigurationError, match="'image' takes images of any size"):
+        load_data(tmp_path, {"f": signature(any_size)}, limit=3)
+    (tmp_path / "b.png").write_bytes(b"no image")
+    with pytest.raises(ConfigurationError, match="b.png: 8 bytes are not a complete image"):
+        load_data(tmp_path, {"f": signature(TensorSpec(name="i", dtype="uint8", shape=(-1, 2, 2, 3)))}, limit=3)

@@ -1,0 +1,324 @@
+"""export(): models of every kind, that somebody else made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import onnx
+import pytest
+import tensorflow as tf
+
+from modelyard.artifact import ExampleDecode, SignatureFunction, TensorSpec, VerificationData, read_manifest
+from modelyard.errors import ConfigurationError, ConversionError, VerificationError
+from modelyard.export import ExportOptions, export, trace
+from modelyard.export._cli import main
+from modelyard.export._unsafe_ops import read_saved_model, unsafe_ops
+from tests.support.saved_models import save_tf1_half_plus_two
+
+OPTIONS = ExportOptions(min_examples=16, latency_calls=10)
+X = TensorSpec(name="x", dtype="float32", shape=(-1, 4))
+
+
+def write_records(path: Path, count: int = 20) -> Path:
+    rng = np.random.default_rng(0)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for index in range(count):
+            message = tf.train.Example()
+            message.features.feature["x"].float_list.value.append(float(rng.normal()))
+            if index % 2:
+                message.features.feature["x2"].float_list.value.append(float(rng.normal()))
+            writer.write(message.SerializeToString())
+    return path
+
+
+@pytest.fixture(scope="module")
+def keras_model() -> Any:
+    keras.utils.set_random_seed(1)
+    a, b = keras.Input((4,), name="a"), keras.Input((2,), name="b")
+    together = keras.layers.Concatenate()([a, b])
+    return keras.Model({"a": a, "b": b}, {"sum": keras.layers.Dense(3)(together), "other": keras.layers.Dense(1)(a)})
+
+
+@pytest.fixture(scope="module")
+def affine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A version in every format, whose files are then sources of their own."""
+    module = tf.Module()
+    module.weights = tf.Variable(np.random.default_rng(2).normal(size=(4, 3)).astype(np.float32))
+    signatures = {"serving_default": SignatureFunction(inputs=(X,), function=lambda x: {"y": x @ module.weights})}
+    destination = tmp_path_factory.mktemp("repository") / "affine"
+    return export(module, destination, signatures=signatures, data="random", options=OPTIONS).version.path
+
+
+def test_a_keras_model(keras_model: Any, tmp_path: Path) -> None:
+    report = export(keras_model, tmp_path / "two", data="random", options=OPTIONS, examples=16)
+    signature = report.manifest.signatures["serving_default"]
+    assert [(spec.name, spec.shape) for spec in signature.inputs] == [("a", (-1, 4)), ("b", (-1, 2))]
+    assert [(spec.name, spec.shape) for spec in signature.outputs] == [("other", (-1, 1)), ("sum", (-1, 3))]
+    assert set(report.manifest.formats) == {"saved_model", "onnx", "tflite"}
+    assert report.manifest.absent == {}
+    values = {"a": np.ones((2, 4), np.float32), "b": np.ones((2, 2), np.float32)}
+    loaded = tf.saved_model.load(str(report.version.path)).signatures["serving_default"]
+    answer = loaded(**{name: tf.constant(value) for name, value in values.items()})
+    np.testing.assert_allclose(answer["sum"].numpy(), keras_model(values)["sum"].numpy(), atol=1e-6)
+
+
+# What Keras itself does while it saves.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["sequential", "list", "dict"])
+def test_keras_files(keras_model: Any, tmp_path: Path, kind: str) -> None:
+    if kind == "sequential":
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    elif kind == "list":
+        inputs = [keras.Input((4,), name="a"), keras.Input((4,), name="b")]
+        model = keras.Model(inputs, [keras.layers.Add()(inputs), keras.layers.Dense(2)(inputs[1])])
+    else:
+        model = keras_model
+    model.save(tmp_path / "m.keras")
+    report = export(tmp_path / "m.keras", tmp_path / "m", data="random", formats=("onnx",), options=OPTIONS)
+    assert report.manifest.formats["onnx"].verify.max_abs_error <= 1e-5
+    assert report.manifest.source.config == {"source": "m.keras"}
+    assert len(report.manifest.signatures["serving_default"].outputs) == {"sequential": 1, "list": 2, "dict": 2}[kind]
+
+
+def test_a_tf1_model_with_examples_in_every_format(tmp_path: Path) -> None:
+    save_tf1_half_plus_two(tmp_path / "tf1")
+    names = ["regress_x_to_y", "regress_x2_to_y3", "classify_x_to_y", "serving_default"]
+    data = write_records(tmp_path / "examples.tfrecord")
+    report = export(tmp_path / "tf1", tmp_path / "half", data=data, signatures=names, options=OPTIONS)
+    signatures = report.manifest.signatures
+    assert set(signatures) == set(names) and set(report.manifest.formats) == {"saved_model", "onnx", "tflite"}
+    decode = signatures["regress_x2_to_y3"].decode
+    assert isinstance(decode, ExampleDecode)
+    assert [(each.name, each.shape, each.default) for each in decode.features] == [
+        ("x", (1,), None),
+        ("x2", (1,), (0.0,)),
+    ]
+    assert signatures["classify_x_to_y"].method == "tensorflow/serving/classify"
+    # Taken over, not saved anew: what TensorFlow Serving knew stays as it was.
+    original, published = (tmp_path / "tf1" / "saved_model.pb", report.version.path / "saved_model.pb")
+    assert original.read_bytes() == published.read_bytes()
+    assert report.manifest.formats["saved_model"].converter == {}
+
+
+def test_a_tf2_model_that_parses_in_its_own_function(tmp_path: Path) -> None:
+    features = {
+        "image/size": tf.io.FixedLenFeature([2], tf.int64, [3, 4]),
+        "w": tf.io.FixedLenFeature([], tf.float32),
+        "word": tf.io.FixedLenFeature([], tf.string, "a"),
+    }
+    module = tf.Module()
+    module.factor = tf.Variable(2.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
+    def serve(inputs: Any) -> dict[str, Any]:
+        parsed = tf.io.parse_example(inputs, features)
+        return {"outputs": tf.cast(parsed["image/size"][:, 0], tf.float32) * parsed["w"] * module.factor}
+
+    module.serve = serve
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures={"serving_default": serve})
+    messages = []
+    for index in range(16):
+        message = tf.train.Example()
+        message.features.feature["w"].float_list.value.append(index / 8)
+        if index % 3:
+            message.features.feature["image/size"].int64_list.value.extend([index, 1])
+        messages.append(message.SerializeToString())
+    data = {"inputs": np.array(messages, object)}
+    report = export(tmp_path / "m", tmp_path / "r", data=data, formats=("saved_model", "onnx"), options=OPTIONS)
+    decode = report.manifest.signatures["serving_default"].decode
+    assert isinstance(decode, ExampleDecode)
+    assert {each.name: each.default for each in decode.features} == {"image/size": (3, 4), "w": None, "word": ("a",)}
+
+
+@pytest.mark.parametrize("case", ["variable length", "the message itself"])
+def test_a_parse_that_cannot_be_cut_stays(case: str) -> None:
+    def serve(inputs: Any) -> dict[str, Any]:
+        if case == "variable length":
+            return {"y": tf.sparse.to_dense(tf.io.parse_example(inputs, {"x": tf.io.VarLenFeature(tf.float32)})["x"])}
+        parsed = tf.io.parse_example(inputs, {"x": tf.io.FixedLenFeature([1], tf.float32)})
+        return {"y": parsed["x"], "size": tf.strings.length(inputs)}
+
+    spec = TensorSpec(name="inputs", dtype="string", shape=(-1,))
+    traced = trace(tf.Module(), {"f": SignatureFunction(inputs=(spec,), function=serve)})
+    assert traced.signatures["f"].decode is None
+    assert traced.graphs["f"] is traced.serving["f"]
+
+
+@pytest.mark.parametrize(("name", "absent"), [("onnx", "tflite"), ("tflite", "onnx")])
+def test_files_are_served_as_they_are(affine: Path, tmp_path: Path, name: str, absent: str) -> None:
+    path = {"onnx": affine / "onnx" / "serving_default.onnx", "tflite": affine / "model.tflite"}[name]
+    report = export(path, tmp_path / "m", data="random", options=OPTIONS)
+    manifest = read_manifest(report.version.path)
+    assert set(manifest.formats) == {name}
+    assert set(manifest.absent) == {"saved_model", absent}
+    assert "no TensorFlow model stands behind it" in manifest.absent["saved_model"]
+    assert "saved_model was left out." in report.report_html.read_text("utf-8")
+    assert manifest.formats[name].verify.batch_sizes == OPTIONS.batch_sizes
+    assert {path.name for path in report.version.path.iterdir()} <= {
+        "onnx", "model.tflite", "manifest.json", "report.html", "assets.extra",
+    }  # fmt: skip
+
+
+def onnx_file(path: Path, shape: list[Any], op: str = "Relu") -> Path:
+    value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node(op, ["x"], ["y"])], "g", value[:1], value[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_batch_size_fixed_to_one(tmp_path: Path) -> None:
+    report = export(onnx_file(tmp_path / "m.onnx", [1, 3]), tmp_path / "m", data="random", options=OPTIONS)
+    assert report.manifest.formats["onnx"].verify.batch_sizes == (1,)
+    assert report.manifest.signatures["serving_default"].inputs[0].shape == (1, 3)
+
+
+def test_what_changes_in_a_batch_is_refused(tmp_path: Path) -> None:
+    # Softmax over the batch itself: one example alone gets 1, whatever it is.
+    path = onnx_file(tmp_path / "m.onnx", ["batch", 3], "Relu")
+    model = onnx.load(path)
+    model.graph.node[0].op_type = "Softmax"
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("axis", 0))
+    model.graph.node.append(onnx.helper.make_node("Mul", ["y", "x"], ["z"]))
+    model.graph.output[0].name = "z"
+    onnx.save(model, path)
+    with pytest.raises(VerificationError, match="Format onnx, signature 'serving_default', batch size 32"):
+        export(path, tmp_path / "m", data="random", options=OPTIONS)
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+def no_file(folder: Path) -> Any:
+    return folder / "absent.keras"
+
+
+def bad_keras(folder: Path) -> Any:
+    (folder / "bad.keras").write_bytes(b"PK")
+    return folder / "bad.keras"
+
+
+def bad_onnx(folder: Path) -> Any:
+    (folder / "bad.onnx").write_bytes(b"not a model")
+    return folder / "bad.onnx"
+
+
+def bad_tflite(folder: Path) -> Any:
+    (folder / "bad.tflite").write_bytes(b"not a model")
+    return folder / "bad.tflite"
+
+
+def bad_saved_model(folder: Path) -> Any:
+    (folder / "saved_model.pb").write_bytes(b"\xff\xff")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (no_file, ConfigurationError, "is no model: expected a SavedModel directory"),
+        (bad_keras, ConversionError, "Keras cannot load"),
+        (bad_onnx, ConversionError, "is no valid ONNX file"),
+        (bad_tflite, ConversionError, "bad.tflite cannot be served"),
+        (bad_saved_model, ConversionError, "cannot be read as a SavedModel"),
+        (lambda folder: onnx_file(folder / "m.onnx", [7, 3]), ConversionError, r"\[7, 3\]; expected a first dimension"),
+        (lambda folder: tf.Module(), ConfigurationError, "A Module says nothing about its signatures"),
+        (lambda folder: keras.Sequential([keras.layers.Dense(1)]), ConversionError, "has no known inputs"),
+    ],
+)
+def test_sources_that_do_not_work(make: Any, error: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=message):
+        export(make(tmp_path), tmp_path / "repository" / "m", data="random", options=OPTIONS)
+    assert not (tmp_path / "repository").exists()
+
+
+def test_signatures_that_do_not_fit_their_source(affine: Path, tmp_path: Path) -> None:
+    spec = {"f": SignatureFunction(inputs=(X,), function=lambda x: {"y": x})}
+    with pytest.raises(ConversionError, match="has no signature 'nope'; it has serving_default"):
+        export(affine, tmp_path / "m", data="random", signatures=["nope"])
+    with pytest.raises(ConfigurationError, match="has signatures of its own"):
+        export(affine, tmp_path / "m", data="random", signatures=spec)
+    with pytest.raises(ConfigurationError, match="served as it is; expected signatures to be None"):
+        export(affine / "model.tflite", tmp_path / "m", data="random", signatures=["f"])
+    with pytest.raises(ConfigurationError, match="names alone choose from a SavedModel only"):
+        export(tf.Module(), tmp_path / "m", data="random", signatures=["f"])
+    with pytest.raises(ConfigurationError, match=r"The data has \['q'\]; expected arrays by input name, some of \['x'"):
+        export(affine, tmp_path / "m", data={"q": np.zeros((16, 4), np.float32)})
+
+
+class Unsafe(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="path")])
+    def read(self, path: Any) -> dict[str, Any]:
+        content = tf.map_fn(tf.io.read_file, path)
+        return {"content": content, "size": tf.strings.length(content)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+    def python(self, x: Any) -> dict[str, Any]:
+        return {"y": tf.numpy_function(lambda value: value * 2, [x], tf.float32)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+    def write(self, x: Any) -> dict[str, Any]:
+        tf.print(x, output_stream="file:///dev/null")
+        tf.io.write_file("/dev/null", "x")
+        return {"y": x}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+    def safe(self, x: Any) -> dict[str, Any]:
+        return {"y": x * 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "ops"),
+    [("read", "ReadFile"), ("python", "PyFunc"), ("write", "PrintV2 to a file, WriteFile"), ("safe", "")],
+)
+def test_unsafe_operations_are_refused_by_name(tmp_path: Path, name: str, ops: str) -> None:
+    module = Unsafe()
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures={"serving_default": getattr(module, name)})
+    assert ", ".join(unsafe_ops(read_saved_model(tmp_path / "m"))) == ops
+    if ops:
+        with pytest.raises(ConversionError, match=f"touch the file system: {ops}.*--allow-unsafe-ops"):
+            export(tmp_path / "m", tmp_path / "r", data="random")
+
+
+def test_unsafe_operations_that_are_allowed(tmp_path: Path) -> None:
+    module = Unsafe()
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures={"serving_default": module.read})
+    paths = []
+    for index in range(16):
+        (tmp_path / f"{index}.txt").write_text("x" * index)
+        paths.append(str(tmp_path / f"{index}.txt").encode())
+    data = {"path": np.array(paths, object)}
+    options = ExportOptions(min_examples=16, latency_calls=10, allow_unsafe_ops=True, formats=("saved_model",))
+    report = export(tmp_path / "m", tmp_path / "r", data=data, options=options)
+    assert report.manifest.runtime == "tensorflow"
+
+
+def foreign() -> Path:
+    folder = os.environ.get("MODELYARD_FOREIGN_MODELS")
+    if not folder:
+        pytest.skip("MODELYARD_FOREIGN_MODELS names no folder of foreign models")
+    return Path(folder)
+
+
+@pytest.mark.parametrize("name", ["saved_model_half_plus_two_2_versions/00000123", "matrix_half_plus_two/1"])
+def test_foreign_saved_models(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(foreign() / name), "--data", "random", "--repository", str(tmp_path), "--signature"]
+    assert main([*arguments, "serving_default"]) == 0
+    model = name.split("/")[0]
+    assert capsys.readouterr().out.startswith(f"{model} version 1: {tmp_path / model / '1'}\n")
+    assert set(read_manifest(tmp_path / model / "1").formats) == {"saved_model", "onnx", "tflite"}
+
+
+def test_a_foreign_tflite_file(tmp_path: Path) -> None:
+    path = foreign() / "saved_model_half_plus_two_tflite_with_sigdef" / "00000123" / "model.tflite"
+    report = export(path, tmp_path / "m", data="random")
+    assert set(report.manifest.formats) == {"tflite"}
+
+
+def test_verification_data_as_it_is(affine: Path, tmp_path: Path) -> None:
+    arrays = {"x": np.random.default_rng(0).random((16, 4), np.float32)}
+    for data in (VerificationData(inputs={"serving_default": arrays}), {"serving_default": arrays}, arrays):
+        report = export(affine, tmp_path / "m", data=data, formats=("onnx",), options=OPTIONS)
+        assert report.manifest.formats["onnx"].verify.examples == 16
