@@ -78,10 +78,16 @@ class Engine(Protocol):
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         repository: Path | None = None,
+        runs: Path | None = None,
         network: bool = True,
+        host: bool = False,
         entrypoint: Sequence[str] | None = None,
     ) -> Container:
-        """Starts a container on a read-only root, with the repository mounted read-only at /models."""
+        """Starts a container on a read-only root, with the repository mounted read-only at /models.
+
+        A folder ``runs`` is mounted at /runs, where the container may write. With ``host`` the network is this
+        machine's, without ``network`` there is none.
+        """
 
 
 def find_engine() -> Engine:
@@ -154,18 +160,22 @@ class Docker:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         repository: Path | None = None,
+        runs: Path | None = None,
         network: bool = True,
+        host: bool = False,
         entrypoint: Sequence[str] | None = None,
     ) -> DockerContainer:
         grpc_port, rest_port = free_port(), free_port()
         options = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
         options += [f"-e={key}={value}" for key, value in (environment or {}).items()]
         options += [f"-v={repository}:/models:ro"] if repository else []
-        options += (
+        options += [f"-v={runs}:/runs"] if runs else []
+        published = (
             [f"-p=127.0.0.1:{grpc_port}:{GRPC_PORT}", f"-p=127.0.0.1:{rest_port}:{REST_PORT}"]
             if network
             else ["--network=none"]
         )
+        options += ["--network=host"] if host else published
         tail = [*arguments]
         if entrypoint:
             options.append(f"--entrypoint={entrypoint[0]}")
@@ -290,7 +300,9 @@ class Buildah:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         repository: Path | None = None,
+        runs: Path | None = None,
         network: bool = True,
+        host: bool = False,
         entrypoint: Sequence[str] | None = None,
     ) -> BuildahContainer:
         config = self.config(image)
@@ -310,21 +322,23 @@ class Buildah:
             variables=variables,
             command=command,
             repository=repository,
+            runs=runs,
             network=network,
             ports=(grpc_port, rest_port),
         )
 
 
-#: Inside new namespaces: $1 the root, $2 the repository or nothing, $3 whether the network is new, $4 the user, and
-#: the command.
+#: Inside new namespaces: $1 the root, $2 the repository, $3 the place for runs, either may be empty, $4 whether the
+#: network is new, $5 the user, and the command.
 _ENTER = """
 set -eu
-root=$1 repository=$2 own_network=$3 user=$4; shift 4
+root=$1 repository=$2 runs=$3 own_network=$4 user=$5; shift 5
 mount --bind "$root" "$root"
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 mkdir -p "$root/models"
 if [ -n "$repository" ]; then mount --bind "$repository" "$root/models"; mount -o remount,ro,bind "$root/models"; fi
+if [ -n "$runs" ]; then mount --bind "$runs" "$root/runs"; fi
 # What a container runtime writes too: names of this machine.
 printf '127.0.0.1 localhost\\n::1 localhost\\n' > "$root/etc/hosts"
 if [ "$own_network" = yes ]; then ip link set lo up; fi
@@ -345,6 +359,7 @@ class BuildahContainer:
         variables: Sequence[str],
         command: Sequence[str],
         repository: Path | None,
+        runs: Path | None,
         network: bool,
         ports: tuple[int, int],
     ) -> None:
@@ -352,7 +367,17 @@ class BuildahContainer:
         self._remove, self._root, self._user, self._variables = remove, root, user, variables
         self._log = Path(tempfile.gettempdir()) / f"container-{uuid.uuid4().hex}.log"
         spaces = ["--mount", "--pid", *([] if network else ["--net"]), "--fork", "--kill-child"]
-        enter = ["sh", "-c", _ENTER, "sh", root, str(repository or ""), "no" if network else "yes", user]
+        enter = [
+            "sh",
+            "-c",
+            _ENTER,
+            "sh",
+            root,
+            str(repository or ""),
+            str(runs or ""),
+            "no" if network else "yes",
+            user,
+        ]
         with self._log.open("wb") as output:
             self._outer = subprocess.Popen(
                 ["unshare", *spaces, *enter, "env", "-i", *variables, *command], stdout=output, stderr=output

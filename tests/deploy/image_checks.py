@@ -17,13 +17,17 @@ import pytest
 
 from modelyard.clients import connect
 from modelyard.errors import ModelyardError
+from modelyard.training.data import load_fashion_mnist
 from tests.deploy.engines import Container, Engine, NoEngineError, find_engine
-from tests.support.models import publish_affine
+from tests.support.classifier import publish_classifier
+from tests.support.models import publish_affine, save_half_plus_two
 
 MAX_ADDED_MB = 250
 MAX_START_S = 2.0
 USER = 10001
 _X = [1.0, 2.5, -3.0]
+#: Images of several gigabytes, TensorFlow's: on demand.
+large = pytest.mark.skipif(not os.environ.get("MODELYARD_IMAGE_ALL"), reason="MODELYARD_IMAGE_ALL is not set")
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +258,62 @@ def predictions(container: Container) -> list[float]:
 
 def grpc_predictions(client) -> list[float]:
     return client.predict("affine", {"x": np.array(_X, np.float32)})["y"].tolist()
+
+
+@pytest.fixture(scope="module")
+def fashion_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fashion")
+    for place in (folder, *list(folder.parents)[:2]):
+        place.chmod(0o755)
+    publish_classifier(folder / "fashion", load_fashion_mnist(allow_download=False))
+    return folder
+
+
+def test_the_load_test_image_loads_the_server_image(engine: Engine, image: str, fashion_repository: Path) -> None:
+    loader = engine.build("loadtest")
+    with running(engine, image, fashion_repository, environment={"MODEL_NAME": "fashion"}) as server:
+        with connect(f"http://127.0.0.1:{server.rest_port}") as client:
+            client.wait_ready("fashion")
+        hosts = [f"--host-grpc=127.0.0.1:{server.grpc_port}", f"--host-rest=http://127.0.0.1:{server.rest_port}"]
+        flags = ["-u", "2", "-t", "3s", "--min-accuracy=0.5", *hosts]
+        entrypoint = engine.config(loader)["Entrypoint"]
+        assert entrypoint == ["modelyard", "loadtest"]
+        with running(
+            engine, loader, None, *flags, entrypoint=entrypoint, environment={"MODELYARD_DATA": "subset"}, host=True
+        ) as load:
+            assert load.wait(120) == 0, load.logs()
+
+
+@large
+def test_the_training_image_trains(engine: Engine, tmp_path: Path) -> None:
+    image = engine.build("training")
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    os.chown(runs, USER, USER)
+    for place in (tmp_path, *list(tmp_path.parents)[:2]):
+        place.chmod(0o755)
+    arguments = ["train", "fashion", "--epochs=1", "--model-dir=/runs/fashion"]
+    environment = {"MODELYARD_DATA": "subset", "TMPDIR": "/runs"}
+    with running(
+        engine, image, None, *arguments, entrypoint=["modelyard"], environment=environment, runs=runs
+    ) as training:
+        assert training.wait(600) == 0, training.logs()
+        assert "1 epochs" in training.logs()
+    assert (runs / "fashion" / "log.jsonl").is_file()
+    with running(engine, image, None, "--help", entrypoint=["python", "/opt/tf_config.py"]) as launcher:
+        assert launcher.wait(60) == 0, launcher.logs()
+
+
+@large
+def test_the_full_image_serves_raw_saved_models(engine: Engine, repository: Path) -> None:
+    image = engine.build("serving-full")
+    save_half_plus_two(repository / "half" / "1")
+    with running(engine, image, repository, environment={"MODEL_NAME": "half"}) as container:
+        with connect(f"grpc://127.0.0.1:{container.grpc_port}") as client:
+            client.wait_ready("half", 120.0)
+            assert client.predict("half", {"x": np.array(_X, np.float32)})["y"].tolist() == [0.5 * x + 2 for x in _X]
+    with running(engine, image, repository, "--runtime=openvino") as container:
+        wait_answer(container, 2.0, 60.0)
 
 
 def with_report(text: str) -> None:
