@@ -23,6 +23,9 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
   503 (REST), and health checks say NOT_SERVING. Upstream keeps its ports closed instead.
 - **One model's trouble is its own.** A base path that is missing, or a version that cannot be loaded, stalls no other
   model, and the version that was served before stays served.
+- **Stopping is gentle.** At SIGTERM health checks say NOT_SERVING, new connections are refused, and what was accepted
+  is answered, for up to `--drain_seconds`; a second signal ends the process at once.
+- **A reload that cannot load a new model says so** (UNKNOWN) and goes on serving; upstream waits for it.
 - **A damaged version is refused.** Where a version has modelyard's manifest, every file is checked against it before
   it is loaded; a mismatch is DATA_LOSS in the version's status.
 - **Shapes are checked** against the signature where a manifest vouches for it or the runtime insists on it (ONNX); a
