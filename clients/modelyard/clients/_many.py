@@ -223,6 +223,6 @@ def _split(batch: Batch, prediction: Prediction) -> list[RowResult]:
                 "Leave it out with outputs, or call predict."
             )
     return [
-        RowResult(index=index, outputs={name: array[row] for name, array in prediction.items()}, error=None)
+        RowResult(index=index, outputs={name: array[row, ...] for name, array in prediction.items()}, error=None)
         for row, (index, _) in enumerate(batch)
     ]

@@ -259,7 +259,7 @@ class Arrays(Sink):
 
 
 def _stacked(values: list[Any]) -> npt.NDArray[Any]:
-    array = np.stack([np.asarray(value, dtype=object) if isinstance(value, bytes) else value for value in values])
+    array = np.stack(values)
     # Object arrays need pickle: strings are kept as bytes of a fixed width.
     return array.astype(np.bytes_) if array.dtype.kind == "O" else array
 

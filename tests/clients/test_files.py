@@ -1,0 +1,208 @@
+"""``modelyard predict`` with every kind of file in and out, against a real server."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelyard import errors
+from modelyard.cli import main
+from modelyard.clients import SignatureInfo, TensorInfo
+from modelyard.clients._files import read_rows, read_tfrecord
+from modelyard.clients._sinks import done_rows, open_sink
+from modelyard.training.data import FashionMnist
+from modelyard.wire import tensorflow_pb2
+from tests.support.server import RunningServer
+
+X = [0.0, 1.0, 2.5]
+Y = [2.0, 2.5, 3.25]
+
+
+def write_tfrecord(path: Path, records: list[bytes]) -> None:
+    """With the library that defines the format."""
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def example(x: float) -> bytes:
+    message = tensorflow_pb2.Example()
+    message.features.feature["x"].float_list.value.append(x)
+    return message.SerializeToString()
+
+
+def make(path: Path) -> Path:
+    if path.suffix == ".npy":
+        np.save(path, np.array(X, np.float32))
+    elif path.suffix == ".npz":
+        np.savez(path, x=np.array(X, np.float32))
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps({"x": x}) + "\n\n" for x in X))
+    elif path.suffix == ".csv":
+        path.write_text("x\n" + "".join(f"{x}\n" for x in X))
+    else:
+        write_tfrecord(path, [example(x) for x in X])
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "jsonl", "csv", "tfrecord"])
+def test_every_source(
+    affine_server: RunningServer, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make(tmp_path / f"rows.{suffix}")
+    arguments = ["predict", "affine", str(source), "--server", f"grpc://{affine_server.grpc_address}"]
+    assert main([*arguments, "--batch-size", "2", "--concurrency", "2"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["outputs"]["y"] for row in rows] == Y
+    assert [row["index"] for row in rows] == [0, 1, 2]
+    assert all(row["input"].startswith(str(source)) for row in rows)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "npz"])
+def test_every_output(fashion_server: RunningServer, fashion: FashionMnist, tmp_path: Path, suffix: str) -> None:
+    source, output = tmp_path / "images.npy", tmp_path / f"out.{suffix}"
+    np.save(source, (fashion.test_images[:5, ..., None] / 255).astype(np.float32))
+    arguments = ["predict", "fashion", str(source), "--server", fashion_server.rest_url, "--output", str(output)]
+    assert main(arguments) == 0
+    if suffix == "csv":
+        table = list(csv.DictReader(output.read_text().splitlines()))
+        classes = [int(row["class_id"]) for row in table]
+        best = [max(range(10), key=lambda index: float(row[f"probabilities[{index}]"])) for row in table]
+        assert all(row["label"] and row["error"] == "" for row in table)
+    elif suffix == "jsonl":
+        rows = [json.loads(line)["outputs"] for line in output.read_text().splitlines()]
+        classes = [row["class_id"] for row in rows]
+        best = [int(np.argmax(row["probabilities"])) for row in rows]
+    else:
+        with np.load(output, allow_pickle=False) as arrays:
+            classes, best = arrays["class_id"].tolist(), arrays["probabilities"].argmax(axis=1).tolist()
+            assert arrays["index"].tolist() == list(range(5))
+            assert arrays["label"].dtype.kind == "S"
+    assert classes == best
+    assert len(classes) == 5
+
+
+def test_failures_are_rows_and_a_second_run_sends_only_those(
+    fashion_server: RunningServer, fashion: FashionMnist, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    paths = [tmp_path / f"{index}.png" for index in range(4)]
+    for path, pixels in zip(paths, fashion.test_images, strict=False):
+        Image.fromarray(pixels).save(path)
+    good = paths[2].read_bytes()
+    paths[2].write_bytes(good[:40])
+    output = tmp_path / "out.jsonl"
+    arguments = ["predict", "fashion", *map(str, paths), "--server", f"grpc://{fashion_server.grpc_address}"]
+    assert main([*arguments, "--output", str(output)]) == 1
+    assert "not a complete image" in capsys.readouterr().err
+    assert done_rows(str(output)) == {0, 1, 3}
+    paths[2].write_bytes(good)
+    assert main([*arguments, "--output", str(output), "--resume", "--outputs", "class_id"]) == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["index"] for row in rows] == [0, 1, 2, 3, 2]
+    assert "error" in rows[2]
+    assert list(rows[4]["outputs"]) == ["class_id"]
+    assert main([*arguments, "--output", str(output.with_suffix(".csv"))]) == 0
+
+
+def _signature(**dtypes: str) -> SignatureInfo:
+    inputs = {name: TensorInfo(name=name, dtype=dtype, shape=(-1,)) for name, dtype in dtypes.items()}
+    return SignatureInfo(name="s", method="", inputs=inputs, outputs={})
+
+
+def read(path: Path, **dtypes: str) -> list[Any]:
+    return [dict(row.inputs) for row in read_rows([path], _signature(**dtypes))]
+
+
+def test_csv_takes_the_signatures_dtypes(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('i,f,s,b\n3,1,"a,é",true\n-4,2.5,,0\n')
+    assert read(path, i="int64", f="float32", s="string", b="bool") == [
+        {"i": 3, "f": 1.0, "s": "a,é", "b": True},
+        {"i": -4, "f": 2.5, "s": "", "b": False},
+    ]
+
+
+def test_json_lines_carry_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"s": {"b64": "AP8="}, "l": [1, [2]]}\n')
+    assert read(path) == [{"s": b"\0\xff", "l": [1, [2]]}]
+
+
+def test_tfrecords_as_examples_or_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    write_tfrecord(path, [example(1.5), example(2)])
+    assert [row["x"].item() for row in read(path, x="float32")] == [1.5, 2.0]
+    assert read(path, examples="string") == [{"examples": example(1.5)}, {"examples": example(2)}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("a.xml", b"", "expected images"),
+        ("absent.csv", None, "cannot be read"),
+        ("a.csv", b"x\n1,2\n", "line 2: expected 1 values"),
+        ("a.csv", b"x\nfour\n", "'four' is no float32"),
+        ("a.jsonl", b"[1]\n", "line 1: expected an object"),
+        ("a.jsonl", b"{\n", "line 1: not JSON"),
+        ("a.jsonl", b'{"x": {"b65": ""}}\n', "b64"),
+        ("a.npy", b"no array", "plain numpy arrays"),
+        ("a.tfrecord", b"\1" * 40, "damaged"),
+        ("a.tfrecord", b"\1\2", "damaged"),
+        ("a.png", b"", "expected one string input"),
+    ],
+)
+def test_files_that_do_not_fit(tmp_path: Path, name: str, content: bytes | None, match: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises((errors.ConfigurationError, errors.InvalidRequestError), match=match):
+        read(tmp_path / name, x="float32")
+
+
+def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros(2), y=np.zeros(3))
+    with pytest.raises(errors.InvalidRequestError, match="a row for each example"):
+        read(tmp_path / "a.npz", x="float32", y="float32")
+    np.save(tmp_path / "a.npy", np.zeros(2))
+    with pytest.raises(errors.InvalidRequestError, match="Use .npz"):
+        read(tmp_path / "a.npy", x="float32", y="float32")
+
+
+def test_a_changed_byte_of_a_record_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    write_tfrecord(path, [b"some record"])
+    data = bytearray(path.read_bytes())
+    data[15] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(errors.InvalidRequestError, match="another checksum"):
+        list(read_tfrecord(path))
+
+
+@pytest.mark.parametrize(
+    ("output", "resume", "match"),
+    [
+        ("out.xml", False, "expected csv or jsonl"),
+        ("npz", False, "expected csv or jsonl"),
+        ("out.csv", True, "--resume takes"),
+        ("/absent/out.csv", False, "cannot be written"),
+    ],
+)
+def test_outputs_that_are_none(output: str, resume: bool, match: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=match):
+        open_sink(output, resume=resume)
+
+
+def test_going_on_with_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("not ours\n")
+    with pytest.raises(errors.ConfigurationError, match="something else"):
+        done_rows(str(path))
+    assert done_rows(str(tmp_path / "absent.jsonl")) == set()
