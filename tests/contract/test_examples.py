@@ -26,8 +26,8 @@ REGRESS, CLASSIFY = "tensorflow/serving/regress", "tensorflow/serving/classify"
 
 @pytest.fixture(scope="module")
 def server(session_dir: Path) -> Iterator[RunningServer]:
-    save_tf1_half_plus_two(session_dir / "tf1" / "123")
-    with serve(session_dir / "tf1", model="tf1", log_dir=session_dir) as running:
+    save_tf1_half_plus_two(session_dir / "contract-examples" / "123")
+    with serve(session_dir / "contract-examples", model="tf1", log_dir=session_dir) as running:
         yield running
 
 
