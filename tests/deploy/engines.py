@@ -81,12 +81,13 @@ class Engine(Protocol):
         runs: Path | None = None,
         network: bool = True,
         host: bool = False,
+        tmp: bool = False,
         entrypoint: Sequence[str] | None = None,
     ) -> Container:
         """Starts a container on a read-only root, with the repository mounted read-only at /models.
 
         A folder ``runs`` is mounted at /runs, where the container may write. With ``host`` the network is this
-        machine's, without ``network`` there is none.
+        machine's, without ``network`` there is none. With ``tmp`` there is a /tmp in memory.
         """
 
 
@@ -163,6 +164,7 @@ class Docker:
         runs: Path | None = None,
         network: bool = True,
         host: bool = False,
+        tmp: bool = False,
         entrypoint: Sequence[str] | None = None,
     ) -> DockerContainer:
         grpc_port, rest_port = free_port(), free_port()
@@ -170,6 +172,7 @@ class Docker:
         options += [f"-e={key}={value}" for key, value in (environment or {}).items()]
         options += [f"-v={repository}:/models:ro"] if repository else []
         options += [f"-v={runs}:/runs"] if runs else []
+        options += ["--tmpfs=/tmp"] if tmp else []
         published = (
             [f"-p=127.0.0.1:{grpc_port}:{GRPC_PORT}", f"-p=127.0.0.1:{rest_port}:{REST_PORT}"]
             if network
@@ -303,6 +306,7 @@ class Buildah:
         runs: Path | None = None,
         network: bool = True,
         host: bool = False,
+        tmp: bool = False,
         entrypoint: Sequence[str] | None = None,
     ) -> BuildahContainer:
         config = self.config(image)
@@ -323,22 +327,24 @@ class Buildah:
             command=command,
             repository=repository,
             runs=runs,
+            tmp=tmp,
             network=network,
             ports=(grpc_port, rest_port),
         )
 
 
-#: Inside new namespaces: $1 the root, $2 the repository, $3 the place for runs, either may be empty, $4 whether the
-#: network is new, $5 the user, and the command.
+#: Inside new namespaces: $1 the root, $2 the repository, $3 the place for runs, either may be empty, $4 whether /tmp
+#: is to be had, $5 whether the network is new, $6 the user, and the command.
 _ENTER = """
 set -eu
-root=$1 repository=$2 runs=$3 own_network=$4 user=$5; shift 5
+root=$1 repository=$2 runs=$3 tmp=$4 own_network=$5 user=$6; shift 6
 mount --bind "$root" "$root"
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 mkdir -p "$root/models"
 if [ -n "$repository" ]; then mount --bind "$repository" "$root/models"; mount -o remount,ro,bind "$root/models"; fi
 if [ -n "$runs" ]; then mount --bind "$runs" "$root/runs"; fi
+if [ "$tmp" = yes ]; then mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"; fi
 # What a container runtime writes too: names of this machine.
 printf '127.0.0.1 localhost\\n::1 localhost\\n' > "$root/etc/hosts"
 if [ "$own_network" = yes ]; then ip link set lo up; fi
@@ -360,6 +366,7 @@ class BuildahContainer:
         command: Sequence[str],
         repository: Path | None,
         runs: Path | None,
+        tmp: bool,
         network: bool,
         ports: tuple[int, int],
     ) -> None:
@@ -375,6 +382,7 @@ class BuildahContainer:
             root,
             str(repository or ""),
             str(runs or ""),
+            "yes" if tmp else "no",
             "no" if network else "yes",
             user,
         ]

@@ -293,9 +293,9 @@ def test_the_training_image_trains(engine: Engine, tmp_path: Path) -> None:
     for place in (tmp_path, *list(tmp_path.parents)[:2]):
         place.chmod(0o755)
     arguments = ["train", "fashion", "--epochs=1", "--model-dir=/runs/fashion"]
-    environment = {"MODELYARD_DATA": "subset", "TMPDIR": "/runs"}
+    environment = {"MODELYARD_DATA": "subset", "HOME": "/runs"}
     with running(
-        engine, image, None, *arguments, entrypoint=["modelyard"], environment=environment, runs=runs
+        engine, image, None, *arguments, entrypoint=["modelyard"], environment=environment, runs=runs, tmp=True
     ) as training:
         assert training.wait(600) == 0, training.logs()
         assert "1 epochs" in training.logs()
@@ -308,7 +308,8 @@ def test_the_training_image_trains(engine: Engine, tmp_path: Path) -> None:
 def test_the_full_image_serves_raw_saved_models(engine: Engine, repository: Path) -> None:
     image = engine.build("serving-full")
     save_half_plus_two(repository / "half" / "1")
-    with running(engine, image, repository, environment={"MODEL_NAME": "half"}) as container:
+    # TensorFlow looks for a place for temporary files when it is imported.
+    with running(engine, image, repository, environment={"MODEL_NAME": "half"}, tmp=True) as container:
         with connect(f"grpc://127.0.0.1:{container.grpc_port}") as client:
             client.wait_ready("half", 120.0)
             assert client.predict("half", {"x": np.array(_X, np.float32)})["y"].tolist() == [0.5 * x + 2 for x in _X]
