@@ -63,6 +63,7 @@ def test_the_version_has_the_layout_of_the_design(report: ExportReport) -> None:
     assert sorted(path.name for path in root.parent.iterdir()) == ["1"]
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
     assert files == {
+        "assets.extra/tf_serving_warmup_requests",
         "saved_model.pb",
         "fingerprint.pb",
         "variables/variables.index",

@@ -38,6 +38,12 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert (options.min_examples, options.max_abs_error, options.optional) == (256, 1e-5, ())
 
 
+@pytest.mark.parametrize("value", [0.0, 1.5, float("nan")])
+def test_a_spread_error_is_a_share(value: float) -> None:
+    with pytest.raises(ConfigurationError, match="max_spread_error is .*; expected a share from 0 to 1"):
+        ExportOptions(max_spread_error=value)
+
+
 def test_progress_may_be_ignored() -> None:
     ignore_progress(ExportEvent(stage="trace", done=0, total=1))
 

@@ -69,6 +69,9 @@ class VerifyReport:
         metric_before: The task's metric of the source on the examples.
         metric_after: The same of the exported format.
         by_signature: Maximum absolute error for each signature.
+        empty_batch: Whether every signature that answers an empty batch in the
+            source answers it in the same way here; None where none does, or
+            where it was not tried.
     """
 
     examples: int
@@ -79,6 +82,7 @@ class VerifyReport:
     metric_before: float | None = None
     metric_after: float | None = None
     by_signature: Mapping[str, float] = field(default_factory=dict)
+    empty_batch: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,10 +251,17 @@ class _Reader:
         value = self.document[key]
         if optional and value is None:
             return None
-        # bool is a subclass of int, and no field of the manifest is a bool.
+        # bool is a subclass of int, and no field that is read here is a bool.
         if not isinstance(value, kind) or isinstance(value, bool):
             names = [item.__name__ for item in (kind if isinstance(kind, tuple) else (kind,))]
             raise ManifestError(f"{self.place}.{key}: expected {' or '.join(names)}; received {type(value).__name__}.")
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """A field that is true, false, null or not there."""
+        value = self.document.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise ManifestError(f"{self.place}.{key}: expected bool; received {type(value).__name__}.")
         return value
 
     def child(self, key: str) -> _Reader:
@@ -354,6 +365,7 @@ def _format(reader: _Reader) -> FormatEntry:
             metric_before=verify.get("metric_before", (float, int), optional=True),
             metric_after=verify.get("metric_after", (float, int), optional=True),
             by_signature=verify.get("by_signature", dict),
+            empty_batch=verify.flag("empty_batch"),
         ),
     )
 

@@ -83,8 +83,8 @@ def export(
     origin = source or Source(data="", config={} if path is None else {"source": path.name})
     if path is not None and path.suffix in FILE_FORMATS and path.is_file():
         return _export_file(path, model_dir, signatures, data, options, origin, examples, progress)
-    progress(ExportEvent(stage="trace", done=0, total=1))
     loaded = _load(model, path, signatures, options)
+    progress(ExportEvent(stage="trace", done=0, total=1))
     traced = trace(loaded.root, loaded.signatures, saved_model=loaded.saved_model)
     progress(ExportEvent(stage="trace", done=1, total=1))
     verification = _verification_data(data, traced.signatures, examples)

@@ -17,6 +17,8 @@ from modelyard.export._verification import ERROR_EDGES, WorstExample
 WORST_EXAMPLES = 16
 # Relative error of a value near zero says nothing: below this the absolute error is what counts.
 _RELATIVE_FLOOR = 1e-6
+# Roundings in a row, each of half a unit in the last place of a float32.
+_ROUNDING = 32
 
 Answers = Mapping[str, npt.NDArray[Any]]
 
@@ -27,7 +29,8 @@ class Comparison:
 
     Attributes:
         format: For messages.
-        max_abs_error: Allowed in a float output.
+        max_abs_error: Allowed in a float output that spreads over 1 or less.
+        max_spread_error: Allowed as a share of the spread.
         worst_abs: Largest absolute error so far.
         worst_rel: Largest relative error so far.
         by_signature: Largest absolute error of each signature.
@@ -37,6 +40,7 @@ class Comparison:
 
     format: str
     max_abs_error: float
+    max_spread_error: float = 1.0
     worst_abs: float = 0.0
     worst_rel: float = 0.0
     by_signature: dict[str, float] = field(default_factory=dict)
@@ -87,11 +91,18 @@ class Comparison:
             return np.zeros_like(source), [(float("inf"), text)]
         error = np.abs(exported - source)
         worst = float(error.max(initial=0.0))
-        if worst > self.max_abs_error:
+        spread = float(np.ptp(source)) if source.size else 0.0
+        allowed = self.max_abs_error * max(1.0, spread)
+        if spread > 0:
+            # What rounding alone does to values far from zero is no fault of a converter.
+            rounding = _ROUNDING * float(np.abs(source).max()) * float(np.finfo(np.float32).eps)
+            allowed = min(allowed, max(self.max_spread_error * spread, rounding))
+        if worst > allowed:
             place = np.unravel_index(int(error.argmax()), error.shape)
             text = (
-                f"output {spec.name!r} has an absolute error of {worst:.3g}, allowed is {self.max_abs_error:.3g} "
-                f"(example {int(place[0])}: source {source[place]:.6g}, {self.format} {exported[place]:.6g})."
+                f"output {spec.name!r} has an absolute error of {worst:.3g}, allowed is {allowed:.3g} "
+                f"where the source spreads over {spread:.3g} (example {int(place[0])}: source {source[place]:.6g}, "
+                f"{self.format} {exported[place]:.6g})."
             )
             if is_constant(exported) and not is_constant(source):
                 text += " It is the same for every example: the converter has lost the weights."

@@ -27,6 +27,7 @@ from modelyard.export._tflite import TFLITE_NAME, export_tflite
 from modelyard.export._trace import TracedModel, trace
 from modelyard.export._verification import Verification
 from modelyard.export._verify import verify
+from modelyard.export._warmup import write_warmup
 from modelyard.export.report import REPORT_NAME, ReportContent, render_report
 
 _FILES: Mapping[Format, tuple[str, ...]] = {
@@ -119,6 +120,7 @@ def publish_model(
                     raise
                 skipped[format] = exc.message
                 _remove(format, staged)
+        write_warmup(reference, staged, model=model_dir.name)
         latency = measure_latency(reference, staged, formats=checks, options=options, progress=progress)
         created = utc_now()
         manifests: list[Manifest] = []

@@ -25,10 +25,15 @@ class ExportOptions:
             version is then published without them.
         opset: ONNX operator set.
         batch_sizes: Batch sizes at which every example is compared: 1 and at
-            least one larger.
+            least one larger. An empty batch is tried too where the source
+            accepts one; what came of it is reported, and no failure.
         min_examples: Fewer examples than this for a signature are an error.
-        max_abs_error: Largest absolute error allowed in a float output. It
-            holds for encoded images too: their decode is bit-exact.
+        max_abs_error: Largest absolute error allowed in a float output that
+            spreads over 1 or less; over more, that many times more. The spread is
+            the largest value of the source less the smallest. It holds for
+            encoded images too: their decode is bit-exact.
+        max_spread_error: Largest error allowed as a share of the spread, so that
+            an output of small figures cannot be wrong below ``max_abs_error``.
         allow_unsafe_ops: Export a foreign SavedModel though it has operations
             that run Python or touch the file system.
         latency_calls: Calls per latency measurement, after a tenth as many to
@@ -41,9 +46,10 @@ class ExportOptions:
     formats: tuple[Format, ...] = FORMATS
     optional: tuple[Format, ...] = ()
     opset: int = 18
-    batch_sizes: tuple[int, ...] = (1, 32)
+    batch_sizes: tuple[int, ...] = (1, 7, 32)
     min_examples: int = 256
     max_abs_error: float = 1e-5
+    max_spread_error: float = 0.01
     latency_calls: int = 200
     allow_unsafe_ops: bool = False
 
@@ -65,6 +71,8 @@ class ExportOptions:
                 f"min_examples is {self.min_examples}, latency_calls {self.latency_calls}, max_abs_error "
                 f"{self.max_abs_error}; expected at least 2, at least 10, and a finite number >= 0."
             )
+        if not 0 < self.max_spread_error <= 1:
+            raise ConfigurationError(f"max_spread_error is {self.max_spread_error}; expected a share from 0 to 1.")
 
 
 @dataclass(frozen=True, kw_only=True)

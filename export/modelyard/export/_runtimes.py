@@ -20,7 +20,7 @@ from modelyard.artifact import DEFAULT_SIGNATURE, ExampleDecode, Signature, Tens
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
 from modelyard.export._onnx import ONNX_FOLDER
 from modelyard.export._tflite import TFLITE_NAME
-from modelyard.wire import dtype_by_numpy
+from modelyard.wire import dtype_by_name, dtype_by_numpy
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -95,14 +95,18 @@ def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Ar
             raise VerificationError(f"Signature {name!r} was given an example that does not fit: {exc}") from exc
         return _run(runtime, signature.compute, dense)
     preprocess = str(signature.preprocess)
-    pixels = next(spec.name for spec in runtime.graphs[preprocess].inputs)
+    graph = runtime.graphs[preprocess]
+    (pixels,), (tensor,) = graph.inputs, graph.outputs
+    if not len(inputs[signature.decode.input]):
+        nothing = np.zeros((0, *(tensor.shape or ())), dtype_by_name(tensor.dtype).numpy)
+        return _run(runtime, signature.compute, {tensor.name: nothing})
     examples = []
     for data in inputs[signature.decode.input]:
         try:
             image = decode_image(data, signature.decode.channels)
         except ImageDecodeError as exc:
             raise VerificationError(f"Signature {name!r} was given an example that is no image: {exc}") from exc
-        examples.append(_run(runtime, preprocess, {pixels: image}))
+        examples.append(_run(runtime, preprocess, {pixels.name: image}))
     return _run(runtime, signature.compute, {key: np.stack([each[key] for each in examples]) for key in examples[0]})
 
 
