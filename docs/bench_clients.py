@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import platform
 import statistics
 import sys
 import tempfile
@@ -78,7 +79,10 @@ def measure(turns: int) -> str:
                 if model == "fashion":
                     rows.append(asyncio.run(_concurrent(server.grpc_address, model, *entries[0][1:], turns)))
     head = "| | payload | modelyard | reference | ratio, median | lowest to highest |\n|---|---|---|---|---|---|"
-    return "\n".join([head, *rows])
+    where = (
+        f"{os.cpu_count()} cores shared by client and server, {platform.machine()}, Python {platform.python_version()}."
+    )
+    return "\n".join([head, *rows, "", where])
 
 
 def _grpc(address: str, model: str, key: str, array: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:

@@ -152,6 +152,31 @@ def test_a_name_is_all_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None
         resolve(parse_address("grpc://other"))
 
 
+def test_calls_go_on_while_a_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = threading.Event(), threading.Event()
+    row = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 9))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: row)
+    pool = Pool(
+        parse_addresses("http://name:9"), lambda address: address.url, BalanceOptions(dns=True, dns_refresh_s=0.001)
+    )
+    pool.acquire()
+
+    def slow(*_: Any, **__: Any) -> list[Any]:
+        asked.set()
+        answer.wait(10)
+        return row
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    time.sleep(0.01)
+    thread = threading.Thread(target=pool.refresh)
+    thread.start()
+    assert asked.wait(10)
+    assert pool.acquire().in_flight == 2
+    assert not answer.is_set()
+    answer.set()
+    thread.join()
+
+
 @pytest.mark.parametrize("transport", ["grpc", "rest"])
 def test_localhost_by_dns(affine_server: RunningServer, transport: str) -> None:
     url = url_of(affine_server, transport).replace("127.0.0.1", "localhost")

@@ -129,9 +129,9 @@ def test_stacking() -> None:
         stack([{"a": 1}, {"b": 1}])
 
 
-@pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"concurrency": 0}, {"batch_size": True}])
+@pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"concurrency": 0}, {"batch_size": True}, {"timeout_s": 0}])
 def test_options_are_checked(arguments: dict[str, Any]) -> None:
-    with pytest.raises(errors.ConfigurationError, match="1 or more"):
+    with pytest.raises(errors.ConfigurationError, match="1 or more|more than 0"):
         ManyOptions(**arguments)
 
 

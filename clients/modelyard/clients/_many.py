@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from modelyard.clients._options import check_seconds
 from modelyard.clients._results import Prediction
 from modelyard.errors import ConfigurationError, InvalidInputError, ModelyardError, ProtocolError, RequestError
 
@@ -47,6 +48,8 @@ class ManyOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigurationError(f"Expected a whole number of 1 or more; received {name}={value!r}.")
+        if self.timeout_s is not None:
+            check_seconds(self.timeout_s, "timeout_s")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

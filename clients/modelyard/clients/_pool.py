@@ -48,6 +48,7 @@ class Pool(Generic[_T]):
         self._make = make
         self._options = options
         self._lock = threading.Lock()
+        self._refreshing = threading.Lock()
         self._turn = 0
         self._resolved_at: float | None = None
         self._retired: list[Endpoint[_T]] = []
@@ -120,8 +121,9 @@ class Pool(Generic[_T]):
         """
         if not self._options.dns:
             return
-        now = time.monotonic()
-        with self._lock:
+        # A lock of its own: names may take seconds to resolve, in which calls go on to the addresses that are known.
+        with self._refreshing:
+            now = time.monotonic()
             if self._resolved_at is not None and now - self._resolved_at < self._options.dns_refresh_s:
                 return
             known = {endpoint.address: endpoint for endpoint in self._endpoints}
@@ -139,7 +141,8 @@ class Pool(Generic[_T]):
                     found[address] = known.get(address) or Endpoint(address, self._make(address))
             if not found and failure is not None:
                 raise failure
-            # Calls may still be under way on the ones that are gone: closed with the client.
-            self._retired += [endpoint for address, endpoint in known.items() if address not in found]
-            self._endpoints = tuple(found.values())
-            self._resolved_at = now
+            with self._lock:
+                # Calls may still be under way on the ones that are gone: closed with the client.
+                self._retired += [endpoint for address, endpoint in known.items() if address not in found]
+                self._endpoints = tuple(found.values())
+                self._resolved_at = now
