@@ -1,8 +1,19 @@
 """The artifact that travels between rooms: signatures, manifest, repository layout, atomic publishing."""
 
+from modelyard.artifact._catalog import (
+    Difference,
+    VersionInfo,
+    describe_model,
+    diff_versions,
+    find_version,
+    list_models,
+    verify_version,
+)
 from modelyard.artifact._checksums import hash_files, verify_files
 from modelyard.artifact._decode import MAX_IMAGE_PIXELS, decode_image
 from modelyard.artifact._example import decode_examples
+from modelyard.artifact._labels import LABELS_NAME, read_labels, write_labels
+from modelyard.artifact._maintain import Collected, collect, promote, remove_label, remove_version, set_label
 from modelyard.artifact._manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
@@ -38,7 +49,9 @@ from modelyard.artifact._signature import (
 __all__ = [
     "AnyFunction",
     "CLASSIFY_METHOD",
+    "Collected",
     "DEFAULT_SIGNATURE",
+    "Difference",
     "EncodedImageFunction",
     "ExampleDecode",
     "ExampleFunction",
@@ -47,6 +60,7 @@ __all__ = [
     "FileEntry",
     "FormatEntry",
     "ImageDecode",
+    "LABELS_NAME",
     "Latency",
     "MANIFEST_NAME",
     "MAX_IMAGE_PIXELS",
@@ -63,13 +77,26 @@ __all__ = [
     "TensorSpec",
     "VerificationData",
     "VerifyReport",
+    "VersionInfo",
+    "collect",
     "decode_examples",
     "decode_image",
+    "describe_model",
+    "diff_versions",
+    "find_version",
     "hash_files",
     "json_schema",
+    "list_models",
     "list_versions",
+    "promote",
     "publish",
+    "read_labels",
     "read_manifest",
+    "remove_label",
+    "remove_version",
+    "set_label",
     "staging",
     "verify_files",
+    "verify_version",
+    "write_labels",
 ]

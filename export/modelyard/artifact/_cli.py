@@ -1,0 +1,195 @@
+"""``modelyard repo``: looks into a model repository and keeps it in order."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from modelyard.artifact._catalog import (
+    VersionInfo,
+    describe_model,
+    diff_versions,
+    find_version,
+    list_models,
+    verify_version,
+)
+from modelyard.artifact._maintain import DEFAULT_LABEL, collect, promote, remove_label, remove_version, set_label
+from modelyard.artifact._manifest import read_manifest
+from modelyard.artifact._repository import ModelVersion, list_versions
+from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError, ModelyardError
+
+_EXAMPLES = """\
+examples:
+  modelyard repo ls models                       every model and version
+  modelyard repo show models/fashion latest      the manifest of one version
+  modelyard repo verify models                   recompute every checksum
+  modelyard repo diff models/fashion 3 4         what version 4 changed
+  modelyard repo promote models/fashion 4        verify it, then label it stable
+  modelyard repo label models/fashion canary latest
+  modelyard repo gc models/fashion --keep 3      keep the newest three, and what has a label
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of ``modelyard repo``."""
+    parser = argparse.ArgumentParser(
+        prog="modelyard repo",
+        description="Look into a model repository and keep it in order. A version is its number, a label, or latest.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def add(name: str, summary: str, *, model: bool = True) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.add_argument(
+            "path", metavar="REPO/MODEL" if model else "PATH", type=_path, help="folder of the model" if model else
+            "folder of a repository, or of one model in it",
+        )  # fmt: skip
+        return command
+
+    add("ls", "list models and versions with size, metric, formats and labels", model=False)
+    add("show", "print the manifest of a version").add_argument(
+        "version", metavar="VERSION", nargs="?", default="latest"
+    )
+    add("verify", "recompute every checksum", model=False)
+    diff = add("diff", "compare two versions: signatures, metrics, latency")
+    diff.add_argument("before", metavar="BEFORE")
+    diff.add_argument("after", metavar="AFTER")
+    promotion = add("promote", "verify a version, then give it a label")
+    promotion.add_argument("version", metavar="VERSION")
+    promotion.add_argument("--label", default=DEFAULT_LABEL, help="the label (default: %(default)s)")
+    label = add("label", "give a version a label, or remove one")
+    label.add_argument("label", metavar="LABEL")
+    label.add_argument("version", metavar="VERSION", nargs="?", help="absent: remove the label")
+    garbage = add("gc", "remove all but the newest versions, and what crashed exports left")
+    garbage.add_argument("--keep", type=int, required=True, metavar="N", help="how many of the newest stay")
+    add("rm", "remove one version").add_argument("version", metavar="VERSION")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Runs one command on a repository.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        The process's exit code: 0, 1 on an error or a version that is damaged,
+        2 on arguments that make no sense.
+    """
+    arguments = make_parser().parse_args(argv)
+    commands: Mapping[str, Callable[[argparse.Namespace], int]] = {
+        "ls": _ls, "show": _show, "verify": _verify, "diff": _diff, "promote": _promote, "label": _label, "gc": _gc,
+        "rm": _rm,
+    }  # fmt: skip
+    try:
+        return commands[arguments.command](arguments)
+    except ModelyardError as exc:
+        sys.stderr.write(f"modelyard repo {arguments.command}: {exc.message}\n")
+        return 2 if isinstance(exc, ConfigurationError) else 1
+
+
+def _path(text: str) -> Path:
+    rest = text.removeprefix("file://")
+    if "://" in rest:
+        raise argparse.ArgumentTypeError(f"{text} is on a remote file system; expected a folder of this machine")
+    return Path(rest)
+
+
+def _models(path: Path) -> list[Path]:
+    if not path.is_dir():
+        raise ModelNotFoundError(f"{path} is no folder; expected a model repository or one model of it.")
+    return [path] if list_versions(path) else [path / name for name in list_models(path)]
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    rows = [_row(info) for model in _models(arguments.path) for info in describe_model(model)]
+    header = ("MODEL", "VERSION", "SIZE", "METRIC", "FORMATS", "LABELS", "CREATED")
+    _write(_table([header, *rows]))
+    return 0
+
+
+def _row(info: VersionInfo) -> tuple[str, ...]:
+    size = f"{info.bytes / 1e6:.1f} MB"
+    if info.manifest is None:
+        return (info.model, str(info.version.number), size, "", "(no valid manifest)", ",".join(info.labels), "")
+    metrics = info.manifest.source.metrics
+    metric = next((f"{name} {metrics[name]:.4g}" for name in sorted(metrics, key=_by_importance)), "")
+    formats = ",".join(sorted(info.manifest.formats))
+    return (info.model, str(info.version.number), size, metric, formats, ",".join(info.labels), info.manifest.created)
+
+
+def _by_importance(metric: str) -> tuple[bool, str]:
+    return "accuracy" not in metric, metric
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    version = find_version(arguments.path, arguments.version)
+    _write([json.dumps(json.loads(read_manifest(version.path).to_json()), indent=2)])
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    damaged = 0
+    for model in _models(arguments.path):
+        for version in list_versions(model):
+            try:
+                manifest = verify_version(version)
+                _write([f"ok       {model.name} {version.number} ({len(manifest.files)} files)"])
+            except ArtifactError as exc:
+                damaged += 1
+                _write([f"DAMAGED  {model.name} {version.number}: {exc.message}"])
+    return 1 if damaged else 0
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    before, after = (
+        read_manifest(find_version(arguments.path, name).path) for name in (arguments.before, arguments.after)
+    )
+    rows = [(each.what, each.before or "-", each.after or "-") for each in diff_versions(before, after)]
+    _write(
+        _table([("", f"VERSION {before.version}", f"VERSION {after.version}"), *rows]) if rows else ["No difference."]
+    )
+    return 0
+
+
+def _promote(arguments: argparse.Namespace) -> int:
+    version = promote(arguments.path, arguments.version, label=arguments.label)
+    return _say(arguments, version, f"verified and labelled {arguments.label}")
+
+
+def _label(arguments: argparse.Namespace) -> int:
+    if arguments.version is None:
+        remove_label(arguments.path, arguments.label)
+        _write([f"{arguments.path.name}: label {arguments.label} removed"])
+        return 0
+    return _say(arguments, set_label(arguments.path, arguments.label, arguments.version), f"labelled {arguments.label}")
+
+
+def _gc(arguments: argparse.Namespace) -> int:
+    collected = collect(arguments.path, keep=arguments.keep)
+    numbers = ", ".join(map(str, collected.versions)) or "none"
+    _write([f"{arguments.path.name}: versions removed: {numbers}; staging directories: {len(collected.staging)}"])
+    return 0
+
+
+def _rm(arguments: argparse.Namespace) -> int:
+    return _say(arguments, remove_version(arguments.path, arguments.version), "removed")
+
+
+def _say(arguments: argparse.Namespace, version: ModelVersion, what: str) -> int:
+    _write([f"{arguments.path.name} version {version.number}: {what}"])
+    return 0
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _write(lines: Iterable[str]) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")

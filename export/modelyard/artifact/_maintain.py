@@ -1,0 +1,167 @@
+"""Changes to a model repository: labels, promotion, removal."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelyard.artifact._catalog import find_version, verify_version
+from modelyard.artifact._labels import read_labels, write_labels
+from modelyard.artifact._repository import STAGING_PREFIX, ModelVersion, list_versions
+from modelyard.errors import ConfigurationError, ModelNotFoundError, PublishError
+
+DEFAULT_LABEL = "stable"
+#: An export that is still at work has touched its staging directory since.
+STALE_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What a garbage collection removed.
+
+    Attributes:
+        versions: Numbers of versions.
+        staging: Staging directories that a crash had left.
+    """
+
+    versions: tuple[int, ...]
+    staging: tuple[str, ...]
+
+
+def set_label(model_dir: Path, label: str, version: str) -> ModelVersion:
+    """Lets a label name a version.
+
+    Args:
+        model_dir: ``<repository>/<model>``.
+        label: The label.
+        version: Its number, another label, or ``latest``.
+
+    Raises:
+        ConfigurationError: The label is not possible.
+        ModelNotFoundError: There is no such version.
+        PublishError: The labels cannot be written.
+    """
+    found = find_version(model_dir, version)
+    write_labels(model_dir, {**read_labels(model_dir), label: found.number})
+    return found
+
+
+def remove_label(model_dir: Path, label: str) -> None:
+    """Removes a label; the version stays.
+
+    Args:
+        model_dir: ``<repository>/<model>``.
+        label: The label.
+
+    Raises:
+        ModelNotFoundError: There is no such label.
+        PublishError: The labels cannot be written.
+    """
+    labels = read_labels(model_dir)
+    if label not in labels:
+        raise ModelNotFoundError(f"Model {model_dir.name!r} has no label {label!r}; it has {sorted(labels)}.")
+    write_labels(model_dir, {name: number for name, number in labels.items() if name != label})
+
+
+def promote(model_dir: Path, version: str, *, label: str = DEFAULT_LABEL) -> ModelVersion:
+    """Lets a label name a version, after every checksum of it was recomputed.
+
+    Args:
+        model_dir: ``<repository>/<model>``.
+        version: Its number, another label, or ``latest``.
+        label: The label.
+
+    Raises:
+        ConfigurationError: The label is not possible.
+        IntegrityError: A file of the version is missing or damaged.
+        ManifestError: Its manifest is not valid.
+        ModelNotFoundError: There is no such version.
+        PublishError: The labels cannot be written.
+    """
+    verify_version(find_version(model_dir, version))
+    return set_label(model_dir, label, version)
+
+
+def remove_version(model_dir: Path, version: str) -> ModelVersion:
+    """Removes a version that no label names.
+
+    Args:
+        model_dir: ``<repository>/<model>``.
+        version: Its number or ``latest``.
+
+    Raises:
+        ConfigurationError: A label names it.
+        ModelNotFoundError: There is no such version.
+        PublishError: It cannot be removed.
+    """
+    found = find_version(model_dir, version)
+    labels = sorted(label for label, number in read_labels(model_dir).items() if number == found.number)
+    if labels:
+        raise ConfigurationError(
+            f"Version {found.number} of {model_dir.name!r} is labelled {', '.join(labels)}; "
+            "move or remove the label first."
+        )
+    _remove(model_dir, found)
+    return found
+
+
+def collect(model_dir: Path, *, keep: int, stale_s: float = STALE_S) -> Collected:
+    """Removes all but the newest versions, and what crashed exports left.
+
+    A version that a label names stays, however old.
+
+    Args:
+        model_dir: ``<repository>/<model>``.
+        keep: How many of the newest stay; at least 1.
+        stale_s: Staging directories untouched for this many seconds are removed.
+
+    Raises:
+        ConfigurationError: ``keep`` is less than 1.
+        ModelNotFoundError: There is no such model.
+        PublishError: Something cannot be removed.
+    """
+    if keep < 1:
+        raise ConfigurationError(f"keep is {keep}; expected at least 1.")
+    if not model_dir.is_dir():
+        raise ModelNotFoundError(f"{model_dir.parent} has no model {model_dir.name!r}.")
+    labelled = set(read_labels(model_dir).values())
+    old = [version for version in list_versions(model_dir)[:-keep] if version.number not in labelled]
+    for version in old:
+        _remove(model_dir, version)
+    stale = []
+    for path in sorted(model_dir.glob(f"{STAGING_PREFIX}*")):
+        if time.time() - _newest(path) >= stale_s:
+            _remove_tree(path)
+            stale.append(path.name)
+    return Collected(versions=tuple(version.number for version in old), staging=tuple(stale))
+
+
+def _newest(path: Path) -> float:
+    times = [path.stat().st_mtime]
+    for each in path.rglob("*"):
+        try:
+            times.append(each.lstat().st_mtime)
+        except FileNotFoundError:
+            # It is at work: its own directory is then new, too.
+            continue
+    return max(times)
+
+
+def _remove(model_dir: Path, version: ModelVersion) -> None:
+    """Takes a version out of sight in one step, then deletes it: no reader sees half of one."""
+    try:
+        hidden = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=model_dir))
+        version.path.rename(hidden / version.path.name)
+    except OSError as exc:
+        raise PublishError(f"Cannot remove {version.path}: {exc}") from exc
+    _remove_tree(hidden)
+
+
+def _remove_tree(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except OSError as exc:
+        raise PublishError(f"Cannot remove {path}: {exc}") from exc

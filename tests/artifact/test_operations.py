@@ -1,0 +1,253 @@
+"""Repository operations, as functions and as ``modelyard repo``."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelyard.artifact import (
+    LABELS_NAME,
+    STAGING_PREFIX,
+    FileEntry,
+    Manifest,
+    Source,
+    collect,
+    describe_model,
+    diff_versions,
+    find_version,
+    hash_files,
+    list_models,
+    list_versions,
+    promote,
+    publish,
+    read_labels,
+    read_manifest,
+    remove_label,
+    remove_version,
+    set_label,
+    staging,
+    verify_version,
+    write_labels,
+)
+from modelyard.artifact._cli import main
+from modelyard.errors import ConfigurationError, IntegrityError, ManifestError, ModelNotFoundError, PublishError
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path, manifest: Manifest) -> Path:
+    """Three versions of one model; their accuracy grows."""
+    folder = tmp_path / "models" / "fashion"
+    for number in range(3):
+        with staging(folder) as staged:
+            (staged / "model.tflite").write_bytes(bytes([number]) * 1000)
+            files, metrics = hash_files(staged), {"accuracy": 0.7 + number / 10, "loss": 0.5}
+            source = replace(manifest.source, metrics=metrics)
+
+            def make(version: int, files: tuple[FileEntry, ...] = files, source: Source = source) -> Manifest:
+                return replace(manifest, version=version, files=files, source=source)
+
+            publish(staged, folder, make)
+    return folder
+
+
+def test_listing(model_dir: Path) -> None:
+    assert list_models(model_dir.parent) == ("fashion",)
+    (model_dir / "2" / "manifest.json").write_text("{")
+    set_label(model_dir, "stable", "1")
+    infos = describe_model(model_dir)
+    assert [info.version.number for info in infos] == [1, 2, 3]
+    assert [info.labels for info in infos] == [("stable",), (), ()]
+    assert infos[1].manifest is None and "is not JSON" in infos[1].problem
+    assert infos[0].manifest is not None and infos[0].bytes > 1000
+
+
+def test_versions_by_number_label_and_latest(model_dir: Path) -> None:
+    write_labels(model_dir, {"stable": 2, "gone": 9})
+    assert [find_version(model_dir, name).number for name in ("1", "stable", "latest")] == [1, 2, 3]
+    for name in ("9", "gone", "other"):
+        with pytest.raises(ModelNotFoundError, match=rf"no version '{name}'; it has the versions \[1, 2, 3\]"):
+            find_version(model_dir, name)
+
+
+def test_differences(model_dir: Path) -> None:
+    first, second = (read_manifest(model_dir / name) for name in ("1", "2"))
+    changed = replace(
+        second,
+        signatures={"serving_default": second.signatures["serving_default"]},
+        latency=(replace(second.latency[0], p50_us=50.0),),
+    )
+    found = {each.what: (each.before, each.after) for each in diff_versions(first, changed)}
+    assert found["metric accuracy"] == ("0.7", "0.8")
+    assert found["signature image_bytes input image_bytes"] == ("string [-1]", "")
+    assert found["latency onnx onnxruntime serving_default batch 1 threads 1"] == ("34.5 us", "50.0 us")
+    assert "metric loss" not in found and "runtime" not in found
+    assert diff_versions(first, first) == ()
+
+
+def test_verify(model_dir: Path) -> None:
+    for version in list_versions(model_dir):
+        assert verify_version(version).version == version.number
+    shutil.copytree(model_dir / "1", model_dir / "7")
+    with pytest.raises(ManifestError, match="has the manifest of version 1; it was renamed or copied"):
+        verify_version(find_version(model_dir, "7"))
+    (model_dir / "1" / "extra.bin").write_bytes(b"?")
+    with pytest.raises(ManifestError, match="files that its manifest does not list: extra.bin"):
+        verify_version(find_version(model_dir, "1"))
+    (model_dir / "2" / "model.tflite").write_bytes(b"x" * 1000)
+    with pytest.raises(IntegrityError, match="sha256"):
+        promote(model_dir, "2")
+    assert read_labels(model_dir) == {}
+
+
+def test_labels(model_dir: Path) -> None:
+    assert read_labels(model_dir) == {}
+    assert promote(model_dir, "2").number == 2
+    set_label(model_dir, "canary", "latest")
+    assert json.loads((model_dir / LABELS_NAME).read_text()) == read_labels(model_dir) == {"canary": 3, "stable": 2}
+    remove_label(model_dir, "canary")
+    assert read_labels(model_dir) == {"stable": 2}
+    with pytest.raises(ModelNotFoundError, match="has no label 'canary'"):
+        remove_label(model_dir, "canary")
+    for label in ("latest", "7", "", "a b", "../x"):
+        with pytest.raises(ConfigurationError, match="is not possible"):
+            set_label(model_dir, label, "1")
+    assert sorted(path.name for path in model_dir.iterdir()) == ["1", "2", "3", LABELS_NAME]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": "1"}', '{"a": true}'])
+def test_damaged_labels(model_dir: Path, text: str) -> None:
+    (model_dir / LABELS_NAME).write_text(text)
+    with pytest.raises(ManifestError, match=LABELS_NAME):
+        read_labels(model_dir)
+
+
+def test_labels_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match="Cannot write"):
+        write_labels(tmp_path / "absent", {"a": 1})
+
+
+def test_removal(model_dir: Path) -> None:
+    promote(model_dir, "1")
+    with pytest.raises(ConfigurationError, match="is labelled stable; move or remove the label first"):
+        remove_version(model_dir, "1")
+    assert remove_version(model_dir, "2").number == 2
+    assert sorted(path.name for path in model_dir.iterdir()) == ["1", "3", LABELS_NAME]
+    with pytest.raises(ModelNotFoundError):
+        remove_version(model_dir, "2")
+
+
+def test_collection(model_dir: Path) -> None:
+    (model_dir / f"{STAGING_PREFIX}old").mkdir()
+    (model_dir / f"{STAGING_PREFIX}old" / "file").write_text("x")
+    for path in (model_dir / f"{STAGING_PREFIX}old" / "file", model_dir / f"{STAGING_PREFIX}old"):
+        os.utime(path, (1, 1))
+    (model_dir / f"{STAGING_PREFIX}new").mkdir()
+    promote(model_dir, "1")
+    collected = collect(model_dir, keep=1)
+    assert (collected.versions, collected.staging) == ((2,), (f"{STAGING_PREFIX}old",))
+    assert sorted(path.name for path in model_dir.iterdir()) == [f"{STAGING_PREFIX}new", "1", "3", LABELS_NAME]
+    with pytest.raises(ConfigurationError, match="keep is 0; expected at least 1"):
+        collect(model_dir, keep=0)
+
+
+@pytest.mark.parametrize(
+    "call", [describe_model, lambda path: find_version(path, "1"), lambda path: collect(path, keep=1)]
+)
+def test_no_such_model(tmp_path: Path, call: Callable[[Path], object]) -> None:
+    with pytest.raises(ModelNotFoundError, match="has no model 'absent'"):
+        call(tmp_path / "absent")
+    with pytest.raises(ModelNotFoundError, match="is no folder"):
+        list_models(tmp_path / "absent")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_command(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(model_dir)
+    assert run(capsys, "promote", model, "2") == (0, "fashion version 2: verified and labelled stable\n", "")
+    assert run(capsys, "label", model, "canary", "3")[0] == 0
+    code, out, _ = run(capsys, "ls", f"file://{model_dir.parent}")
+    rows = [line.split() for line in out.splitlines()]
+    assert code == 0 and rows[0][:3] == ["MODEL", "VERSION", "SIZE"]
+    assert [row[:2] for row in rows[1:]] == [["fashion", "1"], ["fashion", "2"], ["fashion", "3"]]
+    assert "accuracy 0.8" in out and "stable" in out and "onnx" in out
+    assert json.loads(run(capsys, "show", model)[1])["version"] == 3
+    assert "metric accuracy" in run(capsys, "diff", model, "1", "canary")[1]
+    assert run(capsys, "diff", model, "1", "1")[1] == "No difference.\n"
+    assert run(capsys, "label", model, "canary")[1] == "fashion: label canary removed\n"
+    assert run(capsys, "rm", model, "1")[1] == "fashion version 1: removed\n"
+    assert run(capsys, "gc", model, "--keep", "1")[1] == "fashion: versions removed: none; staging directories: 0\n"
+    assert run(capsys, "verify", model)[:2] == (0, "ok       fashion 2 (1 files)\nok       fashion 3 (1 files)\n")
+    (model_dir / "3" / "model.tflite").write_bytes(b"x")
+    code, out, _ = run(capsys, "verify", str(model_dir.parent))
+    assert code == 1 and "DAMAGED  fashion 3: " in out and "ok       fashion 2" in out
+
+
+def test_errors_of_the_command(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = run(capsys, "show", str(model_dir), "9")
+    assert (code, out) == (1, "") and error.startswith("modelyard repo show: Model 'fashion' has no version '9'")
+    assert run(capsys, "gc", str(model_dir), "--keep", "0")[0] == 2
+    with pytest.raises(SystemExit):
+        main(["ls", "s3://bucket/models"])
+    assert "is on a remote file system" in capsys.readouterr().err
+
+
+PUBLISH = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from modelyard.artifact import *
+template, folder = Manifest.from_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+print("ready", flush=True)
+for turn in range(100000):
+    with staging(folder) as staged:
+        (staged / "onnx").mkdir()
+        for index in range(4):
+            (staged / "onnx" / f"{index}.onnx").write_bytes(bytes([turn % 256]) * 50_000)
+        files = hash_files(staged)
+        version = publish(staged, folder, lambda number: replace(template, version=number, files=files))
+    set_label(folder, "stable", "latest")
+    collect(folder, keep=3, stale_s=3600)
+"""
+
+
+def test_killed_at_twenty_random_moments(tmp_path: Path, manifest: Manifest) -> None:
+    """Publishing, labelling and collecting in a loop, until SIGKILL: what a reader sees is whole each time."""
+    (tmp_path / "manifest.json").write_text(manifest.to_json())
+    folder, rng, last = tmp_path / "models" / "m", random.Random(7), 0
+    for _ in range(20):
+        command = [sys.executable, "-c", PUBLISH, str(tmp_path / "manifest.json"), str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+            time.sleep(rng.uniform(0.0, 0.15))
+            process.send_signal(signal.SIGKILL)
+        if not folder.exists():
+            continue
+        versions = list_versions(folder)
+        for version in versions:
+            verify_version(version)
+        # No version is lost: the newest before is there, or was followed by newer ones.
+        newest = max((version.number for version in versions), default=0)
+        assert newest >= last
+        last = newest
+        labels = read_labels(folder)
+        assert set(labels.values()) <= {version.number for version in versions}
+    assert last > 20
+    assert main(["verify", str(folder)]) == 0
+    collect(folder, keep=1, stale_s=0)
+    assert not list(folder.glob(f"{STAGING_PREFIX}*"))
