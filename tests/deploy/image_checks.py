@@ -275,7 +275,9 @@ def test_the_load_test_image_loads_the_server_image(engine: Engine, image: str, 
         with connect(f"http://127.0.0.1:{server.rest_port}") as client:
             client.wait_ready("fashion")
         hosts = [f"--host-grpc=127.0.0.1:{server.grpc_port}", f"--host-rest=http://127.0.0.1:{server.rest_port}"]
-        flags = ["-u", "2", "-t", "3s", "--min-accuracy=0.5", *hosts]
+        # The test's classifier is right on two images of three, on some hundreds that are drawn by chance: a quarter is
+        # far below that and far above the tenth that a guess would have.
+        flags = ["-u", "2", "-t", "5s", "--rate=40", "--min-requests=30", "--min-accuracy=0.25", *hosts]
         entrypoint = engine.config(loader)["Entrypoint"]
         assert entrypoint == ["modelyard", "loadtest"]
         with running(
