@@ -45,6 +45,9 @@ _COMMANDS = {
     "serve": _Command(
         module="modelyard.serving._cli", extra="serving", summary="serve a model repository over gRPC and REST"
     ),
+    "repo": _Command(
+        module="modelyard.artifact._cli", extra="", summary="look into a model repository and keep it in order"
+    ),
     "predict": _Command(module="modelyard.clients._cli", extra="", summary="classify image files with a served model"),
     "loadtest": _Command(
         module="modelyard.loadtests._cli", extra="loadtests", summary="load a server, check its answers and its limits"

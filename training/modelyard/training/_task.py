@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from modelyard.artifact import EncodedImageFunction, SignatureFunction, VerificationData
+from modelyard.artifact import AnyFunction, VerificationData
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -114,7 +114,7 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def signatures(self) -> Mapping[str, SignatureFunction | EncodedImageFunction]:
+    def signatures(self) -> Mapping[str, AnyFunction]:
         """The functions to serve, by signature name, over the built models."""
 
     @abc.abstractmethod
