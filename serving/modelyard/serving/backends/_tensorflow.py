@@ -52,6 +52,11 @@ class TensorFlowBackend:
                 extra="tensorflow",
                 purpose=f"{path} holds a SavedModel with no ONNX or TFLite sibling, so serving it",
             ) from exc
+        except (ImportError, OSError) as exc:
+            raise LoadError(
+                f"TensorFlow is installed but cannot be imported: {exc}. It needs a writable temporary directory, "
+                "such as /tmp."
+            ) from exc
         self._tf = tf
         graph = read_meta_graph(path, tags)
         self._signatures = callable_signatures(graph)
