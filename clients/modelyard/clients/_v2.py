@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -34,8 +35,9 @@ _GRPC = _Paths()
 class _V2Protocol(Protocol):
     """What both transports share."""
 
+    @abstractmethod
     def _describe(self, target: Target, signature: str, at_most_s: float | None = None) -> _Described:
-        raise NotImplementedError
+        """Asks for the metadata of one signature, and the versions that are ready."""
 
     def metadata(self, target: Target, signature: str = "") -> Flow[ModelMetadata]:
         """Describes one signature of a model, fresh from the server.
