@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving import _sagemaker
 from modelyard.serving._batch_parameters import BatchParameters, read_batch_parameters
 from modelyard.serving._config import ModelConfig, local_path, models_from_message, read_text_proto
 from modelyard.serving._cpus import available_cpus
@@ -42,6 +43,8 @@ environment:
   MODEL_NAME, MODEL_BASE_PATH   as in TensorFlow Serving's image: where one of them is set, and neither
       --model_base_path nor --model_config_file is given, the model $MODEL_NAME (default model) is served
       from $MODEL_BASE_PATH/$MODEL_NAME (default /models/model); --model_name goes before MODEL_NAME
+  SAGEMAKER_BIND_TO_PORT        with --sagemaker: the REST port (default 8080); the model is then looked
+      for in /opt/ml/model, unless MODEL_BASE_PATH names another folder
 """
 #: Requests that wait for their batch each hold a thread.
 _BATCHING_WORKERS = 64
@@ -78,6 +81,7 @@ class ServerOptions:
         workers: Threads that compute predictions.
         tensor_content: gRPC answers carry ``tensor_content``.
         cors: REST answers carry CORS headers.
+        sagemaker: REST answers SageMaker's URLs too.
         rest_timeout_s: Time that a REST request may take.
         strict_json: REST answers never hold NaN or infinities.
         rest_extensions: REST accepts and writes more than upstream's.
@@ -109,6 +113,7 @@ class ServerOptions:
     workers: int = 2
     tensor_content: bool = False
     cors: bool = False
+    sagemaker: bool = False
     rest_timeout_s: float = 30.0
     strict_json: bool = False
     rest_extensions: bool = False
@@ -151,11 +156,20 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
     """
     parser = _parser()
     args, unknown = parser.parse_known_args(argv)
+    if unknown == [_sagemaker.ARGUMENT]:
+        args.sagemaker, unknown = True, []
     if unknown:
         raise ConfigurationError(_unknown(unknown[0]))
     for flag in FLAGS:
         if flag.effect == "ignored" and getattr(args, flag.name) != flag.default:
             _LOG.warning("--%s has no effect: %s", flag.name, flag.note)
+    if args.sagemaker:
+        _sagemaker.apply_sagemaker(
+            args,
+            environment or {},
+            default_name=str(_default("model_name")),
+            image_base_path=_IMAGE_BASE_PATH,
+        )
     if args.port == 0 and args.rest_api_port == 0 and not args.grpc_socket_path:
         raise ConfigurationError("Both --port and --rest_api_port are 0; expected at least one port to serve on.")
     _check_parallelism(args)
@@ -188,6 +202,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         workers=args.tensorflow_session_parallelism or (_BATCHING_WORKERS if batching else available_cpus()),
         tensor_content=args.enable_serialization_as_tensor_content,
         cors=args.rest_api_enable_cors_support,
+        sagemaker=args.sagemaker,
         rest_timeout_s=args.rest_api_timeout_in_ms / 1e3 or _FOREVER_S,
         strict_json=args.rest_api_strict_json,
         rest_extensions=args.rest_api_extensions,

@@ -16,7 +16,15 @@ from modelyard.serving._predictor import Predictor
 from modelyard.serving._version_loader import VersionLoader
 from modelyard.serving.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
-from modelyard.serving.rest import RestApp, RestOptions, RestServer, config_json, models_json
+from modelyard.serving.rest import (
+    AsgiApp,
+    RestApp,
+    RestOptions,
+    RestServer,
+    SageMakerApp,
+    config_json,
+    models_json,
+)
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -114,7 +122,7 @@ def _transports(
             metrics_path=options.metrics_path,
         )
         tls = options.tls.context() if options.tls is not None and options.rest_tls else None
-        app = RestApp(
+        app: AsgiApp = RestApp(
             predictor,
             metrics,
             rest_options,
@@ -124,6 +132,8 @@ def _transports(
                 "/v2/config": partial(config_json, options, manager),
             },
         )
+        if options.sagemaker:
+            app = SageMakerApp(app, model=options.models[0].name)
         transports.append(RestServer(app, port=options.rest_api_port, tls=tls))
     return transports
 

@@ -34,6 +34,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Scope = MutableMapping[str, Any]
 Headers = list[tuple[bytes, bytes]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
 _TEXT = (b"content-type", b"text/plain; version=0.0.4")

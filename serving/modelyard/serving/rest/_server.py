@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from modelyard.errors import ConfigurationError
-from modelyard.serving.rest._app import Receive, RestApp, Scope, Send
+from modelyard.serving.rest._app import AsgiApp, Receive, Scope, Send
 
 _BACKLOG = 2048
 #: How long connections get at a stop to send what they were about to send.
@@ -38,7 +38,7 @@ class _Closing:
         app: The application.
     """
 
-    def __init__(self, app: RestApp) -> None:
+    def __init__(self, app: AsgiApp) -> None:
         self._app = app
         self.closing = False
 
@@ -60,7 +60,7 @@ class RestServer:
         tls: Serve HTTPS; None for plain text.
     """
 
-    def __init__(self, app: RestApp, *, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, app: AsgiApp, *, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._port = port
         self._closing = _Closing(app)
         config = uvicorn.Config(
