@@ -5,6 +5,7 @@ import pytest
 from modelyard.errors import ConfigurationError, MissingDependencyError
 from modelyard.training.tasks import FashionTask, find_task, tasks
 from tests.training.conftest import RunPython
+from tests.training.toy_task import ToyTask
 
 
 def test_tasks_are_found_by_name() -> None:
@@ -43,3 +44,21 @@ def test_without_the_extra_it_is_an_error_that_says_what_to_install(run_python: 
         MissingDependencyError(package="keras", extra="training", purpose="x").message.partition("keras")[2]
         in done.stdout
     )
+
+
+def test_a_task_of_your_own_is_named_by_module_and_class() -> None:
+    assert find_task("tests.training.toy_task:ToyTask") is ToyTask
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:ToyTask", "there is no module 'no_such_module'"),
+        ("tests.training.no_such:ToyTask", "there is no module 'tests.training.no_such'"),
+        ("tests.training.toy_task:Toy", "tests.training.toy_task has no such task"),
+        ("tests.training.toy_task:EXAMPLES", "tests.training.toy_task has no such task"),
+    ],
+)
+def test_a_name_that_is_no_task_is_an_error(name: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        find_task(name)

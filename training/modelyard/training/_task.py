@@ -23,12 +23,22 @@ class InputRequest:
         epoch: Number of the epoch, from 0.
         skip_batches: Batches at the start of the epoch to leave out, because
             an earlier run has trained on them.
+        num_shards: Workers that share the epoch, each with an input of its own.
+            The batches of all workers with the same number make one global
+            batch of ``num_shards * batch_size`` examples, the same examples
+            that one worker with that batch size would get.
+        shard_index: Which of them asks, from 0.
+        drop_remainder: Leaves out the examples at the end that fill no whole
+            batch, so that every batch has the same static shape.
     """
 
     batch_size: int
     seed: int = 0
     epoch: int = 0
     skip_batches: int = 0
+    num_shards: int = 1
+    shard_index: int = 0
+    drop_remainder: bool = False
 
 
 class Task(abc.ABC):
@@ -124,6 +134,20 @@ class Task(abc.ABC):
         Args:
             count: How many, at most.
         """
+
+    @classmethod
+    def search_space(cls, trial: Any) -> Mapping[str, Any]:
+        """The hyperparameters that ``modelyard tune`` searches where no flag names any.
+
+        Args:
+            trial: An ``optuna.Trial``; ``trial.suggest_float(...)`` and its like
+                choose the values.
+
+        Returns:
+            Values by name: arguments of the task's constructor, or fields of
+            ``TrainerOptions`` such as ``batch_size``. The default has none.
+        """
+        return {}
 
     def data_description(self) -> str:
         """A sentence that says what data the task trains on; empty where it does not know."""

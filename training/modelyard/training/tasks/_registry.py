@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterator, Mapping
 
 from modelyard.errors import ConfigurationError
@@ -36,7 +37,8 @@ def find_task(name: str) -> type[Task]:
     """The class of one task.
 
     Args:
-        name: Such as ``fashion``.
+        name: Such as ``fashion``; or ``package.module:Class`` for a task of
+            your own, which is imported.
 
     Raises:
         ConfigurationError: There is no such task; the message names the nearest.
@@ -45,6 +47,23 @@ def find_task(name: str) -> type[Task]:
     known = tasks()
     if name in _CLASSES:
         return known[name]
+    if ":" in name:
+        return _imported(name)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     raise ConfigurationError(f"Unknown task {name!r}. {hint}Known tasks: {', '.join(known)}.")
+
+
+def _imported(name: str) -> type[Task]:
+    module, _, attribute = name.partition(":")
+    expected = "expected package.module:Class, a subclass of modelyard.training.Task that Python can import from here"
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as exc:
+        # What the user's module fails to import is not the user's spelling of its name.
+        if exc.name is None or not (module == exc.name or module.startswith(f"{exc.name}.")):
+            raise
+        raise ConfigurationError(f"Received the task {name!r}: there is no module {exc.name!r}; {expected}.") from exc
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise ConfigurationError(f"Received the task {name!r}: {module} has no such task; {expected}.")
+    return found
