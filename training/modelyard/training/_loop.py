@@ -55,14 +55,26 @@ class DeviceLoop:
         step: ``train_step`` or ``eval_step`` of a task.
         element_spec: Spec of the batches.
         label: What to call it in messages.
+        strategy: Its replicas run the step, each on its part of a batch; None
+            for one replica.
 
     Raises:
         ConfigurationError: The step does not return a mapping with ``loss``.
     """
 
-    def __init__(self, step: Callable[[Any], Mapping[str, Any]], element_spec: Any, *, label: str) -> None:
+    def __init__(
+        self,
+        step: Callable[[Any], Mapping[str, Any]],
+        element_spec: Any,
+        *,
+        label: str,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> None:
         self._label = label
-        compiled = tf.function(step)
+        self._strategy = strategy
+        # Replicas meet in the middle of a step, which a function of its own would not let them.
+        replica_step = tf.function(step) if strategy is None else step
+        compiled = replica_step if strategy is None else tf.function(lambda batch: strategy.run(step, args=(batch,)))
         outputs = compiled.get_concrete_function(element_spec).structured_outputs
         if not isinstance(outputs, Mapping) or LOSS not in outputs:
             received = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
@@ -70,17 +82,27 @@ class DeviceLoop:
                 f"{label} returned {received}; expected a mapping from names to tensors with {LOSS!r} among them."
             )
         self.names: tuple[str, ...] = tuple(sorted(outputs))
-        self._loop = _make_loop(compiled, self.names)
+        self._loop = _make_loop(_replica_sums(replica_step, self.names), strategy)
 
     def empty(self) -> Totals:
         """Totals of no steps."""
         return Totals(sums=dict.fromkeys(self.names, (0.0, 0.0)))
 
+    def iterate(self, dataset: tf.data.Dataset) -> Any:
+        """An iterator over batches for :meth:`run`; under a strategy each batch is shared out to its replicas.
+
+        Args:
+            dataset: The batches, of the global size.
+        """
+        if self._strategy is None:
+            return iter(dataset)
+        return iter(self._strategy.experimental_distribute_dataset(dataset))
+
     def run(self, iterator: Any, steps: int, totals: Totals) -> LoopResult:
         """Runs steps on the device.
 
         Args:
-            iterator: Iterator over the batches.
+            iterator: From :meth:`iterate`.
             steps: How many to take.
             totals: What to add to.
 
@@ -92,7 +114,9 @@ class DeviceLoop:
         """
         packed = np.array([totals.sums[name] for name in self.names], dtype=np.float64)
         try:
-            sums, examples, bad_step, bad_loss = self._loop(iterator, tf.constant(steps, tf.int64), tf.constant(packed))
+            sums, examples, bad_step, bad_loss = self._loop(
+                iterator, tf.constant(steps, tf.int64), tf.constant(packed), tf.constant(self.names.index(LOSS))
+            )
         except tf.errors.OutOfRangeError as exc:
             raise TrainingError(
                 f"The input of {self._label} ended early: it has fewer batches than its cardinality says."
@@ -110,21 +134,45 @@ class DeviceLoop:
         )
 
 
-def _make_loop(step: Any, names: tuple[str, ...]) -> Any:
+def _replica_sums(step: Callable[[Any], Mapping[str, Any]], names: tuple[str, ...]) -> Any:
+    """One step of one replica, reduced to what can be added up over replicas.
+
+    Returns:
+        From a batch to float64 ``[names, 2]``, sum and count of each value,
+        and int64 ``[]``, the number of examples.
+    """
+
+    def sums(batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        outputs = step(batch)
+        examples = tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
+        return tf.stack([_sum_and_count(outputs[name]) for name in names]), examples
+
+    return sums
+
+
+def _make_loop(step: Any, strategy: tf.distribute.Strategy | None) -> Any:
+    def all_replicas(batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        if strategy is None:
+            return step(batch)
+        sums, examples = strategy.run(step, args=(batch,))
+        add = tf.distribute.ReduceOp.SUM
+        return strategy.reduce(add, sums, axis=None), strategy.reduce(add, examples, axis=None)
+
     @tf.function
-    def loop(iterator: Any, steps: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    def loop(
+        iterator: Any, steps: tf.Tensor, totals: tf.Tensor, loss_row: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         examples = tf.constant(0, tf.int64)
         bad_step, bad_loss = tf.constant(-1, tf.int64), tf.constant(0.0, tf.float64)
         for index in tf.range(steps):
-            batch = next(iterator)
-            outputs = step(batch)
-            sums += tf.stack([_sum_and_count(outputs[name]) for name in names])
-            examples += tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
-            loss = tf.reduce_mean(tf.cast(outputs[LOSS], tf.float64))
+            step_sums, step_examples = all_replicas(next(iterator))
+            totals += step_sums
+            examples += step_examples
+            loss = step_sums[loss_row, 0] / step_sums[loss_row, 1]
             if not tf.math.is_finite(loss):
                 bad_step, bad_loss = index, loss
                 break
-        return sums, examples, bad_step, bad_loss
+        return totals, examples, bad_step, bad_loss
 
     return loop
 

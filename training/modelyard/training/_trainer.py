@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ class Trainer:
         options: How to.
         actions: Called with every :class:`Event`, in order. What an action
             raises ends the run.
+        strategy: Builds the task in its scope and runs the steps on its
+            replicas, each on its part of a batch of ``options.batch_size``
+            examples; None for one replica.
 
     Example:
         >>> task = FashionTask()
@@ -42,10 +46,18 @@ class Trainer:
         >>> result.metrics["test_accuracy"]
     """
 
-    def __init__(self, task: Task, options: TrainerOptions, actions: Sequence[Action] = ()) -> None:
+    def __init__(
+        self,
+        task: Task,
+        options: TrainerOptions,
+        actions: Sequence[Action] = (),
+        *,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> None:
         self._task = task
         self._options = options
         self._actions = tuple(actions)
+        self._strategy = strategy
 
     def run(self) -> TrainResult:
         """Trains until ``options.epochs`` epochs are done.
@@ -69,9 +81,10 @@ class Trainer:
                 checkpoint there. Pressed twice, it stops at once.
         """
         keras.utils.set_random_seed(self._options.seed)
-        tf.random.set_global_generator(tf.random.Generator.from_seed(self._options.seed))
-        self._task.build()
-        run = _Run(self._task, self._options, self._actions)
+        with nullcontext() if self._strategy is None else self._strategy.scope():
+            tf.random.set_global_generator(tf.random.Generator.from_seed(self._options.seed))
+            self._task.build()
+            run = _Run(self._task, self._options, self._actions, self._strategy)
         with InterruptGuard() as guard:
             return run.to_end(guard)
 
@@ -103,8 +116,15 @@ def restore(task: Task, model_dir: Path) -> TrainResult:
 class _Run:
     """One call of :meth:`Trainer.run`."""
 
-    def __init__(self, task: Task, options: TrainerOptions, actions: tuple[Action, ...]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        options: TrainerOptions,
+        actions: tuple[Action, ...],
+        strategy: tf.distribute.Strategy | None,
+    ) -> None:
         self._task = task
+        self._strategy = strategy
         self._options = options
         self._actions = actions
         # The spec and the length of the input come from a data set that is never iterated.
@@ -119,7 +139,9 @@ class _Run:
         self._resumed_from: int | None = None
         restored = self._restore()
         before = len(_variables(task))
-        self._train = DeviceLoop(task.train_step, probe.element_spec, label=f"train_step of task {task.name!r}")
+        self._train = DeviceLoop(
+            task.train_step, probe.element_spec, label=f"train_step of task {task.name!r}", strategy=strategy
+        )
         created = len(_variables(task)) - before
         if created:
             raise ConfigurationError(
@@ -164,7 +186,7 @@ class _Run:
                 f"{state.epoch_step}; expected {left}, since its first epoch has {self._steps_per_epoch}. "
                 "It must leave out the first skip_batches batches, and every epoch must have the same length."
             )
-        iterator = iter(dataset)
+        iterator = self._train.iterate(dataset)
         while self._state.epoch_step < self._steps_per_epoch:
             self._steps(iterator, self._next_stop() - self._state.epoch_step)
             at_end = self._state.epoch_step == self._steps_per_epoch
@@ -241,9 +263,9 @@ class _Run:
         label = f"eval_step of task {self._task.name!r}"
         dataset = self._task.eval_dataset(InputRequest(batch_size=self._options.eval_batch_size))
         if self._eval is None:
-            self._eval = DeviceLoop(self._task.eval_step, dataset.element_spec, label=label)
+            self._eval = DeviceLoop(self._task.eval_step, dataset.element_spec, label=label, strategy=self._strategy)
         steps = _length(dataset, f"eval_dataset of task {self._task.name!r}")
-        return self._eval.run(iter(dataset), steps, self._eval.empty()).totals.means()
+        return self._eval.run(self._eval.iterate(dataset), steps, self._eval.empty()).totals.means()
 
     def _train_dataset(self, *, epoch: int, skip_batches: int) -> tf.data.Dataset:
         options = self._options
