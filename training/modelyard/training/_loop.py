@@ -73,8 +73,8 @@ class DeviceLoop:
         self._label = label
         self._strategy = strategy
         # Replicas meet in the middle of a step, which a function of its own would not let them.
-        replica_step = tf.function(step) if strategy is None else step
-        compiled = replica_step if strategy is None else tf.function(lambda batch: strategy.run(step, args=(batch,)))
+        compiled: Any = tf.function(step if strategy is None else lambda batch: strategy.run(step, args=(batch,)))
+        replica_step = compiled if strategy is None else step
         outputs = compiled.get_concrete_function(element_spec).structured_outputs
         if not isinstance(outputs, Mapping) or LOSS not in outputs:
             received = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
