@@ -9,6 +9,8 @@ from modelyard.artifact import (
     ImageDecode,
     Latency,
     Manifest,
+    Refusal,
+    RuntimeChoice,
     Signature,
     Source,
     TensorSpec,
@@ -68,6 +70,9 @@ def manifest(staged_files: Path) -> Manifest:
                     metric_after=0.9,
                     by_signature={"serving_default": 1e-7},
                 ),
+                other_runtimes={
+                    "openvino": VerifyReport(examples=256, batch_sizes=(1, 32), max_abs_error=1e-6, max_rel_error=1e-5)
+                },
             )
         },
         latency=(
@@ -78,6 +83,24 @@ def manifest(staged_files: Path) -> Manifest:
                 batch_size=1,
                 threads=1,
                 p50_us=34.5,
+                precision="float32",
+                examples_per_s=29000.0,
+            ),
+        ),
+        choices=(
+            RuntimeChoice(
+                runtime="onnxruntime", format="onnx", precision="float32", threads=1, p50_us=34.5, speedup=5.6
+            ),
+        ),
+        refused=(
+            Refusal(
+                format="tflite",
+                precision="int8",
+                runtime="litert",
+                measure="accuracy_drop",
+                value=0.021,
+                allowed=0.005,
+                reason="The accuracy fell.",
             ),
         ),
     )

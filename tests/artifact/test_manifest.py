@@ -18,6 +18,7 @@ from modelyard.artifact import (
     Signature,
     Source,
     TensorSpec,
+    format_key,
     hash_files,
     json_schema,
     read_manifest,
@@ -39,7 +40,10 @@ def test_what_is_written_follows_the_schema(manifest: Manifest) -> None:
 def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place of the document that is a required field of the schema."""
     places: list[tuple[Any, ...]] = []
-    free = {"absent", "config", "metrics", "converter", "runtime", "by_signature", "signatures", "formats"}
+    free = {
+        "absent", "config", "metrics", "converter", "runtime", "by_signature", "signatures", "formats",
+        "other_runtimes",
+    }  # fmt: skip
     for key, value in document.items() if isinstance(document, dict) else enumerate(document):
         place = (*path, key)
         if not (path and path[-1] in free):
@@ -49,7 +53,11 @@ def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
     return places
 
 
-OPTIONAL = {"absent", "decode", "empty_batch", "preprocess", "shape", "top1_agreement", "metric_before", "metric_after"}
+OPTIONAL = {
+    "absent", "accuracy_drop", "allowed", "choices", "decode", "empty_batch", "examples_per_s", "metric_after",
+    "metric_before", "other_runtimes", "precision", "preprocess", "refused", "shape", "speedup", "top1_agreement",
+    "value",
+}  # fmt: skip
 
 
 def test_every_missing_field_is_named(manifest: Manifest) -> None:
@@ -207,3 +215,21 @@ def test_verify_files_stays_inside(manifest: Manifest, staged_files: Path, path:
     bad = replace(manifest, files=(FileEntry(path=path, bytes=6, sha256="0" * 64),))
     with pytest.raises(ManifestError, match="leaves the version directory"):
         verify_files(staged_files, bad)
+
+
+def test_a_manifest_of_the_first_exporters_is_read(manifest: Manifest) -> None:
+    document = json.loads(manifest.to_json())
+    for key in ("absent", "choices", "refused"):
+        del document[key]
+    del document["formats"]["onnx"]["other_runtimes"], document["formats"]["onnx"]["verify"]["accuracy_drop"]
+    del document["latency"][0]["precision"], document["latency"][0]["examples_per_s"]
+    jsonschema.Draft202012Validator(json_schema()).validate(document)
+    old = Manifest.from_json(json.dumps(document))
+    assert (old.choices, old.refused, old.formats["onnx"].other_runtimes) == ((), (), {})
+    assert (old.latency[0].precision, old.latency[0].examples_per_s) == ("float32", None)
+
+
+def test_names_of_variants() -> None:
+    assert [format_key("onnx"), format_key("onnx", "float32"), format_key("tflite", "int8")] == [
+        "onnx", "onnx", "tflite.int8",
+    ]  # fmt: skip

@@ -17,14 +17,19 @@ from modelyard.artifact._maintain import Collected, collect, promote, remove_lab
 from modelyard.artifact._manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
+    Manifest,
+    json_schema,
+    read_manifest,
+)
+from modelyard.artifact._manifest_parts import (
     FileEntry,
     FormatEntry,
     Latency,
-    Manifest,
+    Refusal,
+    RuntimeChoice,
     Source,
     VerifyReport,
-    json_schema,
-    read_manifest,
+    format_key,
 )
 from modelyard.artifact._repository import STAGING_PREFIX, ModelVersion, list_versions, publish, staging
 from modelyard.artifact._signature import (
@@ -69,6 +74,8 @@ __all__ = [
     "PREDICT_METHOD",
     "PREPROCESS_SUFFIX",
     "REGRESS_METHOD",
+    "Refusal",
+    "RuntimeChoice",
     "SCHEMA_VERSION",
     "STAGING_PREFIX",
     "Signature",
@@ -84,6 +91,7 @@ __all__ = [
     "describe_model",
     "diff_versions",
     "find_version",
+    "format_key",
     "hash_files",
     "json_schema",
     "list_models",

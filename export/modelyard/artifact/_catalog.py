@@ -9,6 +9,7 @@ from pathlib import Path
 from modelyard.artifact._checksums import verify_files
 from modelyard.artifact._labels import read_labels
 from modelyard.artifact._manifest import MANIFEST_NAME, Manifest, read_manifest
+from modelyard.artifact._manifest_parts import format_key
 from modelyard.artifact._repository import ModelVersion, list_versions
 from modelyard.errors import ArtifactError, ManifestError, ModelNotFoundError
 
@@ -186,7 +187,8 @@ def _facts(manifest: Manifest) -> Mapping[str, str]:
         if entry.verify.metric_after is not None:
             facts[f"format {name} metric"] = f"{entry.verify.metric_after:.6g}"
     for each in manifest.latency:
-        what = f"latency {each.format} {each.runtime} {each.signature} batch {each.batch_size} threads {each.threads}"
+        key = format_key(each.format, each.precision)
+        what = f"latency {key} {each.runtime} {each.signature} batch {each.batch_size} threads {each.threads}"
         facts[what] = f"{each.p50_us:.1f} us"
     facts["runtime"] = manifest.runtime
     facts["bytes"] = str(sum(entry.bytes for entry in manifest.files))

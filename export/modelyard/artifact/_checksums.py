@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path, PurePosixPath
 
-from modelyard.artifact._manifest import MANIFEST_NAME, FileEntry, Manifest
+from modelyard.artifact._manifest import MANIFEST_NAME, Manifest
+from modelyard.artifact._manifest_parts import FileEntry
 from modelyard.errors import IntegrityError, ManifestError
 
 _CHUNK = 1 << 20

@@ -1,0 +1,183 @@
+"""The parts of a manifest, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """One file of a version.
+
+    Attributes:
+        path: Relative to the version directory, with ``/``.
+        bytes: Its size.
+        sha256: Hexadecimal digest of its bytes.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a version came from.
+
+    Attributes:
+        task: Name of the training task; empty for a foreign model.
+        git_commit: Commit of the training code; empty where unknown.
+        data: What it was trained on.
+        config: Options of the run.
+        metrics: Final metrics of the run.
+    """
+
+    task: str = ""
+    git_commit: str = ""
+    data: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """How one format compared with the source function.
+
+    Attributes:
+        examples: Number of real examples compared, over all signatures.
+        batch_sizes: Batch sizes at which every example was run.
+        max_abs_error: Largest absolute difference of any float output.
+        max_rel_error: Largest relative difference of any float output.
+        top1_agreement: Share of examples, 0 to 1, with the same class; None
+            where there are no classes.
+        metric_before: The task's metric of the source on the examples.
+        metric_after: The same of the exported format.
+        by_signature: Maximum absolute error for each signature.
+        empty_batch: Whether every signature that answers an empty batch in the
+            source answers it in the same way here; None where none does, or
+            where it was not tried.
+        accuracy_drop: Of a variant, what is held against the budget: on the
+            signature that has labels the fall of the task's metric, on any other
+            the share of examples whose classes, integers or strings changed;
+            the largest of them. None of float32, where nothing may change.
+    """
+
+    examples: int
+    batch_sizes: tuple[int, ...]
+    max_abs_error: float
+    max_rel_error: float
+    top1_agreement: float | None = None
+    metric_before: float | None = None
+    metric_after: float | None = None
+    by_signature: Mapping[str, float] = field(default_factory=dict)
+    empty_batch: bool | None = None
+    accuracy_drop: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatEntry:
+    """One format of the model inside a version.
+
+    Attributes:
+        path: The file or folder that holds it, ``.`` for the version directory.
+        precision: ``float32``, ``float16``, ``bfloat16``, ``int8_dynamic`` (weights
+            in 8 bits, activations as they come) or ``int8`` (both, calibrated).
+        converter: Versions of the packages that made it.
+        runtime: Name and version of what it was verified with.
+        verify: The comparison with the source.
+        other_runtimes: By name of another runtime that serves the same files,
+            the same comparison.
+    """
+
+    path: str
+    precision: str
+    converter: Mapping[str, str]
+    runtime: Mapping[str, str]
+    verify: VerifyReport
+    other_runtimes: Mapping[str, VerifyReport] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """One latency measurement on the exporting machine.
+
+    Attributes:
+        format: Such as ``onnx``.
+        runtime: Such as ``onnxruntime``.
+        signature: The signature that was called.
+        batch_size: Rows per call.
+        threads: Intra-op threads.
+        p50_us: Median time of a call, in microseconds.
+        precision: Of the files or, for ``bfloat16``, of the computation.
+        examples_per_s: Rows answered per second by one caller; None in
+            manifests of the first exporters.
+    """
+
+    format: str
+    runtime: str
+    signature: str
+    batch_size: int
+    threads: int
+    p50_us: float
+    precision: str = "float32"
+    examples_per_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeChoice:
+    """The best measured way to serve a version with one runtime.
+
+    Attributes:
+        runtime: Such as ``onnxruntime``.
+        format: Such as ``onnx``.
+        precision: Such as ``int8``.
+        threads: Intra-op threads.
+        p50_us: Median time of a call of one row, in microseconds.
+        speedup: How many times as fast as TensorFlow that is; None where
+            TensorFlow was not measured.
+    """
+
+    runtime: str
+    format: str
+    precision: str
+    threads: int
+    p50_us: float
+    speedup: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A variant, or a runtime for one, that was tried and is not served.
+
+    Attributes:
+        format: Such as ``onnx``.
+        precision: Such as ``int8``.
+        runtime: The runtime that it was tried in; empty where the conversion failed.
+        measure: ``accuracy_drop``, ``abs_error`` or ``failure``.
+        value: What was measured; None of a failure.
+        allowed: The budget; None of a failure.
+        reason: A sentence for people.
+    """
+
+    format: str
+    precision: str
+    runtime: str
+    measure: str
+    value: float | None
+    allowed: float | None
+    reason: str
+
+
+def format_key(format: str, precision: str = "float32") -> str:
+    """The name of a format, or of a variant of it, in a manifest.
+
+    Args:
+        format: Such as ``onnx``.
+        precision: Such as ``int8``.
+
+    Returns:
+        ``onnx`` for float32, else ``onnx.int8``.
+    """
+    return format if precision == "float32" else f"{format}.{precision}"

@@ -1,0 +1,207 @@
+"""Reads the parts of a manifest strictly: a field that is missing or has the wrong type is an error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from modelyard.artifact._manifest_parts import (
+    FileEntry,
+    FormatEntry,
+    Latency,
+    Refusal,
+    RuntimeChoice,
+    Source,
+    VerifyReport,
+)
+from modelyard.artifact._signature import ExampleDecode, FeatureSpec, ImageDecode, Signature, TensorSpec
+from modelyard.errors import ManifestError
+
+_T = TypeVar("_T")
+
+
+class Reader:
+    """Reads one JSON object; every error names the place in the document."""
+
+    def __init__(self, document: Any, place: str) -> None:
+        if not isinstance(document, dict):
+            raise ManifestError(f"{place}: expected an object; received {type(document).__name__}.")
+        self.document = document
+        self.place = place
+
+    def get(self, key: str, kind: type[Any] | tuple[type[Any], ...], *, optional: bool = False) -> Any:
+        if key not in self.document:
+            if optional:
+                return None
+            raise ManifestError(f"{self.place}: missing {key!r}.")
+        value = self.document[key]
+        if optional and value is None:
+            return None
+        # bool is a subclass of int, and no field that is read here is a bool.
+        if not isinstance(value, kind) or isinstance(value, bool):
+            names = [item.__name__ for item in (kind if isinstance(kind, tuple) else (kind,))]
+            raise ManifestError(f"{self.place}.{key}: expected {' or '.join(names)}; received {type(value).__name__}.")
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """A field that is true, false, null or not there."""
+        value = self.document.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise ManifestError(f"{self.place}.{key}: expected bool; received {type(value).__name__}.")
+        return value
+
+    def child(self, key: str) -> Reader:
+        return Reader(self.get(key, dict), f"{self.place}.{key}")
+
+    def mapping(self, key: str, parse: Callable[[Reader], _T]) -> dict[str, _T]:
+        child = self.child(key)
+        return {name: parse(child.child(name)) for name in child.document}
+
+    def sequence(self, key: str, parse: Callable[[Reader], _T], *, optional: bool = False) -> tuple[_T, ...]:
+        items = self.get(key, list, optional=optional) or []
+        return tuple(parse(Reader(item, f"{self.place}.{key}[{index}]")) for index, item in enumerate(items))
+
+
+def read_texts(reader: Reader, key: str) -> dict[str, str]:
+    """A mapping from text to text that may be missing."""
+    if reader.get(key, dict, optional=True) is None:
+        return {}
+    child = reader.child(key)
+    return {name: child.get(name, str) for name in child.document}
+
+
+def read_source(reader: Reader) -> Source:
+    """The field ``source``."""
+    return Source(
+        task=reader.get("task", str),
+        git_commit=reader.get("git_commit", str),
+        data=reader.get("data", str),
+        config=reader.get("config", dict),
+        metrics=reader.get("metrics", dict),
+    )
+
+
+def _spec(reader: Reader) -> TensorSpec:
+    shape = reader.get("shape", list, optional=True)
+    return TensorSpec(
+        name=reader.get("name", str),
+        dtype=reader.get("dtype", str),
+        shape=None if shape is None else _integers(reader, "shape"),
+    )
+
+
+def _integers(reader: Reader, key: str) -> tuple[int, ...]:
+    items = reader.get(key, list)
+    if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+        raise ManifestError(f"{reader.place}.{key}: expected integers; received {items}.")
+    return tuple(items)
+
+
+def read_signature(reader: Reader) -> Signature:
+    """One entry of ``signatures``."""
+    decode = None if reader.get("decode", dict, optional=True) is None else _decode(reader.child("decode"))
+    return Signature(
+        inputs=reader.sequence("inputs", _spec),
+        outputs=reader.sequence("outputs", _spec),
+        compute=reader.get("compute", str),
+        method=reader.get("method", str),
+        decode=decode,
+        preprocess=reader.get("preprocess", str, optional=True),
+    )
+
+
+def _decode(reader: Reader) -> ImageDecode | ExampleDecode:
+    kind = reader.get("kind", str)
+    if kind == "example":
+        return ExampleDecode(input=reader.get("input", str), features=reader.sequence("features", _feature))
+    channels = reader.get("channels", int) if kind == "image" else None
+    if channels not in (1, 3):
+        raise ManifestError(
+            f"{reader.place}: decode kind {kind!r} with {channels} channels is unknown; expected 'image' with 1 or 3, "
+            "or 'example'."
+        )
+    return ImageDecode(input=reader.get("input", str), channels=channels)
+
+
+def _feature(reader: Reader) -> FeatureSpec:
+    default = reader.get("default", list, optional=True)
+    return FeatureSpec(
+        name=reader.get("name", str),
+        dtype=reader.get("dtype", str),
+        shape=_integers(reader, "shape"),
+        default=None if default is None else tuple(default),
+        input=reader.get("input", str, optional=True),
+    )
+
+
+def read_file(reader: Reader) -> FileEntry:
+    """One entry of ``files``."""
+    return FileEntry(path=reader.get("path", str), bytes=reader.get("bytes", int), sha256=reader.get("sha256", str))
+
+
+def read_format(reader: Reader) -> FormatEntry:
+    """One entry of ``formats``."""
+    has_others = reader.get("other_runtimes", dict, optional=True) is not None
+    return FormatEntry(
+        path=reader.get("path", str),
+        precision=reader.get("precision", str),
+        converter=reader.get("converter", dict),
+        runtime=reader.get("runtime", dict),
+        verify=_verify(reader.child("verify")),
+        other_runtimes=reader.mapping("other_runtimes", _verify) if has_others else {},
+    )
+
+
+def _verify(verify: Reader) -> VerifyReport:
+    return VerifyReport(
+        examples=verify.get("examples", int),
+        batch_sizes=_integers(verify, "batch_sizes"),
+        max_abs_error=verify.get("max_abs_error", (float, int)),
+        max_rel_error=verify.get("max_rel_error", (float, int)),
+        top1_agreement=verify.get("top1_agreement", (float, int), optional=True),
+        metric_before=verify.get("metric_before", (float, int), optional=True),
+        metric_after=verify.get("metric_after", (float, int), optional=True),
+        by_signature=verify.get("by_signature", dict),
+        empty_batch=verify.flag("empty_batch"),
+        accuracy_drop=verify.get("accuracy_drop", (float, int), optional=True),
+    )
+
+
+def read_latency(reader: Reader) -> Latency:
+    """One entry of ``latency``."""
+    return Latency(
+        format=reader.get("format", str),
+        runtime=reader.get("runtime", str),
+        signature=reader.get("signature", str),
+        batch_size=reader.get("batch_size", int),
+        threads=reader.get("threads", int),
+        p50_us=reader.get("p50_us", (float, int)),
+        # Manifests of the first exporters know float32 only.
+        precision=reader.get("precision", str, optional=True) or "float32",
+        examples_per_s=reader.get("examples_per_s", (float, int), optional=True),
+    )
+
+
+def read_choice(reader: Reader) -> RuntimeChoice:
+    """One entry of ``choices``."""
+    return RuntimeChoice(
+        runtime=reader.get("runtime", str),
+        format=reader.get("format", str),
+        precision=reader.get("precision", str),
+        threads=reader.get("threads", int),
+        p50_us=reader.get("p50_us", (float, int)),
+        speedup=reader.get("speedup", (float, int), optional=True),
+    )
+
+
+def read_refusal(reader: Reader) -> Refusal:
+    """One entry of ``refused``."""
+    return Refusal(
+        format=reader.get("format", str),
+        precision=reader.get("precision", str),
+        runtime=reader.get("runtime", str),
+        measure=reader.get("measure", str),
+        value=reader.get("value", (float, int), optional=True),
+        allowed=reader.get("allowed", (float, int), optional=True),
+        reason=reader.get("reason", str),
+    )
