@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -34,15 +34,21 @@ class VersionPolicy:
     latest: int | None = 1
     specific: frozenset[int] | None = None
 
-    def aspired(self, versions: Sequence[ModelVersion]) -> Sequence[ModelVersion]:
+    def aspired(
+        self, versions: Sequence[ModelVersion], labelled: Collection[int] = frozenset()
+    ) -> Sequence[ModelVersion]:
         """The versions to serve.
 
         Args:
             versions: What the base path holds, oldest first.
+            labelled: Those that ``labels.json`` names: they are served whatever the policy is.
         """
-        if self.specific is not None:
-            return [version for version in versions if version.number in self.specific]
-        return versions if self.latest is None else versions[-self.latest :]
+        if self.specific is None and self.latest is None:
+            return versions
+        wanted = self.specific
+        if wanted is None:
+            wanted = {version.number for version in versions[-(self.latest or 1) :]}
+        return [version for version in versions if version.number in wanted or version.number in labelled]
 
 
 @dataclass(frozen=True, kw_only=True)

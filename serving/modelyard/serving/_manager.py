@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from modelyard.errors import (
@@ -79,6 +79,15 @@ class ModelManager:
     def configs(self) -> tuple[ModelConfig, ...]:
         """The configuration in force."""
         return tuple(watcher.config for watcher in self._watchers.values())
+
+    def labels(self, name: str) -> Mapping[str, int]:
+        """The labels of a model that requests may name: of its configuration, and of ``labels.json``.
+
+        Args:
+            name: The model.
+        """
+        watcher = self._watchers.get(name)
+        return {} if watcher is None else watcher.labels
 
     def reload(self, configs: Sequence[ModelConfig], *, timeout_s: float) -> None:
         """Replaces the configuration: models that are not in it are unloaded.

@@ -11,21 +11,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from modelyard.artifact import ModelVersion, list_versions
+from modelyard.artifact import LABELS_NAME, ModelVersion, list_versions, read_labels
 from modelyard.errors import (
     InternalError,
     InvalidModelSpecError,
     LoadError,
+    ManifestError,
     ModelNotFoundError,
     ModelyardError,
     UnavailableError,
 )
 from modelyard.serving._config import ModelConfig
+from modelyard.serving._labels import FileLabels
 from modelyard.serving._requests import ModelSpec
 from modelyard.serving._servable import Servable
 from modelyard.serving._states import VersionState, VersionStatus
@@ -82,6 +84,10 @@ class ModelWatcher:
         self._watching = False
         self._enabled = not options.explicit
         self._aspired: frozenset[int] = frozenset()
+        #: Those of them that the policy alone would not have loaded.
+        self._labelled: frozenset[int] = frozenset()
+        self._file_labels = FileLabels()
+        self._label_complaint = ""
         self._complaint = "" if self._enabled else self._not_asked()
         # Requests to load and the model's own thread must not reconcile at the same time.
         self._polling = threading.Lock()
@@ -109,6 +115,11 @@ class ModelWatcher:
         if not watching and not never:
             # Base paths are looked at once only: this is another occasion.
             self._poll()
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """The labels that requests may name: the configuration's, and those of ``labels.json`` that it does not have."""
+        return {**self._file_labels.assigned, **self._config.labels}
 
     def failure(self) -> str:
         """Why the model has nothing to answer with, or not what its configuration asks for; empty where all is well."""
@@ -230,9 +241,13 @@ class ModelWatcher:
     def _resolve(self, spec: ModelSpec) -> Version:
         wanted = spec.version
         if spec.label is not None:
-            wanted = self._config.labels.get(spec.label)
+            labels = self.labels
+            wanted = labels.get(spec.label)
             if wanted is None:
-                known = ", ".join(sorted(self._config.labels)) or "no labels"
+                known = ", ".join(sorted(labels)) or "no labels"
+                pending = self._file_labels.pending.get(spec.label)
+                if pending is not None:
+                    known += f"; {LABELS_NAME} gives it to version {pending}, which is not available"
                 raise InvalidModelSpecError(
                     f"Unrecognized servable version label: {spec.label}; model {spec.name!r} has {known}."
                 )
@@ -282,6 +297,7 @@ class ModelWatcher:
             else:
                 self._complaint = self._not_asked()
                 self._reconcile(())
+                self._file_labels.settle(())
         with self._lock:
             self._polled = config is self._config
             self._lock.notify_all()
@@ -294,7 +310,37 @@ class ModelWatcher:
             self._complain(f"base path {config.base_path} cannot be read: {exc.strerror}")
         else:
             self._complain("" if found else f"no version in {config.base_path} yet")
-            self._reconcile(config.policy.aspired(found))
+            self._read_labels(config)
+            self._reconcile_labelled(config, found)
+            if self._file_labels.settle(self._available()):
+                _LOG.info("model %s: labels in force: %s", config.name, dict(self.labels) or "none")
+                # Where a label was, nothing may be needed any more.
+                self._reconcile_labelled(config, found)
+
+    def _reconcile_labelled(self, config: ModelConfig, found: Sequence[ModelVersion]) -> None:
+        needed = self._file_labels.needed()
+        self._labelled = needed - {version.number for version in config.policy.aspired(found)}
+        self._reconcile(config.policy.aspired(found, needed))
+
+    def _read_labels(self, config: ModelConfig) -> None:
+        complaint = ""
+        try:
+            labels = read_labels(config.base_path)
+        except ManifestError as exc:
+            # As with versions: a file that is damaged changes nothing.
+            complaint = exc.message
+        else:
+            clash = sorted(label for label in labels if config.labels.get(label, labels[label]) != labels[label])
+            if clash:
+                complaint = f"the model config wins over {LABELS_NAME} for the labels {', '.join(clash)}"
+            self._file_labels.want({label: number for label, number in labels.items() if label not in config.labels})
+        if complaint and complaint != self._label_complaint:
+            _LOG.warning("model %s: %s", config.name, complaint)
+        self._label_complaint = complaint
+
+    def _available(self) -> tuple[int, ...]:
+        with self._lock:
+            return tuple(version.number for version in self._versions.values() if version.available)
 
     def _not_asked(self) -> str:
         return f"it is loaded on request only: POST /v2/repository/models/{self._config.name}/load"
@@ -326,7 +372,11 @@ class ModelWatcher:
 
     def _unload_surplus(self) -> None:
         available = [version.number for version in self._versions.values() if version.available]
-        for number in surplus(self._aspired, available, resource_preserving=self._options.resource_preserving):
+        aspired = self._aspired
+        if self._labelled & aspired != aspired:
+            # What is loaded for its label alone bridges no time until the newest version can answer.
+            aspired, available = aspired - self._labelled, [each for each in available if each not in self._labelled]
+        for number in surplus(aspired, available, resource_preserving=self._options.resource_preserving):
             self._unload(self._versions[number])
 
     def _load_version(self, item: ModelVersion) -> None:

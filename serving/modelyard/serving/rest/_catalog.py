@@ -36,7 +36,7 @@ def _model(manager: ModelManager, name: str) -> dict[str, Any]:
         "name": name,
         "base_path": str(config.base_path),
         "ready": manager.ready(name),
-        "labels": dict(config.labels),
+        "labels": dict(manager.labels(name)),
         "versions": [
             {
                 "version": str(status.version),
