@@ -29,13 +29,15 @@ COPY deploy/image/tools.txt deploy/image/make_environment.sh deploy/image/slim.p
 RUN python -m venv /tools/venv && /tools/venv/bin/pip install --quiet --requirement /tools/tools.txt
 
 FROM tools AS serving-environment
-RUN sh /tools/make_environment.sh serving
+# More where a repository is in an object store: --build-arg SERVING_EXTRAS=serving,remote
+ARG SERVING_EXTRAS=serving
+RUN sh /tools/make_environment.sh "${SERVING_EXTRAS}"
 
 FROM tools AS serving-full-environment
 RUN sh /tools/make_environment.sh serving,openvino,tensorflow
 
 FROM tools AS training-environment
-RUN sh /tools/make_environment.sh training,export
+RUN sh /tools/make_environment.sh training,export,remote,signing,tune,wandb
 
 FROM tools AS loadtest-environment
 RUN sh /tools/make_environment.sh loadtests
@@ -65,6 +67,9 @@ STOPSIGNAL SIGTERM
 FROM runtime AS training
 COPY --from=training-environment /opt/modelyard /opt/modelyard
 COPY deploy/image/tf_config.py /opt/tf_config.py
+# SageMaker's folders belong to root: --build-arg TRAINING_USER=0 there.
+ARG TRAINING_USER=10001:10001
+USER ${TRAINING_USER}
 ENTRYPOINT ["modelyard"]
 CMD ["--help"]
 

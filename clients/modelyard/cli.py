@@ -45,6 +45,9 @@ _COMMANDS = {
     "serve": _Command(
         module="modelyard.serving._cli", extra="serving", summary="serve a model repository over gRPC and REST"
     ),
+    "deploy": _Command(
+        module="modelyard.deploy._cli", extra="", summary="render what a managed cloud needs to train and to serve"
+    ),
     "repo": _Command(
         module="modelyard.artifact._cli", extra="", summary="look into a model repository and keep it in order"
     ),

@@ -38,6 +38,7 @@
      x ConfigurationError               flags, files and environment
      |  + MissingDependencyError        an optional extra is not installed
      x LoadTestError                    a load test could not run or broke a limit
+     x DeploymentError                  a managed cloud did not take what it was sent
 
 Classes marked ``x`` only group: code raises one of the classes marked ``+``
 (or a group, where no finer class says more). Transports map every class to
@@ -218,6 +219,10 @@ class LoadTestError(ModelyardError):
     """A load test could not run, or one of its limits was broken."""
 
 
+class DeploymentError(ModelyardError):
+    """A managed cloud could not be reached, or did not take what it was sent."""
+
+
 __all__ = [
     "ArtifactError",
     "CheckpointError",
@@ -225,6 +230,7 @@ __all__ = [
     "ConversionError",
     "DatasetNotFoundError",
     "DeadlineExceededError",
+    "DeploymentError",
     "ExportError",
     "ImageDecodeError",
     "IntegrityError",

@@ -19,11 +19,12 @@ ALLOWED: dict[str, set[str]] = {
     "clients": {"errors", "wire"},
     "cli": {"errors"},
     "artifact": {"errors", "wire"},
+    "deploy": {"errors"},
     "serving": {"errors", "wire", "artifact", "clients"},
     "training": {"errors", "wire", "artifact"},
     "export": {"errors", "wire", "artifact", "training"},
     "pipeline": {"errors", "wire", "artifact", "clients", "training", "export", "serving"},
-    "loadtests": {"errors", "clients", "training"},
+    "loadtests": {"errors", "wire", "clients", "training"},
 }
 FRAMEWORKS = {"tensorflow", "keras", "tf2onnx", "tensorflow_serving"}
 MAY_USE_FRAMEWORKS = ("training/modelyard/training", "export/modelyard/export", "serving/modelyard/serving/backends")
@@ -34,6 +35,7 @@ FREE_OF_TENSORFLOW = (
     "modelyard.clients",
     "modelyard.cli",
     "modelyard.artifact",
+    "modelyard.deploy",
     "modelyard.serving",
     "modelyard.serving.backends",
     "modelyard.serving.grpc",

@@ -48,6 +48,7 @@ GRPC_STATUS: dict[type[errors.ModelyardError], str] = {
     errors.ConfigurationError: "INVALID_ARGUMENT",
     errors.MissingDependencyError: "FAILED_PRECONDITION",
     errors.LoadTestError: "INTERNAL",
+    errors.DeploymentError: "INTERNAL",
 }
 
 #: TensorFlow Serving's mapping from canonical codes to HTTP.

@@ -1,0 +1,90 @@
+"""What every cloud needs to know, and the command that trains there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from modelyard.errors import ConfigurationError
+
+#: Bodies of API calls or files of a command line, by file name, in the order in which they are sent.
+Documents = Mapping[str, Mapping[str, Any]]
+
+# The parameters are arguments of the shell, never part of its text: nothing in them is interpreted.
+TRAIN_AND_EXPORT = (
+    'modelyard train "$0" --epochs "$1" --model-dir "$2" && '
+    'modelyard export "$0" --model-dir "$2" --repository "$3" --name "$4"'
+)
+#: Every provider's names fit this: letters, digits and single hyphens.
+_NAME = re.compile(r"[a-zA-Z](?:-?[a-zA-Z0-9]){1,27}")
+_TASK = re.compile(r"[a-z][a-z0-9_]*")
+_IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9._:/@-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonOptions:
+    """What is trained and served, whichever the cloud.
+
+    Attributes:
+        name: Name of the model, and of everything made for it.
+        task: The task to train, such as ``fashion``.
+        epochs: Passes over the data.
+        image: The serving image, in a registry that the cloud reads.
+        training_image: The training image.
+        run: Tells one training from the next; part of the job's name.
+        machine: The provider's name of the machine to serve on; empty for its default here.
+        training_machine: The same for training.
+        min_replicas: Machines that always serve.
+        max_replicas: Machines to serve on at most.
+
+    Raises:
+        ConfigurationError: A value that no cloud would take.
+    """
+
+    name: str
+    task: str
+    image: str
+    training_image: str
+    epochs: int = 10
+    run: str = "1"
+    machine: str = ""
+    training_machine: str = ""
+    min_replicas: int = 1
+    max_replicas: int = 1
+
+    def __post_init__(self) -> None:
+        check("name", self.name, _NAME, "a letter, then letters, digits and single hyphens, 2 to 28 of them")
+        check("run", f"r{self.run}", _NAME, "letters, digits and single hyphens")
+        check("task", self.task, _TASK, "the name of a task, such as fashion")
+        for what, image in (("image", self.image), ("training-image", self.training_image)):
+            check(what, image, _IMAGE, "an image, such as registry.example/modelyard/serving:0.1.0")
+        if self.epochs < 1:
+            raise ConfigurationError(f"--epochs is {self.epochs}; expected at least 1.")
+        if not 1 <= self.min_replicas <= self.max_replicas:
+            raise ConfigurationError(
+                f"--min-replicas is {self.min_replicas} and --max-replicas is {self.max_replicas}; "
+                "expected 1 <= min <= max."
+            )
+
+    @property
+    def job(self) -> str:
+        """Name of the training job."""
+        return f"{self.name}-{self.run}"
+
+
+def check(what: str, value: str, pattern: re.Pattern[str], expected: str) -> None:
+    """Raises where a flag's value does not fit.
+
+    Args:
+        what: The flag, without dashes.
+        value: Its value.
+        pattern: What all of the value must match.
+        expected: The pattern in words.
+
+    Raises:
+        ConfigurationError: It does not match.
+    """
+    if not pattern.fullmatch(value):
+        raise ConfigurationError(f"--{what} is {value!r}; expected {expected}.")
