@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +129,11 @@ def test_nothing_is_sent_without_the_flag(aws_account: Any) -> None:
 
 def test_a_refusal_is_told_with_what_was_made_before(aws_account: Any) -> None:
     documents = render_aws(COMMON, AWS)
-    # The configuration's name is taken, the model's is not.
-    aws_account.create_model(**documents["create-model.json"])
-    aws_account.create_endpoint_config(**documents["create-endpoint-config.json"])
-    aws_account.delete_model(ModelName="fashion-1")
+    other = render_aws(replace(COMMON, run="2"), AWS)
+    documents = {**documents, "create-endpoint-config.json": other["create-endpoint-config.json"]}
     with pytest.raises(DeploymentError, match="take create-endpoint-config.json: .*Made before it: arn:.*model"):
         send_aws(documents, step="serve")
+    assert [model["ModelName"] for model in aws_account.list_models()["Models"]] == ["fashion-1"]
 
 
 def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
