@@ -12,8 +12,9 @@ from tests.training.conftest import RunPython
 
 DOORS = {
     modelyard.training: [
-        "Action", "EpochResult", "Event", "InputRequest", "JsonlLog", "ProgressBar", "Task", "TensorBoardLog",
-        "TrainResult", "Trainer", "TrainerOptions", "restore",
+        "Action", "EpochResult", "Event", "InputRequest", "JsonlLog", "Pipeline", "PipelineOptions",
+        "PipelineResult", "ProgressBar", "Task", "TensorBoardLog", "TrainResult", "Trainer", "TrainerOptions",
+        "offload_slots", "restore",
     ],
     modelyard.training.data: ["FashionMnist", "fashion_dataset", "load_fashion_mnist"],
     modelyard.training.tasks: ["FashionTask", "find_task", "tasks"],

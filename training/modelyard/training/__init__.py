@@ -14,15 +14,21 @@ from modelyard.training._task import InputRequest, Task
 
 if TYPE_CHECKING:
     from modelyard.training._jsonl import JsonlLog
+    from modelyard.training._offload import offload_slots
+    from modelyard.training._pipelined import Pipeline, PipelineOptions, PipelineResult
     from modelyard.training._progress import ProgressBar
     from modelyard.training._tensorboard import TensorBoardLog
     from modelyard.training._trainer import Trainer, restore
 
 _LAZY = {
     "JsonlLog": "modelyard.training._jsonl",
+    "Pipeline": "modelyard.training._pipelined",
+    "PipelineOptions": "modelyard.training._pipelined",
+    "PipelineResult": "modelyard.training._pipelined",
     "ProgressBar": "modelyard.training._progress",
     "TensorBoardLog": "modelyard.training._tensorboard",
     "Trainer": "modelyard.training._trainer",
+    "offload_slots": "modelyard.training._offload",
     "restore": "modelyard.training._trainer",
 }
 
@@ -32,12 +38,16 @@ __all__ = [
     "Event",
     "InputRequest",
     "JsonlLog",
+    "Pipeline",
+    "PipelineOptions",
+    "PipelineResult",
     "ProgressBar",
     "Task",
     "TensorBoardLog",
     "TrainResult",
     "Trainer",
     "TrainerOptions",
+    "offload_slots",
     "restore",
 ]
 
