@@ -10,6 +10,7 @@ from pathlib import Path
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.training._options import TrainerOptions
 from modelyard.training._results import TrainResult
+from modelyard.training._task import Task
 
 _DEFAULTS = TrainerOptions()
 _EXAMPLES = """\
@@ -36,10 +37,18 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("task", metavar="TASK", help="name of the task, such as fashion")
     parser.add_argument(
-        "--epochs", type=int, default=_DEFAULTS.epochs, help="passes over the data, in all (default: %(default)s)"
+        "--set",
+        action="append",
+        default=[],
+        metavar="ARGUMENT=VALUE",
+        help="value for an argument of the task, such as latent=20; may be given more than once",
+    )
+    parser.add_argument("--full", action="store_true", help="the training of the task's source, where that takes long")
+    parser.add_argument(
+        "--epochs", type=int, help=f"passes over the data, in all (default: the task's, or {_DEFAULTS.epochs})"
     )
     parser.add_argument(
-        "--batch-size", type=int, default=_DEFAULTS.batch_size, help="examples in each step (default: %(default)s)"
+        "--batch-size", type=int, help=f"examples in each step (default: the task's, or {_DEFAULTS.batch_size})"
     )
     parser.add_argument(
         "--seed",
@@ -93,35 +102,49 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     model_dir: Path = arguments.model_dir or Path("runs") / arguments.task
     try:
+        task = _task(arguments.task, arguments.set)
+        given = {name: getattr(arguments, name) for name in ("epochs", "batch_size")}
+        recipe = {**task.recipe, **(task.full_recipe if arguments.full else {})}
         options = TrainerOptions(
-            epochs=arguments.epochs,
-            batch_size=arguments.batch_size,
+            **{**recipe, **{name: value for name, value in given.items() if value is not None}},
             seed=arguments.seed,
             model_dir=model_dir,
             checkpoint_every_steps=arguments.checkpoint_every,
             keep_checkpoints=arguments.keep_checkpoints,
             steps_per_loop=arguments.steps_per_loop,
         )
-        result = _train(arguments.task, options, model_dir)
+        result, drawn = _train(task, options, model_dir)
     except ModelyardError as exc:
         sys.stderr.write(f"modelyard train: {exc.message}\n")
         return 2 if isinstance(exc, ConfigurationError) else 1
     except KeyboardInterrupt:
         sys.stderr.write(f"modelyard train: stopped. The same command goes on from the checkpoint in {model_dir}.\n")
         return 130
-    sys.stdout.write(_summary(result, model_dir))
+    sys.stdout.write(_summary(result, model_dir, drawn))
     return 0
 
 
-def _train(name: str, options: TrainerOptions, model_dir: Path) -> TrainResult:
+def _task(name: str, assignments: list[str]) -> Task:
+    from modelyard.training.tasks import make_task
+
+    return make_task(name, assignments)
+
+
+def _train(task: Task, options: TrainerOptions, model_dir: Path) -> tuple[TrainResult, list[Path]]:
     from modelyard.training import JsonlLog, ProgressBar, TensorBoardLog, Trainer
-    from modelyard.training.tasks import find_task
+    from modelyard.training.tasks import PictureLog, draw_run
 
-    actions = (ProgressBar(), JsonlLog(model_dir / "log.jsonl"), TensorBoardLog(model_dir / "tensorboard"))
-    return Trainer(find_task(name)(), options, actions).run()
+    actions = (
+        ProgressBar(),
+        JsonlLog(model_dir / "log.jsonl"),
+        TensorBoardLog(model_dir / "tensorboard"),
+        PictureLog(task, model_dir / "pictures"),
+    )
+    result = Trainer(task, options, actions).run()
+    return result, draw_run(task, result, model_dir / "pictures")
 
 
-def _summary(result: TrainResult, model_dir: Path) -> str:
+def _summary(result: TrainResult, model_dir: Path, drawn: list[Path]) -> str:
     numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in sorted(result.metrics.items()))
     lines = [
         f"{result.task}: {len(result.epochs)} epochs, {result.step:,} steps. {numbers}.",
@@ -129,4 +152,6 @@ def _summary(result: TrainResult, model_dir: Path) -> str:
         f"Checkpoint: {result.checkpoint}",
         f"Logs: {model_dir / 'log.jsonl'} and {model_dir / 'tensorboard'}",
     ]
+    if drawn:
+        lines.append(f"Pictures: {', '.join(str(path) for path in drawn)}")
     return "\n".join(lines) + "\n"

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from modelyard.artifact import AnyFunction, VerificationData
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import tensorflow as tf
+
+    from modelyard.training._results import TrainResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +55,15 @@ class Task(abc.ABC):
 
     Attributes:
         name: What the command line, logs and manifests call the task.
+        recipe: Fields of ``TrainerOptions`` that suit the task, such as
+            ``batch_size``; the command line takes them where no flag says otherwise.
+        full_recipe: What ``--full`` puts on top: the training of the source,
+            where that takes long.
     """
 
     name: ClassVar[str]
+    recipe: ClassVar[Mapping[str, Any]] = {}
+    full_recipe: ClassVar[Mapping[str, Any]] = {}
 
     @abc.abstractmethod
     def build(self) -> None:
@@ -148,6 +158,31 @@ class Task(abc.ABC):
             ``TrainerOptions`` such as ``batch_size``. The default has none.
         """
         return {}
+
+    def pictures(self) -> Mapping[str, Any]:
+        """What the models make at this moment, to look at while they train.
+
+        Returns:
+            Pixels by name, uint8 ``[H, W]`` or ``[H, W, 3]``. The default has none.
+        """
+        return {}
+
+    def draw(self, result: TrainResult, folder: Path) -> list[Path]:
+        """Draws what a finished run should be looked at for, beside its curves.
+
+        Args:
+            result: Of the run; the models are as it left them.
+            folder: Where the files go.
+
+        Returns:
+            The files written. The default writes every one of :meth:`pictures` as a PNG.
+        """
+        from modelyard.training.plots import save_image
+
+        written = [(folder / f"{name}.png", pixels) for name, pixels in self.pictures().items()]
+        for path, pixels in written:
+            save_image(pixels, path, scale=2)
+        return [path for path, _ in written]
 
     def data_description(self) -> str:
         """A sentence that says what data the task trains on; empty where it does not know."""

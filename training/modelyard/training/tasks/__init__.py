@@ -5,15 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modelyard.training._lazy import load_attribute
-from modelyard.training.tasks._registry import find_task, tasks
+from modelyard.training.tasks._arguments import make_task
+from modelyard.training.tasks._pictures import PictureLog, draw_run
+from modelyard.training.tasks._registry import MODULES, find_task, tasks
 
 if TYPE_CHECKING:
     from modelyard.training.tasks._fashion import FashionTask
+    from modelyard.training.tasks._linear import LinearTask
+    from modelyard.training.tasks._mlp import MlpTask
+    from modelyard.training.tasks._vae import VaeTask
 
-_LAZY = {"FashionTask": "modelyard.training.tasks._fashion"}
-
-__all__ = ["FashionTask", "find_task", "tasks"]
+__all__ = [
+    "FashionTask",
+    "LinearTask",
+    "MlpTask",
+    "PictureLog",
+    "VaeTask",
+    "draw_run",
+    "find_task",
+    "make_task",
+    "tasks",
+]
 
 
 def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _LAZY, name)
+    return load_attribute(__name__, MODULES, name)

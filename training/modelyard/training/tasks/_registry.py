@@ -10,15 +10,26 @@ from modelyard.errors import ConfigurationError
 from modelyard.training._lazy import load_attribute
 from modelyard.training._task import Task
 
-_CLASSES = {"fashion": "FashionTask"}
-_MODULES = {"FashionTask": "modelyard.training.tasks._fashion"}
+_CLASSES = {
+    "fashion": "FashionTask",
+    "linear": "LinearTask",
+    "mlp": "MlpTask",
+    "vae": "VaeTask",
+}
+#: Where each class is; read by the package's door too.
+MODULES = {
+    "FashionTask": "modelyard.training.tasks._fashion",
+    "LinearTask": "modelyard.training.tasks._linear",
+    "MlpTask": "modelyard.training.tasks._mlp",
+    "VaeTask": "modelyard.training.tasks._vae",
+}
 
 
 class _Tasks(Mapping[str, type[Task]]):
     """Task classes by name; a class is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> type[Task]:
-        task: type[Task] = load_attribute("modelyard.training.tasks", _MODULES, _CLASSES[name])
+        task: type[Task] = load_attribute("modelyard.training.tasks", MODULES, _CLASSES[name])
         return task
 
     def __iter__(self) -> Iterator[str]:

@@ -1,0 +1,66 @@
+"""A task made from the command line: its name, and values for its constructor."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from modelyard.errors import ConfigurationError
+from modelyard.training._task import Task
+from modelyard.training.tasks._registry import find_task
+
+#: Arguments that hold data and cannot be written on a command line.
+_HIDDEN = frozenset({"data"})
+
+
+def make_task(name: str, assignments: Sequence[str] = ()) -> Task:
+    """Makes a task.
+
+    Args:
+        name: As for :func:`find_task`.
+        assignments: ``argument=value`` for the task's constructor; a value is
+            read as JSON where it is JSON, such as ``20`` or ``true``, and as text otherwise.
+
+    Raises:
+        ConfigurationError: There is no such task, it has no such argument, or a value is not of its kind.
+        MissingDependencyError: The extra ``training`` is not installed.
+    """
+    kind = find_task(name)
+    if not assignments:
+        return kind()
+    known = {
+        parameter.name: parameter
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.name not in _HIDDEN and parameter.kind is not parameter.VAR_KEYWORD
+    }
+    return kind(**_values(name, known, assignments))
+
+
+def _values(name: str, known: Mapping[str, inspect.Parameter], assignments: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        argument, equals, text = assignment.partition("=")
+        if not equals or argument not in known:
+            named = ", ".join(sorted(known)) or "none"
+            raise ConfigurationError(
+                f"Received --set {assignment} for the task {name!r}; expected argument=value. Its arguments: {named}."
+            )
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        values[argument] = _checked(assignment, known[argument].default, value)
+    return values
+
+
+def _checked(assignment: str, default: Any, value: Any) -> Any:
+    """The value, of the kind that the argument's default has."""
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if default is None or default is inspect.Parameter.empty or type(value) is type(default):
+        return value
+    if isinstance(default, tuple) and isinstance(value, list):
+        return tuple(value)
+    raise ConfigurationError(f"Received --set {assignment}; expected a value like the default, {json.dumps(default)}.")

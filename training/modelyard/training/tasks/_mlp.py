@@ -1,0 +1,151 @@
+"""The task ``mlp``: a perceptron of two hidden layers, with metrics and a loss of the model's own.
+
+Source: TensorFlow's guide "Writing a training loop from scratch" (Chollet, 2019).
+784-64-64-10 with ReLU; the first hidden layer is followed by a layer that adds
+``1e-2`` times the sum of its activations, as a mean over the batch, to the
+loss (``add_loss``). Cross-entropy of the logits ``[B, 10]``, Adam at 1e-3.
+Fashion-MNIST takes the place of the guide's digits.
+
+Measured: loss and accuracy by epoch, on training and test images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
+from modelyard.training.data import FashionMnist
+from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask
+
+_HIDDEN = 64
+
+
+class ActivityRegularization(keras.layers.Layer):
+    """Passes its input on, and adds a loss for it.
+
+    Args:
+        rate: Weight of the sum over the units, mean over the batch.
+    """
+
+    def __init__(self, rate: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rate = rate
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Adds the loss.
+
+        Args:
+            inputs: float32 ``[B, units]``.
+
+        Returns:
+            The same.
+        """
+        self.add_loss(self.rate * tf.reduce_mean(tf.reduce_sum(inputs, axis=-1)))
+        return inputs
+
+
+class MlpTask(FashionImagesTask):
+    """A perceptron of two hidden layers on Fashion-MNIST.
+
+    Args:
+        data: Images that are already loaded; None loads them when they are first needed.
+        learning_rate: Step size of Adam.
+        regularization: Weight of the loss that the first hidden layer's activations add.
+    """
+
+    name: ClassVar[str] = "mlp"
+
+    def __init__(
+        self, *, data: FashionMnist | None = None, learning_rate: float = 1e-3, regularization: float = 1e-2
+    ) -> None:
+        super().__init__(data=data)
+        self._learning_rate = learning_rate
+        self._regularization = regularization
+
+    def build(self) -> None:
+        """Creates the network and its optimizer."""
+        layers = keras.layers
+        model = keras.Sequential(
+            [
+                keras.Input((SIDE, SIDE, 1)),
+                layers.Reshape((PIXELS,)),
+                layers.Dense(_HIDDEN, activation="relu"),
+                ActivityRegularization(self._regularization),
+                layers.Dense(_HIDDEN, activation="relu"),
+                layers.Dense(len(self.data.class_names)),
+            ],
+            name=self.name,
+        )
+        optimizer = keras.optimizers.Adam(self._learning_rate)
+        optimizer.build(model.trainable_variables)
+        self.keep(model=model, optimizer=optimizer)
+
+    @property
+    def root(self) -> tf.Module:
+        """The network."""
+        return self.part("model")
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        """One step of Adam on cross-entropy and the model's own loss.
+
+        Args:
+            batch: ``(images, labels)``: float32 ``[B, 28, 28, 1]``, int64 ``[B]``.
+
+        Returns:
+            ``loss`` and ``accuracy`` of each example, float32 ``[B]``; ``regularization``, a scalar.
+        """
+        images, labels = batch
+        model = self.part("model")
+        with tf.GradientTape() as tape:
+            logits = model(images, training=True)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            own = tf.add_n(model.losses)
+            loss = tf.nn.compute_average_loss(losses) + tf.nn.scale_regularization_loss(own)
+        variables = model.trainable_variables
+        self.part("optimizer").apply(tape.gradient(loss, variables), variables)
+        return {"loss": losses, "accuracy": _hits(labels, logits), "regularization": own}
+
+    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+        """Loss and accuracy of a batch.
+
+        Args:
+            batch: As for :meth:`train_step`.
+
+        Returns:
+            ``loss`` and ``accuracy`` of each example, float32 ``[B]``.
+        """
+        images, labels = batch
+        logits = self.part("model")(images, training=False)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return {"loss": losses, "accuracy": _hits(labels, logits)}
+
+    def signatures(self) -> Mapping[str, SignatureFunction]:
+        """``serving_default``: images, float32 ``[B, 28, 28, 1]``, to class and probabilities."""
+        return {
+            DEFAULT_SIGNATURE: SignatureFunction(
+                inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, SIDE, SIDE, 1)),), function=self._predict
+            )
+        }
+
+    def verification_data(self, count: int) -> VerificationData:
+        """The first test images.
+
+        Args:
+            count: How many, at most.
+        """
+        return self.verification({DEFAULT_SIGNATURE: {"image": self.test_images(count)}}, classes=True)
+
+    def _predict(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        logits = self.part("model")(image, training=False)
+        return {
+            "class_id": tf.argmax(logits, axis=-1, output_type=tf.int64),
+            "probabilities": tf.nn.softmax(logits),
+        }
+
+
+def _hits(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)

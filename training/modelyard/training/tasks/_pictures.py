@@ -1,0 +1,76 @@
+"""An action that keeps looking at what a task's models make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from modelyard.errors import ConfigurationError
+from modelyard.training._results import Event, TrainResult
+from modelyard.training._task import Task
+from modelyard.training.plots import save_curves, save_image
+
+
+def draw_run(task: Task, result: TrainResult, folder: Path) -> list[Path]:
+    """Draws the curves of every number of a run, and what the task itself wants to be looked at for.
+
+    Args:
+        task: As the run left it.
+        result: Of the run.
+        folder: Where the files go.
+
+    Returns:
+        The files written: ``curves.png`` and the task's own.
+    """
+    series: dict[str, list[float]] = {}
+    for epoch in result.epochs:
+        for name, value in epoch.train.items():
+            series.setdefault(name, []).append(value)
+        for name, value in epoch.evaluation.items():
+            series.setdefault(f"test {name}", []).append(value)
+    curves = folder / "curves.png"
+    save_curves(series, curves, title=f"{result.task}, by epoch", together=False)
+    return [curves, *task.draw(result, folder)]
+
+
+class PictureLog:
+    """Writes :meth:`Task.pictures` as PNG files and to TensorBoard, at the start and every so many steps.
+
+    Args:
+        task: The task that is trained.
+        folder: Where ``step-000500-<name>.png`` go; TensorBoard's files go to ``tensorboard`` beside it.
+        every_steps: Steps between two looks. They happen where the device loop
+            comes back to Python, so choose a multiple of ``steps_per_loop``.
+
+    Raises:
+        ConfigurationError: ``every_steps`` is below 1.
+    """
+
+    def __init__(self, task: Task, folder: Path, *, every_steps: int = 500) -> None:
+        if every_steps < 1:
+            raise ConfigurationError(f"every_steps is {every_steps}; expected at least 1.")
+        self._task = task
+        self._folder = folder
+        self._every = every_steps
+        self._writer: Any = None
+        self._last = -1
+
+    def __call__(self, event: Event) -> None:
+        """Looks, where it is time."""
+        if event.kind == "start" or (event.kind == "steps" and event.step // self._every > self._last // self._every):
+            self._last = event.step
+            self._write(event.step)
+        elif event.kind == "stop" and self._writer is not None:
+            self._writer.close()
+
+    def _write(self, step: int) -> None:
+        import tensorflow as tf
+
+        pictures = self._task.pictures()
+        if pictures and self._writer is None:
+            self._writer = tf.summary.create_file_writer(str(self._folder.parent / "tensorboard"))
+        for name, pixels in pictures.items():
+            save_image(pixels, self._folder / f"step-{step:06d}-{name}.png")
+            image = pixels[None, :, :, None] if pixels.ndim == 2 else pixels[None]
+            with self._writer.as_default(step=step):
+                tf.summary.image(name, image)

@@ -1,0 +1,233 @@
+"""The task ``vae``: a variational autoencoder.
+
+Source: Kingma and Welling, "Auto-Encoding Variational Bayes", 2013, with the
+network of the cookbook: 784-500-500-z and back, softplus, a Bernoulli decoder
+(logits ``[B, 784]``), Adam at 1e-3, batches of 100, z in 2, 5, 10 or 20.
+Loss: the negative ELBO in nats, ``-E_q[log p(x | z)] + KL(q(z | x) || N(0, I))``,
+with one sample of z by the reparametrisation ``z = mean + exp(log_variance / 2) eps``.
+
+Measured: ELBO by epoch, and its two parts. Pictures: reconstructions, a
+20 x 20 grid over two latent dimensions, the latent means of the test images.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
+from modelyard.errors import ConfigurationError
+from modelyard.training._results import TrainResult
+from modelyard.training.data import FashionMnist
+from modelyard.training.plots import image_grid, save_curves, save_image, save_scatter
+from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask
+
+_HIDDEN = 500
+_GRID = 20
+_SHOWN = 10
+_SCATTERED = 2000
+
+
+class VaeTask(FashionImagesTask):
+    """A variational autoencoder of Fashion-MNIST.
+
+    Args:
+        data: Images that are already loaded; None loads them when they are first needed.
+        latent: Dimensions of z.
+        learning_rate: Step size of Adam.
+
+    Raises:
+        ConfigurationError: ``latent`` is below 2.
+    """
+
+    name: ClassVar[str] = "vae"
+    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 100, "epochs": 10}
+    full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 75}
+
+    def __init__(self, *, data: FashionMnist | None = None, latent: int = 2, learning_rate: float = 1e-3) -> None:
+        super().__init__(data=data)
+        if latent < 2:
+            raise ConfigurationError(f"latent is {latent}; expected at least 2 dimensions.")
+        self._latent = latent
+        self._learning_rate = learning_rate
+
+    def build(self) -> None:
+        """Creates encoder, decoder, their optimizer and the source of random numbers."""
+        layers = keras.layers
+        encoder = keras.Sequential(
+            [
+                keras.Input((SIDE, SIDE, 1)),
+                layers.Reshape((PIXELS,)),
+                layers.Dense(_HIDDEN, activation="softplus"),
+                layers.Dense(_HIDDEN, activation="softplus"),
+                layers.Dense(2 * self._latent),
+            ],
+            name="encoder",
+        )
+        decoder = keras.Sequential(
+            [
+                keras.Input((self._latent,)),
+                layers.Dense(_HIDDEN, activation="softplus"),
+                layers.Dense(_HIDDEN, activation="softplus"),
+                layers.Dense(PIXELS),
+                layers.Reshape((SIDE, SIDE, 1)),
+            ],
+            name="decoder",
+        )
+        optimizer = keras.optimizers.Adam(self._learning_rate)
+        optimizer.build([*encoder.trainable_variables, *decoder.trainable_variables])
+        (random,) = tf.random.get_global_generator().split(1)
+        self.keep(encoder=encoder, decoder=decoder, optimizer=optimizer, random=random, root=_Pair(encoder, decoder))
+
+    @property
+    def root(self) -> tf.Module:
+        """Encoder and decoder."""
+        return self.part("root")
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        """One step of Adam on the negative ELBO.
+
+        Args:
+            batch: ``(images, labels)``; the labels are not used.
+
+        Returns:
+            ``loss``, ``reconstruction`` and ``divergence`` of each example, in nats, float32 ``[B]``.
+        """
+        images, _ = batch
+        noise = self.part("random").normal([tf.shape(images)[0], self._latent])
+        with tf.GradientTape() as tape:
+            values = self._elbo(images, noise, training=True)
+            loss = tf.nn.compute_average_loss(values["loss"])
+        variables = self.root.trainable_variables
+        self.part("optimizer").apply(tape.gradient(loss, variables), variables)
+        return values
+
+    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+        """The same with z at the mean of q, so that it is the same each time.
+
+        Args:
+            batch: As for :meth:`train_step`.
+
+        Returns:
+            As for :meth:`train_step`.
+        """
+        images, _ = batch
+        return self._elbo(images, tf.zeros([tf.shape(images)[0], self._latent]), training=False)
+
+    def signatures(self) -> Mapping[str, SignatureFunction]:
+        """``encode``, ``decode`` and ``reconstruct``; ``serving_default`` reconstructs too.
+
+        Reconstructions go through the mean of q: no signature draws random numbers.
+        """
+        image = TensorSpec(name="image", dtype="float32", shape=(-1, SIDE, SIDE, 1))
+        z = TensorSpec(name="z", dtype="float32", shape=(-1, self._latent))
+        reconstruct = SignatureFunction(inputs=(image,), function=self._reconstruct)
+        return {
+            "decode": SignatureFunction(inputs=(z,), function=self._decode),
+            "encode": SignatureFunction(inputs=(image,), function=self._encode),
+            "reconstruct": reconstruct,
+            DEFAULT_SIGNATURE: reconstruct,
+        }
+
+    def verification_data(self, count: int) -> VerificationData:
+        """The first test images, and latent vectors from N(0, I).
+
+        Args:
+            count: How many, at most.
+        """
+        images = {"image": self.test_images(count)}
+        z = np.random.default_rng(0).normal(size=(len(images["image"]), self._latent)).astype(np.float32)
+        return self.verification(
+            {"encode": images, "decode": {"z": z}, "reconstruct": images, DEFAULT_SIGNATURE: images}
+        )
+
+    def pictures(self) -> Mapping[str, npt.NDArray[np.uint8]]:
+        """Ten test images over their reconstructions, and the grid over the first two latent dimensions."""
+        images = self.test_images(_SHOWN)
+        again = self._reconstruct(tf.constant(images))["image"].numpy()
+        normal = statistics.NormalDist()
+        # Equal steps of probability, as N(0, I) has most of its mass in the middle.
+        axis = [normal.inv_cdf((index + 0.5) / _GRID) for index in range(_GRID)]
+        z = np.zeros((_GRID * _GRID, self._latent), np.float32)
+        z[:, 0], z[:, 1] = np.tile(axis, _GRID), np.repeat(axis, _GRID)
+        latent = self._decode(tf.constant(z))["image"].numpy()
+        return {
+            "reconstructions": image_grid(np.concatenate([images, again]), columns=_SHOWN),
+            "latent_grid": image_grid(latent, columns=_GRID, gap=0),
+        }
+
+    def draw(self, result: TrainResult, folder: Path) -> list[Path]:
+        """Writes the pictures, the latent means of the test images, and the ELBO by epoch.
+
+        Args:
+            result: Of the run.
+            folder: Where they go.
+
+        Returns:
+            The files written.
+        """
+        written = []
+        for name, pixels in self.pictures().items():
+            written.append(folder / f"{name}.png")
+            save_image(pixels, written[-1], scale=2)
+        images = self.test_images(_SCATTERED)
+        means = self._encode(tf.constant(images))["mean"].numpy()
+        scatter, curves = folder / "latent_scatter.png", folder / "elbo.png"
+        names = self.data.class_names
+        save_scatter(
+            means[:, :2], self.data.test_labels[: len(images)], scatter, title="Means of q(z | x), test", names=names
+        )
+        series = {
+            "ELBO, training": [-epoch.train["loss"] for epoch in result.epochs],
+            "ELBO, test (z at the mean)": [-epoch.evaluation["loss"] for epoch in result.epochs],
+        }
+        save_curves(series, curves, title="Evidence lower bound, nats")
+        return [*written, scatter, curves]
+
+    def _elbo(self, images: tf.Tensor, noise: tf.Tensor, *, training: bool) -> Mapping[str, tf.Tensor]:
+        mean, log_variance = tf.split(self.part("encoder")(images, training=training), 2, axis=-1)
+        z = mean + tf.exp(log_variance / 2) * noise
+        logits = self.part("decoder")(z, training=training)
+        errors = tf.nn.sigmoid_cross_entropy_with_logits(labels=images, logits=logits)
+        reconstruction = tf.reduce_sum(errors, axis=[1, 2, 3])
+        divergence = tf.reduce_sum(tf.square(mean) + tf.exp(log_variance) - 1 - log_variance, axis=-1) / 2
+        return {
+            "loss": reconstruction + divergence,
+            "reconstruction": reconstruction,
+            "divergence": divergence,
+        }
+
+    def _encode(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        mean, log_variance = tf.split(self.part("encoder")(image, training=False), 2, axis=-1)
+        return {"mean": mean, "log_variance": log_variance}
+
+    def _decode(self, z: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        return {"image": tf.sigmoid(self.part("decoder")(z, training=False))}
+
+    def _reconstruct(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        return self._decode(self._encode(image)["mean"])
+
+
+class _Pair(tf.Module):
+    """What export saves.
+
+    Args:
+        encoder: From images to mean and log variance.
+        decoder: From latent vectors to logits.
+    """
+
+    def __init__(self, encoder: keras.Model, decoder: keras.Model) -> None:
+        super().__init__(name="vae")
+        self.encoder = encoder
+        self.decoder = decoder
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        return (*self.encoder.trainable_variables, *self.decoder.trainable_variables)
