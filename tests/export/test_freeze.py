@@ -84,3 +84,19 @@ def test_a_recurrent_model_keeps_its_loop(tmp_path: Path) -> None:
     assert verify(reference, tmp_path, format="onnx", options=OPTIONS).report.max_abs_error <= 1e-5
     with pytest.raises(ConversionError, match="Format tflite, graphs f"):
         export_tflite(traced, tmp_path)
+
+
+def test_convolutions_with_groups(tmp_path: Path) -> None:
+    """Keras compiles them by XLA, and tf2onnx knows no such call."""
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Conv2D(6, 3, groups=6, padding="same"), keras.layers.Conv2D(4, 3, groups=2, strides=2)]
+    model = keras.Sequential([keras.Input((8, 8, 6)), *layers])
+    spec = TensorSpec(name="x", dtype="float32", shape=(-1, 8, 8, 6))
+    function = SignatureFunction(inputs=(spec,), function=lambda x: {"y": model(x, training=False)})
+    traced = trace(model, {"f": function})
+    examples = np.random.default_rng(0).random((9, 8, 8, 6), np.float32)
+    reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
+    export_onnx(traced, tmp_path, opset=18)
+    export_tflite(traced, tmp_path)
+    for format in ("onnx", "tflite"):
+        assert verify(reference, tmp_path, format=format, options=OPTIONS).report.max_abs_error <= 1e-5

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._freeze import freeze
+from modelyard.export._onnx_pads import guard_pads
 from modelyard.export._trace import TracedModel
 
 ONNX_FOLDER = "onnx"
@@ -31,6 +32,7 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int) -> None:
         try:
             frozen = freeze(function)
             model, _ = tf2onnx.convert.from_function(frozen, input_signature=function.input_signature, opset=opset)
+            guard_pads(model)
             onnx.checker.check_model(model, full_check=True)
             content = model.SerializeToString()
         # Converter and checker raise whatever comes up: this is the boundary that maps it.

@@ -118,7 +118,7 @@ class ModelWatcher:
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """The labels that requests may name: the configuration's, and those of ``labels.json`` that it does not have."""
+        """The labels that requests may name: the configuration's, and those that ``labels.json`` alone has."""
         return {**self._file_labels.assigned, **self._config.labels}
 
     def failure(self) -> str:
