@@ -24,7 +24,8 @@ from modelyard.export import (
 
 NAMES = ("cat", "dog", "<b>fish</b>")
 COUNT = 260
-OPTIONS = ExportOptions(latency_calls=20)
+# Each format in the runtime that it is first verified in: test_variants.py has the others.
+OPTIONS = ExportOptions(latency_calls=20, runtimes=())
 Signatures = Mapping[str, SignatureFunction | EncodedImageFunction]
 
 

@@ -33,6 +33,8 @@ from modelyard.artifact import (
 )
 from modelyard.errors import ConversionError, ManifestError, PublishError, VerificationError
 from modelyard.export import ExportEvent, ExportReport, Format, export_model
+from modelyard.export._choice import rank_runtimes
+from modelyard.export._latency import thread_counts
 from tests.export.conftest import COUNT, NAMES, OPTIONS, Classifier, Signatures, make_data, make_signatures
 
 SOURCE = Source(task="toy", git_commit="abc", data="random", config={"epochs": 0}, metrics={"accuracy": 0.5})
@@ -102,16 +104,20 @@ def test_the_manifest_says_what_was_done(report: ExportReport) -> None:
 
 
 def test_latency_of_every_runtime_and_the_choice(report: ExportReport) -> None:
-    measured = {(each.format, each.runtime, each.signature): each.p50_us for each in report.manifest.latency}
-    assert len(measured) == 9
-    assert min(measured.values()) > 0
-    fastest = min(
-        (value, runtime)
-        for (_, runtime, name), value in measured.items()
-        if name == "serving_default"
-        if runtime[0] != "t"
-    )
-    assert report.manifest.runtime == fastest[1]
+    rows = report.manifest.latency
+    assert {(each.format, each.runtime, each.signature) for each in rows} == {
+        (format, runtime, name)
+        for format, runtime in (("saved_model", "tensorflow"), ("onnx", "onnxruntime"), ("tflite", "litert"))
+        for name in ("serving_default", "embed", "image_bytes")
+    }
+    main = [each for each in rows if each.signature == "serving_default"]
+    assert {each.batch_size for each in main} == {1, 32}
+    counts = set(thread_counts(len(os.sched_getaffinity(0))))
+    assert {each.threads for each in main if each.runtime == "litert"} == counts
+    assert all(each.p50_us > 0 and each.examples_per_s and each.examples_per_s > 0 for each in rows)
+    assert report.manifest.choices == rank_runtimes(rows, signature="serving_default")
+    assert [each.runtime for each in report.manifest.choices][-1] == "tensorflow"
+    assert report.manifest.runtime == report.manifest.choices[0].runtime
 
 
 def test_progress_is_told(report: ExportReport, events: list[ExportEvent]) -> None:
@@ -252,6 +258,8 @@ def test_two_exporters_at_once_both_publish(tmp_path: Path) -> None:
 RUN = """
 import sys
 from pathlib import Path
+from modelyard.export._choice import rank_runtimes
+from modelyard.export._latency import thread_counts
 from modelyard.export import ExportEvent
 import tests.export.conftest as toy
 from modelyard.artifact import Source

@@ -7,7 +7,7 @@ import pytest
 
 import modelyard.export
 from modelyard.errors import ConfigurationError, MissingDependencyError
-from modelyard.export import ExportEvent, ExportOptions
+from modelyard.export import Budget, ExportEvent, ExportOptions
 from modelyard.export._options import ignore_progress
 
 
@@ -25,6 +25,14 @@ from modelyard.export._options import ignore_progress
         ({"min_examples": 1}, "min_examples is 1"),
         ({"latency_calls": 9}, "latency_calls 9"),
         ({"max_abs_error": float("nan")}, "max_abs_error nan"),
+        ({"precision": ("int4",)}, "Precision 'int4' is unknown; expected some of float32"),
+        ({"precision": ()}, "expected one or more of float32"),
+        ({"precision": ("int8", "int8")}, "each once"),
+        ({"precision": ("int8",), "formats": ("saved_model",)}, "only onnx and tflite have variants"),
+        ({"calibration_examples": 0}, "calibration_examples is 0"),
+        ({"runtimes": ("tensorrt",)}, "Runtime 'tensorrt' is unknown"),
+        ({"runtime": "tensorrt"}, "Runtime 'tensorrt' is unknown"),
+        ({"measure_seconds": 0.0}, "measure_seconds is 0.0"),
     ],
 )
 def test_options_that_make_no_sense(fields: dict[str, Any], message: str) -> None:
@@ -36,6 +44,19 @@ def test_the_defaults_are_those_of_the_design() -> None:
     options = ExportOptions()
     assert options.formats == ("saved_model", "onnx", "tflite")
     assert (options.min_examples, options.max_abs_error, options.optional) == (256, 1e-5, ())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_accuracy_drop": 1.5}, "max_accuracy_drop is 1.5"),
+        ({"max_spread_error": 0.0}, "max_spread_error 0.0"),
+        ({"max_abs_error": -1.0}, "max_abs_error is -1.0"),
+    ],
+)
+def test_budgets_that_make_no_sense(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Budget(**fields)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.5, float("nan")])

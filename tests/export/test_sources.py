@@ -19,7 +19,7 @@ from modelyard.export._cli import main
 from modelyard.export._unsafe_ops import read_saved_model, unsafe_ops
 from tests.support.saved_models import save_tf1_half_plus_two
 
-OPTIONS = ExportOptions(min_examples=16, latency_calls=10)
+OPTIONS = ExportOptions(min_examples=16, latency_calls=10, runtimes=())
 X = TensorSpec(name="x", dtype="float32", shape=(-1, 4))
 
 
@@ -290,7 +290,9 @@ def test_unsafe_operations_that_are_allowed(tmp_path: Path) -> None:
         (tmp_path / f"{index}.txt").write_text("x" * index)
         paths.append(str(tmp_path / f"{index}.txt").encode())
     data = {"path": np.array(paths, object)}
-    options = ExportOptions(min_examples=16, latency_calls=10, allow_unsafe_ops=True, formats=("saved_model",))
+    options = ExportOptions(
+        min_examples=16, latency_calls=10, runtimes=(), allow_unsafe_ops=True, formats=("saved_model",)
+    )
     report = export(tmp_path / "m", tmp_path / "r", data=data, options=options)
     assert report.manifest.runtime == "tensorflow"
 

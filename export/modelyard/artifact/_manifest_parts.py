@@ -155,7 +155,7 @@ class Refusal:
         format: Such as ``onnx``.
         precision: Such as ``int8``.
         runtime: The runtime that it was tried in; empty where the conversion failed.
-        measure: ``accuracy_drop``, ``abs_error`` or ``failure``.
+        measure: ``accuracy_drop``, ``abs_error``, ``spread_error`` or ``failure``.
         value: What was measured; None of a failure.
         allowed: The budget; None of a failure.
         reason: A sentence for people.

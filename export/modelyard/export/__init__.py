@@ -9,7 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from modelyard.errors import MissingDependencyError
-from modelyard.export._options import FORMATS, ExportEvent, ExportOptions, ExportReport, Format, Progress
+from modelyard.export._options import (
+    FORMATS,
+    PRECISIONS,
+    Budget,
+    ExportEvent,
+    ExportOptions,
+    ExportReport,
+    Format,
+    Precision,
+    Progress,
+)
 from modelyard.export._verification import Verification, WorstExample
 
 if TYPE_CHECKING:
@@ -35,15 +45,18 @@ _LAZY = {
     "verify": "modelyard.export._verify",
 }
 _PACKAGES = frozenset(
-    {"PIL", "ai_edge_litert", "jsonschema", "keras", "onnx", "onnxruntime", "rich", "tensorflow", "tf2onnx"}
+    {"PIL", "ai_edge_litert", "jsonschema", "keras", "onnx", "onnxruntime", "onnxslim", "rich", "tensorflow", "tf2onnx"}
 )
 
 __all__ = [
+    "Budget",
     "ExportEvent",
     "ExportOptions",
     "ExportReport",
     "FORMATS",
     "Format",
+    "PRECISIONS",
+    "Precision",
     "Progress",
     "ProgressBar",
     "Reference",

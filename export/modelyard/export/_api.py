@@ -16,10 +16,12 @@ from modelyard.export._files import FILE_FORMATS, load_file
 from modelyard.export._foreign import LoadedModel, keras_signatures, load_keras_file, load_saved_model
 from modelyard.export._model import publish_model
 from modelyard.export._options import (
+    Budget,
     ExportEvent,
     ExportOptions,
     ExportReport,
     Format,
+    Precision,
     Progress,
     ignore_progress,
 )
@@ -39,6 +41,9 @@ def export(
     data: Data,
     signatures: Mapping[str, AnyFunction] | Sequence[str] | None = None,
     formats: Sequence[Format] | None = None,
+    precision: Sequence[Precision] | None = None,
+    budget: Budget | None = None,
+    calibration: Data | None = None,
     options: ExportOptions | None = None,
     source: Source | None = None,
     examples: int = _EXAMPLES,
@@ -59,6 +64,11 @@ def export(
             names of signatures to choose for a SavedModel; None for a Keras
             model's own inputs and outputs, and for all of a SavedModel.
         formats: Overrides ``options.formats``.
+        precision: Overrides ``options.precision``: ``("float32", "int8")`` makes
+            variants in 8-bit integers beside the float32 files.
+        budget: Overrides ``options.budget``: what a variant may cost before it is refused.
+        calibration: Representative examples for ``int8``, of any kind that
+            ``data`` may have; None for some of ``data``.
         options: None for the defaults.
         source: Where the model came from; None to say the path.
         examples: At most this many are read from a path.
@@ -76,20 +86,31 @@ def export(
         PublishError: The repository cannot be written.
     """
     options = options or ExportOptions()
-    if formats is not None:
-        options = replace(options, formats=tuple(formats))
+    options = replace(
+        options,
+        formats=options.formats if formats is None else tuple(formats),
+        precision=options.precision if precision is None else tuple(precision),
+        budget=budget or options.budget,
+    )
     model_dir = Path(destination)
     path = Path(model) if isinstance(model, (str, Path)) else None
     origin = source or Source(data="", config={} if path is None else {"source": path.name})
     if path is not None and path.suffix in FILE_FORMATS and path.is_file():
-        return _export_file(path, model_dir, signatures, data, options, origin, examples, progress)
+        return _export_file(path, model_dir, signatures, data, calibration, options, origin, examples, progress)
     loaded = _load(model, path, signatures, options)
     progress(ExportEvent(stage="trace", done=0, total=1))
     traced = trace(loaded.root, loaded.signatures, saved_model=loaded.saved_model)
     progress(ExportEvent(stage="trace", done=1, total=1))
     verification = _verification_data(data, traced.signatures, examples)
     reference = compute_reference(traced, verification, options=options, progress=progress)
-    return publish_model(reference, model_dir=model_dir, source=origin, options=options, progress=progress)
+    return publish_model(
+        reference,
+        model_dir=model_dir,
+        source=origin,
+        options=options,
+        calibration=_calibration_data(calibration, traced.signatures, options),
+        progress=progress,
+    )
 
 
 def _export_file(
@@ -97,6 +118,7 @@ def _export_file(
     model_dir: Path,
     signatures: Mapping[str, AnyFunction] | Sequence[str] | None,
     data: Data,
+    calibration: Data | None,
     options: ExportOptions,
     source: Source,
     examples: int,
@@ -109,7 +131,13 @@ def _export_file(
     verification = _verification_data(data, served.model.signatures, examples)
     reference = compute_own_reference(served.model, served.runtime, verification, options=options, progress=progress)
     return publish_model(
-        reference, model_dir=model_dir, source=source, options=options, absent=served.absent, progress=progress
+        reference,
+        model_dir=model_dir,
+        source=source,
+        options=options,
+        absent=served.absent,
+        calibration=_calibration_data(calibration, served.model.signatures, options),
+        progress=progress,
     )
 
 
@@ -140,6 +168,12 @@ def _load(
             f"A {type(model).__name__} says nothing about its signatures; pass signatures=, by name."
         )
     return LoadedModel(root=model, signatures=keras_signatures(model))
+
+
+def _calibration_data(
+    data: Data | None, signatures: Mapping[str, Signature], options: ExportOptions
+) -> VerificationData | None:
+    return None if data is None else _verification_data(data, signatures, options.calibration_examples)
 
 
 def _verification_data(data: Data, signatures: Mapping[str, Signature], examples: int) -> VerificationData:

@@ -9,8 +9,9 @@ import os
 import sys
 from pathlib import Path
 
+from modelyard.artifact import format_key
 from modelyard.errors import ConfigurationError, ModelyardError
-from modelyard.export._options import FORMATS, ExportOptions, ExportReport
+from modelyard.export._options import FORMATS, PRECISIONS, RUNTIMES, Budget, ExportOptions, ExportReport
 
 _DEFAULTS = ExportOptions()
 _EXAMPLES = """\
@@ -32,6 +33,8 @@ examples:
       An ONNX file; examples.npz has one array for each input.
   modelyard export fashion --repository models --optional tflite
       Publishes without TFLite if that format fails; report.html then says why.
+  modelyard export fashion --repository models --precision float32 int8 --max-accuracy-drop 0.5%
+      Variants in 8-bit integers beside the float32 files; refused by name and figure where they cost more.
 """
 
 
@@ -80,16 +83,52 @@ def make_parser() -> argparse.ArgumentParser:
         help="refuse to verify with fewer (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--max-abs-error", type=float, default=_DEFAULTS.max_abs_error, metavar="E",
-        help="largest absolute error of a float output (default: %(default)s)",
+        "--tolerance", type=float, default=_DEFAULTS.max_abs_error, metavar="E",
+        help="largest absolute error of a float output of the float32 formats (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--precision", nargs="+", choices=PRECISIONS, default=list(_DEFAULTS.precision),
+        help="precisions of the ONNX and TFLite files; others than float32 are variants beside it (default: float32)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-accuracy-drop", type=_share, default=_DEFAULTS.budget.max_accuracy_drop, metavar="SHARE",
+        help="refuse a variant that costs more accuracy, such as 0.5%% or 0.005 (default: 0.5%%)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-abs-error", type=float, metavar="E",
+        help="refuse a variant with a larger absolute error of a float output (default: no limit where classes show "
+        "the accuracy, else 5%% of the output's spread)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--calibration-data", metavar="DATA",
+        help="representative examples for int8, as --data (default: some of the examples that verify)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--runtime", choices=RUNTIMES, help="serve with this runtime by default (default: the fastest measured)"
+    )
+    parser.add_argument(
+        "--measure-seconds", type=float, default=_DEFAULTS.measure_seconds, metavar="S",
+        help="about how long to measure runtimes, precisions and thread counts (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--allow-unsafe-ops",
         action="store_true",
         help="export a SavedModel though it has operations that run Python or touch the file system",
     )
-    parser.add_argument("--opset", type=int, default=_DEFAULTS.opset, help="ONNX operator set (default: %(default)s)")
+    parser.add_argument(
+        "--allow-constant", action="append", default=[], metavar="OUTPUT",
+        help="this float output may be the same for every example; may be given more than once",
+    )  # fmt: skip
+    parser.add_argument(
+        "--opset", type=int, help="ONNX operator set (default: the newest that tf2onnx and onnxruntime share)"
+    )
+    parser.add_argument("--no-simplify", action="store_true", help="leave ONNX graphs as tf2onnx makes them")
     return parser
+
+
+def _share(text: str) -> float:
+    """A share as people write it: 0.5% or 0.005."""
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
 def main(argv: list[str]) -> int:
@@ -125,9 +164,19 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
         optional=tuple(dict.fromkeys(arguments.optional)),
         opset=arguments.opset,
         min_examples=arguments.min_examples,
-        max_abs_error=arguments.max_abs_error,
+        max_abs_error=arguments.tolerance,
         allow_unsafe_ops=arguments.allow_unsafe_ops,
+        precision=tuple(dict.fromkeys(arguments.precision)),
+        budget=Budget(max_accuracy_drop=arguments.max_accuracy_drop, max_abs_error=arguments.max_abs_error),
+        simplify=not arguments.no_simplify,
+        constant_outputs=tuple(arguments.allow_constant),
+        runtime=arguments.runtime,
+        measure_seconds=arguments.measure_seconds,
     )
+    if arguments.max_abs_error is not None and options.precision == ("float32",):
+        raise ConfigurationError(
+            "--max-abs-error is the budget of variants, and --precision asks for none; float32 has --tolerance."
+        )
     if arguments.examples < options.min_examples:
         raise ConfigurationError(f"--examples is {arguments.examples}; expected at least {options.min_examples}.")
     path = Path(arguments.source)
@@ -160,6 +209,7 @@ def _export_path(arguments: argparse.Namespace, model_dir: Path, options: Export
             model_dir,
             data=arguments.data,
             signatures=arguments.signature,
+            calibration=arguments.calibration_data,
             options=options,
             examples=arguments.examples,
             progress=bar,
@@ -174,7 +224,11 @@ def _export_task(arguments: argparse.Namespace, model_dir: Path, options: Export
     from modelyard.training import restore
     from modelyard.training.tasks import find_task
 
-    for flag, value in (("--data", arguments.data), ("--signature", arguments.signature)):
+    for flag, value in (
+        ("--data", arguments.data),
+        ("--signature", arguments.signature),
+        ("--calibration-data", arguments.calibration_data),
+    ):
         if value is not None:
             raise ConfigurationError(f"{flag} is for paths; the task {arguments.source} brings its own.")
     kind = find_task(arguments.source)
@@ -204,9 +258,19 @@ def _summary(report: ExportReport) -> str:
     for name, check in report.checks.items():
         verified = check.report
         agreement = "" if verified.top1_agreement is None else f", top-1 agreement {verified.top1_agreement:.2%}"
+        drop = "" if verified.accuracy_drop is None else f", accuracy drop {verified.accuracy_drop:.2%}"
         lines.append(
-            f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}{agreement}"
+            f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}"
+            f"{agreement}{drop}"
         )
     lines += [f"  {name}: left out. {reason}" for name, reason in report.skipped.items()]
-    lines += [f"Fastest runtime here: {manifest.runtime}", f"Report: {report.report_html}"]
+    lines += [f"  refused: {each.reason}" for each in manifest.refused]
+    for choice in manifest.choices[:1]:
+        faster = "" if choice.speedup is None else f", {choice.speedup:.1f} times as fast as TensorFlow"
+        threads = "1 thread" if choice.threads == 1 else f"{choice.threads} threads"
+        lines.append(
+            f"Served by default with {choice.runtime}, {format_key(choice.format, choice.precision)}, {threads}: "
+            f"{choice.p50_us / 1e3:.3g} ms for one example{faster}"
+        )
+    lines.append(f"Report: {report.report_html}")
     return "\n".join(lines) + "\n"

@@ -29,11 +29,16 @@ class Comparison:
 
     Attributes:
         format: For messages.
+        lossy: Only NaN, infinity and outputs that became constant are failures:
+            how far everything else may be off is for a budget to say.
         max_abs_error: Allowed in a float output that spreads over 1 or less.
         max_spread_error: Allowed as a share of the spread.
         worst_abs: Largest absolute error so far.
         worst_rel: Largest relative error so far.
         by_signature: Largest absolute error of each signature.
+        spread_error: Of each signature, the largest error as a share of its output's spread.
+        changed: Of each signature, the largest share of examples of which an
+            integer or string output changed; nothing where it has floats only.
         histogram: Values in each decade of absolute error.
         worst: The worst examples so far.
     """
@@ -41,9 +46,12 @@ class Comparison:
     format: str
     max_abs_error: float
     max_spread_error: float = 1.0
+    lossy: bool = False
     worst_abs: float = 0.0
     worst_rel: float = 0.0
     by_signature: dict[str, float] = field(default_factory=dict)
+    spread_error: dict[str, float] = field(default_factory=dict)
+    changed: dict[str, float] = field(default_factory=dict)
     histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ERROR_EDGES) + 1, np.int64))
     worst: list[WorstExample] = field(default_factory=list)
 
@@ -65,9 +73,11 @@ class Comparison:
         for spec in signature.outputs:
             ours, theirs = expected[spec.name], received[spec.name]
             if spec.dtype not in FLOATS:
-                findings += _compare_exactly(spec, ours, theirs)
+                finding = _compare_exactly(spec, ours, theirs)
+                self.changed[name] = max([self.changed.get(name, 0.0), *(share for share, _ in finding)])
+                findings += [] if self.lossy else finding
                 continue
-            error, finding = self._compare_floats(spec, ours, theirs)
+            error, finding = self._compare_floats(name, spec, ours, theirs)
             rows = np.maximum(rows, error.reshape(len(error), -1).max(axis=1, initial=0.0))
             findings += finding
         if findings:
@@ -81,7 +91,7 @@ class Comparison:
         self._keep_worst(name, rows, expected, received)
 
     def _compare_floats(
-        self, spec: TensorSpec, ours: npt.NDArray[Any], theirs: npt.NDArray[Any]
+        self, name: str, spec: TensorSpec, ours: npt.NDArray[Any], theirs: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.float64], list[tuple[float, str]]]:
         source, exported = ours.astype(np.float64), theirs.astype(np.float64)
         finite = np.isfinite(exported)
@@ -97,6 +107,14 @@ class Comparison:
             # What rounding alone does to values far from zero is no fault of a converter.
             rounding = _ROUNDING * float(np.abs(source).max()) * float(np.finfo(np.float32).eps)
             allowed = min(allowed, max(self.max_spread_error * spread, rounding))
+        lost = is_constant(exported) and not is_constant(source)
+        if self.lossy:
+            allowed = float("inf")
+            if lost:
+                text = f"output {spec.name!r} is the same for every example, which it is not in the source."
+                return error, [(worst, text)]
+        share = worst / spread if spread else 0.0 if worst == 0 else 1.0
+        self.spread_error[name] = max(self.spread_error.get(name, 0.0), share)
         if worst > allowed:
             place = np.unravel_index(int(error.argmax()), error.shape)
             text = (
@@ -104,7 +122,7 @@ class Comparison:
                 f"where the source spreads over {spread:.3g} (example {int(place[0])}: source {source[place]:.6g}, "
                 f"{self.format} {exported[place]:.6g})."
             )
-            if is_constant(exported) and not is_constant(source):
+            if lost:
                 text += " It is the same for every example: the converter has lost the weights."
             return error, [(worst, text)]
         self.worst_abs = max(self.worst_abs, worst)

@@ -10,18 +10,25 @@ from pathlib import Path
 
 import jsonschema
 
-from modelyard.artifact import FormatEntry, Latency, Manifest, Source, hash_files, json_schema
+from modelyard.artifact import (
+    FormatEntry,
+    Latency,
+    Manifest,
+    Refusal,
+    RuntimeChoice,
+    Source,
+    hash_files,
+    json_schema,
+)
 from modelyard.errors import ManifestError
-from modelyard.export._latency import choose_runtime
-from modelyard.export._onnx import ONNX_FOLDER
-from modelyard.export._tflite import TFLITE_NAME
+from modelyard.export._choice import FALLBACK
+from modelyard.export._paths import format_path
 from modelyard.export._trace import TracedModel
 from modelyard.export._verification import Verification
 
-_PATHS = {"saved_model": ".", "onnx": ONNX_FOLDER, "tflite": TFLITE_NAME}
 _CONVERTERS = {
     "saved_model": ("tensorflow", "keras"),
-    "onnx": ("tensorflow", "tf2onnx", "onnx"),
+    "onnx": ("tensorflow", "tf2onnx", "onnx", "onnxslim"),
     "tflite": ("tensorflow",),
 }
 
@@ -41,6 +48,8 @@ def build_manifest(
     traced: TracedModel,
     checks: Mapping[str, Verification],
     latency: tuple[Latency, ...],
+    choices: tuple[RuntimeChoice, ...],
+    refused: tuple[Refusal, ...],
     absent: Mapping[str, str],
 ) -> Manifest:
     """Describes a version directory that is complete but for its manifest.
@@ -52,8 +61,10 @@ def build_manifest(
         created: UTC time, ISO 8601.
         source: Where the model came from.
         traced: Its signatures.
-        checks: By format, how it was verified.
+        checks: By format or variant, how it was verified.
         latency: Measurements.
+        choices: How to serve, best first.
+        refused: What was tried and is not served.
         absent: By format that is not there, the reason.
 
     Raises:
@@ -68,21 +79,31 @@ def build_manifest(
         files=hash_files(directory),
         formats={
             name: FormatEntry(
-                path=_PATHS[name],
-                precision="float32",
-                # What came as a file was converted by somebody else.
-                converter={} if name in traced.files else {each: version(each) for each in _CONVERTERS[name]},
+                path=format_path(check.format, check.precision),
+                precision=check.precision,
+                converter=_converters(check, traced),
                 runtime=check.runtime,
                 verify=check.report,
+                other_runtimes=check.others,
             )
             for name, check in checks.items()
         },
         latency=latency,
-        runtime=choose_runtime(latency),
+        runtime=choices[0].runtime if choices else FALLBACK,
+        choices=choices,
+        refused=refused,
         absent=absent,
     )
     check_schema(manifest)
     return manifest
+
+
+def _converters(check: Verification, traced: TracedModel) -> dict[str, str]:
+    # What came as a file was converted by somebody else; its variants were not.
+    names = () if check.format in traced.files else _CONVERTERS[check.format]
+    if check.format == "onnx" and check.precision not in ("float32", "bfloat16"):
+        names = (*names, "onnxruntime")
+    return {each: version(each) for each in names}
 
 
 def check_schema(manifest: Manifest) -> None:

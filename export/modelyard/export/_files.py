@@ -9,10 +9,9 @@ from tempfile import TemporaryDirectory
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature
 from modelyard.errors import ConversionError, PublishError, VerificationError
-from modelyard.export._onnx import ONNX_FOLDER
 from modelyard.export._options import Format
+from modelyard.export._paths import ONNX_FOLDER, TFLITE_NAME
 from modelyard.export._runtimes import Runtime, load_runtime
-from modelyard.export._tflite import TFLITE_NAME
 from modelyard.export._trace import TracedModel
 
 #: By suffix, the one format that such a file is served as.

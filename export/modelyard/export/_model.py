@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from modelyard.artifact import (
-    DEFAULT_SIGNATURE,
-    AnyFunction,
-    Manifest,
-    Source,
-    VerificationData,
-    publish,
-    staging,
-)
-from modelyard.errors import ConversionError, PublishError, VerificationError
+from modelyard.artifact import AnyFunction, Manifest, Source, VerificationData, publish, staging
+from modelyard.errors import ConversionError, VerificationError
+from modelyard.export._calibration import Calibration, make_calibration
+from modelyard.export._choice import rank_runtimes
 from modelyard.export._document import build_manifest, utc_now
-from modelyard.export._latency import measure_latency
-from modelyard.export._onnx import ONNX_FOLDER, export_onnx
-from modelyard.export._options import ExportEvent, ExportOptions, ExportReport, Format, Progress, ignore_progress
+from modelyard.export._formats import FormatMaker
+from modelyard.export._latency import main_signature, measure_latency
+from modelyard.export._options import ExportEvent, ExportOptions, ExportReport, Progress, ignore_progress
 from modelyard.export._reference import Reference, compute_reference
-from modelyard.export._saved_model import export_saved_model
-from modelyard.export._tflite import TFLITE_NAME, export_tflite
-from modelyard.export._trace import TracedModel, trace
-from modelyard.export._verification import Verification
-from modelyard.export._verify import verify
+from modelyard.export._trace import trace
 from modelyard.export._warmup import write_warmup
 from modelyard.export.report import REPORT_NAME, ReportContent, render_report
-
-_FILES: Mapping[Format, tuple[str, ...]] = {
-    "saved_model": ("saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra"),
-    "onnx": (ONNX_FOLDER,),
-    "tflite": (TFLITE_NAME,),
-}
 
 
 def export_model(
@@ -45,6 +28,7 @@ def export_model(
     model_dir: Path,
     source: Source,
     options: ExportOptions | None = None,
+    calibration: VerificationData | None = None,
     progress: Progress = ignore_progress,
 ) -> ExportReport:
     """Converts a model to every format, verifies each, and publishes them as one version.
@@ -60,12 +44,14 @@ def export_model(
         model_dir: ``<repository>/<model>``; the folder's name is the model's.
         source: Where the model came from, for the manifest.
         options: None for the defaults.
+        calibration: Representative examples for int8; None for some of ``data``.
         progress: Called with an :class:`ExportEvent` as the work goes on.
 
     Returns:
         What was published, and how every format compared.
 
     Raises:
+        ConfigurationError: The runtime asked for serves nothing that was made.
         ConversionError: A signature cannot be traced, or a converter failed.
         VerificationError: A format does not compute what the model computes,
             or the examples cannot show it.
@@ -77,7 +63,14 @@ def export_model(
     traced = trace(root, signatures)
     progress(ExportEvent(stage="trace", done=1, total=1))
     reference = compute_reference(traced, data, options=options, progress=progress)
-    return publish_model(reference, model_dir=Path(model_dir), source=source, options=options, progress=progress)
+    return publish_model(
+        reference,
+        model_dir=Path(model_dir),
+        source=source,
+        options=options,
+        calibration=calibration,
+        progress=progress,
+    )
 
 
 def publish_model(
@@ -87,6 +80,7 @@ def publish_model(
     source: Source,
     options: ExportOptions,
     absent: Mapping[str, str] | None = None,
+    calibration: VerificationData | None = None,
     progress: Progress = ignore_progress,
 ) -> ExportReport:
     """Makes every format of a traced model, verifies each, and publishes them as one version.
@@ -97,31 +91,41 @@ def publish_model(
         source: Where the model came from.
         options: The formats, among others.
         absent: By format that is not even tried, the reason.
+        calibration: Representative examples for int8; None for some of the
+            examples that verify.
         progress: Called with an :class:`ExportEvent` as the work goes on.
 
     Raises:
+        ConfigurationError: The runtime asked for serves nothing that was made.
         ConversionError: A converter failed.
-        VerificationError: A format does not compute what the model computes.
+        VerificationError: A format does not compute what the model computes, or
+            nothing is left of one that was asked for in other precisions only.
         ManifestError: ``source`` holds something that is no JSON.
         PublishError: The repository cannot be written.
     """
     traced = reference.source
-    checks: dict[str, Verification] = {}
     skipped: dict[str, str] = dict(absent or {})
+
+    def calibrate() -> Calibration:
+        data = reference.data if calibration is None else calibration
+        return make_calibration(traced.signatures, data, limit=options.calibration_examples)
+
     with staging(model_dir) as staged:
+        maker = FormatMaker(
+            reference=reference, staged=staged, options=options, calibration=calibrate, progress=progress
+        )
         for format in options.formats:
             try:
-                progress(ExportEvent(stage=f"convert {format}", done=0, total=1))
-                _convert(format, traced, staged, options)
-                progress(ExportEvent(stage=f"convert {format}", done=1, total=1))
-                checks[format] = verify(reference, staged, format=format, options=options, progress=progress)
+                maker.make(format)
             except (ConversionError, VerificationError) as exc:
                 if format not in options.optional:
                     raise
                 skipped[format] = exc.message
-                _remove(format, staged)
+                maker.remove(format)
+        checks, refused = maker.checks, tuple(maker.refused)
         write_warmup(reference, staged, model=model_dir.name)
-        latency = measure_latency(reference, staged, formats=checks, options=options, progress=progress)
+        latency = measure_latency(reference, staged, checks=checks, options=options, progress=progress)
+        choices = rank_runtimes(latency, signature=main_signature(traced.signatures), runtime=options.runtime)
         created = utc_now()
         manifests: list[Manifest] = []
 
@@ -136,6 +140,10 @@ def publish_model(
                 checks=checks,
                 skipped=skipped,
                 latency=latency,
+                choices=choices,
+                refused=refused,
+                sizes=maker.sizes(),
+                budget=options.budget,
                 max_abs_error=options.max_abs_error,
             )
             (staged / REPORT_NAME).write_text(render_report(content), "utf-8")
@@ -149,6 +157,8 @@ def publish_model(
                     traced=traced,
                     checks=checks,
                     latency=latency,
+                    choices=choices,
+                    refused=refused,
                     absent=skipped,
                 )
             )
@@ -164,45 +174,3 @@ def publish_model(
         checks=checks,
         skipped=skipped,
     )
-
-
-def _convert(format: Format, traced: TracedModel, staged: Path, options: ExportOptions) -> None:
-    converters: Mapping[Format, Callable[[], None]] = {
-        "saved_model": lambda: export_saved_model(traced, staged),
-        "onnx": lambda: export_onnx(traced, staged, opset=options.opset),
-        "tflite": lambda: export_tflite(traced, staged),
-    }
-    if format in traced.files:
-        _copy(format, traced.files[format], staged)
-    else:
-        converters[format]()
-
-
-def _copy(format: Format, path: Path, staged: Path) -> None:
-    """Takes a file or directory over as it is, byte for byte."""
-    try:
-        if format == "saved_model":
-            for name in _FILES[format]:
-                if (path / name).is_dir():
-                    shutil.copytree(path / name, staged / name)
-                elif (path / name).is_file():
-                    shutil.copyfile(path / name, staged / name)
-            return
-        target = staged / (TFLITE_NAME if format == "tflite" else f"{ONNX_FOLDER}/{DEFAULT_SIGNATURE}.onnx")
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, target)
-    except OSError as exc:
-        raise PublishError(f"Cannot copy {path} to {staged}: {exc}") from exc
-
-
-def _remove(format: Format, staged: Path) -> None:
-    """Removes what a failed format left: an unverified file must not be published beside verified ones."""
-    try:
-        for name in _FILES[format]:
-            path = staged / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-    except OSError as exc:
-        raise PublishError(f"Cannot remove the failed format {format} from {staged}: {exc}") from exc

@@ -1,32 +1,36 @@
-"""ONNX: one file for each graph, made by tf2onnx and checked by onnx."""
+"""ONNX: one file for each graph, made by tf2onnx, simplified by onnxslim and checked by onnx."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._freeze import freeze
 from modelyard.export._onnx_pads import guard_pads
+from modelyard.export._paths import ONNX_FOLDER
 from modelyard.export._trace import TracedModel
 
-ONNX_FOLDER = "onnx"
 
-
-def export_onnx(source: TracedModel, directory: Path, *, opset: int) -> None:
+def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = None, simplify: bool = True) -> None:
     """Writes ``onnx/<graph>.onnx`` for every graph.
 
     Args:
         source: The traced model.
         directory: The version directory.
-        opset: ONNX operator set.
+        opset: ONNX operator set; None for :func:`newest_opset`.
+        simplify: Simplify the graphs.
 
     Raises:
-        ConversionError: tf2onnx cannot convert a graph, or what it made is not valid ONNX.
+        ConversionError: tf2onnx cannot convert a graph, onnxslim cannot simplify
+            it, or what they made is not valid ONNX.
         PublishError: The directory cannot be written.
     """
     import onnx
     import tf2onnx
 
+    opset = opset or newest_opset()
     folder = directory / ONNX_FOLDER
     for graph, function in source.graphs.items():
         try:
@@ -34,12 +38,56 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int) -> None:
             model, _ = tf2onnx.convert.from_function(frozen, input_signature=function.input_signature, opset=opset)
             guard_pads(model)
             onnx.checker.check_model(model, full_check=True)
-            content = model.SerializeToString()
         # Converter and checker raise whatever comes up: this is the boundary that maps it.
         except Exception as exc:
             raise ConversionError(f"Format onnx, graph {graph!r}: tf2onnx at opset {opset} failed: {exc}") from exc
+        if simplify:
+            model = _simplify(graph, model)
         try:
             folder.mkdir(exist_ok=True)
-            (folder / f"{graph}.onnx").write_bytes(content)
+            (folder / f"{graph}.onnx").write_bytes(model.SerializeToString())
         except OSError as exc:
             raise PublishError(f"Cannot write {graph}.onnx below {folder}: {exc}") from exc
+
+
+@cache
+def newest_opset() -> int:
+    """The newest ONNX operator set that the tf2onnx installed here writes and the onnxruntime installed here reads.
+
+    Raises:
+        ConversionError: They share none.
+    """
+    import onnx
+    import onnxruntime
+    from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+    from tf2onnx import constants
+
+    value = [make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = make_graph([make_node("Identity", ["x"], ["y"])], "probe", value[:1], value[1:])
+    for opset, ir_version in sorted(constants.OPSET_TO_IR_VERSION.items(), reverse=True):
+        model = make_model(graph, opset_imports=[make_opsetid("", opset)], ir_version=ir_version)
+        try:
+            onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        # onnxruntime does not say what it reads, and its exceptions share no base class: to try is the only way.
+        except Exception:
+            continue
+        return int(opset)
+    raise ConversionError(
+        "tf2onnx as installed writes no operator set that onnxruntime as installed reads; upgrade them."
+    )
+
+
+def _simplify(graph: str, model: Any) -> Any:
+    import onnx
+    import onnxslim  # type: ignore[import-untyped]
+
+    try:
+        simple = onnxslim.slim(model)
+        onnx.checker.check_model(simple, full_check=True)
+    # As above.
+    except Exception as exc:
+        raise ConversionError(
+            f"Format onnx, graph {graph!r}: onnxslim cannot simplify it: {exc}. Export with --no-simplify "
+            "(ExportOptions.simplify)."
+        ) from exc
+    return simple

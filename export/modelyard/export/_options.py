@@ -13,6 +13,42 @@ from modelyard.export._verification import Verification
 
 Format = Literal["saved_model", "onnx", "tflite"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+Precision = Literal["float32", "float16", "bfloat16", "int8_dynamic", "int8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+RuntimeName = Literal["onnxruntime", "litert", "openvino", "tensorflow"]
+RUNTIMES: tuple[RuntimeName, ...] = get_args(RuntimeName)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How far a variant of lower precision may be from its source; outside of it, it is refused.
+
+    Attributes:
+        max_accuracy_drop: A share. On the signature that has labels: how far the
+            task's metric may fall. On any other: of how many examples the
+            classes, integers or strings may change.
+        max_abs_error: Largest absolute error of a float output. None sets no
+            limit where classes, integers or strings show the accuracy, and
+            ``max_spread_error`` where there are floats only.
+        max_spread_error: Largest error, as a share of the output's spread, of a
+            signature that has only float outputs, where ``max_abs_error`` is None.
+
+    Raises:
+        ConfigurationError: A value makes no sense.
+    """
+
+    max_accuracy_drop: float = 0.005
+    max_abs_error: float | None = None
+    max_spread_error: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_accuracy_drop <= 1 or not 0 < self.max_spread_error <= 1:
+            raise ConfigurationError(
+                f"max_accuracy_drop is {self.max_accuracy_drop}, max_spread_error {self.max_spread_error}; expected "
+                "shares from 0 to 1, such as 0.005 for half a percent."
+            )
+        if self.max_abs_error is not None and not 0 <= self.max_abs_error < float("inf"):
+            raise ConfigurationError(f"max_abs_error is {self.max_abs_error}; expected a finite number >= 0, or None.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +59,22 @@ class ExportOptions:
         formats: The formats to make, some of :data:`FORMATS`.
         optional: Formats whose failure is reported instead of raised: the
             version is then published without them.
-        opset: ONNX operator set.
+        precision: Precisions of the ONNX and TFLite files; a SavedModel is always
+            float32. Others than float32 are variants, files of their own beside
+            it: ``float16`` and ``int8_dynamic`` (weights in 8 bits) need no data,
+            ``int8`` is calibrated, and ``bfloat16`` is no file but a way in which
+            OpenVINO computes the ONNX graphs. Without float32 here only the
+            variants are published, and it is an error where none holds.
+        budget: What variants are held to.
+        calibration_examples: Examples that ``int8`` is calibrated on.
+        opset: ONNX operator set; None for the newest that tf2onnx writes and
+            onnxruntime reads.
+        simplify: Simplify ONNX graphs, with onnxslim, before they are verified.
         batch_sizes: Batch sizes at which every example is compared: 1 and at
             least one larger. An empty batch is tried too where the source
             accepts one; what came of it is reported, and no failure.
         min_examples: Fewer examples than this for a signature are an error.
-        max_abs_error: Largest absolute error allowed in a float output that
+        max_abs_error: Of float32: largest absolute error allowed in a float output that
             spreads over 1 or less; over more, that many times more. The spread is
             the largest value of the source less the smallest. It holds for
             encoded images too: their decode is bit-exact.
@@ -36,8 +82,16 @@ class ExportOptions:
             an output of small figures cannot be wrong below ``max_abs_error``.
         allow_unsafe_ops: Export a foreign SavedModel though it has operations
             that run Python or touch the file system.
-        latency_calls: Calls per latency measurement, after a tenth as many to
-            warm up.
+        constant_outputs: Float outputs that may be the same for every example
+            though the graph computes them from the inputs.
+        latency_calls: Calls per latency measurement at most, after a tenth as
+            many to warm up.
+        measure_seconds: About how long all measurements may take; what does not
+            fit is left out of the table, larger batches first.
+        runtimes: The runtimes to verify and measure; None for all that are
+            installed. The one that a format is first verified in is always there.
+        runtime: Choose this runtime whatever the measurements say; None for the
+            fastest that needs no TensorFlow.
 
     Raises:
         ConfigurationError: A value makes no sense.
@@ -45,12 +99,20 @@ class ExportOptions:
 
     formats: tuple[Format, ...] = FORMATS
     optional: tuple[Format, ...] = ()
-    opset: int = 18
+    precision: tuple[Precision, ...] = ("float32",)
+    budget: Budget = Budget()
+    calibration_examples: int = 128
+    opset: int | None = None
+    simplify: bool = True
     batch_sizes: tuple[int, ...] = (1, 7, 32)
     min_examples: int = 256
     max_abs_error: float = 1e-5
     max_spread_error: float = 0.01
-    latency_calls: int = 200
+    constant_outputs: tuple[str, ...] = ()
+    latency_calls: int = 1000
+    measure_seconds: float = 20.0
+    runtimes: tuple[RuntimeName, ...] | None = None
+    runtime: RuntimeName | None = None
     allow_unsafe_ops: bool = False
 
     def __post_init__(self) -> None:
@@ -73,6 +135,30 @@ class ExportOptions:
             )
         if not 0 < self.max_spread_error <= 1:
             raise ConfigurationError(f"max_spread_error is {self.max_spread_error}; expected a share from 0 to 1.")
+        self._check_precision()
+        self._check_measuring()
+
+    def _check_precision(self) -> None:
+        known = ", ".join(PRECISIONS)
+        for name in self.precision:
+            if name not in PRECISIONS:
+                raise ConfigurationError(f"Precision {name!r} is unknown; expected some of {known}.")
+        if not self.precision or len(set(self.precision)) != len(self.precision):
+            raise ConfigurationError(f"precision is {self.precision}; expected one or more of {known}, each once.")
+        if self.precision != ("float32",) and not set(self.formats) & {"onnx", "tflite"}:
+            raise ConfigurationError(
+                f"precision is {self.precision}, the formats are {self.formats}; only onnx and tflite have variants."
+            )
+        if self.calibration_examples < 1:
+            raise ConfigurationError(f"calibration_examples is {self.calibration_examples}; expected at least 1.")
+
+    def _check_measuring(self) -> None:
+        known = ", ".join(RUNTIMES)
+        for name in (*(self.runtimes or ()), *(() if self.runtime is None else (self.runtime,))):
+            if name not in RUNTIMES:
+                raise ConfigurationError(f"Runtime {name!r} is unknown; expected some of {known}.")
+        if not 0 < self.measure_seconds < float("inf"):
+            raise ConfigurationError(f"measure_seconds is {self.measure_seconds}; expected a finite number > 0.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +195,9 @@ class ExportReport:
         version: Number and directory of the version.
         manifest: Its manifest, as written.
         report_html: The page that shows what was checked.
-        checks: By format, how it compared with the source.
+        checks: By format, or by :func:`modelyard.artifact.format_key` for a
+            variant, how it compared with the source. What was refused is in the
+            manifest.
         skipped: By optional format that failed, the reason.
     """
 

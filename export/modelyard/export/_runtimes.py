@@ -1,14 +1,17 @@
 """The runtimes that exported files are reloaded in, behind one small interface.
 
-Each runs on one thread where it can be told so: a figure that is compared with
-another one must not depend on how many cores were free.
+Each runs on one thread where it can be told so and nobody asks for more: a
+figure that is compared with another one must not depend on how many cores were
+free. Sessions have the settings that the server gives them, so that what is
+verified and measured here is what is served.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,10 +19,17 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, ExampleDecode, Signature, TensorSpec, decode_examples, decode_image
+from modelyard.artifact import (
+    DEFAULT_SIGNATURE,
+    ExampleDecode,
+    Signature,
+    TensorSpec,
+    decode_examples,
+    decode_image,
+    format_key,
+)
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
-from modelyard.export._onnx import ONNX_FOLDER
-from modelyard.export._tflite import TFLITE_NAME
+from modelyard.export._paths import format_path
 from modelyard.wire import dtype_by_name, dtype_by_numpy
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -29,7 +39,7 @@ class Runtime(Protocol):
     """A reloaded format.
 
     Attributes:
-        name: ``tensorflow``, ``onnxruntime`` or ``litert``.
+        name: ``tensorflow``, ``onnxruntime``, ``litert`` or ``openvino``.
         package: The distribution that it comes from.
         threads: Threads of one call.
         decodes: Whether its signatures take encoded inputs themselves.
@@ -51,26 +61,84 @@ class Runtime(Protocol):
         """
 
 
-def load_runtime(format: str, directory: Path) -> Runtime:
-    """Reloads one format from a version directory.
+def load_runtime(
+    format: str,
+    directory: Path,
+    *,
+    precision: str = "float32",
+    runtime: str | None = None,
+    threads: int = 1,
+    graphs: Iterable[str] | None = None,
+) -> Runtime:
+    """Reloads one format, or a variant of it, from a version directory.
 
     Args:
         format: ``saved_model``, ``onnx`` or ``tflite``.
         directory: The version directory.
+        precision: Of the variant.
+        runtime: One of :func:`runtimes_of`; None for the first of them.
+        threads: Of one call; TensorFlow has as many as the process gave it.
+        graphs: Load these graphs only, where they are files of their own.
 
     Raises:
         VerificationError: The runtime cannot load what is there.
-        ExportError: The format is unknown.
+        ExportError: The format is unknown, or the runtime does not read it.
     """
-    if format not in _LOADERS:
-        raise ExportError(f"Format {format!r} is unknown; expected one of {', '.join(_LOADERS)}.")
+    if format not in _READERS:
+        raise ExportError(f"Format {format!r} is unknown; expected one of {', '.join(_READERS)}.")
+    runtime = runtime or runtimes_of(format, precision)[0]
+    if runtime not in _READERS[format]:
+        raise ExportError(f"{runtime} does not read the format {format}; {' and '.join(_READERS[format])} do.")
+    path = directory / format_path(format, precision)
     try:
-        return _LOADERS[format](directory)
+        if runtime == "tensorflow":
+            return _TensorFlow(path)
+        if runtime == "litert":
+            return _Litert(path, threads=threads)
+        chosen = None if graphs is None else frozenset(graphs)
+        files = {
+            file.name.removesuffix(".onnx"): file
+            for file in sorted(path.glob("*.onnx"))
+            if chosen is None or file.name.removesuffix(".onnx") in chosen
+        }
+        if runtime == "openvino":
+            from modelyard.export._openvino import OpenVino
+
+            return OpenVino(files, precision=precision, threads=threads)
+        return _OnnxRuntime(files, threads=threads)
     except ModelyardError:
         raise
-    # Three foreign runtimes with exceptions of their own: this is the boundary that maps them.
+    # Four foreign runtimes with exceptions of their own: this is the boundary that maps them.
     except Exception as exc:
-        raise VerificationError(f"Format {format}: its runtime cannot load it from {directory}: {exc}") from exc
+        raise VerificationError(
+            f"Format {format_key(format, precision)}: {runtime} cannot load it from {directory}: {exc}"
+        ) from exc
+
+
+def runtimes_of(format: str, precision: str = "float32", *, among: Iterable[str] | None = None) -> tuple[str, ...]:
+    """The runtimes that a variant can be served with, the one that it is first verified in first.
+
+    Args:
+        format: ``saved_model``, ``onnx`` or ``tflite``.
+        precision: Of the variant.
+        among: Further runtimes have to be in here; None for those installed.
+
+    Returns:
+        Empty where the runtime that the variant needs cannot be had here.
+    """
+    if precision == "bfloat16":
+        return ("openvino",) if format == "onnx" and _has_bfloat16() else ()
+    first, *others = _READERS[format]
+    wanted = set(others) if among is None else set(among)
+    return (first, *(each for each in others if each in wanted and find_spec(each) is not None))
+
+
+def _has_bfloat16() -> bool:
+    if find_spec("openvino") is None:
+        return False
+    import openvino
+
+    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
@@ -124,9 +192,9 @@ class _TensorFlow:
     package = "tensorflow"
     decodes = True
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, path: Path) -> None:
         # The loaded object owns the variables that its signatures use: keep it.
-        self._loaded = tf.saved_model.load(str(directory))
+        self._loaded = tf.saved_model.load(str(path))
         self._functions = dict(self._loaded.signatures)
         # 0 means that TensorFlow took every core; it cannot be changed once it runs.
         self.threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
@@ -147,20 +215,21 @@ class _TensorFlow:
 class _OnnxRuntime:
     name = "onnxruntime"
     package = "onnxruntime"
-    threads = 1
     decodes = False
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, files: Mapping[str, Path], *, threads: int) -> None:
         import onnxruntime
 
+        self.threads = threads
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Its errors come as exceptions; an empty batch that a graph refuses is none to show.
+        options.log_severity_level = 4
         self._sessions = {
-            path.name.removesuffix(".onnx"): onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-            for path in sorted((directory / ONNX_FOLDER).glob("*.onnx"))
+            name: onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            for name, path in files.items()
         }
         self._outputs = {name: [node.name for node in each.get_outputs()] for name, each in self._sessions.items()}
         self.graphs: Mapping[str, Signature] = {
@@ -181,13 +250,13 @@ class _OnnxRuntime:
 class _Litert:
     name = "litert"
     package = "ai-edge-litert"
-    threads = 1
     decodes = False
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, path: Path, *, threads: int) -> None:
         from ai_edge_litert.interpreter import Interpreter
 
-        self._interpreter = Interpreter(model_path=str(directory / TFLITE_NAME), num_threads=self.threads)
+        self.threads = threads
+        self._interpreter = Interpreter(model_path=str(path), num_threads=threads)
         names = self._interpreter.get_signature_list()
         self._runners = {name: self._interpreter.get_signature_runner(name) for name in names}
         # Without a signature of its own a file is known by its tensors, as servers do.
@@ -212,10 +281,11 @@ class _Litert:
         return {name: _bytes(value) for name, value in values.items()}
 
 
-_LOADERS: Mapping[str, Callable[[Path], Runtime]] = {
-    "saved_model": _TensorFlow,
-    "onnx": _OnnxRuntime,
-    "tflite": _Litert,
+#: By format, what reads it.
+_READERS: Mapping[str, tuple[str, ...]] = {
+    "saved_model": ("tensorflow",),
+    "onnx": ("onnxruntime", "openvino"),
+    "tflite": ("litert",),
 }
 
 

@@ -9,29 +9,40 @@ verification would catch it if it did.
 from __future__ import annotations
 
 import tempfile
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from modelyard.errors import ConversionError, PublishError
+from modelyard.export._calibration import Calibration
 from modelyard.export._freeze import freeze
+from modelyard.export._paths import format_path
 from modelyard.export._trace import TracedModel
 
-TFLITE_NAME = "model.tflite"
 
+def export_tflite(
+    source: TracedModel, directory: Path, *, precision: str = "float32", calibration: Calibration | None = None
+) -> None:
+    """Writes ``model.tflite``, or the variant beside it, with one signature for every graph.
 
-def export_tflite(source: TracedModel, directory: Path) -> None:
-    """Writes ``model.tflite`` with one signature for every graph.
+    Inputs and outputs keep their dtypes. Of ``int8``, operations that have no
+    integer kernel, strings among them, stay as they are; so do graphs without
+    examples, which only preprocess.
 
     Args:
         source: The traced model.
         directory: The version directory.
+        precision: ``float32``, ``float16``, ``int8_dynamic`` or ``int8``.
+        calibration: For ``int8``.
 
     Raises:
         ConversionError: A graph cannot be frozen or converted.
         PublishError: The directory cannot be written.
     """
+    place = "Format tflite" if precision == "float32" else f"Format tflite, precision {precision}"
     module = tf.Module()
     frozen: dict[str, Any] = {}
     for graph, function in source.graphs.items():
@@ -39,19 +50,47 @@ def export_tflite(source: TracedModel, directory: Path) -> None:
             frozen[graph] = freeze(function)
         # Freezing raises whatever comes up: this is the boundary that maps it.
         except Exception as exc:
-            raise ConversionError(f"Format tflite, graph {graph!r}: variables cannot be made constant: {exc}") from exc
+            raise ConversionError(f"{place}, graph {graph!r}: variables cannot be made constant: {exc}") from exc
     module.functions = frozen
     try:
         with tempfile.TemporaryDirectory() as folder:
             signatures = {graph: function.get_concrete_function() for graph, function in frozen.items()}
             tf.saved_model.save(module, folder, signatures=signatures)
-            content = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(frozen)).convert()
+            converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(frozen))
+            _set_precision(converter, precision, calibration)
+            content = _convert(converter)
     except OSError as exc:
         raise PublishError(f"Cannot write a temporary SavedModel: {exc}") from exc
     # As above; the converter names the op it does not know in its message.
     except Exception as exc:
-        raise ConversionError(f"Format tflite, graphs {', '.join(frozen)}: the converter failed: {exc}") from exc
+        raise ConversionError(f"{place}, graphs {', '.join(frozen)}: the converter failed: {exc}") from exc
+    path = directory / format_path("tflite", precision)
     try:
-        (directory / TFLITE_NAME).write_bytes(content)
+        path.write_bytes(content)
     except OSError as exc:
-        raise PublishError(f"Cannot write {TFLITE_NAME} below {directory}: {exc}") from exc
+        raise PublishError(f"Cannot write {path.name} below {directory}: {exc}") from exc
+
+
+def _set_precision(converter: Any, precision: str, calibration: Calibration | None) -> None:
+    if precision == "float32":
+        return
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if precision == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    if precision == "int8" and calibration is not None:
+        inputs = calibration.inputs
+
+        def representative() -> Iterator[tuple[str, Any]]:
+            for graph in inputs:
+                for example in calibration.examples(graph):
+                    yield graph, dict(example)
+
+        converter.representative_dataset = representative
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8, tf.lite.OpsSet.TFLITE_BUILTINS]
+
+
+def _convert(converter: Any) -> Any:
+    with warnings.catch_warnings():
+        # Calibration runs TensorFlow's own interpreter, which announces its end to whoever is there.
+        warnings.filterwarnings("ignore", message="(?s).*tf.lite.Interpreter is deprecated", category=UserWarning)
+        return converter.convert()

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from modelyard.artifact import VerifyReport
 
-#: Decades of absolute error that a histogram tells apart: below 1e-10, up to 1e-9, ... up to 1e-3, above.
-ERROR_EDGES: tuple[float, ...] = tuple(10.0**power for power in range(-10, -2))
+#: Decades of absolute error that a histogram tells apart: below 1e-10, up to 1e-9, ... up to 1e-1, above.
+ERROR_EDGES: tuple[float, ...] = tuple(10.0**power for power in range(-10, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +40,30 @@ class Verification:
 
     Attributes:
         format: Such as ``onnx``.
-        runtime: Name and version of what ran it.
+        precision: Such as ``float32``.
+        served_by: Name of the runtime that ran it, such as ``litert``.
+        runtime: Package and version of it.
         report: The figures that go into the manifest.
         histogram: Number of compared float values in each decade of absolute
             error; see :data:`ERROR_EDGES`.
+        spread_error: Of each signature, the largest error as a share of its output's spread.
+        changed: Of each signature with integer or string outputs, the largest
+            share of examples of which one changed.
         worst: Examples with the largest errors first, over all signatures.
         classes_before: Class ids predicted by the source, ``[N]``; empty where there are no classes.
-        classes_after: The same by the format.
+        classes_after: The same by the format, at the batch size where most are wrong.
+        others: By name of another runtime that serves the same files, how it compared.
     """
 
     format: str
     runtime: Mapping[str, str]
     report: VerifyReport
     histogram: tuple[int, ...]
+    precision: str = "float32"
+    served_by: str = ""
+    spread_error: Mapping[str, float] = field(default_factory=dict)
+    changed: Mapping[str, float] = field(default_factory=dict)
     worst: tuple[WorstExample, ...] = ()
     classes_before: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     classes_after: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    others: Mapping[str, VerifyReport] = field(default_factory=dict)

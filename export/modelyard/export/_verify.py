@@ -7,13 +7,15 @@ TensorFlow 2.21, one returned a TFLite file without a single weight.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec, VerifyReport
+from modelyard.artifact import Signature, TensorSpec, VerifyReport, format_key
 from modelyard.errors import VerificationError
+from modelyard.export._budget import accuracy_drop
 from modelyard.export._compare import Answers, Comparison, check_answer
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._reference import Reference, batches
@@ -28,19 +30,24 @@ def verify(
     *,
     format: str,
     options: ExportOptions,
+    precision: str = "float32",
+    runtime: str | None = None,
     progress: Progress = ignore_progress,
 ) -> Verification:
     """Compares one format with its source: names, dtypes, shapes and values.
 
     Every example runs at every batch size. Float outputs may differ by
     ``options.max_abs_error``; integers and strings, predicted classes among
-    them, must be equal. NaN and infinity are failures.
+    them, must be equal. NaN and infinity are failures. Of a variant of lower
+    precision the differences are measured only; :func:`check_budget` judges them.
 
     Args:
         reference: The live model's answers.
         directory: The version directory that holds the format.
         format: ``saved_model``, ``onnx`` or ``tflite``.
         options: The tolerance.
+        precision: Of the variant.
+        runtime: To load it in; None for the first of ``runtimes_of``.
         progress: Called after every batch.
 
     Returns:
@@ -51,21 +58,28 @@ def verify(
             its source; the message names format, signature, worst output and error.
         ExportError: The format is unknown.
     """
-    runtime = load_runtime(format, directory)
-    _check_graphs(format, runtime, reference)
+    lossy = precision != "float32"
+    loaded = load_runtime(format, directory, precision=precision, runtime=runtime)
+    key = format_key(format, precision)
+    place = key if runtime is None else f"{key} in {runtime}"
+    _check_graphs(key, loaded, reference, extra=format in reference.source.files)
     signatures = reference.source.signatures
     comparison = Comparison(
-        format=format, max_abs_error=options.max_abs_error, max_spread_error=options.max_spread_error
+        format=place, max_abs_error=options.max_abs_error, max_spread_error=options.max_spread_error, lossy=lossy
     )
     answers = {
-        name: _run_signature(format, runtime, reference, name, signature, comparison, progress)
+        name: _run_signature(place, loaded, reference, name, signature, comparison, progress)
         for name, signature in signatures.items()
     }
     before, after = _classes(reference, answers)
     labels = reference.data.labels
-    return Verification(
+    result = Verification(
         format=format,
-        runtime=runtime_versions(runtime),
+        precision=precision,
+        served_by=loaded.name,
+        runtime=runtime_versions(loaded),
+        spread_error=comparison.spread_error,
+        changed=comparison.changed,
         report=VerifyReport(
             examples=sum(len(next(iter(reference.data.inputs[name].values()))) for name in signatures),
             batch_sizes=tuple(sorted({size for each in answers.values() for size in each})),
@@ -75,12 +89,17 @@ def verify(
             metric_before=None if labels is None else float((before == labels).mean()),
             metric_after=None if labels is None else float((after == labels).mean()),
             by_signature=comparison.by_signature,
-            empty_batch=_answers_empty(format, runtime, reference),
+            empty_batch=_answers_empty(place, loaded, reference),
         ),
         histogram=tuple(int(count) for count in comparison.histogram),
         worst=tuple(comparison.worst),
         classes_before=before,
         classes_after=after,
+    )
+    return (
+        replace(result, report=replace(result.report, accuracy_drop=accuracy_drop(reference, result)))
+        if lossy
+        else result
     )
 
 
@@ -124,12 +143,12 @@ def _answers_empty(format: str, runtime: Runtime, reference: Reference) -> bool 
     return True if reference.empty else None
 
 
-def _check_graphs(format: str, runtime: Runtime, reference: Reference) -> None:
+def _check_graphs(format: str, runtime: Runtime, reference: Reference, *, extra: bool) -> None:
     """Compares what the file says it holds with what it must hold."""
     source = reference.source
     wanted = source.signatures if runtime.decodes else {name: graph_signature(source, name) for name in source.graphs}
     # A SavedModel that was taken over may have signatures that nobody chose: servers with its manifest leave them out.
-    if set(runtime.graphs) != set(wanted) and not (format in source.files and set(runtime.graphs) > set(wanted)):
+    if set(runtime.graphs) != set(wanted) and not (extra and set(runtime.graphs) > set(wanted)):
         raise VerificationError(
             f"Format {format} holds the graphs {sorted(runtime.graphs)}; expected {sorted(wanted)}."
         )
@@ -183,5 +202,6 @@ def _classes(
     name, key = reference.measured, reference.data.class_output
     if name is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    size = min(answers[name])
+    labels = reference.data.labels
+    size = min(answers[name], key=lambda size: 0 if labels is None else (answers[name][size][key] == labels).mean())
     return reference.outputs[name][size][key].astype(np.int64), answers[name][size][key].astype(np.int64)

@@ -39,14 +39,14 @@ def _line(x1: float, y1: float, x2: float, y2: float, style: str = "") -> Markup
     return element("line", attributes | ({"class": style} if style else {}))
 
 
-def error_histogram(counts: Sequence[int], edges: Sequence[float], *, format: str, limit: float) -> Markup:
+def error_histogram(counts: Sequence[int], edges: Sequence[float], *, format: str, limit: float | None) -> Markup:
     """Share of the compared values in each decade of absolute error.
 
     Args:
         counts: One more than there are edges: below the first, between, above the last.
         edges: Powers of ten, ascending.
         format: Decides the colour.
-        limit: The largest error allowed, drawn as a line where it is in range.
+        limit: The largest error allowed, drawn as a line where it is in range; None where there is no such limit.
     """
     width, height, left, bottom, top = 400.0, 180.0, 8.0, 34.0, 24.0
     total = max(sum(counts), 1)
@@ -69,7 +69,7 @@ def error_histogram(counts: Sequence[int], edges: Sequence[float], *, format: st
         parts.append(_line(x, height - bottom, x, height - bottom + 4))
         parts.append(_text(x, height - bottom + 16, f"1e{round(math.log10(edge))}", anchor="middle", style="axis"))
     parts.append(_text(width / 2, height - 3, "absolute error of one output value", anchor="middle", style="axis"))
-    if limit > 0:
+    if limit:
         place = left + (1 + math.log10(limit) - math.log10(edges[0])) * step
         if left < place < width - left:
             parts.append(_line(place, top - 12, place, height - bottom, "limit"))
@@ -84,7 +84,7 @@ def latency_bars(rows: Sequence[tuple[str, str, float]], *, title: str) -> Marku
         rows: Format, label and median time in microseconds.
         title: What is shown, for readers that cannot see it.
     """
-    width, line, label, figure = 400.0, 26.0, 132.0, 72.0
+    width, line, label, figure = 400.0, 26.0, 186.0, 60.0
     longest = max((value for *_, value in rows), default=1.0)
     parts = []
     for index, (format, text, value) in enumerate(rows):

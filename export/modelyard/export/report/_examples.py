@@ -13,7 +13,7 @@ from modelyard.export._reference import Reference
 from modelyard.export._verification import Verification, WorstExample
 from modelyard.export.report._charts import confusion_matrix
 from modelyard.export.report._images import picture
-from modelyard.export.report._markup import Markup, element, section, table
+from modelyard.export.report._markup import Markup, element, join, section, table
 
 _MOST_CLASSES = 40
 _MOST_VALUES = 4
@@ -50,22 +50,29 @@ def confusion_section(reference: Reference, checks: Mapping[str, Verification]) 
 
 
 def worst_section(reference: Reference, checks: Mapping[str, Verification]) -> Markup:
-    """The examples on which any format differs most from the source.
+    """The examples on which the formats differ most from the source; those of variants apart.
 
     Args:
         reference: Brings the examples.
-        checks: By format.
+        checks: By format or variant.
     """
-    found = [(format, worst) for format, check in checks.items() for worst in check.worst]
+    exact = {key: check for key, check in checks.items() if check.precision == "float32"}
+    variants = {key: check for key, check in checks.items() if check.precision != "float32"}
+    return join(
+        (
+            _worst(reference, exact, "", "Where an exported format is furthest from the trained model."),
+            _worst(reference, variants, " of the variants", "Where lower precision is furthest from it."),
+        )
+    )
+
+
+def _worst(reference: Reference, checks: Mapping[str, Verification], what: str, lead: str) -> Markup:
+    found = [(key, worst) for key, check in checks.items() for worst in check.worst]
     found.sort(key=lambda each: -each[1].error)
-    cards = [_card(reference, format, worst) for format, worst in found[:WORST_EXAMPLES]]
+    cards = [_card(reference, key, worst) for key, worst in found[:WORST_EXAMPLES]]
     if not cards:
         return Markup("")
-    return section(
-        f"Worst {len(cards)} examples",
-        element("div", {"class": "cards"}, *cards),
-        lead="Where an exported format is furthest from the trained model, with what both answer.",
-    )
+    return section(f"Worst {len(cards)} examples{what}", element("div", {"class": "cards"}, *cards), lead=lead)
 
 
 def _matrix(

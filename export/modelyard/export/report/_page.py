@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from modelyard.artifact import Latency, Source
-from modelyard.export._latency import choose_runtime
+from modelyard.artifact import Latency, Refusal, RuntimeChoice, Source, VerifyReport, format_key
+from modelyard.export._options import Budget
 from modelyard.export._reference import Reference
 from modelyard.export._verification import ERROR_EDGES, Verification
-from modelyard.export.report._charts import error_histogram, latency_bars
+from modelyard.export.report._charts import error_histogram
 from modelyard.export.report._examples import confusion_section, worst_section
+from modelyard.export.report._latency import describe_choice, latency_section
 from modelyard.export.report._markup import Markup, element, join, section, table
 from modelyard.export.report._style import STYLE
 
@@ -31,7 +32,11 @@ class ReportContent:
         checks: By format, how it compared.
         skipped: By optional format that failed, the reason.
         latency: Measurements.
-        max_abs_error: What was allowed.
+        max_abs_error: What was allowed of float32.
+        choices: How it is served, best first.
+        refused: Variants and runtimes that were tried and are not served.
+        budget: What variants were held to.
+        sizes: Bytes of the files of each format or variant.
     """
 
     model: str
@@ -43,6 +48,10 @@ class ReportContent:
     skipped: Mapping[str, str]
     latency: tuple[Latency, ...]
     max_abs_error: float
+    choices: tuple[RuntimeChoice, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    budget: Budget = Budget()
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def render_report(content: ReportContent) -> str:
@@ -66,7 +75,7 @@ def render_report(content: ReportContent) -> str:
         _header(title, content),
         _formats(content),
         _errors(content),
-        _latency(content),
+        latency_section(content.latency, content.choices, list(content.reference.source.signatures)),
         _signatures(content),
         confusion_section(content.reference, content.checks),
         worst_section(content.reference, content.checks),
@@ -76,16 +85,30 @@ def render_report(content: ReportContent) -> str:
 
 
 def _header(title: str, content: ReportContent) -> Markup:
-    worst = max(check.report.max_abs_error for check in content.checks.values())
-    examples = max(check.report.examples for check in content.checks.values())
-    count = len(content.checks)
-    verdict = (
-        f"{count} {'format computes' if count == 1 else 'formats compute'} what the trained model computes: "
-        f"{examples:,} examples compared, largest absolute error {worst:.2g}, allowed {content.max_abs_error:g}."
-    )
+    exact = [check for check in content.checks.values() if check.precision == "float32"]
+    verdicts = []
+    if exact:
+        worst = max(check.report.max_abs_error for check in exact)
+        examples = max(check.report.examples for check in exact)
+        count = len(exact)
+        verdicts.append(
+            f"{count} {'format computes' if count == 1 else 'formats compute'} what the trained model computes: "
+            f"{examples:,} examples compared, largest absolute error {worst:.2g}, allowed {content.max_abs_error:g}."
+        )
+    variants = [key for key, check in content.checks.items() if check.precision != "float32"]
+    if variants:
+        verb = "is" if len(variants) == 1 else "are"
+        verdicts.append(f"{' and '.join(variants)} {verb} inside the budget, {describe_budget(content.budget)}.")
+    if content.choices:
+        verdicts.append(describe_choice(content.choices))
     failures = [
         element("p", {"class": "verdict failed"}, element("strong", None, f"{name} was left out. "), reason)
         for name, reason in content.skipped.items()
+    ]
+    failures += [
+        element("p", {"class": "verdict failed"}, element("strong", None, f"{name} was refused. "), each.reason)
+        for each in content.refused
+        for name in [format_key(each.format, each.precision) + (f" in {each.runtime}" if each.runtime else "")]
     ]
     data = content.reference.data.description
     return element(
@@ -93,39 +116,46 @@ def _header(title: str, content: ReportContent) -> Markup:
         None,
         element("h1", None, title),
         element("p", {"class": "quiet"}, f"Exported {content.created}." + (f" Compared on: {data}." if data else "")),
-        element("p", {"class": "verdict"}, verdict),
+        *(element("p", {"class": "verdict"}, verdict) for verdict in verdicts),
         *failures,
     )
 
 
 def _formats(content: ReportContent) -> Markup:
     rows = []
-    for name, check in content.checks.items():
-        report = check.report
-        metric = "–"
-        if report.metric_before is not None and report.metric_after is not None:
-            metric = f"{report.metric_before:.2%} → {report.metric_after:.2%}"
-        rows.append(
-            (
-                element("code", None, name),
-                ", ".join(f"{package} {version}" for package, version in check.runtime.items()),
-                f"{report.examples:,}",
-                ", ".join(str(size) for size in report.batch_sizes),
-                f"{report.max_abs_error:.2g}",
-                f"{report.max_rel_error:.2g}",
-                "–" if report.top1_agreement is None else f"{report.top1_agreement:.2%}",
-                metric,
-            )
-        )
+    for key, check in content.checks.items():
+        packages = ", ".join(f"{package} {version}" for package, version in check.runtime.items())
+        size = content.sizes.get(key)
+        rows.append(_format_row(key, packages, check.report, size))
+        rows += [_format_row(key, runtime, report, None) for runtime, report in check.others.items()]
     header = (
-        "Format", "Verified with", "Examples", "Batch sizes", "Max. abs. error", "Max. rel. error", "Top-1 agreement",
-        "Accuracy before → after",
+        "Format", "Verified with", "Size", "Examples", "Batch sizes", "Max. abs. error", "Max. rel. error",
+        "Top-1 agreement", "Accuracy before → after", "Empty batch",
     )  # fmt: skip
     return section(
         "Formats",
-        table(header, rows, numbers=frozenset({2, 4, 5, 6, 7})),
+        table(header, rows, numbers=frozenset({2, 3, 5, 6, 7, 8})),
         lead="Each format was reloaded in its own runtime and compared with the live model, every example at every "
-        "batch size. Integers and strings had to be equal.",
+        "batch size. Of float32, integers and strings had to be equal; variants have a budget. An empty batch is tried "
+        "where the model answers one: same means that the format answers it in the same way.",
+    )
+
+
+def _format_row(key: str, runtime: str, report: VerifyReport, size: int | None) -> tuple[str, ...]:
+    metric = "–"
+    if report.metric_before is not None and report.metric_after is not None:
+        metric = f"{report.metric_before:.2%} → {report.metric_after:.2%}"
+    return (
+        element("code", None, key),
+        runtime,
+        "" if size is None else f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB",
+        f"{report.examples:,}",
+        ", ".join(str(size) for size in report.batch_sizes),
+        f"{report.max_abs_error:.2g}",
+        f"{report.max_rel_error:.2g}",
+        "–" if report.top1_agreement is None else f"{report.top1_agreement:.2%}",
+        metric,
+        {None: "not tried", True: "same", False: "refused or different"}[report.empty_batch],
     )
 
 
@@ -134,27 +164,17 @@ def _errors(content: ReportContent) -> Markup:
         element(
             "div",
             {"class": "chart"},
-            element("h3", None, name),
-            error_histogram(check.histogram, ERROR_EDGES, format=name, limit=content.max_abs_error),
+            element("h3", None, key),
+            error_histogram(
+                check.histogram,
+                ERROR_EDGES,
+                format=check.format,
+                limit=content.max_abs_error if check.precision == "float32" else content.budget.max_abs_error,
+            ),
         )
-        for name, check in content.checks.items()
+        for key, check in content.checks.items()
     ]
     return section("Errors", element("div", {"class": "charts"}, *charts), lead="Share of float output values.")
-
-
-def _latency(content: ReportContent) -> Markup:
-    charts = []
-    for signature in content.reference.source.signatures:
-        rows = [(each.format, each.runtime, each.p50_us) for each in content.latency if each.signature == signature]
-        bars = latency_bars(rows, title=f"Median latency of {signature}")
-        charts.append(element("div", {"class": "chart"}, element("h3", None, signature), bars))
-    threads = ", ".join(sorted({f"{each.runtime} {each.threads}" for each in content.latency}))
-    return section(
-        "Latency",
-        element("div", {"class": "charts"}, *charts),
-        lead=f"Median time of one call at batch size 1 on the exporting machine (threads: {threads}). "
-        f"Served by default with {choose_runtime(content.latency)}.",
-    )
 
 
 def _signatures(content: ReportContent) -> Markup:
@@ -179,3 +199,13 @@ def _origin(content: ReportContent) -> Markup:
     if not pairs:
         return Markup("")
     return section("Where it came from", element("dl", None, *pairs))
+
+
+def describe_budget(budget: Budget) -> str:
+    """A budget for people.
+
+    Args:
+        budget: The budget.
+    """
+    error = "" if budget.max_abs_error is None else f" and an absolute error of {budget.max_abs_error:g}"
+    return f"an accuracy drop of {budget.max_accuracy_drop:.2%}{error}"

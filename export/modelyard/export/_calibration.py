@@ -1,0 +1,75 @@
+"""Representative inputs of the graphs: what full-integer quantization takes its ranges from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from modelyard.artifact import ExampleDecode, Signature, VerificationData, decode_examples
+from modelyard.errors import InvalidInputError, VerificationError
+from modelyard.export._runtimes import Arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Examples for every graph that computes.
+
+    A graph that preprocesses one encoded image has none: it is resizing and
+    scaling, which stays in floats.
+
+    Attributes:
+        inputs: By graph name and input name, N examples each.
+    """
+
+    inputs: Mapping[str, Arrays]
+
+    def examples(self, graph: str, size: int = 1) -> Iterator[Arrays]:
+        """The examples of one graph, in batches.
+
+        Args:
+            graph: Its name.
+            size: Rows of a batch.
+
+        Yields:
+            Inputs by name; nothing where the graph has no examples.
+        """
+        inputs = self.inputs.get(graph, {})
+        count = len(next(iter(inputs.values()), ()))
+        for start in range(0, count, size):
+            yield {name: values[start : start + size] for name, values in inputs.items()}
+
+
+def make_calibration(signatures: Mapping[str, Signature], data: VerificationData, *, limit: int) -> Calibration:
+    """Takes representative examples, spread evenly over the data.
+
+    Args:
+        signatures: What the model offers.
+        data: Examples by signature.
+        limit: At most this many of each graph.
+
+    Raises:
+        VerificationError: A serialized Example does not fit its signature, or a
+            graph has no examples.
+    """
+    inputs: dict[str, Arrays] = {}
+    for name, signature in signatures.items():
+        if signature.compute != name:
+            continue
+        examples = data.inputs.get(name)
+        if examples is None:
+            raise VerificationError(
+                f"There are no examples of signature {name!r} to calibrate int8 on; there are some of "
+                f"{', '.join(data.inputs) or 'none'}."
+            )
+        count = len(next(iter(examples.values())))
+        rows = np.unique(np.linspace(0, count - 1, min(count, limit)).round().astype(np.int64))
+        chosen = {key: values[rows] for key, values in examples.items()}
+        if isinstance(signature.decode, ExampleDecode):
+            try:
+                chosen = decode_examples(chosen[signature.decode.input].tolist(), signature.decode)
+            except InvalidInputError as exc:
+                raise VerificationError(f"Signature {name!r} cannot be calibrated: {exc.message}") from exc
+        inputs[name] = chosen
+    return Calibration(inputs=inputs)

@@ -1,0 +1,65 @@
+"""From measurements to the way in which a version is served. No TensorFlow here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from modelyard.artifact import Latency, RuntimeChoice
+from modelyard.errors import ConfigurationError
+from modelyard.export._options import PRECISIONS
+
+#: What is slower than the fastest by no more than this is as fast: the figures of two runs differ by as much.
+SAME = 1.1
+FALLBACK = "tensorflow"
+
+
+def rank_runtimes(
+    latency: Iterable[Latency], *, signature: str, runtime: str | None = None
+) -> tuple[RuntimeChoice, ...]:
+    """The best way to serve with each runtime, the fastest first.
+
+    What counts is the median time of one row. Among settings of a runtime that are
+    as fast as its fastest within 10 %, the one with fewer threads is taken, and
+    then the more precise one. TensorFlow comes last however fast it is: it is
+    what the others are there to replace.
+
+    Args:
+        latency: Measurements of what is verified and inside the budget.
+        signature: The one that decides.
+        runtime: To be put first; None for the fastest.
+
+    Raises:
+        ConfigurationError: ``runtime`` was not measured.
+    """
+    rows: dict[str, list[Latency]] = {}
+    for each in latency:
+        if each.signature == signature and each.batch_size == 1:
+            rows.setdefault(each.runtime, []).append(each)
+    if runtime is not None and runtime not in rows:
+        raise ConfigurationError(
+            f"The runtime {runtime} was asked for, but nothing that was verified runs in it; "
+            f"there is {' and '.join(rows) or 'none'}. It may not be installed, or its formats not asked for."
+        )
+    upstream = min((each.p50_us for each in rows.get(FALLBACK, [])), default=None)
+    best = [_best(found) for found in rows.values()]
+    best.sort(key=lambda each: (each.runtime != runtime, each.runtime == FALLBACK, each.p50_us))
+    return tuple(
+        RuntimeChoice(
+            runtime=each.runtime,
+            format=each.format,
+            precision=each.precision,
+            threads=each.threads,
+            p50_us=each.p50_us,
+            speedup=None if upstream is None else upstream / each.p50_us,
+        )
+        for each in best
+    )
+
+
+def _best(rows: Sequence[Latency]) -> Latency:
+    fastest = min(each.p50_us for each in rows)
+    order = {name: index for index, name in enumerate(PRECISIONS)}
+    return min(
+        (each for each in rows if each.p50_us <= SAME * fastest),
+        key=lambda each: (each.threads, order[each.precision] if each.precision in order else len(order), each.p50_us),
+    )

@@ -1,0 +1,230 @@
+"""One format from conversion to verdict: float32 first, then the variants, then the other runtimes that read them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from modelyard.artifact import DEFAULT_SIGNATURE, Refusal, VerifyReport, format_key
+from modelyard.errors import ConversionError, PublishError, VerificationError
+from modelyard.export._budget import check_budget
+from modelyard.export._calibration import Calibration
+from modelyard.export._onnx import export_onnx
+from modelyard.export._options import ExportEvent, ExportOptions, Format, Precision, Progress
+from modelyard.export._paths import ONNX_FOLDER, TFLITE_NAME, format_path
+from modelyard.export._quantize import export_onnx_variant
+from modelyard.export._reference import Reference
+from modelyard.export._runtimes import runtimes_of
+from modelyard.export._saved_model import export_saved_model
+from modelyard.export._tflite import export_tflite
+from modelyard.export._verification import Verification
+from modelyard.export._verify import verify
+
+_SAVED_MODEL = ("saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra")
+
+
+@dataclass(kw_only=True)
+class FormatMaker:
+    """Makes and verifies formats in a staging directory.
+
+    Attributes:
+        reference: The model and its answers.
+        staged: The version directory to be.
+        options: What to make.
+        calibration: Makes the examples for int8, when they are needed.
+        progress: Called as the work goes on.
+        checks: What was verified and stays, by :func:`format_key`.
+        refused: What was tried and does not stay, or is not served.
+    """
+
+    reference: Reference
+    staged: Path
+    options: ExportOptions
+    calibration: Callable[[], Calibration]
+    progress: Progress
+    checks: dict[str, Verification] = field(default_factory=dict)
+    refused: list[Refusal] = field(default_factory=list)
+
+    def make(self, format: Format) -> None:
+        """Makes one format in every precision asked for.
+
+        Args:
+            format: The format.
+
+        Raises:
+            ConversionError: The float32 conversion failed.
+            VerificationError: It does not compute what the model computes; or
+                float32 was not asked for and every variant was refused.
+            PublishError: The directory cannot be written.
+        """
+        self._progress_of("convert", format, lambda: self._convert(format))
+        self.checks[format] = self._in_other_runtimes(self._verify(format, "float32", None))
+        if format == "saved_model":
+            return
+        variants = [each for each in self.options.precision if each != "float32"]
+        kept = [each for each in variants if self._make_variant(format, each)]
+        if "float32" not in self.options.precision:
+            self._drop_float32(format, kept)
+
+    def remove(self, format: Format) -> None:
+        """Removes what a failed format left: an unverified file must not be published beside verified ones.
+
+        Args:
+            format: The format.
+
+        Raises:
+            PublishError: It cannot be removed.
+        """
+        for key in [key for key, check in self.checks.items() if check.format == format]:
+            del self.checks[key]
+        names = {"saved_model": _SAVED_MODEL, "onnx": (ONNX_FOLDER,), "tflite": ("model*.tflite",)}[format]
+        self._delete(path for name in names for path in self.staged.glob(name))
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the files of every format and variant that stays."""
+        found: dict[str, int] = {}
+        for key, check in self.checks.items():
+            path = self.staged / format_path(check.format, check.precision)
+            if check.format == "saved_model":
+                files = [
+                    each
+                    for name in _SAVED_MODEL[:-1]
+                    for each in [self.staged / name, *(self.staged / name).rglob("*")]
+                ]
+            else:
+                files = [path, *path.glob("*.onnx")]
+            found[key] = sum(each.stat().st_size for each in files if each.is_file())
+        return found
+
+    def _make_variant(self, format: Format, precision: Precision) -> bool:
+        key = format_key(format, precision)
+        runtimes = runtimes_of(format, precision, among=self.options.runtimes)
+        if not runtimes:
+            self._refuse(
+                format, precision, "", f"Variant {key}: no runtime installed here computes {precision} for it."
+            )
+            return False
+        try:
+            if precision != "bfloat16":
+                self._progress_of("convert", key, lambda: self._convert_variant(format, precision))
+            check = self._verify(format, precision, None)
+        except (ConversionError, VerificationError) as exc:
+            self._refuse(format, precision, "", exc.message)
+        else:
+            refusal = check_budget(self.reference, check, self.options.budget)
+            if refusal is None:
+                self.checks[key] = self._in_other_runtimes(check)
+                return True
+            self.refused.append(refusal)
+        if precision != "bfloat16":
+            self._delete([self.staged / format_path(format, precision)])
+        return False
+
+    def _verify(self, format: str, precision: str, runtime: str | None) -> Verification:
+        return verify(
+            self.reference,
+            self.staged,
+            format=format,
+            precision=precision,
+            runtime=runtime,
+            options=self.options,
+            progress=self.progress,
+        )
+
+    def _in_other_runtimes(self, check: Verification) -> Verification:
+        """The same files in the other runtimes: that they are right is shown, so that a failure is the runtime's."""
+        others: dict[str, VerifyReport] = {}
+        format, precision = check.format, check.precision
+        for runtime in runtimes_of(format, precision, among=self.options.runtimes)[1:]:
+            try:
+                other = self._verify(format, precision, runtime)
+            except VerificationError as exc:
+                self._refuse(format, precision, runtime, exc.message)
+                continue
+            refusal = None if precision == "float32" else check_budget(self.reference, other, self.options.budget)
+            if refusal is None:
+                others[runtime] = other.report
+            else:
+                self.refused.append(refusal)
+        return replace(check, others=others)
+
+    def _drop_float32(self, format: Format, kept: Sequence[Precision]) -> None:
+        if not kept:
+            reasons = " ".join(each.reason for each in self.refused if each.format == format)
+            asked = " and ".join(self.options.precision)
+            raise VerificationError(
+                f"Format {format} was asked for in {asked} only, and nothing of it is left. {reasons}"
+            )
+        del self.checks[format]
+        if "bfloat16" in kept:
+            # It computes these very files.
+            return
+        folder = self.staged / ONNX_FOLDER
+        self._delete(folder.glob("*.onnx") if format == "onnx" else [self.staged / TFLITE_NAME])
+
+    def _convert(self, format: Format) -> None:
+        traced, staged, options = self.reference.source, self.staged, self.options
+        if format in traced.files:
+            _copy(format, traced.files[format], staged)
+        elif format == "saved_model":
+            export_saved_model(traced, staged)
+        elif format == "onnx":
+            export_onnx(traced, staged, opset=options.opset, simplify=options.simplify)
+        else:
+            export_tflite(traced, staged)
+
+    def _convert_variant(self, format: Format, precision: Precision) -> None:
+        calibration = self.calibration() if precision == "int8" else None
+        if format == "onnx":
+            export_onnx_variant(self.staged, precision=precision, calibration=calibration)
+        elif format in self.reference.source.files:
+            raise ConversionError(f"Variant {format_key(format, precision)}: a TFLite file cannot be converted again.")
+        else:
+            export_tflite(self.reference.source, self.staged, precision=precision, calibration=calibration)
+
+    def _progress_of(self, what: str, key: str, work: Callable[[], None]) -> None:
+        self.progress(ExportEvent(stage=f"{what} {key}", done=0, total=1))
+        work()
+        self.progress(ExportEvent(stage=f"{what} {key}", done=1, total=1))
+
+    def _refuse(self, format: str, precision: str, runtime: str, reason: str) -> None:
+        self.refused.append(
+            Refusal(
+                format=format,
+                precision=precision,
+                runtime=runtime,
+                measure="failure",
+                value=None,
+                allowed=None,
+                reason=reason,
+            )
+        )
+
+    def _delete(self, paths: Iterator[Path] | list[Path]) -> None:
+        try:
+            for path in list(paths):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+        except OSError as exc:
+            raise PublishError(f"Cannot remove files that are not to be published from {self.staged}: {exc}") from exc
+
+
+def _copy(format: Format, path: Path, staged: Path) -> None:
+    """Takes a file or directory over as it is, byte for byte."""
+    try:
+        if format == "saved_model":
+            for name in _SAVED_MODEL:
+                if (path / name).is_dir():
+                    shutil.copytree(path / name, staged / name)
+                elif (path / name).is_file():
+                    shutil.copyfile(path / name, staged / name)
+            return
+        target = staged / (TFLITE_NAME if format == "tflite" else f"{ONNX_FOLDER}/{DEFAULT_SIGNATURE}.onnx")
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
+    except OSError as exc:
+        raise PublishError(f"Cannot copy {path} to {staged}: {exc}") from exc

@@ -1,0 +1,118 @@
+"""OpenVINO as the server runs it: ONNX graphs on the CPU, in the precision asked for and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import Signature, TensorSpec
+from modelyard.errors import VerificationError
+
+_BITS = (8, 16, 32, 64)
+_DTYPES = {"boolean": "bool", "f16": "float16", "f32": "float32", "f64": "float64", "string": "string"}
+_DTYPES |= {
+    f"{short}{bits}": f"{long}{bits}" for short, long in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)
+}
+
+
+class OpenVino:
+    """ONNX graphs in OpenVINO.
+
+    Args:
+        files: ONNX files by graph name.
+        precision: ``bfloat16`` computes in it; anything else computes floats in float32.
+        threads: Of one call.
+
+    Raises:
+        VerificationError: A graph is one that the server's OpenVINO backend
+            refuses: with strings as inputs, with inputs of no fixed rank, with
+            float64 inside, or with names that OpenVINO loses.
+    """
+
+    name = "openvino"
+    package = "openvino"
+    decodes = False
+
+    def __init__(self, files: Mapping[str, Path], *, precision: str, threads: int) -> None:
+        import openvino
+
+        hint = openvino.properties.hint
+        bfloat16 = precision == "bfloat16"
+        self.threads = threads
+        self._tensor = openvino.Tensor
+        settings = {
+            hint.inference_precision(): openvino.Type.bf16 if bfloat16 else openvino.Type.f32,
+            hint.execution_mode(): hint.ExecutionMode.PERFORMANCE if bfloat16 else hint.ExecutionMode.ACCURACY,
+            hint.performance_mode(): hint.PerformanceMode.LATENCY,
+            hint.enable_cpu_pinning(): False,
+            openvino.properties.num_streams(): 1,
+            openvino.properties.inference_num_threads(): threads,
+        }
+        core = openvino.Core()
+        self._requests: dict[str, Any] = {}
+        graphs: dict[str, Signature] = {}
+        for name, path in files.items():
+            model = core.read_model(path)
+            graphs[name] = Signature(
+                inputs=tuple(_spec(port) for port in model.inputs),
+                outputs=tuple(_spec(port) for port in model.outputs),
+                compute=name,
+            )
+            _check(name, model, graphs[name])
+            self._requests[name] = core.compile_model(model, "CPU", settings).create_infer_request()
+        self.graphs: Mapping[str, Signature] = graphs
+
+    def run(self, graph: str, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Computes one graph.
+
+        Args:
+            graph: A key of ``graphs``.
+            inputs: By name.
+        """
+        request = self._requests[graph]
+        # Tensors share these arrays but do not keep them alive.
+        arrays = [np.require(inputs[spec.name], requirements=["A", "C", "W"]) for spec in self.graphs[graph].inputs]
+        for index, array in enumerate(arrays):
+            request.set_input_tensor(index, self._tensor(array, shared_memory=True))
+        # Never infer(): with one stream of one thread it drops errors of the graph (2026.4).
+        request.start_async()
+        request.wait()
+        outputs = self.graphs[graph].outputs
+        return {spec.name: _copy(request.get_output_tensor(index)) for index, spec in enumerate(outputs)}
+
+
+def _check(graph: str, model: Any, signature: Signature) -> None:
+    for spec in signature.inputs:
+        if spec.dtype == "string" or spec.shape is None:
+            raise VerificationError(f"Graph {graph!r}: OpenVINO takes no {spec.dtype} input of shape {spec.shape}.")
+    for node in model.get_ops():
+        if any(port.get_element_type().get_type_name() == "f64" for port in node.outputs()):
+            raise VerificationError(f"Graph {graph!r}: OpenVINO computes float64 in float32.")
+
+
+def _spec(port: Any) -> TensorSpec:
+    # Every tensor keeps all names that the file has for it; the node knows which one is the graph's own.
+    name = port.get_node().get_friendly_name().removesuffix("/sink_port_0")
+    if name not in port.get_names():
+        raise VerificationError(f"OpenVINO gives {name!r} the names {sorted(port.get_names())}.")
+    kind = port.get_element_type().get_type_name()
+    shape = port.get_partial_shape()
+    return TensorSpec(
+        name=name,
+        dtype=_DTYPES.get(kind, kind),
+        shape=None if shape.rank.is_dynamic else tuple(-1 if size.is_dynamic else size.get_length() for size in shape),
+    )
+
+
+def _copy(tensor: Any) -> npt.NDArray[Any]:
+    # The tensor is overwritten by the request's next call.
+    if tensor.element_type.get_type_name() == "string":
+        if not tensor.get_size():
+            # Asked for the bytes of no strings, OpenVINO divides by zero (2026.4), which ends the process.
+            return np.zeros(tuple(tensor.get_shape()), dtype=object)
+        return np.asarray(tensor.bytes_data).astype(object)
+    return np.array(tensor.data)
