@@ -38,6 +38,11 @@ _COMMANDS = {
         extra="all",
         summary="train, export, verify, publish, serve and predict, in one go",
     ),
+    "data": _Command(
+        module="modelyard.training.data._cli",
+        extra="training",
+        summary="convert images to TFRecords; measure what an input function delivers",
+    ),
     "train": _Command(module="modelyard.training._cli", extra="training", summary="train a model"),
     "export": _Command(
         module="modelyard.export._cli", extra="training,export", summary="export a trained model, verified"

@@ -16,7 +16,12 @@ DOORS = {
         "PipelineResult", "ProgressBar", "Task", "TensorBoardLog", "TrainResult", "Trainer", "TrainerOptions",
         "offload_slots", "restore",
     ],
-    modelyard.training.data: ["FashionMnist", "fashion_dataset", "load_fashion_mnist"],
+    modelyard.training.data: [
+        "Augmentation", "FashionMnist", "ImageCache", "ImageFiles", "ImageFolder", "ImageOptions", "Mnist",
+        "RecordFolder", "RecordSplit", "decode_image", "fashion_dataset", "image_folder_dataset",
+        "load_fashion_mnist", "load_mnist", "mnist_dataset", "open_records", "read_vocabulary", "scan_images",
+        "tfrecord_dataset", "worker_share", "write_vocabulary",
+    ],
     modelyard.training.tasks: ["FashionTask", "find_task", "tasks"],
 }  # fmt: skip
 

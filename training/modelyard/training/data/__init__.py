@@ -6,13 +6,52 @@ from typing import TYPE_CHECKING, Any
 
 from modelyard.training._lazy import load_attribute
 from modelyard.training.data._fashion_mnist import FashionMnist, load_fashion_mnist
+from modelyard.training.data._folder import ImageFiles, ImageFolder, scan_images
+from modelyard.training.data._mnist import Mnist, load_mnist
+from modelyard.training.data._plan import worker_share
+from modelyard.training.data._records import RecordFolder, RecordSplit, open_records
+from modelyard.training.data._vocabulary import read_vocabulary, write_vocabulary
 
 if TYPE_CHECKING:
-    from modelyard.training.data._datasets import fashion_dataset
+    from modelyard.training.data._datasets import fashion_dataset, mnist_dataset
+    from modelyard.training.data._folder_dataset import ImageCache, image_folder_dataset
+    from modelyard.training.data._images import Augmentation, ImageOptions, decode_image
+    from modelyard.training.data._record_dataset import tfrecord_dataset
 
-_LAZY = {"fashion_dataset": "modelyard.training.data._datasets"}
+_LAZY = {
+    "Augmentation": "modelyard.training.data._images",
+    "ImageCache": "modelyard.training.data._folder_dataset",
+    "ImageOptions": "modelyard.training.data._images",
+    "decode_image": "modelyard.training.data._images",
+    "fashion_dataset": "modelyard.training.data._datasets",
+    "image_folder_dataset": "modelyard.training.data._folder_dataset",
+    "mnist_dataset": "modelyard.training.data._datasets",
+    "tfrecord_dataset": "modelyard.training.data._record_dataset",
+}
 
-__all__ = ["FashionMnist", "fashion_dataset", "load_fashion_mnist"]
+__all__ = [
+    "Augmentation",
+    "FashionMnist",
+    "ImageCache",
+    "ImageFiles",
+    "ImageFolder",
+    "ImageOptions",
+    "Mnist",
+    "RecordFolder",
+    "RecordSplit",
+    "decode_image",
+    "fashion_dataset",
+    "image_folder_dataset",
+    "load_fashion_mnist",
+    "load_mnist",
+    "mnist_dataset",
+    "open_records",
+    "read_vocabulary",
+    "scan_images",
+    "tfrecord_dataset",
+    "worker_share",
+    "write_vocabulary",
+]
 
 
 def __getattr__(name: str) -> Any:

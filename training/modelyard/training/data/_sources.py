@@ -62,7 +62,7 @@ def find_fashion_mnist(*, allow_subset: bool, allow_download: bool, debian_folde
     tried = []
     if _has_files(debian_folder, tried):
         return Found(folder=debian_folder, description="Debian package dataset-fashion-mnist")
-    cache = _keras_home() / "datasets" / "fashion-mnist"
+    cache = keras_home() / "datasets" / "fashion-mnist"
     if _has_files(cache, tried):
         return Found(folder=cache, description=f"Keras cache {cache}")
     if not allow_download:
@@ -82,7 +82,8 @@ def _has_files(folder: Path, tried: list[str], *, label: str = "") -> bool:
     return not missing
 
 
-def _keras_home() -> Path:
+def keras_home() -> Path:
+    """The folder that Keras keeps its downloads in."""
     # Keras's own rule, repeated here so that looking does not import TensorFlow.
     return Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
 

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelyard.errors import ConfigurationError, DatasetNotFoundError
+from modelyard.training.data import FashionMnist, read_vocabulary, scan_images, write_vocabulary
+from tests.training.data.conftest import COUNT, folder_name
+
+
+@pytest.fixture
+def copy(photos: Path, tmp_path: Path) -> Path:
+    shutil.copytree(photos, tmp_path / "copy", ignore=shutil.ignore_patterns("vocabulary.txt"))
+    return tmp_path / "copy"
+
+
+def test_labels_come_from_the_folders(copy: Path, subset: FashionMnist) -> None:
+    folder = scan_images(copy)
+    assert folder.class_names == tuple(sorted(folder_name(name) for name in subset.class_names))
+    assert len(folder.train.paths) + len(folder.test.paths) == COUNT
+    assert 0 < len(folder.test.paths) < COUNT / 4
+    for files in (folder.train, folder.test):
+        assert [folder.class_names[label] for label in files.labels] == [path.parent.name for path in files.paths]
+        assert files.labels.dtype == np.int64
+    assert folder.description.endswith(f"images in 10 classes from {copy}")
+
+
+def test_the_vocabulary_is_fixed_and_saved(copy: Path) -> None:
+    first = scan_images(copy)
+    assert read_vocabulary(copy / "vocabulary.txt") == first.class_names
+    shutil.rmtree(copy / "bag")
+    assert scan_images(copy).class_names == first.class_names
+    (copy / "aprons").mkdir()
+    shutil.copy(next((copy / "coat").iterdir()), copy / "aprons")
+    with pytest.raises(ConfigurationError, match=r"'aprons' are not in the vocabulary .*vocabulary.txt"):
+        scan_images(copy)
+    write_vocabulary(copy / "vocabulary.txt", [*first.class_names, "aprons"])
+    assert 10 in [*scan_images(copy).train.labels, *scan_images(copy).test.labels]
+
+
+def test_the_vocabulary_may_be_elsewhere_or_given(copy: Path, tmp_path: Path) -> None:
+    names = scan_images(copy, vocabulary=tmp_path / "names.txt").class_names
+    assert read_vocabulary(tmp_path / "names.txt") == names
+    assert scan_images(copy, class_names=names[::-1]).class_names == names[::-1]
+    assert scan_images(copy, save=False).class_names == names
+    assert not (copy / "vocabulary.txt").exists()
+    with pytest.raises(ConfigurationError, match="vocabulary cannot be saved"):
+        scan_images(copy, vocabulary=tmp_path / "no" / "such" / "names.txt")
+
+
+def test_an_image_stays_in_its_split(copy: Path) -> None:
+    before = {path.name for path in scan_images(copy).test.paths}
+    for path in list((copy / "coat").iterdir())[::2]:
+        path.unlink()
+    assert {path.name for path in scan_images(copy).test.paths} <= before
+    assert scan_images(copy, test_share=0).test.paths == ()
+
+
+def test_folders_may_name_the_splits(photos: Path, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        shutil.copytree(photos / "coat", tmp_path / split / "coat" / "deeper")
+    (tmp_path / "train" / "bag").mkdir()
+    shutil.copy(next((photos / "bag").iterdir()), tmp_path / "train" / "bag")
+    folder = scan_images(tmp_path, test_share=0.5)
+    assert folder.class_names == ("bag", "coat")
+    assert len(folder.train.paths) == len(folder.test.paths) + 1
+    assert set(folder.test.labels) == {1}
+
+
+def test_what_is_no_image_folder_is_an_error(copy: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFoundError, match="There is no folder"):
+        scan_images(tmp_path / "none")
+    (tmp_path / "empty" / "label").mkdir(parents=True)
+    with pytest.raises(DatasetNotFoundError, match="holds no images"):
+        scan_images(tmp_path / "empty")
+    (copy / "coat" / "notes.txt").write_text("hello")
+    with pytest.raises(ConfigurationError, match=r"notes.txt is no image by its name"):
+        scan_images(copy)
+    with pytest.raises(ConfigurationError, match="test_share is 1"):
+        scan_images(copy, test_share=1)
+
+
+def test_an_unknown_or_empty_split_is_an_error(copy: Path) -> None:
+    folder = scan_images(copy, test_share=0)
+    with pytest.raises(ConfigurationError, match="Unknown split 'validation'"):
+        folder.files("validation")
+    with pytest.raises(ConfigurationError, match="'test' of .* has no images"):
+        folder.files("test")
+
+
+@pytest.mark.parametrize("text", ["", "a\nb\na\n", "a\n\nb\n"])
+def test_what_is_no_vocabulary_is_an_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text(text)
+    with pytest.raises(ConfigurationError, match="each once"):
+        read_vocabulary(tmp_path / "names.txt")
+    with pytest.raises(DatasetNotFoundError, match="cannot be read"):
+        read_vocabulary(tmp_path / "none.txt")
+    with pytest.raises(ConfigurationError, match="each once"):
+        write_vocabulary(tmp_path / "other.txt", text.splitlines())

@@ -1,0 +1,280 @@
+"""``modelyard data``: convert images to TFRecords, and measure what an input function delivers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modelyard.errors import ConfigurationError, MissingDependencyError, ModelyardError
+from modelyard.training.data._vocabulary import read_vocabulary
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+EXIT_SKIPPED = 3
+_SHOWN = 20
+_EXAMPLES = """\
+examples:
+  modelyard data convert photos records
+      photos/<label>/*.jpeg to records/train-00000-of-00008.tfrecord and so on.
+  modelyard data convert fashion-mnist records --shards 4
+  modelyard data convert gs://mine/photos gs://mine/records --runner=DataflowRunner --project=mine
+      What modelyard does not know is passed on to Beam.
+  modelyard data bench fashion
+  modelyard data bench records --size 160x160 --augment --step fashion
+      Is the input or the training step the limit?
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of ``modelyard data``."""
+    parser = argparse.ArgumentParser(
+        prog="modelyard data",
+        description="Convert images to TFRecords, and measure what an input function delivers.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_convert(commands)
+    _add_bench(commands)
+    return parser
+
+
+def _add_convert(commands: Any) -> None:
+    parser = commands.add_parser(
+        "convert",
+        help="an image folder, Fashion-MNIST or MNIST to sharded TFRecords, with Apache Beam",
+        description="Write sharded TFRecords with image/encoded and image/class/label, a manifest and the vocabulary. "
+        "Images that cannot be decoded are left out, and listed in the output and in the manifest. Options that are "
+        "not listed here go to Beam: --runner=..., --direct_num_workers=..., and so on.",
+        epilog="exit code: 0 all images were converted; 1 an error; 2 wrong usage; 3 converted, but more images than "
+        "--allow-bad were left out; 130 interrupted.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("source", metavar="SOURCE", help="an image folder, or fashion-mnist, or mnist")
+    parser.add_argument("output", metavar="OUTPUT", help="folder for the files, new or empty")
+    parser.add_argument("--shards", type=int, default=8, metavar="N", help="files of each split (default: %(default)s)")
+    parser.add_argument(
+        "--test-share",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="share of the images in the test split, where there are no folders train and test (default: %(default)s)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the images (default: %(default)s)")
+    parser.add_argument(
+        "--vocabulary",
+        type=Path,
+        metavar="FILE",
+        help="class names, one on each line (default: vocabulary.txt in SOURCE, else the folders' names)",
+    )
+    parser.add_argument(
+        "--allow-bad",
+        type=int,
+        default=0,
+        metavar="N",
+        help="images that may be left out without an exit code of 3 (default: %(default)s)",
+    )
+
+
+def _add_bench(commands: Any) -> None:
+    parser = commands.add_parser(
+        "bench",
+        help="examples/s, MB/s and time per batch of one input function",
+        description="Measure one input function on its own, and with --step beside the training step of a task.",
+    )
+    parser.add_argument(
+        "input", metavar="INPUT", help="fashion, mnist, an image folder, or a folder of TFRecords; or task:NAME"
+    )
+    parser.add_argument("--split", default="train", help="(default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="(default: %(default)s)")
+    parser.add_argument(
+        "--size", metavar="HxW", help="size of the network's input (default: that of the images, else 224x224)"
+    )
+    parser.add_argument("--channels", type=int, choices=(1, 3), default=3, help="(default: %(default)s)")
+    parser.add_argument(
+        "--crop", type=float, default=1.0, metavar="SHARE", help="share of each side that the network sees"
+    )
+    parser.add_argument("--augment", action="store_true", help="random crop, flip, brightness and contrast")
+    parser.add_argument("--cache", metavar="DIR", help="keep decoded images of an image folder there, or in 'memory'")
+    parser.add_argument("--step", metavar="TASK", help="measure the training step of this task as well")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="how long to measure, of each (default: %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="in how many rounds (default: %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there, or to the standard output for -")
+
+
+def main(argv: list[str]) -> int:
+    """Runs one command.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        The exit code: 0 when all is well, 1 on an error, 2 on arguments that
+        make no sense, 3 when images were left out, 130 after Ctrl-C.
+    """
+    # Only a process of ours sets this, never an import.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    arguments, rest = make_parser().parse_known_args(argv)
+    try:
+        if arguments.command == "convert":
+            return _convert(arguments, tuple(rest))
+        if rest:
+            raise ConfigurationError(f"Unknown arguments {' '.join(rest)}; see modelyard data bench --help.")
+        return _bench(arguments)
+    except ModelyardError as exc:
+        sys.stderr.write(f"modelyard data {arguments.command}: {exc.message}\n")
+        return 2 if isinstance(exc, ConfigurationError) else 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"modelyard data {arguments.command}: interrupted\n")
+        return 130
+
+
+def _convert(arguments: argparse.Namespace, rest: tuple[str, ...]) -> int:
+    # Beam logs to the root logger, from its import on, what a reader of this command cannot act on.
+    logging.getLogger().setLevel(logging.ERROR)
+    try:
+        from modelyard.training.data._convert import ConvertOptions, convert
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != "apache_beam":
+            raise
+        raise MissingDependencyError(package="apache-beam", extra="beam", purpose="modelyard data convert") from exc
+    names = None if arguments.vocabulary is None else read_vocabulary(arguments.vocabulary)
+    options = ConvertOptions(
+        source=arguments.source,
+        output=arguments.output,
+        shards=arguments.shards,
+        test_share=arguments.test_share,
+        seed=arguments.seed,
+        class_names=names,
+        runner_arguments=rest,
+    )
+    sys.stderr.write(f"Converting {options.source} to {options.output} with Apache Beam ...\n")
+    began = time.perf_counter()
+    manifest = convert(options)
+    sys.stdout.write(_summary(manifest, options.output, time.perf_counter() - began))
+    skipped = manifest["skipped"]
+    for bad in skipped[:_SHOWN]:
+        sys.stderr.write(f"skipped {bad['path']}: {bad['reason']}\n")
+    if len(skipped) > _SHOWN:
+        sys.stderr.write(f"and {len(skipped) - _SHOWN} more; all are in the manifest.\n")
+    return EXIT_SKIPPED if len(skipped) > arguments.allow_bad else 0
+
+
+def _summary(manifest: Mapping[str, Any], output: str, seconds: float) -> str:
+    splits = manifest["splits"]
+    total = sum(split["examples"] for split in splits.values())
+    rows: list[tuple[str, list[int]]] = [
+        (name, [split["classes"][name] for split in splits.values()]) for name in manifest["class_names"]
+    ]
+    rows.append(("all", [split["examples"] for split in splits.values()]))
+    lines = [f"{'class':<24}" + "".join(f"  {name:>9}" for name in splits)]
+    lines += [f"{name:<24}" + "".join(f"  {count:>9,}" for count in counts) for name, counts in rows]
+    files = sum(len(split["files"]) for split in splits.values())
+    size = sum(file["bytes"] for split in splits.values() for file in split["files"]) / 1e6
+    lines.append(
+        f"{total:,} images in {files} files, {size:,.1f} MB, {seconds:.1f} s; {len(manifest['skipped'])} skipped. "
+        f"Manifest: {output.rstrip('/')}/manifest.json"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    try:
+        from modelyard.training.data._bench import bench_input
+        from modelyard.training.tasks import find_task
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] not in ("tensorflow", "keras"):
+            raise
+        raise MissingDependencyError(package=exc.name or "", extra="training", purpose="modelyard data bench") from exc
+    name, make = _input(arguments)
+    report = bench_input(
+        make,
+        name=name,
+        seconds=arguments.seconds,
+        rounds=arguments.rounds,
+        task=None if arguments.step is None else find_task(arguments.step)(),
+        batch_size=arguments.batch_size,
+        progress=lambda line: _note(line),
+    )
+    text = json.dumps(report.to_json(), indent=2) + "\n"
+    if arguments.json == "-":
+        sys.stdout.write(text)
+        return 0
+    sys.stdout.write(report.table() + "\n")
+    if arguments.json is not None:
+        try:
+            Path(arguments.json).write_text(text, "utf-8")
+        except OSError as exc:
+            raise ConfigurationError(f"The numbers cannot be written to {arguments.json}: {exc}.") from exc
+    return 0
+
+
+def _note(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _input(arguments: argparse.Namespace) -> tuple[str, Callable[[], tf.data.Dataset]]:
+    """What to measure, and how to make it."""
+    from modelyard.training import InputRequest
+    from modelyard.training.data import (
+        Augmentation,
+        ImageCache,
+        ImageOptions,
+        fashion_dataset,
+        image_folder_dataset,
+        load_fashion_mnist,
+        load_mnist,
+        mnist_dataset,
+        open_records,
+        scan_images,
+        tfrecord_dataset,
+    )
+    from modelyard.training.tasks import find_task
+
+    name, split, size = arguments.input, arguments.split, arguments.batch_size
+    if name == "fashion":
+        fashion = load_fashion_mnist()
+        return name, lambda: fashion_dataset(split, batch_size=size, seed=0, data=fashion)
+    if name == "mnist":
+        mnist = load_mnist()
+        return name, lambda: mnist_dataset(split, batch_size=size, seed=0, data=mnist)
+    if name.startswith("task:"):
+        task = find_task(name.removeprefix("task:"))()
+        return name, lambda: task.train_dataset(InputRequest(batch_size=size))
+    augmentation = Augmentation() if arguments.augment else None
+    root = Path(name)
+    if any(root.glob("*-of-*")):
+        records = open_records(root)
+        natural = records.split(split).size
+        image = ImageOptions(**_size(arguments.size, natural), channels=arguments.channels, crop=arguments.crop)
+        return name, lambda: tfrecord_dataset(
+            split, records=records, image=image, batch_size=size, seed=0, augmentation=augmentation
+        )
+    folder = scan_images(root, save=False)
+    image = ImageOptions(**_size(arguments.size, None), channels=arguments.channels, crop=arguments.crop)
+    cache = None
+    if arguments.cache is not None:
+        cache = ImageCache(None if arguments.cache == "memory" else Path(arguments.cache))
+    return name, lambda: image_folder_dataset(
+        split, folder=folder, image=image, batch_size=size, seed=0, augmentation=augmentation, cache=cache
+    )
+
+
+def _size(text: str | None, natural: tuple[int, int] | None) -> dict[str, int]:
+    if text is None:
+        height, width = natural or (224, 224)
+        return {"height": height, "width": width}
+    height_text, _, width_text = text.partition("x")
+    if not (height_text.isdecimal() and width_text.isdecimal()):
+        raise ConfigurationError(f"--size is {text!r}; expected height x width, such as 224x224.")
+    return {"height": int(height_text), "width": int(width_text)}

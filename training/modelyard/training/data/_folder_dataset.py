@@ -1,0 +1,182 @@
+"""Input function over an image folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from modelyard.errors import TrainingError
+from modelyard.training.data._folder import ImageFolder
+from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish
+from modelyard.training.data._plan import BatchPlan
+
+
+class ImageCache:
+    """Images of a folder that are decoded and resized once, not in every epoch.
+
+    They are kept as the network's path resizes them, float32 before the crop,
+    so that a cached image equals one that is read again, bit for bit: four
+    bytes for each pixel and channel.
+
+    Args:
+        folder: Where to keep them as files that later runs use again, and that
+            need not fit into memory; None for memory.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._arrays: dict[str, npt.NDArray[np.float32]] = {}
+
+    def images(self, source: ImageFolder, split: str, image: ImageOptions) -> npt.NDArray[np.float32]:
+        """The images of a split, read where they are not there yet.
+
+        Args:
+            source: The image folder.
+            split: ``train`` or ``test``.
+            image: The network's input.
+
+        Returns:
+            float32 ``[N, *enlarged, channels]``, from 0 to 255.
+
+        Raises:
+            TrainingError: A file cannot be read or is no image; the message names it.
+        """
+        files = source.files(split)
+        stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files.paths]
+        identity = json.dumps([stats, image.enlarged, image.channels])
+        key = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+        if key not in self._arrays:
+            shape = (len(files.paths), *image.enlarged, image.channels)
+            self._arrays[key] = self._load(key, shape, files.paths, image)
+        return self._arrays[key]
+
+    def _load(
+        self, key: str, shape: tuple[int, ...], paths: tuple[Path, ...], image: ImageOptions
+    ) -> npt.NDArray[np.float32]:
+        if self._folder is None:
+            return _fill(np.empty(shape, np.float32), paths, image)
+        target = self._folder / f"{key}.npy"
+        if not target.is_file():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            draft = self._folder / f".{key}.{os.getpid()}.npy"
+            try:
+                array = np.lib.format.open_memmap(draft, mode="w+", dtype=np.float32, shape=shape)
+                _fill(array, paths, image).flush()
+                draft.replace(target)
+            finally:
+                draft.unlink(missing_ok=True)
+        return np.lib.format.open_memmap(target, mode="r")
+
+
+def image_folder_dataset(
+    split: str,
+    *,
+    folder: ImageFolder,
+    image: ImageOptions,
+    batch_size: int,
+    seed: int | None = None,
+    epoch: int = 0,
+    skip_batches: int = 0,
+    num_shards: int = 1,
+    shard_index: int = 0,
+    drop_remainder: bool = False,
+    augmentation: Augmentation | None = None,
+    cache: ImageCache | None = None,
+) -> tf.data.Dataset:
+    """One epoch of an image folder: files read and decoded in parallel, in a fixed order.
+
+    Everything is a function of ``seed`` and ``epoch``; starting in the middle
+    reads nothing of what is left out.
+
+    Args:
+        split: ``train`` or ``test``.
+        folder: From :func:`scan_images`.
+        image: The network's input.
+        batch_size: Examples in each batch; the last one may be smaller.
+        seed: Shuffles, differently in each epoch; None keeps the order of the names.
+        epoch: Number of the epoch, from 0.
+        skip_batches: Batches at the start of the epoch to leave out.
+        num_shards: Workers that share the epoch; ``batch_size`` is that of each.
+            Each worker reads its own files only.
+        shard_index: Which of them this is, from 0.
+        drop_remainder: Leaves out a last batch that is not full, for static shapes.
+        augmentation: Random changes; None for the inference path.
+        cache: Keeps decoded images; give the same object every epoch. None
+            decodes them again.
+
+    Returns:
+        Batches ``(images, labels)``: float32 ``[B, height, width, channels]``
+        from 0 to 1, and int64 ``[B]``.
+
+    Raises:
+        ConfigurationError: An unknown or empty split, or a number out of its range.
+        TrainingError: With ``cache``, a file cannot be read or is no image.
+    """
+    files = folder.files(split)
+    plan = BatchPlan(
+        count=len(files.paths),
+        batch_size=batch_size,
+        seed=seed,
+        epoch=epoch,
+        skip_batches=skip_batches,
+        num_shards=num_shards,
+        shard_index=shard_index,
+        drop_remainder=drop_remainder,
+    )
+    local = plan.local(plan.order())
+    labels = tf.data.Dataset.from_tensor_slices(files.labels[local])
+    if cache is None:
+        names = np.array([str(path) for path in files.paths], dtype=object)[local]
+        images = tf.data.Dataset.from_tensor_slices(names).map(
+            lambda name: image.enlarge(_read(name, image.channels)), num_parallel_calls=tf.data.AUTOTUNE
+        )
+        batches = tf.data.Dataset.zip(images, labels).batch(batch_size, drop_remainder=drop_remainder)
+    else:
+        kept = cache.images(folder, split, image)
+        batches = tf.data.Dataset.zip(tf.data.Dataset.from_tensor_slices(local), labels)
+        batches = batches.batch(batch_size, drop_remainder=drop_remainder)
+        batches = batches.map(lambda chosen, classes: (_gather(kept, chosen), classes))
+    return finish(batches, plan, image, augmentation)
+
+
+def _gather(images: npt.NDArray[np.float32], chosen: tf.Tensor) -> tf.Tensor:
+    # From numpy: an array on disk must not become a tensor in memory.
+    pixels = tf.numpy_function(lambda positions: images[positions], [chosen], tf.float32, stateful=False)
+    return tf.ensure_shape(pixels, [None, *images.shape[1:]])
+
+
+def _read(name: tf.Tensor, channels: Any) -> tf.Tensor:
+    data = tf.io.read_file(name)
+    head = tf.strings.substr(data, 0, 4)
+    known = tf.io.is_jpeg(data) | (head == b"\x89PNG") | (head == b"GIF8") | (tf.strings.substr(head, 0, 2) == b"BM")
+    known |= head == b"RIFF"
+    # What the decoder says about a file of another kind does not tell which file it is.
+    with tf.control_dependencies([tf.debugging.Assert(known, ["This file is no JPEG, PNG, GIF, BMP or WebP:", name])]):
+        return decode_image(data, channels=channels)
+
+
+def _fill(array: Any, paths: tuple[Path, ...], image: ImageOptions) -> Any:
+    names = tf.data.Dataset.from_tensor_slices([str(path) for path in paths])
+    images = names.map(
+        lambda name: image.enlarge(_read(name, image.channels)), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+    done = 0
+    try:
+        for done, pixels in enumerate(images.prefetch(tf.data.AUTOTUNE)):
+            array[done] = pixels.numpy()
+            done += 1
+    except tf.errors.OpError as exc:
+        raise TrainingError(f"The image {paths[done]} cannot be read: {_first_line(exc.message)}") from exc
+    return array
+
+
+def _first_line(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[0] if lines else "no reason given."

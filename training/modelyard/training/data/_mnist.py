@@ -1,0 +1,148 @@
+"""MNIST: 70,000 grey images of handwritten digits, 28 x 28.
+
+Source: LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to
+Document Recognition", Proceedings of the IEEE, 1998.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.errors import DatasetNotFoundError, TrainingError
+from modelyard.training.data._sources import DATA_VARIABLE, SUBSET, keras_home
+
+_FILE = "mnist.npz"
+_SIZE = (28, 28)
+_CLASSES = 10
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mnist:
+    """Images and labels, as they are in the file.
+
+    Attributes:
+        train_images: uint8 ``[N, 28, 28]``, 0 is background.
+        train_labels: uint8 ``[N]``, the digits.
+        test_images: uint8 ``[M, 28, 28]``.
+        test_labels: uint8 ``[M]``.
+        class_names: The ten digits, as text.
+        source: A sentence that says where the images came from, for people.
+    """
+
+    train_images: npt.NDArray[np.uint8]
+    train_labels: npt.NDArray[np.uint8]
+    test_images: npt.NDArray[np.uint8]
+    test_labels: npt.NDArray[np.uint8]
+    class_names: tuple[str, ...]
+    source: str
+
+
+def load_mnist(*, path: Path | None = None, allow_download: bool = True) -> Mnist:
+    """Loads MNIST from the file ``mnist.npz``, which Keras downloads.
+
+    Without ``path`` the places are, in order: the folder that the environment
+    variable ``MODELYARD_DATA`` names, or its sub-folder ``mnist`` (passed over
+    where it has no ``mnist.npz``); the Keras cache (``$KERAS_HOME``, else
+    ``~/.keras``); a download by Keras into that cache.
+
+    Args:
+        path: The file, where you have it.
+        allow_download: Whether the network may be used.
+
+    Returns:
+        The images; ``source`` says which were found.
+
+    Raises:
+        DatasetNotFoundError: No place has the file; the message lists what was
+            tried and how to get it.
+        TrainingError: The file is damaged or holds something else.
+    """
+    tried: list[str] = []
+    if path is not None:
+        found = path if path.is_file() else None
+        tried.append(f"{path}: no such file")
+    else:
+        found = _find(tried, allow_download=allow_download)
+    if found is None:
+        lines = "\n".join(f"  - {line}" for line in tried)
+        raise DatasetNotFoundError(
+            f"MNIST was not found. Tried:\n{lines}\n"
+            "Any one of these gets it:\n"
+            f"  - put {_FILE} (https://storage.googleapis.com/tensorflow/tf-keras-datasets/{_FILE}) into"
+            f" {_cache().parent}, or into the folder that {DATA_VARIABLE} names\n"
+            "  - a network connection and pip install 'modelyard[training]': Keras then downloads it\n"
+            "  - the data set fashion, which has the same shape and ships in part with modelyard"
+        )
+    return _read(found)
+
+
+def _find(tried: list[str], *, allow_download: bool) -> Path | None:
+    named = os.environ.get(DATA_VARIABLE, "")
+    if named and named != SUBSET:
+        for candidate in (Path(named) / _FILE, Path(named) / "mnist" / _FILE):
+            if candidate.is_file():
+                return candidate
+            tried.append(f"{DATA_VARIABLE}: {candidate}: no such file")
+    if _cache().is_file():
+        return _cache()
+    tried.append(f"{_cache()}: no such file")
+    if not allow_download:
+        tried.append("download through Keras: not allowed by the caller")
+        return None
+    try:
+        from keras.datasets import mnist
+    except ModuleNotFoundError as exc:
+        if exc.name not in ("keras", "tensorflow"):
+            raise
+        tried.append(f"download through Keras: {exc.name} is not installed (pip install 'modelyard[training]')")
+        return None
+    try:
+        mnist.load_data()
+    except Exception as exc:
+        # Keras raises a bare Exception for a failed download; the reason goes into the error.
+        tried.append(f"download through Keras: {exc}")
+        return None
+    return _cache() if _cache().is_file() else None
+
+
+def _cache() -> Path:
+    return keras_home() / "datasets" / _FILE
+
+
+def _read(path: Path) -> Mnist:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            parts = {name: arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as exc:
+        raise TrainingError(f"{path} cannot be read as MNIST: {exc}. Remove it and get it again.") from exc
+    for images, labels in (("x_train", "y_train"), ("x_test", "y_test")):
+        _check(path, images, parts[images], labels, parts[labels])
+    count = f"{len(parts['x_train']):,} + {len(parts['x_test']):,} images"
+    return Mnist(
+        train_images=parts["x_train"],
+        train_labels=parts["y_train"],
+        test_images=parts["x_test"],
+        test_labels=parts["y_test"],
+        class_names=tuple(str(digit) for digit in range(_CLASSES)),
+        source=f"MNIST from {path}, {count}",
+    )
+
+
+def _check(path: Path, images: str, pixels: npt.NDArray[Any], labels: str, classes: npt.NDArray[Any]) -> None:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[1:] != _SIZE or not len(pixels):
+        raise TrainingError(
+            f"{path} is not MNIST: {images} has dtype {pixels.dtype} and shape {list(pixels.shape)}; expected uint8 "
+            "[N, 28, 28] with N > 0."
+        )
+    if classes.dtype != np.uint8 or classes.shape != pixels.shape[:1] or classes.max() >= _CLASSES:
+        raise TrainingError(
+            f"{path} is not MNIST: {labels} has dtype {classes.dtype} and shape {list(classes.shape)}; expected "
+            f"{len(pixels)} digits in uint8."
+        )

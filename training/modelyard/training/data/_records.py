@@ -1,0 +1,193 @@
+"""Folders of TFRecord files: ``<split>-00000-of-00008.tfrecord`` with ``image/encoded`` and ``image/class/label``."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modelyard.errors import ConfigurationError, DatasetNotFoundError, TrainingError
+
+IMAGE_KEY = "image/encoded"
+LABEL_KEY = "image/class/label"
+MANIFEST_FILE = "manifest.json"
+SCHEMA = 1
+_NAME = re.compile(r"(?P<split>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})(\.tfrecords?|\.record)?")
+_LENGTH = struct.Struct("<Q")
+# Of a record: 8 bytes of length, 4 of its checksum, the data, 4 of their checksum.
+_BEFORE, _AFTER = 12, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSplit:
+    """The files of one split.
+
+    Attributes:
+        paths: The files, in the order of their numbers.
+        counts: Records in each.
+        size: Height and width of its images where all have the same; None where
+            they differ or nobody said.
+    """
+
+    paths: tuple[Path, ...]
+    counts: tuple[int, ...]
+    size: tuple[int, int] | None = None
+
+    @property
+    def count(self) -> int:
+        """Records in all."""
+        return sum(self.counts)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the files in all."""
+        return sum(path.stat().st_size for path in self.paths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordFolder:
+    """A folder of TFRecord files with images and labels.
+
+    Attributes:
+        root: The folder.
+        splits: By name, such as ``train`` and ``test``.
+        class_names: Names of the classes, in the order of their numbers; empty
+            where there is no manifest.
+    """
+
+    root: Path
+    splits: Mapping[str, RecordSplit]
+    class_names: tuple[str, ...]
+
+    def split(self, name: str) -> RecordSplit:
+        """The files of one split.
+
+        Args:
+            name: Such as ``train``.
+
+        Raises:
+            ConfigurationError: There is no such split, or it has no records.
+        """
+        if name not in self.splits:
+            raise ConfigurationError(
+                f"Unknown split {name!r} of {self.root}; expected one of {', '.join(sorted(self.splits))}."
+            )
+        if not self.splits[name].count:
+            raise ConfigurationError(f"The split {name!r} of {self.root} has no records.")
+        return self.splits[name]
+
+    @property
+    def description(self) -> str:
+        """A sentence that says what it holds, for people."""
+        parts = [f"{split.count:,} {name}" for name, split in sorted(self.splits.items())]
+        return f"{', '.join(parts)} records from {self.root}"
+
+
+def open_records(root: Path) -> RecordFolder:
+    """Lists a folder of TFRecord files, made by ``modelyard data convert`` or by anyone else.
+
+    With a ``manifest.json`` the counts come from there; without one, the length
+    of every record is read, which costs one read for each record: keep the result.
+
+    Args:
+        root: The folder.
+
+    Raises:
+        DatasetNotFoundError: There is no such folder, or it has no files named
+            ``<split>-00000-of-00008.tfrecord``.
+        TrainingError: A file of the set is missing or cut off, or the manifest
+            is not valid.
+    """
+    if not root.is_dir():
+        raise DatasetNotFoundError(f"There is no folder {root}; make one with: modelyard data convert SOURCE {root}")
+    found: dict[str, dict[int, Path]] = {}
+    announced: dict[str, int] = {}
+    for path in sorted(root.iterdir()):
+        match = _NAME.fullmatch(path.name)
+        if match:
+            found.setdefault(match["split"], {})[int(match["index"])] = path
+            announced[match["split"]] = int(match["count"])
+    if not found:
+        raise DatasetNotFoundError(
+            f"The folder {root} has no files named like train-00000-of-00008.tfrecord. An image folder becomes such "
+            f"files with: modelyard data convert {root} OUTPUT"
+        )
+    for name, paths in found.items():
+        missing = sorted(set(range(announced[name])) - set(paths))
+        if missing:
+            raise TrainingError(
+                f"The split {name!r} of {root} lacks file {missing[0]} of {announced[name]}; {len(missing)} of its "
+                "files are missing. Copy or convert it again."
+            )
+    manifest = read_manifest(root / MANIFEST_FILE) if (root / MANIFEST_FILE).is_file() else {}
+    splits = {name: _split(name, [paths[index] for index in sorted(paths)], manifest) for name, paths in found.items()}
+    return RecordFolder(root=root, splits=splits, class_names=tuple(manifest.get("class_names", ())))
+
+
+def _split(name: str, paths: list[Path], manifest: Mapping[str, Any]) -> RecordSplit:
+    known = {file["name"]: file for split in manifest.get("splits", {}).values() for file in split["files"]}
+    counts = []
+    for path in paths:
+        entry = known.get(path.name)
+        if entry is not None and entry["bytes"] != path.stat().st_size:
+            raise TrainingError(
+                f"{path} has {path.stat().st_size} bytes; its manifest says {entry['bytes']}. Copy or convert it again."
+            )
+        counts.append(count_records(path) if entry is None else entry["records"])
+    size = manifest.get("splits", {}).get(name, {}).get("image_size")
+    return RecordSplit(
+        paths=tuple(paths), counts=tuple(counts), size=(size["height"], size["width"]) if size is not None else None
+    )
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Reads the manifest of a conversion.
+
+    Args:
+        path: ``manifest.json``.
+
+    Raises:
+        TrainingError: It is no manifest of this version.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        whole = manifest["schema"] == SCHEMA and all("files" in split for split in manifest["splits"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise TrainingError(
+            f"{path} is no manifest of a conversion ({exc!r}); remove it, and the records are counted instead."
+        ) from exc
+    if not whole:
+        raise TrainingError(
+            f"{path} has schema {manifest['schema']!r} or lacks files; expected schema {SCHEMA}. Remove it, and the "
+            "records are counted instead."
+        )
+    return manifest
+
+
+def count_records(path: Path) -> int:
+    """Counts the records of a TFRecord file by their lengths alone; checksums are left to the reader.
+
+    Args:
+        path: The file, not compressed.
+
+    Raises:
+        TrainingError: The file ends within a record, or is no TFRecord file.
+    """
+    size, position, count = path.stat().st_size, 0, 0
+    with path.open("rb") as file:
+        while position < size:
+            file.seek(position)
+            header = file.read(_LENGTH.size)
+            length = _LENGTH.unpack(header)[0] if len(header) == _LENGTH.size else size
+            position += _BEFORE + length + _AFTER
+            if position > size:
+                raise TrainingError(
+                    f"{path} ends within record {count}: it is cut off, compressed or no TFRecord file. "
+                    "Copy or convert it again, without compression."
+                )
+            count += 1
+    return count

@@ -1,0 +1,69 @@
+"""The vocabulary of a classifier: which label has which number, fixed once and saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from modelyard.errors import ConfigurationError, DatasetNotFoundError
+
+VOCABULARY_FILE = "vocabulary.txt"
+
+
+def read_vocabulary(path: Path) -> tuple[str, ...]:
+    """Reads class names, one on each line; the line's number less one is the class.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DatasetNotFoundError: There is no such file.
+        ConfigurationError: It is empty, or names a class twice or not at all.
+    """
+    try:
+        names = tuple(path.read_text("utf-8").splitlines())
+    except OSError as exc:
+        raise DatasetNotFoundError(f"The vocabulary {path} cannot be read: {exc}.") from exc
+    check_vocabulary(names, str(path))
+    return names
+
+
+def write_vocabulary(path: Path, names: Sequence[str]) -> None:
+    """Writes class names, one on each line, in one move: no reader sees half of them.
+
+    Args:
+        path: The file.
+        names: The class names, in the order of their numbers.
+
+    Raises:
+        ConfigurationError: The names are no vocabulary, or the file cannot be written.
+    """
+    check_vocabulary(names, str(path))
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text("\n".join(names) + "\n", "utf-8")
+        draft.replace(path)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"The vocabulary cannot be saved to {path}: {exc}. Name another file for it with vocabulary=."
+        ) from exc
+
+
+def check_vocabulary(names: Sequence[str], place: str) -> None:
+    """Checks that class names can be a vocabulary.
+
+    Args:
+        names: The class names.
+        place: Where they are from, for the message.
+
+    Raises:
+        ConfigurationError: There are none, or one is empty, has a line break
+            or is there twice.
+    """
+    twice = sorted({name for name in names if list(names).count(name) > 1}) if len(set(names)) < len(names) else []
+    if not names or twice or any(not name.strip() or len(name.splitlines()) != 1 for name in names):
+        found = f"{', '.join(map(repr, twice))} more than once" if twice else f"{list(names)[:10]}"
+        raise ConfigurationError(
+            f"The vocabulary {place} holds {found}; expected one class name on each line, each once."
+        )
