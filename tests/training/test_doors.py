@@ -12,9 +12,10 @@ from tests.training.conftest import RunPython
 
 DOORS = {
     modelyard.training: [
-        "Action", "EpochResult", "Event", "InputRequest", "JsonlLog", "Pipeline", "PipelineOptions",
-        "PipelineResult", "ProgressBar", "Task", "TensorBoardLog", "TrainResult", "Trainer", "TrainerOptions",
-        "offload_slots", "restore",
+        "Action", "EpochResult", "Event", "Goal", "InputRequest", "JsonlLog", "Pipeline", "PipelineOptions",
+        "PipelineResult", "ProgressBar", "ResidentData", "Task", "TensorBoardLog", "TrainResult", "Trainer",
+        "TrainerOptions", "apply_gradients", "average_loss", "loss_scaled", "minimize", "offload_slots",
+        "regularization_loss", "restore",
     ],
     modelyard.training.data: [
         "Augmentation", "FashionMnist", "ImageCache", "ImageFiles", "ImageFolder", "ImageOptions", "Mnist",

@@ -14,15 +14,19 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from modelyard.errors import CheckpointError
+from modelyard.training._goal import Goal
 from modelyard.training._loop import Totals
+from modelyard.training._mirror import Mirror
 from modelyard.training._results import EpochResult
 
 STATE_VERSION = 1
@@ -91,11 +95,26 @@ class Checkpoints:
             that TensorFlow does not find in it, such as the random state of
             dropout, are held as well.
         keep: How many of the newest to keep.
+        goal: Keeps that of the best epoch as well.
+        background: Writes from a copy in host memory, while the caller goes on.
     """
 
-    def __init__(self, folder: Path, trackables: Mapping[str, Any], *, keep: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        trackables: Mapping[str, Any],
+        *,
+        keep: int,
+        goal: Goal | None = None,
+        background: bool = False,
+    ) -> None:
         self._folder = folder
         self._keep = keep
+        self._goal = goal
+        self._background = background
+        self._mirror: Mirror | None = None
+        self._names: set[str] = set()
+        self._pending: Future[Path] | None = None
         tracked = dict(trackables)
         # The view holds its root only weakly.
         root = tf.train.Checkpoint(objects=tracked)
@@ -118,6 +137,8 @@ class Checkpoints:
     def save(self, state: RunState) -> Path:
         """Writes a checkpoint, then removes the oldest ones beyond the number to keep.
 
+        In the background only the copy is made before it returns; see :meth:`finished`.
+
         Args:
             state: Goes beside the variables.
 
@@ -125,14 +146,54 @@ class Checkpoints:
             The folder of the checkpoint.
 
         Raises:
-            CheckpointError: Writing failed.
+            CheckpointError: Writing failed, this time or in the background before.
         """
+        self.wait()
         target = self._folder / f"{_PREFIX}{state.step:09d}"
+        if not self._background or not self._names:
+            # The first one is written in the foreground: its names are what later copies must have.
+            self._write(self._checkpoint.write, state, target)
+            if self._background:
+                self._names = _names(target / _VARIABLES)
+            done: Future[Path] = Future()
+            done.set_result(target)
+            self._pending = done
+            return target
+        mirror = self._mirror = self._mirror or Mirror(self._checkpoint)
+        mirror.copy()
+        executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending = executor.submit(self._write, mirror.write, state, target)
+        executor.shutdown(wait=False)
+        return target
+
+    def finished(self) -> Path | None:
+        """The checkpoint that is in place since the last call; None where there is none.
+
+        Raises:
+            CheckpointError: Writing it failed.
+        """
+        return self.wait() if self._pending is not None and self._pending.done() else None
+
+    def wait(self) -> Path | None:
+        """Waits for what is being written, and returns as :meth:`finished`.
+
+        Raises:
+            CheckpointError: Writing it failed.
+        """
+        pending, self._pending = self._pending, None
+        return None if pending is None else pending.result()
+
+    def _write(self, write: Callable[[str], Any], state: RunState, target: Path) -> Path:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             staged = Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._folder))
             try:
-                self._checkpoint.write(str(staged / _VARIABLES))
+                write(str(staged / _VARIABLES))
+                if self._names and _names(staged / _VARIABLES) != self._names:
+                    raise CheckpointError(
+                        "The task's trackables hold more than variables, which cannot be written in the background. "
+                        "Use async_checkpoints=False."
+                    )
                 (staged / _STATE).write_text(state.to_json(), "utf-8")
                 _flush(*staged.iterdir(), staged)
                 staged.rename(target)
@@ -140,11 +201,16 @@ class Checkpoints:
             finally:
                 if staged.exists():
                     shutil.rmtree(staged)
-            for old in list_checkpoints(self._folder)[: -self._keep]:
-                shutil.rmtree(old)
+            self._remove_old(state)
         except (OSError, tf.errors.OpError) as exc:
             raise CheckpointError(f"The checkpoint {target} cannot be written: {exc}") from exc
         return target
+
+    def _remove_old(self, state: RunState) -> None:
+        best = self._goal.best(state.history).step if self._goal and state.history else None
+        for old in list_checkpoints(self._folder)[: -self._keep]:
+            if checkpoint_step(old) != best:
+                shutil.rmtree(old)
 
     def restore(self, path: Path) -> RunState:
         """Reads a checkpoint back into the variables.
@@ -158,6 +224,7 @@ class Checkpoints:
         Raises:
             CheckpointError: It is damaged, or holds other variables than the task has.
         """
+        self.wait()
         state = read_state(path)
         try:
             # Both checks, before a step can run on variables that were not restored.
@@ -196,6 +263,74 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name[5:]))
 
 
+def checkpoint_step(path: Path) -> int:
+    """The training step of a checkpoint.
+
+    Args:
+        path: Its folder.
+    """
+    return int(path.name[len(_PREFIX) :])
+
+
+def find_checkpoint(path: Path, *, goal: Goal | None = None) -> Path:
+    """The checkpoint that a path means.
+
+    Args:
+        path: A checkpoint, or the ``model_dir`` of a run, whose newest it is.
+        goal: Means the best one instead.
+
+    Raises:
+        CheckpointError: There is none, or the best one was not kept.
+    """
+    if (path / _STATE).is_file():
+        return path
+    found = list_checkpoints(path / "checkpoints")
+    if not found:
+        raise CheckpointError(f"{path} has no checkpoint; train the task with this model_dir first.")
+    if goal is None:
+        return found[-1]
+    history = read_state(found[-1]).history
+    if not history:
+        raise CheckpointError(f"The run in {path} has not finished an epoch, so that no checkpoint is its best.")
+    best = goal.best(history)
+    for candidate in found:
+        if checkpoint_step(candidate) == best.step:
+            return candidate
+    raise CheckpointError(
+        f"The best checkpoint of {path} was that of step {best.step}, which was not kept. "
+        "Train with TrainerOptions(keep_best=...), or take the newest."
+    )
+
+
+def restore_models(path: Path, trackables: Mapping[str, Any]) -> RunState:
+    """Reads the values of everything but optimizers: for another run, or another precision.
+
+    Args:
+        path: The folder of the checkpoint.
+        trackables: Of the task that takes them over.
+
+    Returns:
+        The state that was saved with them.
+
+    Raises:
+        CheckpointError: It is damaged, or has no value for a variable of the
+            task, or one of another shape.
+    """
+    state = read_state(path)
+    models = {name: item for name, item in trackables.items() if not isinstance(item, keras.optimizers.Optimizer)}
+    try:
+        reader = tf.train.Checkpoint(objects=models).read(str(path / _VARIABLES))
+        reader.assert_existing_objects_matched().expect_partial()
+    except (AssertionError, ValueError) as exc:
+        raise CheckpointError(
+            f"The checkpoint {path} does not fit the models of the task: {_first_line(exc)} "
+            "Their layers and shapes must be the same."
+        ) from exc
+    except (tf.errors.OpError, IndexError, RuntimeError) as exc:
+        raise _damaged(path, _first_line(exc)) from exc
+    return state
+
+
 def read_state(path: Path) -> RunState:
     """Reads ``state.json`` of a checkpoint.
 
@@ -209,6 +344,10 @@ def read_state(path: Path) -> RunState:
         return RunState.from_json((path / _STATE).read_text("utf-8"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise _damaged(path, f"{_STATE}: {type(exc).__name__}: {exc}") from exc
+
+
+def _names(prefix: Path) -> set[str]:
+    return set(tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map())
 
 
 def _damaged(path: Path, reason: str) -> CheckpointError:

@@ -1,41 +1,57 @@
-"""Ctrl-C that waits for a good moment."""
+"""Ctrl-C and SIGTERM that wait for a good moment."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
+from typing import Any
+
+#: What a process ends with that SIGTERM made save and stop: 128 + 15, as shells and Kubernetes know it.
+EXIT_TERMINATED = 143
 
 
 class InterruptGuard:
-    """While it is entered, the first Ctrl-C only sets :attr:`requested`; the second interrupts at once.
+    """While it is entered, the first signal only sets :attr:`requested`; the second stops at once.
 
-    Python delivers signals to the main thread; entered in another thread it
-    does nothing.
+    The signals are SIGINT (Ctrl-C) and SIGTERM (pre-emption). Python delivers
+    them to the main thread; entered in another thread it does nothing.
+
+    Attributes:
+        requested: Whether a signal came.
+        on_request: Called when the first one comes.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._previous: signal._HANDLER = None
-        self._active = False
+        self.on_request: Callable[[], object] | None = None
+        self._stop: BaseException = KeyboardInterrupt()
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> InterruptGuard:
         # A handler that is not Python's own is somebody's choice, and stays.
-        self._active = (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        )
-        if self._active:
-            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+        if threading.current_thread() is threading.main_thread():
+            for number, own in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+                if signal.getsignal(number) is own:
+                    self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._active:
-            signal.signal(signal.SIGINT, self._previous)
+        while self._previous:
+            signal.signal(*self._previous.popitem())
+
+    def stop(self) -> BaseException:
+        """What to raise when the good moment has come: KeyboardInterrupt, or SystemExit after SIGTERM."""
+        return self._stop
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
+        again, self.requested = self.requested, True
+        if number == signal.SIGTERM:
+            self._stop = SystemExit(EXIT_TERMINATED)
+        if again:
+            raise self._stop
+        if self.on_request is not None:
+            self.on_request()

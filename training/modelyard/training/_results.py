@@ -39,7 +39,9 @@ class Event:
 
     ``start`` comes once, before the first step; ``steps`` after each device
     loop; ``epoch`` after each evaluation, with ``result``; ``checkpoint`` when
-    one is in place, with ``path``; ``stop`` once, whatever ended the run.
+    one is in place, with ``path``, which may be some steps after it was made;
+    ``stop`` once, whatever ended the run: its ``message`` is ``finished``,
+    ``interrupted`` (Ctrl-C), ``terminated`` (SIGTERM) or ``failed``.
 
     Attributes:
         kind: What happened.
@@ -53,6 +55,8 @@ class Event:
         result: For ``epoch``, the numbers of the epoch.
         path: For ``checkpoint``, its folder.
         message: For ``start`` the data that is used; for ``stop`` why.
+        steps: For ``steps``, how many they were.
+        seconds: For ``steps``, the time they took.
     """
 
     kind: EventKind
@@ -66,6 +70,8 @@ class Event:
     result: EpochResult | None = None
     path: Path | None = None
     message: str = ""
+    steps: int = 0
+    seconds: float = 0.0
 
 
 Action = Callable[[Event], None]

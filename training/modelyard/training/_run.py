@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import tensorflow as tf
 
 from modelyard.errors import CheckpointError, ConfigurationError, NonFiniteLossError
-from modelyard.training._checkpoints import Checkpoints, RunState, list_variables
+from modelyard.training._checkpoints import (
+    Checkpoints,
+    RunState,
+    find_checkpoint,
+    list_variables,
+    read_state,
+    restore_models,
+)
+from modelyard.training._describe import describe_batch, describe_models
+from modelyard.training._ema import WeightAverage
 from modelyard.training._interrupt import InterruptGuard
 from modelyard.training._loop import LOSS, DeviceLoop
 from modelyard.training._options import TrainerOptions
+from modelyard.training._resident import ResidentData, make_resident
 from modelyard.training._results import Action, EpochResult, Event, EventKind, TrainResult
 from modelyard.training._task import InputRequest, Task
 
-_MISFIT_KEYS = ("batch_size", "seed", "steps_per_epoch")
+_MISFIT_KEYS = (
+    "batch_size",
+    "seed",
+    "steps_per_epoch",
+    "resident",
+    "accumulate_steps",
+    "clip_norm",
+    "ema_decay",
+    "precision",
+)
 
 
 class Run:
-    """One call of :meth:`Trainer.run`."""
+    """One call of :meth:`Trainer.run`, or of :meth:`Trainer.stream`."""
 
     def __init__(
         self,
@@ -31,25 +52,58 @@ class Run:
         options: TrainerOptions,
         actions: tuple[Action, ...],
         strategy: tf.distribute.Strategy | None,
+        *,
+        streaming: bool = False,
     ) -> None:
         self._task = task
         self._strategy = strategy
         self._options = options
         self._actions = actions
-        # The spec and the length of the input come from a data set that is never iterated.
-        probe = self._train_dataset(epoch=0, skip_batches=0)
+        self._streaming = streaming
+        self._closing = False
+        self._values: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
         self._input_label = f"train_dataset of task {task.name!r}"
-        self._steps_per_epoch = _length(probe, self._input_label)
+        self._resident = self._make_resident() if options.loop == "epoch" else None
+        # The spec and the length of the input come from a data set that is never iterated.
+        probe = self._resident or self._train_dataset(epoch=0, skip_batches=0)
+        self._steps_per_epoch = self._resident.steps if self._resident else _length(probe, self._input_label)
+        self._ema = (
+            None if options.ema_decay is None else WeightAverage(task.root.trainable_variables, options.ema_decay)
+        )
         folder = options.checkpoint_dir
         self._checkpoints = (
-            None if folder is None else Checkpoints(folder, task.trackables(), keep=options.keep_checkpoints)
+            None
+            if folder is None
+            else Checkpoints(
+                folder,
+                tracked(task, self._ema),
+                keep=options.keep_checkpoints,
+                goal=options.keep_best,
+                background=options.async_checkpoints and strategy is None,
+            )
         )
         self._last: Path | None = None
+        self._saved_at = time.monotonic()
         self._resumed_from: int | None = None
         restored = self._restore()
+        if restored is None and options.warm_start is not None:
+            restore_models(find_checkpoint(options.warm_start), task.trackables())
+            if self._ema is not None:
+                self._ema.reset()
         before = len(_variables(task))
+        self._models = describe_models(task.trackables())
         self._train = DeviceLoop(
-            task.train_step, probe.element_spec, label=f"train_step of task {task.name!r}", strategy=strategy
+            task.train_step,
+            probe.element_spec,
+            label=f"train_step of task {task.name!r}",
+            strategy=strategy,
+            form=options.loop,
+            accumulate_steps=options.accumulate_steps,
+            clip_norm=options.clip_norm,
+            after_step=None if self._ema is None else self._ema.update,
+            sink=self._receive if streaming else None,
+            resident=self._resident,
+            model_description=self._models,
         )
         created = len(_variables(task)) - before
         if created:
@@ -72,21 +126,54 @@ class Run:
 
     def to_end(self, guard: InterruptGuard) -> TrainResult:
         """Runs all epochs that are left."""
-        self._emit("start", message=self._task.data_description())
-        reason = "failed"
-        try:
-            while self._state.epoch < self._options.epochs:
-                self._epoch(guard)
-            reason = "finished"
-        except KeyboardInterrupt:
-            reason = "interrupted"
-            raise
-        finally:
-            self._emit("stop", message=reason)
+        for _ in self.stream(guard):
+            pass
+        return self.result()
+
+    def result(self) -> TrainResult:
+        """How far the run has come."""
         return make_result(self._state, self._task, resumed_from=self._resumed_from, checkpoint=self._last)
 
-    def _epoch(self, guard: InterruptGuard) -> None:
+    def stream(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
+        """Runs all epochs that are left and, where the run is for streaming, yields the values of every step."""
+        guard.on_request = self._train.stop
+        reason = "failed"
+        try:
+            self._emit("start", message=self._task.data_description())
+            while self._state.epoch < self._options.epochs and not self._stopped_early():
+                yield from self._epoch(guard)
+            if self._ema is not None:
+                self._ema.swap()
+            reason = "finished"
+        except (KeyboardInterrupt, GeneratorExit):
+            reason = "interrupted"
+            raise
+        except SystemExit:
+            reason = "terminated"
+            raise
+        finally:
+            self._announce(wait=True)
+            self._emit("stop", message=reason)
+
+    def _epoch(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
+        batches = self._batches()
+        while self._state.epoch_step < self._steps_per_epoch:
+            yield from self._steps(batches, self._next_stop() - self._state.epoch_step)
+            stopping = guard.requested or self._closing
+            if self._state.epoch_step < self._steps_per_epoch:
+                if stopping or self._checkpoint_is_due():
+                    self._save()
+                if stopping:
+                    raise GeneratorExit if self._closing else guard.stop()
+        self._finish_epoch()
+        if guard.requested or self._closing:
+            # After the last epoch as well: who pressed Ctrl-C does not want what comes after training.
+            raise GeneratorExit if self._closing else guard.stop()
+
+    def _batches(self) -> Any:
         state = self._state
+        if self._resident is not None:
+            return self._resident.epoch(seed=self._options.seed, epoch=state.epoch, skip_batches=state.epoch_step)
         dataset = self._train_dataset(epoch=state.epoch, skip_batches=state.epoch_step)
         length, left = _length(dataset, self._input_label), self._steps_per_epoch - state.epoch_step
         if length != left:
@@ -95,69 +182,107 @@ class Run:
                 f"{state.epoch_step}; expected {left}, since its first epoch has {self._steps_per_epoch}. "
                 "It must leave out the first skip_batches batches, and every epoch must have the same length."
             )
-        iterator = self._train.iterate(dataset)
-        while self._state.epoch_step < self._steps_per_epoch:
-            self._steps(iterator, self._next_stop() - self._state.epoch_step)
-            at_end = self._state.epoch_step == self._steps_per_epoch
-            every = self._options.checkpoint_every_steps
-            if not at_end and (guard.requested or (every is not None and self._state.step % every == 0)):
-                self._save()
-            if guard.requested and not at_end:
-                raise KeyboardInterrupt
-        self._finish_epoch()
-        if guard.requested:
-            # After the last epoch as well: who pressed Ctrl-C does not want what comes after training.
-            raise KeyboardInterrupt
+        return self._train.iterate(dataset)
+
+    def _checkpoint_is_due(self) -> bool:
+        steps, seconds = self._options.checkpoint_every_steps, self._options.checkpoint_every_seconds
+        return (steps is not None and self._state.step % steps == 0) or (
+            seconds is not None and time.monotonic() - self._saved_at >= seconds
+        )
 
     def _next_stop(self) -> int:
         """The step of the epoch at which Python must have its turn."""
-        state = self._state
-        stop = min(state.epoch_step + self._options.steps_per_loop, self._steps_per_epoch)
-        every = self._options.checkpoint_every_steps
+        state, options = self._state, self._options
+        stop = self._steps_per_epoch
+        if options.loop != "epoch":
+            # A step that is not in a loop of its own is streamed as soon as it is done.
+            at_once = self._streaming and options.loop != "loop"
+            stop = min(stop, state.epoch_step + (1 if at_once else options.steps_per_loop))
+        every = options.checkpoint_every_steps
         if every is not None:
             stop = min(stop, state.epoch_step + every - state.step % every)
         return stop
 
-    def _steps(self, iterator: Any, steps: int) -> None:
+    def _steps(self, batches: Any, steps: int) -> Iterator[tuple[int, dict[str, float]]]:
         state = self._state
         began = time.perf_counter()
-        outcome = self._train.run(iterator, steps, state.totals)
+        running = self._train.start(batches, steps, state.totals, first_step=state.step)
+        if self._streaming:
+            running.add_done_callback(lambda _: self._values.put(None))
+            yield from self._drain(state.step)
+        outcome = self._train.finish(running, state.totals)
         seconds = time.perf_counter() - began
         if outcome.non_finite_at is not None:
-            step = state.step + outcome.non_finite_at + 1
+            step, at = state.step + outcome.non_finite_at + 1, state.epoch_step + outcome.non_finite_at
             raise NonFiniteLossError(
                 f"The loss of task {self._task.name!r} is {outcome.bad_loss} at step {step} (epoch {state.epoch + 1}, "
-                f"step {state.epoch_step + outcome.non_finite_at + 1} of {self._steps_per_epoch}). {self._advice()}"
+                f"step {at + 1} of {self._steps_per_epoch}). The batch was: {describe_batch(self._batch(at))}. "
+                f"{self._advice()}"
             )
         self._state = replace(
             state,
-            step=state.step + steps,
-            epoch_step=state.epoch_step + steps,
+            step=state.step + outcome.steps,
+            epoch_step=state.epoch_step + outcome.steps,
             totals=outcome.totals,
             seconds=state.seconds + seconds,
         )
         rate = (outcome.totals.examples - state.totals.examples) / seconds
-        self._emit("steps", values=outcome.totals.means(), examples_per_second=rate)
+        self._emit(
+            "steps",
+            values=outcome.totals.means(),
+            examples_per_second=rate,
+            steps=outcome.steps,
+            seconds=seconds,
+        )
+        self._announce()
+
+    def _receive(self, index: int, sums: Any) -> None:
+        self._values.put((index, sums))
+
+    def _drain(self, before: int) -> Iterator[tuple[int, dict[str, float]]]:
+        """The values of a loop's steps, as they come."""
+        while (item := self._values.get()) is not None:
+            if self._closing:
+                continue
+            index, sums = item
+            means = {name: float(total / count) for name, (total, count) in zip(self._train.names, sums, strict=True)}
+            try:
+                yield before + index + 1, means
+            except GeneratorExit:
+                # The consumer has had enough: the step that is running is finished, and the run saved.
+                self._closing = True
+                self._train.stop()
+
+    def _batch(self, number: int) -> Any:
+        """One batch of the current epoch once more."""
+        if self._resident is not None:
+            order = self._resident.epoch(seed=self._options.seed, epoch=self._state.epoch, skip_batches=0).order
+            return self._resident.batch(order, tf.constant(number, tf.int64))
+        return next(iter(self._train_dataset(epoch=self._state.epoch, skip_batches=number)))
 
     def _finish_epoch(self) -> None:
         state = self._state
         began = time.perf_counter()
-        evaluation = self._evaluate()
-        if not math.isfinite(evaluation[LOSS]):
-            raise NonFiniteLossError(
-                f"The evaluation loss of task {self._task.name!r} is {evaluation[LOSS]} after step {state.step} "
-                f"(epoch {state.epoch + 1}). {self._advice()}"
+        with nullcontext() if self._ema is None else self._ema.in_place():
+            evaluation = self._evaluate()
+            if not math.isfinite(evaluation[LOSS]):
+                raise NonFiniteLossError(
+                    f"The evaluation loss of task {self._task.name!r} is {evaluation[LOSS]} after step {state.step} "
+                    f"(epoch {state.epoch + 1}). {self._advice()}"
+                )
+            result = EpochResult(
+                epoch=state.epoch + 1,
+                step=state.step,
+                train=state.totals.means(),
+                evaluation=evaluation,
+                seconds=state.seconds,
+                eval_seconds=time.perf_counter() - began,
+                examples_per_second=state.totals.examples / state.seconds,
             )
-        result = EpochResult(
-            epoch=state.epoch + 1,
-            step=state.step,
-            train=state.totals.means(),
-            evaluation=evaluation,
-            seconds=state.seconds,
-            eval_seconds=time.perf_counter() - began,
-            examples_per_second=state.totals.examples / state.seconds,
-        )
-        self._emit("epoch", result=result)
+            if self._options.keep_best is not None:
+                # An error about its name shall come before the checkpoint.
+                self._options.keep_best.value(result)
+            self._emit("epoch", result=result)
         self._state = replace(
             state,
             epoch=state.epoch + 1,
@@ -168,13 +293,33 @@ class Run:
         )
         self._save()
 
+    def _stopped_early(self) -> bool:
+        """Whether an action has had enough."""
+        return bool(self._state.history) and any(getattr(action, "should_stop", False) for action in self._actions)
+
     def _evaluate(self) -> Mapping[str, float]:
         label = f"eval_step of task {self._task.name!r}"
         dataset = self._task.eval_dataset(InputRequest(batch_size=self._options.eval_batch_size))
         if self._eval is None:
-            self._eval = DeviceLoop(self._task.eval_step, dataset.element_spec, label=label, strategy=self._strategy)
+            self._eval = DeviceLoop(
+                self._task.eval_step,
+                dataset.element_spec,
+                label=label,
+                strategy=self._strategy,
+                form="eager" if self._options.loop == "eager" else "loop",
+                model_description=self._models,
+            )
         steps = _length(dataset, f"eval_dataset of task {self._task.name!r}")
         return self._eval.run(self._eval.iterate(dataset), steps, self._eval.empty()).totals.means()
+
+    def _make_resident(self) -> ResidentData:
+        request = InputRequest(batch_size=self._options.batch_size, seed=self._options.seed)
+        given = self._task.resident_data(request)
+        if given is not None:
+            return given
+        dataset = self._task.train_dataset(request)
+        _length(dataset, self._input_label)
+        return make_resident(dataset, batch_size=self._options.batch_size)
 
     def _train_dataset(self, *, epoch: int, skip_batches: int) -> tf.data.Dataset:
         options = self._options
@@ -189,6 +334,11 @@ class Run:
             "seed": options.seed,
             "steps_per_epoch": self._steps_per_epoch,
             "epochs": options.epochs,
+            "resident": options.loop == "epoch",
+            "accumulate_steps": options.accumulate_steps,
+            "clip_norm": options.clip_norm,
+            "ema_decay": options.ema_decay,
+            "precision": options.precision,
         }
 
     def _restore(self) -> RunState | None:
@@ -196,7 +346,8 @@ class Run:
         if self._checkpoints is None or path is None:
             return None
         self._checkpoints.clean()
-        state = self._checkpoints.restore(path)
+        # Before its variables: other options may mean other variables.
+        state = read_state(path)
         check_task(state, self._task, path)
         config = self._config()
         for key in _MISFIT_KEYS:
@@ -205,6 +356,7 @@ class Run:
                     f"The checkpoint {path} is of a run with {key} {state.config.get(key)}; this one has "
                     f"{config[key]}. Use the same value to go on with it, or another model_dir to start anew."
                 )
+        state = self._checkpoints.restore(path)
         self._last, self._resumed_from = path, state.step
         return replace(state, config=config)
 
@@ -217,10 +369,22 @@ class Run:
                 f"The weights of task {self._task.name!r} are no longer finite after step {self._state.step}, "
                 f"so its next loss would not be. {self._advice()}"
             )
-        self._last = self._checkpoints.save(self._state)
-        self._emit("checkpoint", path=self._last)
+        self._announce(wait=True)
+        self._checkpoints.save(self._state)
+        self._saved_at = time.monotonic()
+        self._announce()
+
+    def _announce(self, *, wait: bool = False) -> None:
+        """Tells of a checkpoint that is in place, and raises what went wrong with one."""
+        if self._checkpoints is None:
+            return
+        path = self._checkpoints.wait() if wait else self._checkpoints.finished()
+        if path is not None:
+            self._last = path
+            self._emit("checkpoint", path=path)
 
     def _advice(self) -> str:
+        self._announce(wait=True)
         kept = f"The last good checkpoint is {self._last}." if self._last else "There is no checkpoint to go back to."
         return f"{kept} Lower the learning rate, or look for NaN and extreme values in the input."
 
@@ -233,6 +397,8 @@ class Run:
         result: EpochResult | None = None,
         path: Path | None = None,
         message: str = "",
+        steps: int = 0,
+        seconds: float = 0.0,
     ) -> None:
         event = Event(
             kind=kind,
@@ -246,9 +412,21 @@ class Run:
             result=result,
             path=path,
             message=message,
+            steps=steps,
+            seconds=seconds,
         )
         for action in self._actions:
             action(event)
+
+
+def tracked(task: Task, ema: WeightAverage | None) -> dict[str, Any]:
+    """What the checkpoints of a run hold.
+
+    Args:
+        task: The task.
+        ema: The average of its weights, where there is one.
+    """
+    return {**task.trackables(), **({} if ema is None else {"ema": ema})}
 
 
 def _variables(task: Task) -> set[int]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import tensorflow as tf
 
+    from modelyard.training._resident import ResidentData
     from modelyard.training._results import TrainResult
 
 
@@ -144,6 +145,19 @@ class Task(abc.ABC):
         Args:
             count: How many, at most.
         """
+
+    def resident_data(self, request: InputRequest) -> ResidentData | None:
+        """The training data as tensors, for the loop form ``epoch``.
+
+        Args:
+            request: The batch size and the seed.
+
+        Returns:
+            None, the default, makes the trainer read the batches of the first
+            epoch of :meth:`train_dataset` into memory: what is random in the
+            input, but the order, then happens once.
+        """
+        return None
 
     @classmethod
     def search_space(cls, trial: Any) -> Mapping[str, Any]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import keras
 import tensorflow as tf
 
-from modelyard.errors import CheckpointError
-from modelyard.training._checkpoints import Checkpoints
+from modelyard.training._checkpoints import Checkpoints, find_checkpoint, read_state, restore_models
+from modelyard.training._ema import WeightAverage
+from modelyard.training._goal import Goal
 from modelyard.training._interrupt import InterruptGuard
 from modelyard.training._options import TrainerOptions
 from modelyard.training._results import Action, TrainResult
-from modelyard.training._run import Run, check_task, make_result
+from modelyard.training._run import Run, check_task, make_result, tracked
 from modelyard.training._task import Task
 
 
@@ -73,22 +74,57 @@ class Trainer:
             KeyboardInterrupt: Ctrl-C was pressed. The run has stopped after a
                 whole number of steps and, where ``model_dir`` is set, saved a
                 checkpoint there. Pressed twice, it stops at once.
+            SystemExit: The process got SIGTERM, as before a pre-emption; it has
+                stopped and saved in the same way. The exit code is 143.
         """
+        keras.utils.set_random_seed(self._options.seed)
+        with self._built() as run, InterruptGuard() as guard:
+            return run.to_end(guard)
+
+    def stream(self) -> Generator[tuple[int, dict[str, float]], None, TrainResult]:
+        """Trains as :meth:`run` does, and yields the values of every step while the device loop goes on.
+
+        The loop does not wait for the consumer. One that stops early ends the
+        run after the current step, with a checkpoint where ``model_dir`` is set.
+
+        Yields:
+            The number of the step, from 1, and what ``train_step`` returned, averaged over the batch.
+
+        Returns:
+            As :meth:`run`: the value of ``yield from``.
+
+        Raises:
+            NonFiniteLossError: As for :meth:`run`, and so are the others.
+
+        Example:
+            >>> for step, values in Trainer(task, options).stream():
+            ...     print(step, values["loss"])
+        """
+        with self._built(streaming=True) as run, InterruptGuard() as guard:
+            yield from run.stream(guard)
+            return run.result()
+
+    @contextmanager
+    def _built(self, *, streaming: bool = False) -> Iterator[Run]:
         keras.utils.set_random_seed(self._options.seed)
         with nullcontext() if self._strategy is None else self._strategy.scope():
             tf.random.set_global_generator(tf.random.Generator.from_seed(self._options.seed))
-            self._task.build()
-            run = Run(self._task, self._options, self._actions, self._strategy)
-        with InterruptGuard() as guard:
-            return run.to_end(guard)
+            with _precision(self._options.precision):
+                self._task.build()
+            run = Run(self._task, self._options, self._actions, self._strategy, streaming=streaming)
+        yield run
 
 
-def restore(task: Task, model_dir: Path) -> TrainResult:
-    """Builds a task and gives it the weights of its newest checkpoint, to export or evaluate it.
+def restore(task: Task, model_dir: Path, *, goal: Goal | None = None) -> TrainResult:
+    """Builds a task and gives it the weights of a checkpoint, to export or evaluate it.
+
+    Where the run averaged its weights, it is the averages that the task gets.
 
     Args:
-        task: The task that was trained.
-        model_dir: The folder of the run.
+        task: The task that was trained, with or without a strategy.
+        model_dir: The folder of the run, or of one checkpoint.
+        goal: Takes the best checkpoint in place of the newest, from a run with
+            ``TrainerOptions(keep_best=...)``.
 
     Returns:
         The numbers of the run up to that checkpoint.
@@ -97,11 +133,32 @@ def restore(task: Task, model_dir: Path) -> TrainResult:
         CheckpointError: There is no checkpoint, it is damaged, or it does not
             fit the task.
     """
+    path = find_checkpoint(model_dir, goal=goal)
     task.build()
-    checkpoints = Checkpoints(model_dir / "checkpoints", task.trackables(), keep=1)
-    path = checkpoints.latest()
-    if path is None:
-        raise CheckpointError(f"{model_dir} has no checkpoint; train the task with this model_dir first.")
-    state = checkpoints.restore(path)
+    state = read_state(path)
     check_task(state, task, path)
+    decay = state.config.get("ema_decay")
+    ema = None if decay is None else WeightAverage(task.root.trainable_variables, decay)
+    if state.config.get("precision", "float32") == "float32":
+        Checkpoints(path.parent, tracked(task, ema), keep=1).restore(path)
+    else:
+        # Its variables are float32 all the same; its optimizers may be wrapped, and are not needed here.
+        restore_models(path, tracked(task, ema))
+    if ema is not None:
+        ema.swap()
     return make_result(state, task, resumed_from=state.step, checkpoint=path)
+
+
+@contextmanager
+def _precision(name: str) -> Iterator[None]:
+    """Keras' dtype policy for the time of a task's build; layers keep it."""
+    if name == "float32":
+        # What the user has set is left alone.
+        yield
+        return
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)

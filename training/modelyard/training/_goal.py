@@ -1,0 +1,70 @@
+"""What better means: a number of the evaluation, and a direction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from modelyard.errors import ConfigurationError
+from modelyard.training._results import EpochResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """A number of the evaluation that shall become as small, or as great, as it can.
+
+    Attributes:
+        metric: Name of a value that ``eval_step`` returns.
+        mode: Whether less is better, or more.
+
+    Raises:
+        ConfigurationError: An unknown mode.
+    """
+
+    metric: str = "loss"
+    mode: Literal["min", "max"] = "min"
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise ConfigurationError(f"mode is {self.mode!r}; expected 'min' or 'max'.")
+
+    def value(self, result: EpochResult) -> float:
+        """The number of an epoch.
+
+        Args:
+            result: Of the epoch.
+
+        Raises:
+            ConfigurationError: The evaluation has no such number.
+        """
+        if self.metric not in result.evaluation:
+            raise ConfigurationError(
+                f"The evaluation has no {self.metric!r}; it has {', '.join(sorted(result.evaluation))}. "
+                "Name one of these, or return it from eval_step."
+            )
+        return result.evaluation[self.metric]
+
+    def is_better(self, value: float, than: float, *, by: float = 0.0) -> bool:
+        """Whether one number is better than another.
+
+        Args:
+            value: The one.
+            than: The other.
+            by: By more than this much.
+        """
+        return value < than - by if self.mode == "min" else value > than + by
+
+    def best(self, history: tuple[EpochResult, ...]) -> EpochResult:
+        """The best epoch; the first of several.
+
+        Args:
+            history: At least one epoch.
+
+        Raises:
+            ConfigurationError: The evaluation has no such number.
+        """
+        best = history[0]
+        for result in history:
+            if self.is_better(self.value(result), self.value(best)):
+                best = result
+        return best
