@@ -6,8 +6,8 @@ load shape here, or copy this file and start from it.
 
 from locust import events
 
-from modelyard.loadtests.users import GrpcUser, RestUser, install
+from modelyard.loadtests.users import GrpcUser, GrpcV2User, ReplayUser, RestUser, RestV2User, install
 
-__all__ = ["GrpcUser", "RestUser"]
+__all__ = ["GrpcUser", "GrpcV2User", "ReplayUser", "RestUser", "RestV2User"]
 
 install(events)

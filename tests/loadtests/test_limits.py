@@ -11,7 +11,7 @@ from modelyard.loadtests import Limits, Measured, broken_limits
 
 def measured(**changes: Any) -> Measured:
     values: dict[str, Any] = {
-        "name": "grpc image", "requests": 100, "failures": 0, "p95_ms": 10.0, "p99_ms": 20.0, "images": 100, "hits": 90,
+        "name": "grpc image", "requests": 100, "failures": 0, "p50_ms": 5.0, "p95_ms": 10.0, "p99_ms": 20.0, "images": 100, "hits": 90,
     }  # fmt: skip
     return Measured(**{**values, **changes})
 
@@ -20,7 +20,7 @@ def measured(**changes: Any) -> Measured:
     "limits",
     [
         Limits(),
-        Limits(max_p95_ms=10, max_p99_ms=20, min_accuracy=0.9, min_requests=100),
+        Limits(max_p95_ms=10, max_p99_ms=20, min_agreement=0.9, min_requests=100),
     ],
 )
 def test_kept(limits: Limits) -> None:
@@ -32,9 +32,14 @@ def test_kept(limits: Limits) -> None:
     [
         (Limits(), {"failures": 1}, "1 of 100 requests failed (1.00%); the limit is 0.00%"),
         (Limits(max_error_rate=0.01), {"failures": 2}, "2 of 100 requests failed"),
+        (Limits(max_p50_ms=4.9), {}, "p50 is 5 ms; the limit is 4.9 ms"),
         (Limits(max_p95_ms=9.9), {}, "p95 is 10 ms; the limit is 9.9 ms"),
         (Limits(max_p99_ms=19), {}, "p99 is 20 ms; the limit is 19 ms"),
-        (Limits(min_accuracy=0.91), {}, "90 of 100 images were classified right (90.00%); the limit is 91.00%"),
+        (
+            Limits(min_agreement=0.91),
+            {},
+            "90 of 100 answers agree with the expected ones (90.00%); the limit is 91.00%",
+        ),
         (Limits(min_requests=101), {}, "100 requests were answered; expected at least 101"),
         (Limits(max_error_rate=1), {"failures": 100}, "0 requests were answered; expected at least 1"),
         (Limits(), {"requests": 0, "images": 0, "hits": 0}, "0 requests were answered; expected at least 1"),

@@ -43,13 +43,13 @@ def test_limits() -> None:
         "5",
         "--max-p99-ms",
         "6.5",
-        "--min-accuracy",
+        "--min-agreement",
         "0",
         "--min-requests",
         "7",
     ]
     assert parse(*argv).limits == Limits(
-        max_error_rate=0.1, max_p95_ms=5, max_p99_ms=6.5, min_accuracy=0, min_requests=7
+        max_error_rate=0.1, max_p95_ms=5, max_p99_ms=6.5, min_agreement=0, min_requests=7
     )
 
 
@@ -67,6 +67,7 @@ def test_no_host_at_all() -> None:
         ["--rate", "nan"],
         ["--max-error-rate", "1.1"],
         ["--min-accuracy", "-0.1"],
+        ["--min-agreement", "2"],
         ["--max-p95-ms", "-1"],
         ["--timeout-s", "soon"],
     ],

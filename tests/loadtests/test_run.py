@@ -18,7 +18,7 @@ KINDS = ("grpc image", "grpc image_bytes", "rest image", "rest image_bytes")
 
 def load(*arguments: str) -> subprocess.CompletedProcess[str]:
     script = "import sys; from modelyard.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", script, "loadtest", "-u", "4", "-t", "2s", "--min-accuracy", "0.4", *arguments]
+    command = [sys.executable, "-c", script, "loadtest", "-u", "4", "-t", "2s", "--min-agreement", "0.4", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
 
 
@@ -51,7 +51,7 @@ def test_an_impossible_limit_fails_the_run(server: RunningServer) -> None:
 def test_wrong_classes_fail_the_run(wrong_server: RunningServer) -> None:
     done = load(*hosts(wrong_server))
     assert done.returncode == 1
-    assert re.search(r"LIMIT BROKEN: rest image: \d+ of \d+ images were classified right", done.stderr)
+    assert re.search(r"LIMIT BROKEN: rest image: \d+ of \d+ answers agree with the expected ones", done.stderr)
     assert " requests failed" not in done.stderr
 
 
@@ -88,7 +88,7 @@ def test_runs_that_cannot_start(arguments: tuple[str, ...], code: int, message: 
 def test_the_locustfile_spreads_over_processes(server: RunningServer) -> None:
     """Locust's own master and worker; the counts of right classes travel, too."""
     port = str(free_port())
-    common = ["-m", "locust", "-f", str(LOCUSTFILE), *hosts(server), "--min-accuracy", "0.4"]
+    common = ["-m", "locust", "-f", str(LOCUSTFILE), *hosts(server), "--min-agreement", "0.4"]
     master = subprocess.Popen(
         [
             sys.executable, *common, "--master", "--master-bind-port", port, "--headless", "--expect-workers", "1",
@@ -114,7 +114,7 @@ def test_the_locustfile_spreads_over_processes(server: RunningServer) -> None:
                         process.kill()
     assert master.returncode == 0, err
     assert set(requests_of(out)) == set(KINDS)
-    assert re.search(r"grpc image: .* accuracy \d+\.\d+%", out)
+    assert re.search(r"grpc image: .* agreement \d+\.\d+%", out)
 
 
 def test_importing_the_room_leaves_the_process_alone() -> None:

@@ -14,6 +14,7 @@ from modelyard.loadtests._options import add_arguments, options_from
 _DESCRIPTION = """\
 Loads a served Fashion-MNIST classifier with real test images over gRPC and REST,
 checks every answer, and ends with exit code 1 where a limit was broken.
+Without a command Locust's users do it, each of whom waits for an answer before the next request.
 """
 _EXAMPLES = """\
 examples:
@@ -40,10 +41,15 @@ def main(argv: list[str]) -> int:
         ConfigurationError: There is no server to load.
         MissingDependencyError: The extra ``loadtests`` is not installed.
     """
+    from modelyard.loadtests._commands import COMMANDS, command
+
+    if argv and argv[0] in COMMANDS:
+        return command(argv[0], argv[1:])
+    commands = "\n".join(f"  {name:<9} {each[0]}" for name, each in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="modelyard loadtest",
         description=_DESCRIPTION,
-        epilog=_EXAMPLES,
+        epilog=f"commands, each with --help:\n{commands}\n\n{_EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -55,12 +61,12 @@ def main(argv: list[str]) -> int:
     options_from(args)
     if importlib.util.find_spec("locust") is None:
         raise MissingDependencyError(package="locust", extra="loadtests", purpose="modelyard loadtest")
-    command = [
+    locust = [
         sys.executable, "-m", "locust", "--locustfile", str(_LOCUSTFILE), "--headless", "--only-summary",
         "--users", str(args.users), "--spawn-rate", f"{args.spawn_rate or args.users:g}", "--run-time", args.run_time,
         *argv,
     ]  # fmt: skip
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(locust) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:

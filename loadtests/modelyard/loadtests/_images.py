@@ -75,5 +75,5 @@ def load_images() -> Images:
     Raises:
         DatasetNotFoundError: There are none.
     """
-    data = load_fashion_mnist(allow_subset=True)
+    data = load_fashion_mnist(allow_download=False, allow_subset=True)
     return Images(pixels=data.test_images, labels=data.test_labels, class_names=data.class_names, source=data.source)

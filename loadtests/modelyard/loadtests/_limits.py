@@ -1,9 +1,14 @@
-"""Limits of a run, and which of them were broken."""
+"""Limits of a run as data, and which of them were kept."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from modelyard.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,18 +17,30 @@ class Limits:
 
     Attributes:
         max_error_rate: Share of requests, 0 to 1, that may fail or be answered wrongly.
-        max_p95_ms: 95th percentile of the latency of each kind of request, in
+        max_p50_ms: 50th percentile of the latency of each kind of request, in
             milliseconds; None for no limit.
+        max_p95_ms: The same for the 95th percentile.
         max_p99_ms: The same for the 99th percentile.
-        min_accuracy: Share of images, 0 to 1, whose class must be right.
+        min_agreement: Share of examples, 0 to 1, whose answer must be the expected one.
         min_requests: Requests of each kind that must have been answered.
+        min_throughput: Requests per second, of all kinds together, that must have been answered rightly.
+        refusals_allowed: Requests that the server refused because it had too
+            much to do are no failures.
+        max_step_ms: How much the 95th percentile may rise around events of the
+            run, such as a new version of the model, in milliseconds.
+        min_goodput: Right answers per second as a share of the server's capacity, 0 to 1.
     """
 
     max_error_rate: float = 0.0
+    max_p50_ms: float | None = None
     max_p95_ms: float | None = None
     max_p99_ms: float | None = None
-    min_accuracy: float = 0.8
+    min_agreement: float = 0.8
     min_requests: int = 1
+    min_throughput: float | None = None
+    refusals_allowed: bool = False
+    max_step_ms: float | None = None
+    min_goodput: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +51,100 @@ class Measured:
         name: Such as ``grpc image``.
         requests: How many were sent.
         failures: How many of them failed or were answered wrongly.
+        p50_ms: 50th percentile of the latency, in milliseconds.
         p95_ms: 95th percentile of the latency, in milliseconds.
         p99_ms: 99th percentile of the latency, in milliseconds.
-        images: Images in correct answers.
-        hits: How many of them were given the right class.
+        images: Examples in correct answers.
+        hits: How many of them were answered as expected.
+        refused: How many of the failures were the server's refusal.
+        seconds: Length of the run; 0 where it is not known.
     """
 
     name: str
     requests: int
     failures: int
+    p50_ms: float
     p95_ms: float
     p99_ms: float
     images: int
     hits: int
+    refused: int = 0
+    seconds: float = 0.0
+
+    @property
+    def answered_per_s(self) -> float:
+        """Requests per second that were answered rightly."""
+        return (self.requests - self.failures) / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One limit, held against what was measured.
+
+    Attributes:
+        subject: What was measured, such as ``grpc image``.
+        name: Name of the limit.
+        limit: The limit.
+        value: What was measured.
+        kept: Whether the limit was kept.
+        text: A sentence about it.
+    """
+
+    subject: str
+    name: str
+    limit: float
+    value: float
+    kept: bool
+    text: str
+
+
+def check_limits(
+    limits: Limits,
+    measured: Sequence[Measured],
+    *,
+    total: Measured | None = None,
+    step_ms: float | None = None,
+    capacity: float | None = None,
+) -> list[Check]:
+    """Holds a run against its limits.
+
+    Args:
+        limits: The limits.
+        measured: One for each kind of request that should have been sent.
+        total: All kinds together; None where throughput is no matter.
+        step_ms: Rise of the 95th percentile around the events of the run; None where there were none.
+        capacity: Right answers per second that the server can give; None where it was not measured.
+
+    Returns:
+        A check for each limit that there is, and for each kind of request.
+    """
+    found = [check for row in measured for check in _checks(limits, row)]
+    if not measured:
+        text = "no request was sent: is there a user class for a host?"
+        found.append(
+            Check(subject="all", name="min_requests", limit=limits.min_requests, value=0, kept=False, text=text)
+        )
+    good = total.answered_per_s if total else 0.0
+    for name, limit, value, text in (
+        ("min_throughput", limits.min_throughput, good, f"{good:.1f} right answers per second"),
+        ("min_goodput", limits.min_goodput, good / capacity if capacity else 0.0,
+         f"{good:.1f} right answers per second of a capacity of {capacity or 0:.1f}"),
+    ):  # fmt: skip
+        if limit is not None:
+            text = f"{text}; expected at least {limit:g}{' of it' if name == 'min_goodput' else ''}"
+            found.append(Check(subject="all", name=name, limit=limit, value=value, kept=value >= limit, text=text))
+    if limits.max_step_ms is not None:
+        step = math.inf if step_ms is None else step_ms
+        text = f"p95 rose by {step:.3g} ms around the events; the limit is {limits.max_step_ms:g} ms"
+        if step_ms is None:
+            text = "there was no event to look around, or no answer"
+        found.append(
+            Check(
+                subject="all", name="max_step_ms", limit=limits.max_step_ms, value=step,
+                kept=step <= limits.max_step_ms, text=text,
+            )
+        )  # fmt: skip
+    return found
 
 
 def broken_limits(limits: Limits, measured: Sequence[Measured]) -> list[str]:
@@ -60,26 +158,72 @@ def broken_limits(limits: Limits, measured: Sequence[Measured]) -> list[str]:
         A sentence for each broken limit; empty where all were kept.
     """
     if not measured:
-        return ["no request was sent: is there a user class for a host?"]
-    return [f"{row.name}: {text}" for row in measured for text in _broken(limits, row)]
+        return [check_limits(limits, measured)[0].text]
+    return [f"{check.subject}: {check.text}" for check in check_limits(limits, measured) if not check.kept]
 
 
-def _broken(limits: Limits, row: Measured) -> list[str]:
+def _checks(limits: Limits, row: Measured) -> list[Check]:
+    def check(name: str, limit: float, value: float, kept: bool, text: str) -> Check:
+        return Check(subject=row.name, name=name, limit=limit, value=value, kept=kept, text=text)
+
     answered = row.requests - row.failures
-    found = []
-    if answered < limits.min_requests:
-        found.append(f"{answered} requests were answered; expected at least {limits.min_requests}")
-    if row.requests and row.failures / row.requests > limits.max_error_rate:
-        found.append(
-            f"{row.failures} of {row.requests} requests failed ({row.failures / row.requests:.2%}); "
-            f"the limit is {limits.max_error_rate:.2%}"
+    found = [
+        check(
+            "min_requests", limits.min_requests, answered, answered >= limits.min_requests,
+            f"{answered} requests were answered; expected at least {limits.min_requests}",
         )
-    for name, value, limit in (("p95", row.p95_ms, limits.max_p95_ms), ("p99", row.p99_ms, limits.max_p99_ms)):
-        if limit is not None and row.requests and value > limit:
-            found.append(f"{name} is {value:g} ms; the limit is {limit:g} ms")
-    if row.images and row.hits / row.images < limits.min_accuracy:
+    ]  # fmt: skip
+    if row.requests:
+        failures = row.failures - (row.refused if limits.refusals_allowed else 0)
+        rate = failures / row.requests
         found.append(
-            f"{row.hits} of {row.images} images were classified right ({row.hits / row.images:.2%}); "
-            f"the limit is {limits.min_accuracy:.2%}"
-        )
+            check(
+                "max_error_rate", limits.max_error_rate, rate, rate <= limits.max_error_rate,
+                f"{failures} of {row.requests} requests failed ({rate:.2%}); the limit is {limits.max_error_rate:.2%}",
+            )
+        )  # fmt: skip
+        for name, value, limit in (
+            ("p50", row.p50_ms, limits.max_p50_ms),
+            ("p95", row.p95_ms, limits.max_p95_ms),
+            ("p99", row.p99_ms, limits.max_p99_ms),
+        ):
+            if limit is not None and answered:
+                text = f"{name} is {value:g} ms; the limit is {limit:g} ms"
+                found.append(check(f"max_{name}_ms", limit, value, value <= limit, text))
+    if row.images:
+        share = row.hits / row.images
+        found.append(
+            check(
+                "min_agreement", limits.min_agreement, share, share >= limits.min_agreement,
+                f"{row.hits} of {row.images} answers agree with the expected ones ({share:.2%}); "
+                f"the limit is {limits.min_agreement:.2%}",
+            )
+        )  # fmt: skip
     return found
+
+
+def limits_from(values: Mapping[str, Any], where: str, base: Limits | None = None) -> Limits:
+    """Reads limits, as a TOML or YAML file has them.
+
+    Args:
+        values: The table.
+        where: Name of the file, for messages.
+        base: What stands where the file says nothing.
+
+    Raises:
+        ConfigurationError: An unknown limit, or a value that is none.
+    """
+    known = {each.name: each for each in dataclasses.fields(Limits)}
+    for name, value in values.items():
+        if name not in known:
+            raise ConfigurationError(f"{where}: unknown limit {name!r}; expected one of {', '.join(known)}.")
+        if name == "refusals_allowed":
+            if not isinstance(value, bool):
+                raise ConfigurationError(f"{where}: {name} is {value!r}; expected true or false.")
+            continue
+        highest = 1.0 if name in ("max_error_rate", "min_agreement", "min_goodput") else math.inf
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or not 0 <= value <= highest:
+            expected = "a share from 0 to 1" if highest == 1 else "a number, 0 or more"
+            raise ConfigurationError(f"{where}: {name} is {value!r}; expected {expected}.")
+    return dataclasses.replace(base or Limits(), **values)

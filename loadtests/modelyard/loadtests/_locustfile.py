@@ -2,8 +2,8 @@
 
 from locust import events
 
-from modelyard.loadtests.users import GrpcUser, RestUser, install
+from modelyard.loadtests.users import GrpcUser, GrpcV2User, ReplayUser, RestUser, RestV2User, install
 
-__all__ = ["GrpcUser", "RestUser"]
+__all__ = ["GrpcUser", "GrpcV2User", "ReplayUser", "RestUser", "RestV2User"]
 
 install(events)

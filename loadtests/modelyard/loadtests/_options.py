@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from modelyard.errors import ConfigurationError
-from modelyard.loadtests._limits import Limits
+from modelyard.loadtests._limits import Limits, limits_from
+from modelyard.loadtests._plan import read_plan
+from modelyard.loadtests._shapes import Shape, parse_shape
 
 DEFAULT_GRPC = "grpc://localhost:8500"
 DEFAULT_REST = "http://localhost:8501"
@@ -25,6 +29,11 @@ class LoadTestOptions:
         rows: Images per request.
         rate: Requests per second of each user.
         timeout_s: Deadline of a request, in seconds.
+        kinds: Kinds of request, such as ``grpc image``; empty for TensorFlow
+            Serving's APIs at the hosts given, with images in both forms.
+        shape: Requests per second over time; None for what the users make of it.
+        replay: Recorded requests to send instead; None for none.
+        junit: Where the limits are written as JUnit XML; None for nowhere.
         limits: What the run must keep.
     """
 
@@ -34,6 +43,10 @@ class LoadTestOptions:
     rows: int = 1
     rate: float = 20.0
     timeout_s: float = 10.0
+    kinds: tuple[str, ...] = ()
+    shape: Shape | None = None
+    replay: Path | None = None
+    junit: Path | None = None
     limits: Limits = field(default_factory=Limits)
 
 
@@ -51,20 +64,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--host-rest", metavar="URL", help=f"REST server, such as {DEFAULT_REST} or localhost:8501; empty for none"
     )
     group.add_argument("--model", default="fashion", help="name of the model (default fashion)")
-    group.add_argument("--rows", type=_whole, default=1, help="images per request (default 1)")
-    group.add_argument("--rate", type=_positive, default=20.0, help="requests per second of each user (default 20)")
-    group.add_argument("--timeout-s", type=_positive, default=10.0, help="deadline of a request (default 10)")
+    group.add_argument("--rows", type=whole, default=1, help="images per request (default 1)")
+    group.add_argument("--rate", type=positive, default=20.0, help="requests per second of each user (default 20)")
+    group.add_argument("--timeout-s", type=positive, default=10.0, help="deadline of a request (default 10)")
     group.add_argument(
-        "--max-error-rate", type=_share, default=0.0, help="share of requests that may fail, 0 to 1 (default 0)"
+        "--kind",
+        action="append",
+        metavar="KIND",
+        help="API and payload, such as 'grpc image', 'rest-v2 image_bytes' or 'grpc example'; may be given several "
+        "times (default: image and image_bytes over TensorFlow Serving's APIs)",
     )
-    group.add_argument("--max-p95-ms", type=_positive, help="limit of the 95th percentile of the latency")
-    group.add_argument("--max-p99-ms", type=_positive, help="limit of the 99th percentile of the latency")
     group.add_argument(
-        "--min-accuracy", type=_share, default=0.8, help="share of images to classify right, 0 to 1 (default 0.8)"
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="TOML or YAML with the shape of the load, limits, kinds: docs/loadtesting.md",
     )
     group.add_argument(
-        "--min-requests", type=_whole, default=1, help="requests of each kind to be answered (default 1)"
+        "--replay", type=Path, metavar="FILE", help="send a recorded PredictionLog (TFRecord) instead, over gRPC"
     )
+    group.add_argument("--junit", type=Path, metavar="FILE", help="write the limits as JUnit XML")
+    for flags, kind, text in (
+        (("--max-error-rate",), _share, "share of requests that may fail, 0 to 1 (default 0)"),
+        (("--max-p50-ms",), positive, "limit of the 50th percentile of the latency"),
+        (("--max-p95-ms",), positive, "limit of the 95th percentile of the latency"),
+        (("--max-p99-ms", "--p99-ms"), positive, "limit of the 99th percentile of the latency"),
+        (
+            ("--min-agreement", "--min-accuracy"),
+            _share,
+            "share of answers that must agree with the expected ones, 0 to 1 (default 0.8)",
+        ),
+        (("--min-requests",), whole, "requests of each kind to be answered (default 1)"),
+        (("--min-throughput",), positive, "right answers per second, all kinds together"),
+    ):
+        group.add_argument(*flags, type=kind, help=text)
 
 
 def options_from(args: argparse.Namespace) -> LoadTestOptions:
@@ -77,8 +110,12 @@ def options_from(args: argparse.Namespace) -> LoadTestOptions:
         args: Parsed arguments.
 
     Raises:
-        ConfigurationError: Both hosts are empty.
+        ConfigurationError: Both hosts are empty, or the plan makes no sense.
     """
+    plan = read_plan(args.plan) if args.plan else {}
+    limits = limits_from(plan.get("limits", {}), str(args.plan))
+    given = {each.name: getattr(args, each.name, None) for each in dataclasses.fields(Limits)}
+    load = plan.get("load", {})
     neither = args.host_grpc is None and args.host_rest is None
     grpc_url = DEFAULT_GRPC if neither else _url(args.host_grpc, "grpc")
     rest_url = DEFAULT_REST if neither else _url(args.host_rest, "http")
@@ -91,13 +128,11 @@ def options_from(args: argparse.Namespace) -> LoadTestOptions:
         rows=args.rows,
         rate=args.rate,
         timeout_s=args.timeout_s,
-        limits=Limits(
-            max_error_rate=args.max_error_rate,
-            max_p95_ms=args.max_p95_ms,
-            max_p99_ms=args.max_p99_ms,
-            min_accuracy=args.min_accuracy,
-            min_requests=args.min_requests,
-        ),
+        kinds=tuple(args.kind or load.get("kinds", ())),
+        shape=parse_shape(load["shape"], str(args.plan)) if "shape" in load else None,
+        replay=args.replay,
+        junit=args.junit,
+        limits=dataclasses.replace(limits, **{name: value for name, value in given.items() if value is not None}),
     )
 
 
@@ -107,7 +142,15 @@ def _url(host: str | None, scheme: str) -> str:
     return host if "://" in host else f"{scheme}://{host}"
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
+    """Reads a number above 0 from a command line.
+
+    Args:
+        text: What was written.
+
+    Raises:
+        ArgumentTypeError: It is something else.
+    """
     value = _number(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"received {text!r}; expected a number above 0")
@@ -131,7 +174,15 @@ def _number(text: str) -> float:
     return value
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """Reads a whole number, 1 or more, from a command line.
+
+    Args:
+        text: What was written.
+
+    Raises:
+        ArgumentTypeError: It is something else.
+    """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 1 or more")
     return int(text)

@@ -13,10 +13,18 @@ from locust.runners import MasterRunner, WorkerRunner
 from modelyard.clients import connect
 from modelyard.errors import ModelyardError
 from modelyard.loadtests._images import load_images
-from modelyard.loadtests._limits import Measured, broken_limits
+from modelyard.loadtests._limits import Measured, check_limits
 from modelyard.loadtests._options import LoadTestOptions, add_arguments, options_from
+from modelyard.loadtests._replay import read_recording
+from modelyard.loadtests._report import checks_table, write_junit
+from modelyard.loadtests._requests import EXAMPLE
+from modelyard.loadtests._traffic import all_kinds, check_kinds, signature_for
+from modelyard.loadtests.users._replay import ReplayUser
+from modelyard.loadtests.users._shape import PlanShape
 from modelyard.loadtests.users._state import KEY, State, state_of
-from modelyard.loadtests.users._users import IMAGE_BYTES, GrpcUser, RestUser
+from modelyard.loadtests.users._users import GrpcUser, GrpcV2User, RestUser, RestV2User
+
+_USERS = (GrpcUser, RestUser, GrpcV2User, RestV2User)
 
 
 def install(events: Any) -> None:
@@ -45,18 +53,17 @@ def _on_init(environment: Environment, **_: Any) -> None:
         for url in filter(None, (options.grpc_url, options.rest_url)):
             # A wrong URL is told now, and not by each user.
             connect(url).close()
-        state = State(options=options, images=load_images())
+        state = _state(options)
     except ModelyardError as exc:
         sys.stderr.write(f"load test: {exc.message}\n")
         raise SystemExit(2) from exc
     sys.stdout.write(f"load test: images from {state.images.source}\n")
     setattr(environment, KEY, state)
-    environment.user_classes = [
-        kind
-        for kind in environment.user_classes
-        if not (issubclass(kind, GrpcUser) and not options.grpc_url)
-        and not (issubclass(kind, RestUser) and not options.rest_url)
-    ]
+    apis = {kind.partition(" ")[0] for kind in state.kinds}
+    environment.user_classes = [kind for kind in environment.user_classes if _wanted(kind, apis, bool(state.recorded))]
+    if options.shape is not None and environment.shape_class is None:
+        environment.shape_class = PlanShape(options.shape, options.rate)
+        environment.shape_class.runner = environment.runner
     if isinstance(environment.runner, WorkerRunner):
         environment.events.report_to_master.add_listener(lambda client_id, data: data.update({KEY: state.take()}))
     if isinstance(environment.runner, MasterRunner):
@@ -70,31 +77,57 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
     if isinstance(environment.runner, WorkerRunner) or getattr(environment, KEY, None) is None:
         return
     state = state_of(environment)
-    measured = [_measured(environment, state, *kind) for kind in _kinds(state.options)]
+    measured = [_measured(environment, state, kind) for kind in state.kinds]
     for row in measured:
-        accuracy = f"{row.hits / row.images:.2%}" if row.images else "-"
+        agreement = f"{row.hits / row.images:.2%}" if row.images else "-"
         sys.stdout.write(
-            f"load test: {row.name}: {row.requests} requests, {row.failures} failed, p95 {row.p95_ms:g} ms, "
-            f"p99 {row.p99_ms:g} ms, accuracy {accuracy}\n"
+            f"load test: {row.name}: {row.requests} requests, {row.failures} failed, p50 {row.p50_ms:g} ms, "
+            f"p95 {row.p95_ms:g} ms, p99 {row.p99_ms:g} ms, agreement {agreement}\n"
         )
-    broken = broken_limits(state.options.limits, measured)
-    for text in broken:
-        sys.stderr.write(f"load test: LIMIT BROKEN: {text}\n")
+    total = environment.stats.total
+    together = Measured(
+        name="all", requests=total.num_requests, failures=total.num_failures, p50_ms=0, p95_ms=0, p99_ms=0, images=0,
+        hits=0, seconds=max((total.last_request_timestamp or 0) - (total.start_time or 0), 0),
+    )  # fmt: skip
+    checks = check_limits(state.options.limits, measured, total=together)
+    broken = [check for check in checks if not check.kept]
+    sys.stdout.write(checks_table(checks) + "\n")
+    for check in broken:
+        sys.stderr.write(f"load test: LIMIT BROKEN: {check.subject}: {check.text}\n")
+    if state.options.junit:
+        write_junit(checks, "modelyard loadtest", state.options.junit)
     environment.process_exit_code = 1 if broken else 0
 
 
-def _kinds(options: LoadTestOptions) -> list[tuple[str, str]]:
-    transports = [name for name, url in (("grpc", options.grpc_url), ("rest", options.rest_url)) if url]
-    return [(transport, name) for transport in transports for name in ("image", IMAGE_BYTES)]
+def _state(options: LoadTestOptions) -> State:
+    images = load_images()
+    if options.replay:
+        recorded = read_recording(options.replay).requests
+        kinds = tuple(sorted({request.kind for request in recorded}))
+        return State(options=options, images=images, kinds=kinds, recorded=recorded)
+    kinds = options.kinds or all_kinds(options)
+    check_kinds(options, kinds)
+    takes_examples = any(kind.endswith(f" {EXAMPLE}") for kind in kinds)
+    signature = signature_for(options, EXAMPLE) if takes_examples else ("", "")
+    return State(options=options, images=images, kinds=kinds, example_signature=signature)
 
 
-def _measured(environment: Environment, state: State, transport: str, name: str) -> Measured:
-    entry = environment.stats.get(name, transport)
-    kind = f"{transport} {name}"
+def _wanted(kind: type, apis: set[str], replay: bool) -> bool:
+    """Whether a user class has something to do; those of the locustfile's own always have."""
+    if issubclass(kind, ReplayUser):
+        return replay
+    ours = [each for each in _USERS if issubclass(kind, each)]
+    return not ours or (not replay and ours[0].transport in apis)
+
+
+def _measured(environment: Environment, state: State, kind: str) -> Measured:
+    api, _, name = kind.partition(" ")
+    entry = environment.stats.get(name, api)
     return Measured(
         name=kind,
         requests=entry.num_requests,
         failures=entry.num_failures,
+        p50_ms=entry.get_response_time_percentile(0.5),
         p95_ms=entry.get_response_time_percentile(0.95),
         p99_ms=entry.get_response_time_percentile(0.99),
         images=state.counted[kind],

@@ -9,6 +9,7 @@ from typing import Any
 from modelyard.errors import LoadTestError
 from modelyard.loadtests._images import Images
 from modelyard.loadtests._options import LoadTestOptions
+from modelyard.loadtests._requests import Request
 
 #: Attribute of Locust's environment that holds the state, and key of its messages between processes.
 KEY = "modelyard"
@@ -21,14 +22,27 @@ class State:
     Attributes:
         options: Options of the run.
         images: What to send.
+        kinds: Kinds of request that are sent.
+        example_signature: The signature that takes tf.Example messages, and the name of its input.
+        recorded: Requests to send instead of images.
         counted: Images in correct answers by kind of request.
         hits: How many of them were given the right class.
     """
 
     options: LoadTestOptions
     images: Images
+    kinds: tuple[str, ...] = ()
+    example_signature: tuple[str, str] = ("", "")
+    recorded: tuple[Request, ...] = ()
+    _next: int = 0
     counted: Counter[str] = field(default_factory=Counter)
     hits: Counter[str] = field(default_factory=Counter)
+
+    def next_recorded(self) -> Request:
+        """The next recorded request; after the last comes the first."""
+        request = self.recorded[self._next % len(self.recorded)]
+        self._next += 1
+        return request
 
     def take(self) -> dict[str, dict[str, int]]:
         """The counts so far, which start again from zero."""

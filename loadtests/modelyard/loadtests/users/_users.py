@@ -1,4 +1,4 @@
-"""One user for each transport; both send the same requests and check the same things."""
+"""One user for each API; all send the same images and check the same things."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from locust import User, constant_throughput, task
 from modelyard.clients import Client, ClientOptions, connect
 from modelyard.errors import ModelyardError
 from modelyard.loadtests._answers import check_answer
+from modelyard.loadtests._requests import EXAMPLE, IMAGE_BYTES, examples
 from modelyard.loadtests.users._state import state_of
-
-IMAGE_BYTES = "image_bytes"
 
 
 class _ClassifierUser(User):
@@ -32,6 +31,9 @@ class _ClassifierUser(User):
         self._wait: Callable[[Any], float] = constant_throughput(self.state.options.rate)
         # Which images are sent has nothing to keep secret.
         self._rng = random.Random()
+        self._payloads = [
+            payload for api, _, payload in (kind.partition(" ") for kind in self.state.kinds) if api == self.transport
+        ]
 
     def wait_time(self) -> float:
         """Seconds until the next request is due."""
@@ -40,24 +42,29 @@ class _ClassifierUser(User):
     def on_start(self) -> None:
         """Makes the client; its first request opens the connection."""
         options = self.state.options
-        url = options.grpc_url if self.transport == "grpc" else options.rest_url
+        url = options.grpc_url if self.transport.startswith("grpc") else options.rest_url
+        if self.transport.endswith("-v2"):
+            url = url.replace("://", "+v2://", 1)
         self.client = connect(url, ClientOptions(timeout_s=options.timeout_s))
 
     def on_stop(self) -> None:
         """Closes the client."""
         self.client.close()
 
-    @task(3)
-    def image(self) -> None:
-        """Tensors of pixels."""
-        chosen = self.state.images.choose(self.state.options.rows, self._rng)
-        self._send("image", "", chosen, {"image": self.state.images.batch(chosen)})
-
-    @task(1)
-    def image_bytes(self) -> None:
-        """Image files, which the server decodes."""
-        chosen = self.state.images.choose(self.state.options.rows, self._rng)
-        self._send(IMAGE_BYTES, IMAGE_BYTES, chosen, {IMAGE_BYTES: self.state.images.encoded(chosen)})
+    @task
+    def predict(self) -> None:
+        """One request of one of the kinds, tensors three times as often as the others."""
+        weights = [3 if payload == "image" else 1 for payload in self._payloads]
+        (payload,) = self._rng.choices(self._payloads, weights)
+        state = self.state
+        chosen = state.images.choose(state.options.rows, self._rng)
+        if payload == "image":
+            self._send(payload, "", chosen, {"image": state.images.batch(chosen)})
+        elif payload == IMAGE_BYTES:
+            self._send(payload, IMAGE_BYTES, chosen, {IMAGE_BYTES: state.images.encoded(chosen)})
+        elif payload == EXAMPLE:
+            signature, name = state.example_signature
+            self._send(payload, signature, chosen, {name: examples(state.images.batch(chosen))})
 
     def _send(self, name: str, signature: str, chosen: npt.NDArray[np.int64], inputs: Mapping[str, Any]) -> None:
         error: ModelyardError | None = None
@@ -88,12 +95,24 @@ class _ClassifierUser(User):
 
 
 class GrpcUser(_ClassifierUser):
-    """A user of the gRPC API."""
+    """A user of TensorFlow Serving's gRPC API."""
 
     transport = "grpc"
 
 
 class RestUser(_ClassifierUser):
-    """A user of the REST API."""
+    """A user of TensorFlow Serving's REST API."""
 
     transport = "rest"
+
+
+class GrpcV2User(_ClassifierUser):
+    """A user of the Open Inference Protocol over gRPC; there are some where ``--kind`` names it."""
+
+    transport = "grpc-v2"
+
+
+class RestV2User(_ClassifierUser):
+    """A user of the Open Inference Protocol over REST; there are some where ``--kind`` names it."""
+
+    transport = "rest-v2"

@@ -1,0 +1,75 @@
+"""Plans: small TOML or YAML files that say what to send, in which shape, and what must be kept."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from modelyard.errors import ConfigurationError, MissingDependencyError
+
+_TABLES: Mapping[str, tuple[str, ...]] = {
+    "load": ("arrivals", "kinds", "shape", "seed"),
+    "limits": (),
+}
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """Reads a plan.
+
+    Args:
+        path: A file whose name ends in ``.toml``, ``.yaml`` or ``.yml``.
+
+    Returns:
+        Its tables ``load`` and ``limits``, as far as it has them.
+
+    Raises:
+        ConfigurationError: It cannot be read, or says something unknown.
+        MissingDependencyError: YAML needs PyYAML.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigurationError(f"Cannot read the plan {path}: {exc}.") from exc
+    values = _yaml(text, path) if path.suffix in (".yaml", ".yml") else _toml(text, path)
+    for name, table in values.items():
+        if name not in _TABLES or not isinstance(table, dict):
+            raise ConfigurationError(f"{path}: {name!r} is not known; expected the tables {', '.join(_TABLES)}.")
+        unknown = set(table) - set(_TABLES[name])
+        if _TABLES[name] and unknown:
+            raise ConfigurationError(
+                f"{path}: {name} has {', '.join(sorted(unknown))}; expected only {', '.join(_TABLES[name])}."
+            )
+    load = values.get("load", {})
+    if load.get("arrivals", "poisson") not in ("poisson", "constant"):
+        raise ConfigurationError(f"{path}: arrivals is {load['arrivals']!r}; expected 'poisson' or 'constant'.")
+    for name in ("kinds", "shape"):
+        if not isinstance(load.get(name, []), list):
+            raise ConfigurationError(f"{path}: {name} is {load[name]!r}; expected a list.")
+    if not isinstance(load.get("seed", 0), int):
+        raise ConfigurationError(f"{path}: seed is {load['seed']!r}; expected a whole number.")
+    return values
+
+
+def _toml(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigurationError(f"{path} is not TOML: {exc}.") from exc
+
+
+def _yaml(text: str, path: Path) -> dict[str, Any]:
+    try:
+        import yaml
+    except ModuleNotFoundError as exc:
+        if exc.name != "yaml":
+            raise
+        raise MissingDependencyError(package="pyyaml", extra="loadtests", purpose=f"Reading {path.name}") from exc
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        raise ConfigurationError(f"{path} is not YAML: {exc}.") from exc
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{path} holds {type(values).__name__}; expected tables.")
+    return values
