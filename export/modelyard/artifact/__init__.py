@@ -13,7 +13,15 @@ from modelyard.artifact._checksums import hash_files, verify_files
 from modelyard.artifact._decode import MAX_IMAGE_PIXELS, decode_image
 from modelyard.artifact._example import decode_examples
 from modelyard.artifact._labels import LABELS_NAME, read_labels, write_labels
-from modelyard.artifact._maintain import Collected, collect, promote, remove_label, remove_version, set_label
+from modelyard.artifact._maintain import (
+    Collected,
+    collect,
+    promote,
+    remove_label,
+    remove_version,
+    set_label,
+    sign_version,
+)
 from modelyard.artifact._manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
@@ -22,6 +30,8 @@ from modelyard.artifact._manifest import (
     read_manifest,
 )
 from modelyard.artifact._manifest_parts import (
+    ONNX_FOLDER,
+    TFLITE_NAME,
     FileEntry,
     FormatEntry,
     Latency,
@@ -30,8 +40,10 @@ from modelyard.artifact._manifest_parts import (
     Source,
     VerifyReport,
     format_key,
+    format_path,
 )
-from modelyard.artifact._repository import STAGING_PREFIX, ModelVersion, list_versions, publish, staging
+from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate
+from modelyard.artifact._repository import STAGING_PREFIX, AnyVersion, ModelVersion, list_versions, publish, staging
 from modelyard.artifact._signature import (
     CLASSIFY_METHOD,
     DEFAULT_SIGNATURE,
@@ -50,9 +62,18 @@ from modelyard.artifact._signature import (
     TensorSpec,
     VerificationData,
 )
+from modelyard.artifact._signing import (
+    SIGNATURE_NAME,
+    Signer,
+    TrustedKey,
+    generate_key,
+    load_signing_key,
+    load_trusted_keys,
+)
 
 __all__ = [
     "AnyFunction",
+    "AnyVersion",
     "CLASSIFY_METHOD",
     "Collected",
     "DEFAULT_SIGNATURE",
@@ -67,21 +88,29 @@ __all__ = [
     "ImageDecode",
     "LABELS_NAME",
     "Latency",
+    "Location",
     "MANIFEST_NAME",
     "MAX_IMAGE_PIXELS",
     "Manifest",
     "ModelVersion",
+    "ONNX_FOLDER",
     "PREDICT_METHOD",
     "PREPROCESS_SUFFIX",
     "REGRESS_METHOD",
     "Refusal",
+    "RemotePath",
+    "RemoteVersion",
     "RuntimeChoice",
     "SCHEMA_VERSION",
+    "SIGNATURE_NAME",
     "STAGING_PREFIX",
     "Signature",
     "SignatureFunction",
+    "Signer",
     "Source",
+    "TFLITE_NAME",
     "TensorSpec",
+    "TrustedKey",
     "VerificationData",
     "VerifyReport",
     "VersionInfo",
@@ -92,10 +121,15 @@ __all__ = [
     "diff_versions",
     "find_version",
     "format_key",
+    "format_path",
+    "generate_key",
     "hash_files",
     "json_schema",
     "list_models",
     "list_versions",
+    "load_signing_key",
+    "load_trusted_keys",
+    "locate",
     "promote",
     "publish",
     "read_labels",
@@ -103,6 +137,7 @@ __all__ = [
     "remove_label",
     "remove_version",
     "set_label",
+    "sign_version",
     "staging",
     "verify_files",
     "verify_version",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 from modelyard.artifact._checksums import verify_files
 from modelyard.artifact._labels import read_labels
-from modelyard.artifact._manifest import MANIFEST_NAME, Manifest, read_manifest
+from modelyard.artifact._manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest, read_manifest_bytes
 from modelyard.artifact._manifest_parts import format_key
-from modelyard.artifact._repository import ModelVersion, list_versions
-from modelyard.errors import ArtifactError, ManifestError, ModelNotFoundError
+from modelyard.artifact._remote import Location, RemotePath, RemoteVersion
+from modelyard.artifact._repository import AnyVersion, ModelVersion, list_versions
+from modelyard.artifact._signing import SIGNATURE_NAME, TrustedKey, check_signature
+from modelyard.errors import ArtifactError, IntegrityError, ManifestError, ModelNotFoundError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,7 @@ class VersionInfo:
     """
 
     model: str
-    version: ModelVersion
+    version: AnyVersion
     bytes: int
     labels: tuple[str, ...]
     manifest: Manifest | None
@@ -50,7 +53,7 @@ class Difference:
     after: str
 
 
-def list_models(repository: Path) -> tuple[str, ...]:
+def list_models(repository: Location) -> tuple[str, ...]:
     """Names of the models of a repository, sorted: its folders that have a version.
 
     Args:
@@ -59,13 +62,23 @@ def list_models(repository: Path) -> tuple[str, ...]:
     Raises:
         ModelNotFoundError: The folder does not exist.
     """
+    if isinstance(repository, RemotePath):
+        return _list_remote_models(repository)
     if not repository.is_dir():
         raise ModelNotFoundError(f"{repository} is no folder; expected a model repository.")
     folders = sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
     return tuple(path.name for path in folders if list_versions(path))
 
 
-def describe_model(model_dir: Path) -> tuple[VersionInfo, ...]:
+def _list_remote_models(repository: RemotePath) -> tuple[str, ...]:
+    try:
+        names = repository.folders()
+    except FileNotFoundError as exc:
+        raise ModelNotFoundError(f"{repository} is no folder; expected a model repository.") from exc
+    return tuple(name for name in names if not name.startswith(".") and list_versions(repository / name))
+
+
+def describe_model(model_dir: Location) -> tuple[VersionInfo, ...]:
     """Describes every version of a model, oldest first.
 
     Args:
@@ -75,11 +88,10 @@ def describe_model(model_dir: Path) -> tuple[VersionInfo, ...]:
         ModelNotFoundError: There is no such model.
         ManifestError: The file of labels is damaged.
     """
-    if not model_dir.is_dir():
-        raise ModelNotFoundError(f"{model_dir.parent} has no model {model_dir.name!r}.")
+    versions = _versions_of(model_dir)
     labels = read_labels(model_dir)
     found = []
-    for version in list_versions(model_dir):
+    for version in versions:
         manifest, problem = None, ""
         try:
             manifest = read_manifest(version.path)
@@ -89,7 +101,7 @@ def describe_model(model_dir: Path) -> tuple[VersionInfo, ...]:
             VersionInfo(
                 model=model_dir.name,
                 version=version,
-                bytes=sum(path.stat().st_size for path in version.path.rglob("*") if path.is_file()),
+                bytes=sum(_files(version.path).values()),
                 labels=tuple(sorted(label for label, number in labels.items() if number == version.number)),
                 manifest=manifest,
                 problem=problem,
@@ -98,7 +110,30 @@ def describe_model(model_dir: Path) -> tuple[VersionInfo, ...]:
     return tuple(found)
 
 
-def find_version(model_dir: Path, name: str) -> ModelVersion:
+def _versions_of(model_dir: Location) -> tuple[AnyVersion, ...]:
+    try:
+        return list_versions(model_dir)
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise ModelNotFoundError(f"{model_dir.parent} has no model {model_dir.name!r}.") from exc
+
+
+def _files(version_dir: Location) -> dict[str, int]:
+    """Sizes of all files by their paths; a link counts, whatever it leads to."""
+    if isinstance(version_dir, RemotePath):
+        return {name: file.bytes for name, file in version_dir.tree().items()}
+    paths = (path for path in version_dir.rglob("*") if path.is_symlink() or not path.is_dir())
+    return {path.relative_to(version_dir).as_posix(): path.lstat().st_size for path in paths}
+
+
+@overload
+def find_version(model_dir: Path, name: str) -> ModelVersion: ...
+
+
+@overload
+def find_version(model_dir: RemotePath, name: str) -> RemoteVersion: ...
+
+
+def find_version(model_dir: Location, name: str) -> AnyVersion:
     """Finds a version by its number, a label, or ``latest``.
 
     Args:
@@ -109,14 +144,12 @@ def find_version(model_dir: Path, name: str) -> ModelVersion:
         ModelNotFoundError: There is no such model, version or label.
         ManifestError: The file of labels is damaged.
     """
-    if not model_dir.is_dir():
-        raise ModelNotFoundError(f"{model_dir.parent} has no model {model_dir.name!r}.")
-    versions = {version.number: version for version in list_versions(model_dir)}
+    versions = {version.number: version for version in _versions_of(model_dir)}
     labels = read_labels(model_dir)
     number = int(name) if name.isascii() and name.isdecimal() else labels.get(name)
     if name == "latest" and versions:
         number = max(versions)
-    if number not in versions:
+    if number is None or number not in versions:
         raise ModelNotFoundError(
             f"Model {model_dir.name!r} has no version {name!r}; it has the versions {sorted(versions)} and the labels "
             f"{sorted(labels)}."
@@ -124,31 +157,47 @@ def find_version(model_dir: Path, name: str) -> ModelVersion:
     return versions[number]
 
 
-def verify_version(version: ModelVersion) -> Manifest:
+def verify_version(version: AnyVersion, *, trusted_keys: Sequence[TrustedKey] = ()) -> Manifest:
     """Recomputes every checksum of a version; nothing may be missing, damaged, or there in excess.
 
     Args:
         version: The version.
+        trusted_keys: Where there are some, one of them must have signed the manifest.
 
     Returns:
         Its manifest.
 
     Raises:
-        IntegrityError: A file is missing or damaged.
+        ArtifactError: The store that holds it cannot be reached.
+        IntegrityError: A file is missing or damaged, or the manifest is not
+            signed by one of the keys.
         ManifestError: There is no valid manifest, it says another number, or
             there are files that it does not list.
     """
-    manifest = read_manifest(version.path)
+    content = read_manifest_bytes(version.path)
+    if trusted_keys:
+        check_signature(content, _read_signature(version.path), trusted_keys, place=str(version.path))
+    # The very bytes that were signed, not what may be there by now.
+    manifest = parse_manifest(content, version.path)
     if manifest.version != version.number:
         raise ManifestError(f"{version.path} has the manifest of version {manifest.version}; it was renamed or copied.")
     verify_files(version.path, manifest)
-    listed = {entry.path for entry in manifest.files} | {MANIFEST_NAME}
-    found = {path.relative_to(version.path).as_posix() for path in version.path.rglob("*") if not path.is_dir()}
+    listed = {entry.path for entry in manifest.files} | {MANIFEST_NAME, SIGNATURE_NAME}
+    found = set(_files(version.path))
     if found - listed:
         raise ManifestError(
             f"{version.path} has files that its manifest does not list: {', '.join(sorted(found - listed))}."
         )
     return manifest
+
+
+def _read_signature(version_dir: Location) -> bytes | None:
+    try:
+        return (version_dir / SIGNATURE_NAME).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise IntegrityError(f"{version_dir / SIGNATURE_NAME} cannot be read: {exc}") from exc
 
 
 def diff_versions(before: Manifest, after: Manifest) -> tuple[Difference, ...]:

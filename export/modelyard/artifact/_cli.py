@@ -16,9 +16,19 @@ from modelyard.artifact._catalog import (
     list_models,
     verify_version,
 )
-from modelyard.artifact._maintain import DEFAULT_LABEL, collect, promote, remove_label, remove_version, set_label
+from modelyard.artifact._maintain import (
+    DEFAULT_LABEL,
+    collect,
+    promote,
+    remove_label,
+    remove_version,
+    set_label,
+    sign_version,
+)
 from modelyard.artifact._manifest import read_manifest
-from modelyard.artifact._repository import ModelVersion, list_versions
+from modelyard.artifact._remote import Location, locate
+from modelyard.artifact._repository import AnyVersion, list_versions
+from modelyard.artifact._signing import generate_key, load_signing_key, load_trusted_keys
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError, ModelyardError
 
 _EXAMPLES = """\
@@ -30,6 +40,10 @@ examples:
   modelyard repo promote models/fashion 4        verify it, then label it stable
   modelyard repo label models/fashion canary latest
   modelyard repo gc models/fashion --keep 3      keep the newest three, and what has a label
+  modelyard repo ls s3://bucket/models           the same in an object store; gs:// and file://, too
+  modelyard repo keygen key.pem                  a key pair: key.pem signs, key.pub.pem is trusted
+  modelyard repo sign models/fashion 4 --signing-key key.pem
+  modelyard repo verify models --trusted-key key.pub.pem
 """
 
 
@@ -46,8 +60,8 @@ def make_parser() -> argparse.ArgumentParser:
     def add(name: str, summary: str, *, model: bool = True) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument(
-            "path", metavar="REPO/MODEL" if model else "PATH", type=_path, help="folder of the model" if model else
-            "folder of a repository, or of one model in it",
+            "path", metavar="REPO/MODEL" if model else "PATH", type=_path, help=("folder of the model" if model else
+            "folder of a repository, or of one model in it") + "; or its URL in an object store",
         )  # fmt: skip
         return command
 
@@ -55,7 +69,10 @@ def make_parser() -> argparse.ArgumentParser:
     add("show", "print the manifest of a version").add_argument(
         "version", metavar="VERSION", nargs="?", default="latest"
     )
-    add("verify", "recompute every checksum", model=False)
+    add("verify", "recompute every checksum, and check signatures", model=False).add_argument(
+        "--trusted-key", type=Path, action="append", default=[], metavar="PUB.PEM",
+        help="every version must be signed by this public key; may be given more than once",
+    )  # fmt: skip
     diff = add("diff", "compare two versions: signatures, metrics, latency")
     diff.add_argument("before", metavar="BEFORE")
     diff.add_argument("after", metavar="AFTER")
@@ -68,6 +85,13 @@ def make_parser() -> argparse.ArgumentParser:
     garbage = add("gc", "remove all but the newest versions, and what crashed exports left")
     garbage.add_argument("--keep", type=int, required=True, metavar="N", help="how many of the newest stay")
     add("rm", "remove one version").add_argument("version", metavar="VERSION")
+    sign = add("sign", "verify a version, then sign its manifest")
+    sign.add_argument("version", metavar="VERSION")
+    sign.add_argument("--signing-key", type=Path, required=True, metavar="KEY.PEM", help="private Ed25519 key")
+    keygen = commands.add_parser(
+        "keygen", help="make a key pair for signatures", description="Make an Ed25519 key pair."
+    )
+    keygen.add_argument("key", type=Path, metavar="KEY.PEM", help="where the private key goes; a new file")
     return parser
 
 
@@ -84,7 +108,7 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     commands: Mapping[str, Callable[[argparse.Namespace], int]] = {
         "ls": _ls, "show": _show, "verify": _verify, "diff": _diff, "promote": _promote, "label": _label, "gc": _gc,
-        "rm": _rm,
+        "rm": _rm, "sign": _sign, "keygen": _keygen,
     }  # fmt: skip
     try:
         return commands[arguments.command](arguments)
@@ -93,17 +117,19 @@ def main(argv: list[str]) -> int:
         return 2 if isinstance(exc, ConfigurationError) else 1
 
 
-def _path(text: str) -> Path:
-    rest = text.removeprefix("file://")
-    if "://" in rest:
-        raise argparse.ArgumentTypeError(f"{text} is on a remote file system; expected a folder of this machine")
-    return Path(rest)
+def _path(text: str) -> Location:
+    try:
+        return locate(text)
+    except ConfigurationError as exc:
+        raise argparse.ArgumentTypeError(exc.message) from exc
 
 
-def _models(path: Path) -> list[Path]:
-    if not path.is_dir():
-        raise ModelNotFoundError(f"{path} is no folder; expected a model repository or one model of it.")
-    return [path] if list_versions(path) else [path / name for name in list_models(path)]
+def _models(path: Location) -> list[Location]:
+    try:
+        versions = _versions(path)
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise ModelNotFoundError(f"{path} is no folder; expected a model repository or one model of it.") from exc
+    return [path] if versions else [path / name for name in list_models(path)]
 
 
 def _ls(arguments: argparse.Namespace) -> int:
@@ -135,11 +161,13 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     damaged = 0
+    keys = load_trusted_keys(arguments.trusted_key)
     for model in _models(arguments.path):
-        for version in list_versions(model):
+        for version in _versions(model):
             try:
-                manifest = verify_version(version)
-                _write([f"ok       {model.name} {version.number} ({len(manifest.files)} files)"])
+                manifest = verify_version(version, trusted_keys=keys)
+                signed = ", signed" if keys else ""
+                _write([f"ok       {model.name} {version.number} ({len(manifest.files)} files{signed})"])
             except ArtifactError as exc:
                 damaged += 1
                 _write([f"DAMAGED  {model.name} {version.number}: {exc.message}"])
@@ -181,7 +209,23 @@ def _rm(arguments: argparse.Namespace) -> int:
     return _say(arguments, remove_version(arguments.path, arguments.version), "removed")
 
 
-def _say(arguments: argparse.Namespace, version: ModelVersion, what: str) -> int:
+def _sign(arguments: argparse.Namespace) -> int:
+    signer = load_signing_key(arguments.signing_key)
+    return _say(arguments, sign_version(arguments.path, arguments.version, signer), "verified and signed")
+
+
+def _keygen(arguments: argparse.Namespace) -> int:
+    public = generate_key(arguments.key)
+    (key,) = load_trusted_keys([public])
+    _write([f"{arguments.key}: private key, to sign with", f"{public}: public key, to trust ({key.fingerprint})"])
+    return 0
+
+
+def _versions(model: Location) -> Sequence[AnyVersion]:
+    return list_versions(model)
+
+
+def _say(arguments: argparse.Namespace, version: AnyVersion, what: str) -> int:
     _write([f"{arguments.path.name} version {version.number}: {what}"])
     return 0
 

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from modelyard.artifact._remote import Location, RemotePath
 from modelyard.errors import ConfigurationError, ManifestError, PublishError
 
 LABELS_NAME = "labels.json"
@@ -21,7 +22,7 @@ _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _TAKEN = frozenset({"latest"})
 
 
-def read_labels(model_dir: Path) -> dict[str, int]:
+def read_labels(model_dir: Location) -> dict[str, int]:
     """The labels of a model.
 
     Args:
@@ -31,11 +32,12 @@ def read_labels(model_dir: Path) -> dict[str, int]:
         Versions by label; nothing where there is no file.
 
     Raises:
+        ArtifactError: The store that holds it cannot be reached.
         ManifestError: The file is not what it must be.
     """
     path = model_dir / LABELS_NAME
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = json.loads(path.read_bytes().decode("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as exc:
@@ -45,7 +47,7 @@ def read_labels(model_dir: Path) -> dict[str, int]:
     return document
 
 
-def write_labels(model_dir: Path, labels: Mapping[str, int]) -> None:
+def write_labels(model_dir: Location, labels: Mapping[str, int]) -> None:
     """Replaces the labels of a model.
 
     Args:
@@ -53,6 +55,7 @@ def write_labels(model_dir: Path, labels: Mapping[str, int]) -> None:
         labels: Versions by label.
 
     Raises:
+        ArtifactError: The store that holds it cannot be reached, or refuses.
         ConfigurationError: A label is no plain word that starts with a letter, or is ``latest``.
         PublishError: The file cannot be written.
     """
@@ -62,12 +65,15 @@ def write_labels(model_dir: Path, labels: Mapping[str, int]) -> None:
                 f"Label {label!r} is not possible; expected letters, digits, '.', '_' and '-' after a letter, and not "
                 "the word latest."
             )
+    text = json.dumps(dict(sorted(labels.items())), indent=2) + "\n"
+    if isinstance(model_dir, RemotePath):
+        (model_dir / LABELS_NAME).write_bytes(text.encode())
+        return
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{LABELS_NAME}-", dir=model_dir)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(dict(sorted(labels.items())), file, indent=2)
-                file.write("\n")
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             # mkstemp makes it private; servers often run as another user.

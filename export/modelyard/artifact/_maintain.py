@@ -10,7 +10,11 @@ from pathlib import Path
 
 from modelyard.artifact._catalog import find_version, verify_version
 from modelyard.artifact._labels import read_labels, write_labels
-from modelyard.artifact._repository import STAGING_PREFIX, ModelVersion, list_versions
+from modelyard.artifact._manifest import read_manifest_bytes
+from modelyard.artifact._publish_remote import collect_remote, remove_remote
+from modelyard.artifact._remote import Location, RemotePath, RemoteVersion
+from modelyard.artifact._repository import STAGING_PREFIX, AnyVersion, list_versions
+from modelyard.artifact._signing import SIGNATURE_NAME, Signer
 from modelyard.errors import ConfigurationError, ModelNotFoundError, PublishError
 
 DEFAULT_LABEL = "stable"
@@ -31,7 +35,7 @@ class Collected:
     staging: tuple[str, ...]
 
 
-def set_label(model_dir: Path, label: str, version: str) -> ModelVersion:
+def set_label(model_dir: Location, label: str, version: str) -> AnyVersion:
     """Lets a label name a version.
 
     Args:
@@ -49,7 +53,7 @@ def set_label(model_dir: Path, label: str, version: str) -> ModelVersion:
     return found
 
 
-def remove_label(model_dir: Path, label: str) -> None:
+def remove_label(model_dir: Location, label: str) -> None:
     """Removes a label; the version stays.
 
     Args:
@@ -66,7 +70,7 @@ def remove_label(model_dir: Path, label: str) -> None:
     write_labels(model_dir, {name: number for name, number in labels.items() if name != label})
 
 
-def promote(model_dir: Path, version: str, *, label: str = DEFAULT_LABEL) -> ModelVersion:
+def promote(model_dir: Location, version: str, *, label: str = DEFAULT_LABEL) -> AnyVersion:
     """Lets a label name a version, after every checksum of it was recomputed.
 
     Args:
@@ -85,7 +89,7 @@ def promote(model_dir: Path, version: str, *, label: str = DEFAULT_LABEL) -> Mod
     return set_label(model_dir, label, version)
 
 
-def remove_version(model_dir: Path, version: str) -> ModelVersion:
+def remove_version(model_dir: Location, version: str) -> AnyVersion:
     """Removes a version that no label names.
 
     Args:
@@ -104,11 +108,11 @@ def remove_version(model_dir: Path, version: str) -> ModelVersion:
             f"Version {found.number} of {model_dir.name!r} is labelled {', '.join(labels)}; "
             "move or remove the label first."
         )
-    _remove(model_dir, found)
+    _remove(found)
     return found
 
 
-def collect(model_dir: Path, *, keep: int, stale_s: float = STALE_S) -> Collected:
+def collect(model_dir: Location, *, keep: int, stale_s: float = STALE_S) -> Collected:
     """Removes all but the newest versions, and what crashed exports left.
 
     A version that a label names stays, however old.
@@ -125,18 +129,55 @@ def collect(model_dir: Path, *, keep: int, stale_s: float = STALE_S) -> Collecte
     """
     if keep < 1:
         raise ConfigurationError(f"keep is {keep}; expected at least 1.")
-    if not model_dir.is_dir():
-        raise ModelNotFoundError(f"{model_dir.parent} has no model {model_dir.name!r}.")
+    try:
+        versions: tuple[AnyVersion, ...] = list_versions(model_dir)
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise ModelNotFoundError(f"{model_dir.parent} has no model {model_dir.name!r}.") from exc
     labelled = set(read_labels(model_dir).values())
-    old = [version for version in list_versions(model_dir)[:-keep] if version.number not in labelled]
+    old = [version for version in versions[:-keep] if version.number not in labelled]
     for version in old:
-        _remove(model_dir, version)
+        _remove(version)
+    numbers = tuple(version.number for version in old)
+    if isinstance(model_dir, RemotePath):
+        return Collected(versions=numbers, staging=collect_remote(model_dir, stale_s=stale_s))
     stale = []
     for path in sorted(model_dir.glob(f"{STAGING_PREFIX}*")):
         if time.time() - _newest(path) >= stale_s:
             _remove_tree(path)
             stale.append(path.name)
-    return Collected(versions=tuple(version.number for version in old), staging=tuple(stale))
+    return Collected(versions=numbers, staging=tuple(stale))
+
+
+def sign_version(model_dir: Location, version: str, signer: Signer) -> AnyVersion:
+    """Signs the manifest of a version, after every checksum of it was recomputed.
+
+    Args:
+        model_dir: ``<repository>/<model>``.
+        version: Its number, a label, or ``latest``.
+        signer: See :func:`load_signing_key`.
+
+    Raises:
+        ArtifactError: The store that holds it cannot be reached, or refuses.
+        IntegrityError: A file of the version is missing or damaged.
+        ManifestError: Its manifest is not valid.
+        ModelNotFoundError: There is no such version.
+        PublishError: The signature cannot be written.
+    """
+    found: AnyVersion = find_version(model_dir, version)
+    verify_version(found)
+    signature = signer(read_manifest_bytes(found.path))
+    if isinstance(found, RemoteVersion):
+        (found.path / SIGNATURE_NAME).write_bytes(signature)
+        return found
+    try:
+        # Made elsewhere and renamed: a server that looks meanwhile sees no half of it.
+        with tempfile.TemporaryDirectory(prefix=STAGING_PREFIX, dir=found.path.parent) as folder:
+            temporary = Path(folder) / SIGNATURE_NAME
+            temporary.write_bytes(signature)
+            temporary.replace(found.path / SIGNATURE_NAME)
+    except OSError as exc:
+        raise PublishError(f"Cannot write {found.path / SIGNATURE_NAME}: {exc}") from exc
+    return found
 
 
 def _newest(path: Path) -> float:
@@ -150,10 +191,13 @@ def _newest(path: Path) -> float:
     return max(times)
 
 
-def _remove(model_dir: Path, version: ModelVersion) -> None:
+def _remove(version: AnyVersion) -> None:
     """Takes a version out of sight in one step, then deletes it: no reader sees half of one."""
+    if isinstance(version, RemoteVersion):
+        remove_remote(version)
+        return
     try:
-        hidden = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=model_dir))
+        hidden = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=version.path.parent))
         version.path.rename(hidden / version.path.name)
     except OSError as exc:
         raise PublishError(f"Cannot remove {version.path}: {exc}") from exc

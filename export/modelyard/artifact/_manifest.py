@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from modelyard.artifact._manifest_parts import FileEntry, FormatEntry, Latency, Refusal, RuntimeChoice, Source
@@ -25,6 +24,7 @@ from modelyard.artifact._manifest_reader import (
     read_source,
     read_texts,
 )
+from modelyard.artifact._remote import Location
 from modelyard.artifact._signature import Signature
 from modelyard.errors import ManifestError
 
@@ -127,23 +127,52 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def read_manifest(version_dir: Path) -> Manifest:
+def read_manifest(version_dir: Location) -> Manifest:
     """Reads the manifest of a version directory.
 
     Args:
         version_dir: The directory ``<repository>/<model>/<version>``.
 
     Raises:
+        ArtifactError: The store that holds it cannot be reached.
         ManifestError: There is none, or it is not valid.
+    """
+    return parse_manifest(read_manifest_bytes(version_dir), version_dir)
+
+
+def read_manifest_bytes(version_dir: Location) -> bytes:
+    """The exact bytes of a manifest, which a signature is of.
+
+    Args:
+        version_dir: The directory ``<repository>/<model>/<version>``.
+
+    Raises:
+        ArtifactError: The store that holds it cannot be reached.
+        ManifestError: There is none, or it cannot be read.
     """
     path = version_dir / MANIFEST_NAME
     try:
-        text = path.read_text("utf-8")
+        return path.read_bytes()
     except FileNotFoundError as exc:
         raise ManifestError(f"{version_dir} has no {MANIFEST_NAME}: it was not published by modelyard.") from exc
-    except (OSError, UnicodeDecodeError) as exc:
+    except OSError as exc:
         raise ManifestError(f"{path} cannot be read: {exc}") from exc
+
+
+def parse_manifest(content: bytes, version_dir: Location) -> Manifest:
+    """Parses the bytes of a manifest.
+
+    Args:
+        content: The bytes.
+        version_dir: Where they are from, for errors.
+
+    Raises:
+        ManifestError: They are no valid manifest.
+    """
+    path = version_dir / MANIFEST_NAME
     try:
-        return Manifest.from_json(text)
+        return Manifest.from_json(content.decode("utf-8"))
+    except UnicodeDecodeError as exc:
+        raise ManifestError(f"{path} cannot be read: {exc}") from exc
     except ManifestError as exc:
         raise ManifestError(f"{path}: {exc.message}") from exc

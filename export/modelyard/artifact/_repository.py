@@ -4,6 +4,9 @@
 
     <repository>/<model>/<version>/     version is a positive integer
     <repository>/<model>/.staging-*/    work in progress, invisible to every server
+
+In an object store, which knows no rename, ``.staging-<version>`` is an object
+that reserves the number while the files of the version are written.
 """
 
 from __future__ import annotations
@@ -16,12 +19,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 from modelyard.artifact._manifest import MANIFEST_NAME, Manifest
+from modelyard.artifact._publish_remote import publish_remote, remote_numbers
+from modelyard.artifact._remote import Location, RemotePath, RemoteVersion
+from modelyard.artifact._signing import SIGNATURE_NAME, Signer
 from modelyard.errors import PublishError
 
 STAGING_PREFIX = ".staging-"
 _MAX_VERSION = (1 << 63) - 1
+_TEMPORARY = "modelyard-staging-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +45,35 @@ class ModelVersion:
     path: Path
 
 
-def list_versions(model_dir: Path) -> tuple[ModelVersion, ...]:
+#: A version, wherever it is.
+AnyVersion = ModelVersion | RemoteVersion
+
+
+@overload
+def list_versions(model_dir: Path) -> tuple[ModelVersion, ...]: ...
+
+
+@overload
+def list_versions(model_dir: RemotePath) -> tuple[RemoteVersion, ...]: ...
+
+
+def list_versions(model_dir: Location) -> tuple[AnyVersion, ...]:
     """Lists the versions of a model, oldest first.
 
     A version is a directory whose name is a non-negative integer that fits 64
     bits; leading zeros are accepted as TensorFlow Serving does. Where two names
-    mean the same number, the first in sort order counts.
+    mean the same number, the first in sort order counts. In an object store a
+    version also has a manifest: it is what makes one exist there.
 
     Args:
         model_dir: The directory ``<repository>/<model>``.
 
     Raises:
+        ArtifactError: The store cannot be reached.
         FileNotFoundError: The directory does not exist.
     """
+    if isinstance(model_dir, RemotePath):
+        return _list_remote(model_dir)
     found: dict[int, Path] = {}
     for number, path in _numbered(model_dir):
         if path.is_dir():
@@ -57,12 +81,21 @@ def list_versions(model_dir: Path) -> tuple[ModelVersion, ...]:
     return tuple(ModelVersion(number=number, path=found[number]) for number in sorted(found))
 
 
+def _list_remote(model_dir: RemotePath) -> tuple[RemoteVersion, ...]:
+    tree = model_dir.tree()
+    if not tree:
+        raise FileNotFoundError(errno.ENOENT, "nothing is there", str(model_dir))
+    numbers = remote_numbers(name.removesuffix(f"/{MANIFEST_NAME}") for name in tree if name.endswith(MANIFEST_NAME))
+    return tuple(RemoteVersion(number=number, path=model_dir / folder) for number, folder in sorted(numbers.items()))
+
+
 @contextmanager
-def staging(model_dir: Path) -> Iterator[Path]:
+def staging(model_dir: Location) -> Iterator[Path]:
     """A fresh staging directory, removed again unless it was published.
 
     Args:
         model_dir: The directory ``<repository>/<model>``; made when absent.
+            For an object store the staging directory is a temporary one here.
 
     Yields:
         The directory to fill before :func:`publish`.
@@ -71,8 +104,11 @@ def staging(model_dir: Path) -> Iterator[Path]:
         PublishError: The directory cannot be made.
     """
     try:
-        model_dir.mkdir(parents=True, exist_ok=True)
-        path = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=model_dir))
+        if isinstance(model_dir, RemotePath):
+            path = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
+        else:
+            model_dir.mkdir(parents=True, exist_ok=True)
+            path = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=model_dir))
     except OSError as exc:
         raise PublishError(f"Cannot write below {model_dir}: {exc}") from exc
     # mkdtemp makes it private; servers often run as another user.
@@ -84,7 +120,21 @@ def staging(model_dir: Path) -> Iterator[Path]:
             shutil.rmtree(path)
 
 
-def publish(staged: Path, model_dir: Path, make_manifest: Callable[[int], Manifest]) -> ModelVersion:
+@overload
+def publish(
+    staged: Path, model_dir: Path, make_manifest: Callable[[int], Manifest], *, sign: Signer | None = None
+) -> ModelVersion: ...
+
+
+@overload
+def publish(
+    staged: Path, model_dir: RemotePath, make_manifest: Callable[[int], Manifest], *, sign: Signer | None = None
+) -> RemoteVersion: ...
+
+
+def publish(
+    staged: Path, model_dir: Location, make_manifest: Callable[[int], Manifest], *, sign: Signer | None = None
+) -> AnyVersion:
     """Puts a staged directory in place as the next free version.
 
     The manifest is written last, everything is flushed to disk, and the rename
@@ -97,13 +147,17 @@ def publish(staged: Path, model_dir: Path, make_manifest: Callable[[int], Manife
         staged: A directory from :func:`staging`, complete but for its manifest.
         model_dir: The directory ``<repository>/<model>``.
         make_manifest: Called with the version that the directory will get.
+        sign: Signs the manifest; None for no signature.
 
     Returns:
         The version as published.
 
     Raises:
+        ArtifactError: The store that it goes to cannot be reached, or refuses.
         PublishError: Writing or renaming failed, or no number is left.
     """
+    if isinstance(model_dir, RemotePath):
+        return publish_remote(staged, model_dir, lambda number: _write_manifest(staged, make_manifest(number), sign))
     try:
         while True:
             # Names that are no directories count too: the rename onto one could never succeed.
@@ -112,7 +166,7 @@ def publish(staged: Path, model_dir: Path, make_manifest: Callable[[int], Manife
                 raise PublishError(
                     f"{model_dir} holds version {_MAX_VERSION}, the largest that 64 bits hold; remove or rename it."
                 )
-            (staged / MANIFEST_NAME).write_text(make_manifest(number).to_json(), "utf-8")
+            _write_manifest(staged, make_manifest(number), sign)
             _flush_tree(staged)
             target = model_dir / str(number)
             try:
@@ -126,6 +180,13 @@ def publish(staged: Path, model_dir: Path, make_manifest: Callable[[int], Manife
             return ModelVersion(number=number, path=target)
     except OSError as exc:
         raise PublishError(f"Cannot publish {staged} below {model_dir}: {exc}") from exc
+
+
+def _write_manifest(staged: Path, manifest: Manifest, sign: Signer | None) -> None:
+    content = manifest.to_json().encode("utf-8")
+    (staged / MANIFEST_NAME).write_bytes(content)
+    if sign is not None:
+        (staged / SIGNATURE_NAME).write_bytes(sign(content))
 
 
 def _numbered(model_dir: Path) -> list[tuple[int, Path]]:

@@ -17,12 +17,12 @@ from modelyard.artifact import (
     Refusal,
     RuntimeChoice,
     Source,
+    format_path,
     hash_files,
     json_schema,
 )
 from modelyard.errors import ManifestError
 from modelyard.export._choice import FALLBACK
-from modelyard.export._paths import format_path
 from modelyard.export._trace import TracedModel
 from modelyard.export._verification import Verification
 

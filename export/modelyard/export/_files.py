@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Signature
+from modelyard.artifact import DEFAULT_SIGNATURE, ONNX_FOLDER, TFLITE_NAME, Signature
 from modelyard.errors import ConversionError, PublishError, VerificationError
 from modelyard.export._options import Format
-from modelyard.export._paths import ONNX_FOLDER, TFLITE_NAME
 from modelyard.export._runtimes import Runtime, load_runtime
 from modelyard.export._trace import TracedModel
 

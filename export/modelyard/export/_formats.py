@@ -7,13 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Refusal, VerifyReport, format_key
+from modelyard.artifact import (
+    DEFAULT_SIGNATURE,
+    ONNX_FOLDER,
+    TFLITE_NAME,
+    Refusal,
+    VerifyReport,
+    format_key,
+    format_path,
+)
 from modelyard.errors import ConversionError, PublishError, VerificationError
 from modelyard.export._budget import check_budget
 from modelyard.export._calibration import Calibration
 from modelyard.export._onnx import export_onnx
 from modelyard.export._options import ExportEvent, ExportOptions, Format, Precision, Progress
-from modelyard.export._paths import ONNX_FOLDER, TFLITE_NAME, format_path
 from modelyard.export._quantize import export_onnx_variant
 from modelyard.export._reference import Reference
 from modelyard.export._runtimes import runtimes_of

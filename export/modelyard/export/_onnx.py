@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from modelyard.artifact import ONNX_FOLDER
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._freeze import freeze
 from modelyard.export._onnx_pads import guard_pads
-from modelyard.export._paths import ONNX_FOLDER
 from modelyard.export._trace import TracedModel
 
 

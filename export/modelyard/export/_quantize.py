@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from modelyard.artifact import PREPROCESS_SUFFIX
+from modelyard.artifact import ONNX_FOLDER, PREPROCESS_SUFFIX, format_path
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._calibration import Calibration
-from modelyard.export._paths import ONNX_FOLDER, format_path
 from modelyard.export._runtimes import Arrays
 
 _CALIBRATION_BATCH = 8

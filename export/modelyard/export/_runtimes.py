@@ -27,9 +27,9 @@ from modelyard.artifact import (
     decode_examples,
     decode_image,
     format_key,
+    format_path,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
-from modelyard.export._paths import format_path
 from modelyard.wire import dtype_by_name, dtype_by_numpy
 
 Arrays = Mapping[str, npt.NDArray[Any]]

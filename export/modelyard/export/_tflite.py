@@ -16,10 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from modelyard.artifact import format_path
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._calibration import Calibration
 from modelyard.export._freeze import freeze
-from modelyard.export._paths import format_path
 from modelyard.export._trace import TracedModel
 
 

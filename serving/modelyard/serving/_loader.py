@@ -11,13 +11,18 @@ from typing import Literal
 
 from modelyard.artifact import (
     MANIFEST_NAME,
+    ONNX_FOLDER,
     PREPROCESS_SUFFIX,
+    TFLITE_NAME,
     Manifest,
     Signature,
+    format_key,
+    format_path,
     read_manifest,
     verify_files,
 )
 from modelyard.errors import LoadError, MissingDependencyError
+from modelyard.serving._cpus import available_cpus
 from modelyard.serving._requests import Arrays
 from modelyard.serving._servable import Servable
 from modelyard.serving.backends import (
@@ -36,8 +41,6 @@ _LOG = logging.getLogger("modelyard.serving")
 Runtime = Literal["onnxruntime", "litert", "openvino", "tensorflow"]
 RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "litert", "openvino", "tensorflow")
 
-TFLITE_NAME = "model.tflite"
-ONNX_FOLDER = "onnx"
 #: The package that each runtime needs.
 _PACKAGES: Mapping[Runtime, str] = {
     "onnxruntime": "onnxruntime",
@@ -55,14 +58,18 @@ class LoadOptions:
         runtime: Use this runtime and no other; None for the manifest's choice,
             or else the first that is installed and has a file to run, which
             is never openvino.
-        threads: Intra-op threads of a runtime.
+        precision: Use files of this precision; None for the manifest's choice
+            for the runtime, or else float32.
+        threads: Intra-op threads of a runtime; None for the manifest's choice for
+            it, as far as this machine has them, or else one.
         interpreters: LiteRT interpreters, or OpenVINO requests, per version.
         prefer_tflite: ``model.tflite`` wins over every other file.
         tags: Tags of a SavedModel's meta graph.
     """
 
     runtime: Runtime | None = None
-    threads: int = 1
+    precision: str | None = None
+    threads: int | None = None
     interpreters: int = 1
     prefer_tflite: bool = False
     tags: tuple[str, ...] = ("serve",)
@@ -98,9 +105,13 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
     if manifest is not None:
         verify_files(path, manifest)
     runtime = _choose(path, manifest, options)
-    backend = _BACKENDS[runtime](path, options)
+    plan = _plan(path, manifest, runtime, options)
+    _LOG.info(
+        "%s: %s with %s, %d thread(s)", path, format_key(_FORMATS[runtime], plan.precision), runtime, plan.threads
+    )
+    backend = _BACKENDS[runtime](path, plan)
     try:
-        signatures = _signatures(path, backend, manifest)
+        signatures = _signatures(path, backend, manifest, plan)
         definitions = _definitions(path, signatures, options)
         if runtime == "openvino":
             # Metadata must not promise the signatures that it leaves out.
@@ -130,9 +141,10 @@ def available_runtimes(path: Path) -> tuple[Runtime, ...]:
         path: The version directory.
     """
     found: list[Runtime] = []
-    if any((path / ONNX_FOLDER).glob("*.onnx")):
+    # Variants of other precision count: a version may have nothing else.
+    if any((path / ONNX_FOLDER).rglob("*.onnx")):
         found.append("onnxruntime")
-    if (path / TFLITE_NAME).is_file():
+    if any(path.glob("model*.tflite")):
         found.append("litert")
     if (path / SAVED_MODEL_NAME).is_file():
         found.append("tensorflow")
@@ -156,12 +168,13 @@ def _choose(path: Path, manifest: Manifest | None, options: LoadOptions) -> Runt
             )
         return options.runtime
     wanted = None if manifest is None else manifest.runtime
-    preferred = [runtime for runtime in available if runtime != "openvino" or wanted == "openvino"]
+    ranked = [wanted, *(() if manifest is None else (choice.runtime for choice in manifest.choices))]
+    preferred = [runtime for runtime in available if runtime != "openvino" or "openvino" in ranked]
     if options.prefer_tflite and "litert" in preferred:
         preferred = ["litert"]
-    elif wanted is not None:
+    else:
         # The manifest may name one that this directory has no file for.
-        preferred.sort(key=lambda runtime: runtime != wanted)
+        preferred.sort(key=lambda runtime: ranked.index(runtime) if runtime in ranked else len(ranked))
     installed = [runtime for runtime in preferred if importlib.util.find_spec(_PACKAGES[runtime]) is not None]
     if not installed:
         raise _missing(path, preferred)
@@ -188,34 +201,96 @@ def _missing(path: Path, preferred: Sequence[Runtime]) -> MissingDependencyError
     )
 
 
-def _onnx_graphs(path: Path) -> dict[str, Path]:
-    return {file.name.removesuffix(".onnx"): file for file in sorted((path / ONNX_FOLDER).glob("*.onnx"))}
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What is left to do: every choice made."""
+
+    precision: str
+    threads: int
+    interpreters: int
+    tags: tuple[str, ...]
 
 
-def _onnxruntime(path: Path, options: LoadOptions) -> Backend:
-    return OnnxRuntimeBackend(_onnx_graphs(path), threads=options.threads)
+#: The format that each runtime reads; OpenVINO also a SavedModel.
+_FORMATS: Mapping[Runtime, str] = {
+    "onnxruntime": "onnx",
+    "litert": "tflite",
+    "openvino": "onnx",
+    "tensorflow": "saved_model",
+}
 
 
-def _litert(path: Path, options: LoadOptions) -> Backend:
-    return LitertBackend(path / TFLITE_NAME, threads=options.threads, interpreters=options.interpreters)
+def _plan(path: Path, manifest: Manifest | None, runtime: Runtime, options: LoadOptions) -> _Plan:
+    """Precision and threads: what is asked for, or else what was measured to be best for the runtime."""
+    choice = next((each for each in (manifest.choices if manifest else ()) if each.runtime == runtime), None)
+    format = _FORMATS[runtime]
+    precision = options.precision or ("float32" if choice is None else choice.precision)
+    if options.precision is None and options.prefer_tflite and _has_files(path, format, "float32"):
+        # What upstream's flag means is model.tflite itself.
+        precision = "float32"
+    if options.precision is not None and not _is_served(path, manifest, runtime, precision):
+        verified = ", ".join(each for each in _precisions(manifest) if _is_served(path, manifest, runtime, each))
+        raise LoadError(
+            f"{path} has nothing of precision {precision} that was verified in {runtime}; there is "
+            f"{verified or 'none'}. Export it with: modelyard export --precision {precision}"
+        )
+    # More threads than processors only take turns.
+    threads = options.threads or (1 if choice is None else min(choice.threads, available_cpus()))
+    return _Plan(precision=precision, threads=threads, interpreters=options.interpreters, tags=options.tags)
 
 
-def _openvino(path: Path, options: LoadOptions) -> Backend:
-    graphs = _onnx_graphs(path)
-    return OpenVinoBackend(
-        graphs=graphs or None,
-        saved_model=None if graphs else path,
-        tags=options.tags,
-        threads=options.threads,
-        requests=options.interpreters,
+def _precisions(manifest: Manifest | None) -> list[str]:
+    return (
+        ["float32"] if manifest is None else list(dict.fromkeys(each.precision for each in manifest.formats.values()))
     )
 
 
-def _tensorflow(path: Path, options: LoadOptions) -> Backend:
-    return TensorFlowBackend(path, threads=options.threads, tags=options.tags)
+def _is_served(path: Path, manifest: Manifest | None, runtime: Runtime, precision: str) -> bool:
+    if manifest is None:
+        return precision == "float32"
+    entry = manifest.formats.get(format_key(_FORMATS[runtime], precision))
+    # The name of a runtime's package differs from the runtime's only for litert, which is alone with its format.
+    return entry is not None and (
+        runtime == "litert" or runtime in entry.runtime or runtime in entry.other_runtimes or precision == "float32"
+    )
 
 
-_BACKENDS: Mapping[Runtime, Callable[[Path, LoadOptions], Backend]] = {
+def _has_files(path: Path, format: str, precision: str) -> bool:
+    place = path / format_path(format, precision)
+    return place.is_file() or any(place.glob("*.onnx"))
+
+
+def _onnx_graphs(path: Path, precision: str) -> dict[str, Path]:
+    folder = path / format_path("onnx", precision)
+    return {file.name.removesuffix(".onnx"): file for file in sorted(folder.glob("*.onnx"))}
+
+
+def _onnxruntime(path: Path, plan: _Plan) -> Backend:
+    return OnnxRuntimeBackend(_onnx_graphs(path, plan.precision), threads=plan.threads)
+
+
+def _litert(path: Path, plan: _Plan) -> Backend:
+    file = path / format_path("tflite", plan.precision)
+    return LitertBackend(file, threads=plan.threads, interpreters=plan.interpreters)
+
+
+def _openvino(path: Path, plan: _Plan) -> Backend:
+    graphs = _onnx_graphs(path, plan.precision)
+    return OpenVinoBackend(
+        graphs=graphs or None,
+        saved_model=None if graphs else path,
+        tags=plan.tags,
+        threads=plan.threads,
+        requests=plan.interpreters,
+        bfloat16=plan.precision == "bfloat16",
+    )
+
+
+def _tensorflow(path: Path, plan: _Plan) -> Backend:
+    return TensorFlowBackend(path, threads=plan.threads, tags=plan.tags)
+
+
+_BACKENDS: Mapping[Runtime, Callable[[Path, _Plan], Backend]] = {
     "onnxruntime": _onnxruntime,
     "litert": _litert,
     "openvino": _openvino,
@@ -223,12 +298,12 @@ _BACKENDS: Mapping[Runtime, Callable[[Path, LoadOptions], Backend]] = {
 }
 
 
-def _signatures(path: Path, backend: Backend, manifest: Manifest | None) -> dict[str, Signature]:
+def _signatures(path: Path, backend: Backend, manifest: Manifest | None, plan: _Plan) -> dict[str, Signature]:
     """The signatures to offer: the manifest's where there is one, else what the backend sees."""
     graphs = backend.signatures
     if manifest is None:
         return {name: graph for name, graph in graphs.items() if not name.endswith(PREPROCESS_SUFFIX)}
-    if backend.name == "tensorflow" or (backend.name == "openvino" and not _onnx_graphs(path)):
+    if backend.name == "tensorflow" or (backend.name == "openvino" and not _onnx_graphs(path, plan.precision)):
         # A SavedModel decodes encoded inputs in its own graph.
         return {name: graphs[name] for name in manifest.signatures if name in graphs}
     for name, signature in manifest.signatures.items():

@@ -55,6 +55,12 @@ def test_an_answer_is_not_overwritten_by_the_next(scores_onnx: Path, images: np.
     np.testing.assert_array_equal(first, images.reshape(2, 6)[:, :4])
 
 
+def test_an_empty_batch_has_empty_answers_of_every_kind(scores_onnx: Path, images: np.ndarray) -> None:
+    values = _load(scores_onnx).run("graph", {"image": images[:0]}, ["scores", "label", "class_id"])
+    assert {name: value.shape for name, value in values.items()} == {"scores": (0, 4), "label": (0,), "class_id": (0,)}
+    assert values["label"].dtype == object
+
+
 def test_outputs_that_share_a_tensor_keep_their_names(write_onnx) -> None:
     path = write_onnx(
         "shared",

@@ -20,6 +20,8 @@ class Backend(Protocol):
     #: Whether the runtime insists on the shapes of its graphs; where it does
     #: not, neither does the server.
     checks_shapes: bool
+    #: Whether the thread that calls :meth:`run` does all of the computing.
+    computes_in_caller: bool
 
     @property
     def signatures(self) -> Mapping[str, Signature]:

@@ -34,6 +34,7 @@ class LitertBackend:
     name = "litert"
     # Inputs are resized to what comes, as upstream does.
     checks_shapes = False
+    computes_in_caller = False
 
     def __init__(self, path: Path, *, threads: int, interpreters: int) -> None:
         try:

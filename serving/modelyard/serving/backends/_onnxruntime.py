@@ -62,6 +62,7 @@ class OnnxRuntimeBackend:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         self._sessions: dict[str, Any] = {}
+        self.computes_in_caller = threads == 1
         for graph, path in graphs.items():
             try:
                 session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -38,6 +38,7 @@ class TensorFlowBackend:
 
     name = "tensorflow"
     checks_shapes = False
+    computes_in_caller = False
 
     def __init__(self, path: Path, *, threads: int, tags: Sequence[str]) -> None:
         # Read when TensorFlow allocates for the first time: its own pool for oneDNN never lets go of a byte.
