@@ -193,7 +193,8 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         ),
         load=LoadOptions(
             runtime=args.runtime or None,
-            threads=args.tensorflow_intra_op_parallelism or 1,
+            precision=args.precision or None,
+            threads=args.tensorflow_intra_op_parallelism or None,
             interpreters=args.num_tflite_pools or available_cpus(),
             prefer_tflite=args.prefer_tflite_model,
             tags=tuple(args.saved_model_tags.split(",")),
