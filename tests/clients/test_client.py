@@ -11,7 +11,7 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients import Client, ClientOptions, Prediction, VersionState, connect
-from tests.clients.conftest import url_of
+from tests.clients.conftest import KINDS, connected, url_of
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, free_port, serve
 
@@ -150,11 +150,13 @@ def test_failures_of_metadata_and_status(client: Client) -> None:
             call("half", version=99)
 
 
-def test_errors_of_the_transport_keep_their_cause(client: Client) -> None:
-    with pytest.raises(errors.ModelNotFoundError) as caught:
-        client.status("nope")
-    cause = caught.value.__cause__
-    assert (type(cause).__module__.startswith("grpc")) is client.url.startswith("grpc")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_libraries_carry_calls_too(server: RunningServer, kind: str) -> None:
+    with connected(url_of(server, kind), kind, ClientOptions(transport="library")) as client:
+        assert client.predict("half", {"x": np.zeros(1, np.float32)})["y"].tolist() == [2.0]
+        with pytest.raises(errors.ModelNotFoundError) as caught:
+            client.status("nope")
+    assert type(caught.value.__cause__).__module__.startswith("grpc") is kind.startswith("grpc")
 
 
 @pytest.mark.parametrize("transport", ["grpc", "rest"])

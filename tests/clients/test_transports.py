@@ -13,7 +13,7 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients._address import parse_address
-from modelyard.clients._lean import RestTransport
+from modelyard.clients._lean_rest import LeanRestTransport
 from modelyard.clients._options import ClientOptions
 from modelyard.clients._rest import _error
 from tests.clients.conftest import connected, peer
@@ -103,6 +103,6 @@ def test_every_error_of_httpx_has_a_class(kind: type[Exception]) -> None:
 
 
 def test_plain_http_reads_no_roots() -> None:
-    transport = RestTransport(parse_address("http://localhost"), ClientOptions())
+    transport = LeanRestTransport(parse_address("http://localhost"), ClientOptions())
     transport.close()
     transport.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from typing import Protocol as Interface
 
 from modelyard.clients import _operations
-from modelyard.clients._connect import address_of, make_protocol
+from modelyard.clients._connect import address_of, make_protocol, uses_proxy
 from modelyard.clients._engine import Engine, Race, Send, Steps
 from modelyard.clients._flows import Answer, Flow, Pause
 from modelyard.clients._many import Batch, ManyOptions, Progress, Row, RowResult, batch_steps
@@ -64,13 +64,21 @@ def connect_async(url: str | Sequence[str], options: ClientOptions | None = None
     addresses, name = address_of(url)
 
     def make(address: Address) -> AsyncTransport:
+        if options.transport == "own" and not uses_proxy(address):
+            if address.protocol == "grpc":
+                from modelyard.clients._async_grpc import AsyncLeanGrpcTransport
+
+                return AsyncLeanGrpcTransport(address, options)
+            from modelyard.clients._async_rest import AsyncLeanRestTransport
+
+            return AsyncLeanRestTransport(address, options)
         if address.protocol == "grpc":
             from modelyard.clients._grpc import AsyncGrpcTransport
 
             return AsyncGrpcTransport(address, options)
-        from modelyard.clients._rest import AsyncRestTransport
+        from modelyard.clients._rest import AsyncHttpxTransport
 
-        return AsyncRestTransport(address, options)
+        return AsyncHttpxTransport(address, options)
 
     pool: Pool[AsyncTransport] = Pool(addresses, make, options.balance)
     return AsyncClient(Engine(name, pool, make_protocol(addresses[0], options), options))

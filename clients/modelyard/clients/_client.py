@@ -48,18 +48,22 @@ def connect(url: str | Sequence[str], options: ClientOptions | None = None) -> C
     addresses, name = address_of(url)
 
     def make(address: Address) -> Transport:
-        # Imported here: each takes longer than all the rest of this package, and no program needs both.
+        # Imported here: the libraries take longer than all the rest of this package, and few programs need them.
+        if options.transport == "own" and not uses_proxy(address):
+            if address.protocol == "grpc":
+                from modelyard.clients._lean_grpc import LeanGrpcTransport
+
+                return LeanGrpcTransport(address, options)
+            from modelyard.clients._lean_rest import LeanRestTransport
+
+            return LeanRestTransport(address, options)
         if address.protocol == "grpc":
             from modelyard.clients._grpc import GrpcTransport
 
             return GrpcTransport(address, options)
-        if uses_proxy(address):
-            from modelyard.clients._rest import ProxiedRestTransport
+        from modelyard.clients._rest import HttpxTransport
 
-            return ProxiedRestTransport(address, options)
-        from modelyard.clients._lean import RestTransport
-
-        return RestTransport(address, options)
+        return HttpxTransport(address, options)
 
     pool: Pool[Transport] = Pool(addresses, make, options.balance)
     return Client(Engine(name, pool, make_protocol(addresses[0], options), options))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from modelyard.clients._address import Address, parse_addresses
 from modelyard.clients._flows import Protocol
 from modelyard.clients._options import ClientOptions
+
+_GRPC_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 def address_of(url: str | Sequence[str]) -> tuple[tuple[Address, ...], str]:
@@ -42,11 +45,14 @@ def make_protocol(address: Address, options: ClientOptions) -> Protocol:
 
 
 def uses_proxy(address: Address) -> bool:
-    """Whether the environment (``HTTP_PROXY``, ``NO_PROXY`` and the like) sends this host through a proxy.
+    """Whether the environment (``HTTP_PROXY``, ``NO_PROXY`` and the like) may send this host through a proxy.
 
     Args:
-        address: Of an HTTP server.
+        address: Of a server.
     """
+    if address.protocol == "grpc":
+        # gRPC's own variables, and its own idea of exceptions: whether they apply here it decides itself.
+        return any(os.environ.get(name) for name in _GRPC_PROXIES)
     # Not free to import, and of no use over gRPC.
     import urllib.request
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,9 @@ import grpc
 from modelyard.clients._address import Address
 from modelyard.clients._engine import Send
 from modelyard.clients._flows import Answer
+from modelyard.clients._grpc_status import error_of_status
 from modelyard.clients._options import ClientOptions, TlsOptions
-from modelyard.errors import ConfigurationError, DeadlineExceededError, ModelyardError, UnavailableError
-from modelyard.wire import error_from_grpc
-
-_RETRY_AFTER = "retry-after"
-_PUSHBACK = "grpc-retry-pushback-ms"
+from modelyard.errors import ConfigurationError, ModelyardError, UnavailableError
 
 
 class GrpcTransport:
@@ -132,20 +128,7 @@ def error_of(exc: Any, url: str) -> ModelyardError:
         exc: A ``grpc.RpcError``, which is a ``grpc.Call`` too, as its type does not say.
         url: Of the server, for the message.
     """
-    code, details = exc.code().name, exc.details()
-    error = error_from_grpc(code, details or f"The server gave no reason, only the code {code}.")
-    if isinstance(error, (UnavailableError, DeadlineExceededError)):
-        error = type(error)(f"{url}: {error.message}")
-    error.server_message = details or None
-    error.retry_after_s = _retry_after(exc.trailing_metadata() or ())
-    return error
-
-
-def _retry_after(trailers: Iterable[tuple[str, str | bytes]]) -> float | None:
-    for name, value in trailers:
-        if name in (_RETRY_AFTER, _PUSHBACK) and isinstance(value, str) and value.isascii() and value.isdecimal():
-            return int(value) / (1000 if name == _PUSHBACK else 1)
-    return None
+    return error_of_status(exc.code().name, exc.details(), exc.trailing_metadata() or (), url)
 
 
 def _arguments(address: Address, options: ClientOptions) -> list[tuple[str, Any]]:

@@ -114,9 +114,12 @@ class ClientOptions:
         token: Sent as ``authorization: Bearer ...``; a callable is asked before each call, so that tokens may expire.
         compression: ``gzip`` compresses what is sent, and lets the server compress what it answers.
         max_message_bytes: Longest answer; None for any.
-        keepalive_s: Seconds of silence after which an idle connection is checked (gRPC), and after which a
-            pooled one is closed (REST); None leaves connections alone.
-        max_connections: HTTP connections at most; further calls wait. gRPC needs one for all its calls.
+        keepalive_s: Seconds of silence after which the other side is checked, and after which a pooled
+            connection is closed; None leaves connections alone.
+        max_connections: Connections at most; further calls wait. A call has one for itself, but for asynchronous
+            gRPC, which shares one as long as the server lets it.
+        transport: How calls travel: ``own`` over this package's sockets, which takes a fraction of the time;
+            ``library`` over grpcio and httpx, as calls through a proxy always do.
     """
 
     timeout_s: float = 60.0
@@ -131,6 +134,7 @@ class ClientOptions:
     max_message_bytes: int | None = None
     keepalive_s: float | None = 60.0
     max_connections: int = 100
+    transport: Literal["own", "library"] = "own"
 
     def __post_init__(self) -> None:
         check_seconds(self.timeout_s, "a timeout")
@@ -140,6 +144,8 @@ class ClientOptions:
                 check_seconds(value, name)
         if self.compression not in (None, "gzip"):
             raise ConfigurationError(f"Expected compression='gzip' or None; received {self.compression!r}.")
+        if self.transport not in ("own", "library"):
+            raise ConfigurationError(f"Expected transport='own' or 'library'; received {self.transport!r}.")
         for name in ("max_connections", "max_message_bytes"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

@@ -23,7 +23,7 @@ from modelyard.errors import (
 )
 
 
-class AsyncRestTransport:
+class AsyncHttpxTransport:
     """A pool of HTTP connections of an event loop.
 
     Args:
@@ -67,8 +67,8 @@ class AsyncRestTransport:
         await self._client.aclose()
 
 
-class ProxiedRestTransport:
-    """A blocking pool of HTTP connections, for servers that are reached through the environment's proxy.
+class HttpxTransport:
+    """A blocking pool of httpx's connections, for proxies and for those who ask for it.
 
     Args:
         address: Where the server is.

@@ -109,7 +109,7 @@ def test_connections_are_reused_and_replaced() -> None:
             assert client.status("m").available == (3,)
         (transport,) = client._engine.pool.all_transports
         idle: Any = transport
-        while not idle._idle[0][0].stale():
+        while idle._pool._idle[0][0].usable():
             pass
         for _ in range(2):
             assert client.status("m").available == (3,)

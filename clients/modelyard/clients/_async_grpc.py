@@ -1,0 +1,147 @@
+"""gRPC over HTTP/2 on an event loop: many calls on one connection, with the framing of the blocking transport."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from modelyard.clients import _http2
+from modelyard.clients._address import Address
+from modelyard.clients._async_sockets import AsyncPool, Channel
+from modelyard.clients._engine import Send
+from modelyard.clients._flows import Answer
+from modelyard.clients._lean_grpc import Codec, no_http2
+from modelyard.clients._options import ClientOptions
+from modelyard.errors import ModelyardError, ProtocolError
+
+
+class AsyncLeanGrpcTransport:
+    """Connections of an event loop: one, and more where a server limits the calls on each.
+
+    Args:
+        address: Where the server is.
+        options: TLS, sizes, compression and keep-alive.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
+    """
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        self._codec = Codec(address, options)
+        self._secure = address.secure
+        self._pool: AsyncPool[_Channel] = AsyncPool(
+            address, options, lambda: _Channel(self._codec, options.keepalive_s), alpn=("h2",), shared=True
+        )
+
+    async def send(self, send: Send[Any]) -> Answer:
+        """Sends one request and waits for its answer; cancelling the task cancels the call on the server.
+
+        Args:
+            send: The request, and the seconds until it is given up on both sides.
+
+        Raises:
+            ModelyardError: The class that the failure or the status code stands for.
+        """
+        codec = self._codec
+        deadline = time.monotonic() + send.timeout_s
+        async with self._pool.channel(codec.url, send.timeout_s, fresh=not send.call.retry) as channel:
+            if self._secure and channel.alpn != "h2":
+                await channel.close()
+                raise no_http2(codec.url)
+            stream = await channel.call(send)
+        return codec.answer(stream, late=time.monotonic() >= deadline)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._pool.close()
+
+
+class _Channel(Channel):
+    """One connection, many calls at a time."""
+
+    def __init__(self, codec: Codec, keepalive_s: float | None) -> None:
+        super().__init__(keepalive_s)
+        self._codec = codec
+        self._core = _http2.Connection()
+        self._waiters: dict[int, asyncio.Future[None]] = {}
+        self._flushing = False
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether another call may begin here."""
+        core = self._core
+        return not self.lost and core.closing is None and len(core.streams) < core.most_streams
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is under way."""
+        return not self._core.streams
+
+    async def call(self, send: Send[Any]) -> _http2.Stream:
+        """Performs one call.
+
+        Args:
+            send: The call.
+
+        Raises:
+            EOFError: The connection ended.
+            ModelyardError: What came is too long or makes no sense.
+        """
+        stream = self._codec.start(self._core, send)
+        waiter = self._waiters[stream.number] = self.loop.create_future()
+        # Calls that begin in one turn of the loop go out in one write.
+        self._flush_soon()
+        try:
+            await waiter
+        finally:
+            del self._waiters[stream.number]
+            if not stream.done:
+                self._core.cancel(stream)
+                self._flush_soon()
+        return stream
+
+    def data_received(self, data: bytes) -> None:
+        """Takes what has arrived."""
+        try:
+            done = self._core.feed(data)
+        except ProtocolError as exc:
+            self.fail(ProtocolError(f"{self._codec.url} did not answer in HTTP as expected: {exc.message}."))
+            return
+        for stream in done:
+            waiter = self._waiters.get(stream.number)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+        if self._codec.limited:
+            self._check()
+        self._flush()
+
+    def lose(self, exc: Exception) -> None:
+        """Ends the calls that are under way.
+
+        Args:
+            exc: Why.
+        """
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(exc)
+
+    def _check(self) -> None:
+        for stream in self._core.streams.values():
+            try:
+                self._codec.check(stream)
+            except ModelyardError as exc:
+                waiter = self._waiters[stream.number]
+                if not waiter.done():
+                    waiter.set_exception(exc)
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        out = self._core.output()
+        if out and self.transport is not None and not self.transport.is_closing():
+            self.transport.write(b"".join(out))

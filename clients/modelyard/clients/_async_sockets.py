@@ -1,0 +1,214 @@
+"""Pooled connections of an event loop, under both of this package's own transports."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar, cast
+
+from modelyard.clients._address import Address
+from modelyard.clients._options import ClientOptions
+from modelyard.clients._sockets import failed, keep_alive
+from modelyard.clients._tls import ssl_context
+
+
+class Channel(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        keepalive_s: Seconds of silence before the system asks for the other side; None for never.
+    """
+
+    def __init__(self, keepalive_s: float | None) -> None:
+        self.keepalive_s = keepalive_s
+        self.loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport | None = None
+        self.lost = False
+        self.alpn: str | None = None
+        self.used_at = time.monotonic()
+        self._gone: asyncio.Future[None] = self.loop.create_future()
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether another call may begin here."""
+        raise NotImplementedError
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is under way."""
+        raise NotImplementedError
+
+    def lose(self, exc: Exception) -> None:
+        """Ends the calls that are under way.
+
+        Args:
+            exc: Why.
+        """
+        raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Notes the connection."""
+        self.transport = cast(asyncio.Transport, transport)
+        keep_alive(transport.get_extra_info("socket"), self.keepalive_s)
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        self.alpn = None if tls is None else tls.selected_alpn_protocol()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Notes its end."""
+        self.lost = True
+        self.lose(exc or EOFError("the server closed the connection without a complete answer"))
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def fail(self, exc: Exception) -> None:
+        """Ends the connection, because what came makes no sense.
+
+        Args:
+            exc: What the calls are told.
+        """
+        self.lost = True
+        self.lose(exc)
+        if self.transport is not None:
+            self.transport.abort()
+
+    async def close(self) -> None:
+        """Closes the connection and waits until it is."""
+        self.lost = True
+        if self.transport is not None:
+            # What is still to be sent would keep a connection open that nobody reads from.
+            self.transport.abort()
+            await self._gone
+
+
+_C = TypeVar("_C", bound=Channel)
+
+
+class AsyncPool(Generic[_C]):
+    """Connections to one address, as many as its calls need.
+
+    Args:
+        address: Where the server is.
+        options: TLS, keep-alive and how many connections there may be.
+        make: Makes a channel.
+        alpn: Names of the application's protocol, for TLS; none for no say.
+        shared: A channel takes many calls at a time: those that find none wait for one to be opened.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        options: ClientOptions,
+        make: Callable[[], _C],
+        *,
+        alpn: tuple[str, ...] = (),
+        shared: bool = False,
+    ) -> None:
+        self._address = address
+        self._options = options
+        self._make = make
+        self._tls = ssl_context(options.tls) if address.secure else None
+        if self._tls is not None and alpn:
+            self._tls.set_alpn_protocols(list(alpn))
+        self._channels: list[_C] = []
+        self._connecting = 0
+        self._one_at_a_time = asyncio.Lock() if shared else None
+        self._queue: collections.deque[asyncio.Future[None]] = collections.deque()
+
+    @asynccontextmanager
+    async def channel(self, url: str, timeout_s: float, *, fresh: bool) -> AsyncIterator[_C]:
+        """A channel that takes a call; names the errors of sockets.
+
+        Args:
+            url: What is asked, for messages.
+            timeout_s: Until when.
+            fresh: A new one, because the call cannot be sent again where an old one ends.
+
+        Raises:
+            DeadlineExceededError: Not in time.
+            UnavailableError: The server cannot be reached, or went away.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                channel = (None if fresh else self._free()) or await self._open(fresh=fresh)
+                try:
+                    yield channel
+                finally:
+                    channel.used_at = time.monotonic()
+                    self._wake()
+        except (OSError, EOFError) as exc:
+            raise failed(exc, url, timeout_s) from exc
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        channels, self._channels = self._channels, []
+        for channel in channels:
+            await channel.close()
+
+    def _free(self) -> _C | None:
+        keep_s = self._options.keepalive_s
+        # The one opened last is as good as any; the ones before it get old and are closed.
+        for channel in reversed(self._channels):
+            if channel.takes_calls:
+                if keep_s is None or not channel.idle or time.monotonic() - channel.used_at < keep_s:
+                    return channel
+                channel.lost = True
+                if channel.transport is not None:
+                    channel.transport.close()
+        return None
+
+    async def _open(self, *, fresh: bool) -> _C:
+        if self._one_at_a_time is None or fresh:
+            return await self._opened(fresh=fresh)
+        async with self._one_at_a_time:
+            # Somebody else may have opened one in the meantime.
+            return self._free() or await self._opened(fresh=False)
+
+    async def _opened(self, *, fresh: bool) -> _C:
+        while True:
+            self._channels = [item for item in self._channels if not item.lost]
+            if len(self._channels) + self._connecting < self._options.max_connections:
+                self._connecting += 1
+                try:
+                    channel = await self._connect()
+                except BaseException:
+                    self._wake()
+                    raise
+                finally:
+                    self._connecting -= 1
+                self._channels.append(channel)
+                return channel
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._queue.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._wake()
+                raise
+            if not fresh and (free := self._free()) is not None:
+                return free
+
+    def _wake(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    async def _connect(self) -> _C:
+        address, options = self._address, self._options
+        name = options.tls.server_name or address.server_name or address.host.strip("[]")
+        _, channel = await asyncio.get_running_loop().create_connection(
+            self._make,
+            address.host.strip("[]"),
+            address.port,
+            ssl=self._tls,
+            server_hostname=None if self._tls is None else name,
+        )
+        return channel

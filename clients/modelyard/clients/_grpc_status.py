@@ -1,0 +1,37 @@
+"""What the status of a gRPC call says, whichever transport received it: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from modelyard.errors import DeadlineExceededError, ModelyardError, UnavailableError
+from modelyard.wire import error_from_grpc
+
+_RETRY_AFTER = "retry-after"
+_PUSHBACK = "grpc-retry-pushback-ms"
+
+
+def error_of_status(
+    code: str, details: str | None, trailers: Iterable[tuple[str, str | bytes]], url: str
+) -> ModelyardError:
+    """The error that a failed call stands for.
+
+    Args:
+        code: Name of the status code.
+        details: The server's text, if any.
+        trailers: Metadata after the answer.
+        url: Of the server, for the message.
+    """
+    error = error_from_grpc(code, details or f"The server gave no reason, only the code {code}.")
+    if isinstance(error, (UnavailableError, DeadlineExceededError)):
+        error = type(error)(f"{url}: {error.message}")
+    error.server_message = details or None
+    error.retry_after_s = _retry_after(trailers)
+    return error
+
+
+def _retry_after(trailers: Iterable[tuple[str, str | bytes]]) -> float | None:
+    for name, value in trailers:
+        if name in (_RETRY_AFTER, _PUSHBACK) and isinstance(value, str) and value.isascii() and value.isdecimal():
+            return int(value) / (1000 if name == _PUSHBACK else 1)
+    return None

@@ -1,0 +1,508 @@
+"""gRPC on plain sockets, blocking and not: frames as servers may send them, and servers that misbehave by a script."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import os
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelyard import errors
+from modelyard.clients import ClientOptions, ModelConfig, RetryOptions, TlsOptions, connect, connect_async
+from modelyard.clients._hpack import decode, encode
+from modelyard.wire import serving_pb2
+from tests.clients.conftest import connected, peer
+from tests.support.server import RunningServer
+
+KINDS = ["", "async"]
+ONCE = ClientOptions(retry=RetryOptions(attempts=1))
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+END, ACK, END_HEADERS, PADDED, PRIORITY = 1, 1, 4, 8, 0x20
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+def message(body: bytes, *, compressed: bool = False) -> bytes:
+    return bytes([compressed]) + len(body).to_bytes(4) + body
+
+
+def _status() -> bytes:
+    response = serving_pb2.GetModelStatusResponse()
+    response.model_version_status.add(version=3, state=30)
+    return response.SerializeToString()
+
+
+STATUS = _status()
+OK = encode([(":status", "200"), ("content-type", "application/grpc")])
+ZIPPED = encode([(":status", "200"), ("grpc-encoding", "gzip")])
+DONE = encode([("grpc-status", "0")])
+HELLO = frame(SETTINGS, 0, 0)
+
+
+def trailers(**fields: str) -> bytes:
+    return encode([(name.replace("_", "-"), value) for name, value in fields.items()])
+
+
+def answer(body: bytes = STATUS) -> bytes:
+    """What a server says to the first stream."""
+    return (
+        frame(HEADERS, END_HEADERS, 1, OK)
+        + frame(DATA, 0, 1, message(body))
+        + frame(HEADERS, END | END_HEADERS, 1, DONE)
+    )
+
+
+class Http2Peer:
+    """The server's side of one connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.buffer = b""
+        self.frames: list[tuple[int, int, int, bytes]] = []
+
+    def read(self, size: int) -> bytes:
+        while len(self.buffer) < size:
+            part = self.socket.recv(1 << 16)
+            if not part:
+                raise ConnectionError
+            self.buffer += part
+        data, self.buffer = self.buffer[:size], self.buffer[size:]
+        return data
+
+    def next(self) -> tuple[int, int, int, bytes]:
+        head = self.read(9)
+        found = (head[3], head[4], int.from_bytes(head[5:]), self.read(int.from_bytes(head[:3])))
+        self.frames.append(found)
+        return found
+
+    def request(self) -> tuple[int, dict[str, str], bytes]:
+        """Stream, headers and message of the next request."""
+        if not self.frames:
+            assert self.read(len(PREFACE)) == PREFACE
+        headers, body = b"", b""
+        while True:
+            kind, flags, stream, payload = self.next()
+            if kind == HEADERS:
+                headers = payload
+            elif kind == DATA:
+                body += payload
+                if flags & END:
+                    return stream, dict(decode(headers)), body[5:]
+
+
+def say(data: bytes, step: int = 7) -> Callable[[socket.socket], None]:
+    """Answers the first request with these bytes, in pieces, so that nothing depends on where packets end."""
+
+    def serve(connection: socket.socket) -> None:
+        Http2Peer(connection).request()
+        for start in range(0, len(data), max(step, len(data) // 300)):
+            connection.sendall(data[start : start + max(step, len(data) // 300)])
+        # Closed with unread bytes, a connection is reset, and what it said may be lost.
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):
+            pass
+
+    return serve
+
+
+GOOD = {
+    "whole": HELLO + answer(),
+    "padded": HELLO
+    + frame(HEADERS, END_HEADERS | PADDED | PRIORITY, 1, b"\3" + b"\0\0\0\0\7" + OK + b"\0\0\0")
+    + frame(DATA, PADDED, 1, b"\2" + message(STATUS) + b"\0\0")
+    + frame(HEADERS, END | END_HEADERS, 1, DONE),
+    "continued": HELLO
+    + frame(HEADERS, 0, 1, OK[:3])
+    + frame(CONTINUATION, 0, 1, OK[3:5])
+    + frame(CONTINUATION, END_HEADERS, 1, OK[5:])
+    + frame(DATA, 0, 1, message(STATUS))
+    + frame(HEADERS, END, 1, DONE[:4])
+    + frame(CONTINUATION, END_HEADERS, 1, DONE[4:]),
+    "interleaved": frame(SETTINGS, 0, 0, b"\0\4\0\1\0\0\0\3\0\0\0\7\0\5\0\1\0\0")
+    + frame(SETTINGS, ACK, 0)
+    + frame(HEADERS, END_HEADERS, 1, encode([(":status", "103")]))
+    + frame(HEADERS, END_HEADERS, 1, OK)
+    + frame(PING, 0, 0, b"12345678")
+    + frame(DATA, 0, 1, message(STATUS)[:2])
+    + frame(WINDOW, 0, 0, b"\0\0\0\1")
+    + frame(DATA, 0, 1)
+    + frame(99, 0, 0, b"nobody knows this kind")
+    + frame(DATA, 0, 1, message(STATUS)[2:])
+    + frame(DATA, 0, 77, b"a stream that is over")
+    + frame(HEADERS, END | END_HEADERS, 77, DONE)
+    + frame(RESET, 0, 77, b"\0\0\0\0")
+    + frame(WINDOW, 0, 77, b"\0\0\0\1")
+    + frame(HEADERS, END | END_HEADERS, 1, DONE),
+    "gzip": HELLO
+    + frame(HEADERS, END_HEADERS, 1, ZIPPED)
+    + frame(DATA, 0, 1, message(gzip.compress(STATUS), compressed=True))
+    + frame(HEADERS, END | END_HEADERS, 1, DONE),
+    "goodbye after it": HELLO + frame(GOAWAY, 0, 0, b"\0\0\0\1\0\0\0\0") + answer(),
+}
+BAD = {
+    "another protocol": b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",
+    "no settings": frame(PING, 0, 0, b"12345678"),
+    "endless frame": HELLO + b"\x10\0\1" + bytes([DATA, 0, 0, 0, 0, 1]),
+    "nothing continued": HELLO + frame(CONTINUATION, END_HEADERS, 1, OK),
+    "headers broken off": HELLO + frame(HEADERS, 0, 1, OK) + frame(PING, 0, 0, b"12345678"),
+    "endless headers": HELLO + frame(HEADERS, 0, 1, b"\0" * 40_000) + frame(CONTINUATION, 0, 1, b"\0" * 40_000),
+    "a table that was not offered": HELLO + frame(HEADERS, END_HEADERS, 1, b"\xbe"),
+    "no message": HELLO + frame(HEADERS, END_HEADERS, 1, OK) + frame(HEADERS, END | END_HEADERS, 1, DONE),
+    "two messages": HELLO
+    + frame(HEADERS, END_HEADERS, 1, OK)
+    + frame(DATA, 0, 1, 2 * message(STATUS))
+    + frame(HEADERS, END | END_HEADERS, 1, DONE),
+    "an encoding": HELLO
+    + frame(HEADERS, END_HEADERS, 1, encode([(":status", "200"), ("grpc-encoding", "snappy")]))
+    + frame(DATA, 0, 1, message(STATUS, compressed=True))
+    + frame(HEADERS, END | END_HEADERS, 1, DONE),
+    "damaged gzip": HELLO
+    + frame(HEADERS, END_HEADERS, 1, ZIPPED)
+    + frame(DATA, 0, 1, message(b"no gzip", compressed=True))
+    + frame(HEADERS, END | END_HEADERS, 1, DONE),
+}
+
+
+@contextlib.contextmanager
+def speaking(serve: Callable[[socket.socket], None], kind: str, options: ClientOptions = ONCE) -> Iterator[Any]:
+    with peer(serve) as port, connected(f"grpc://127.0.0.1:{port}", kind, options) as client:
+        yield client
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", GOOD)
+def test_every_form_of_an_answer_is_read(name: str, kind: str) -> None:
+    with speaking(say(GOOD[name]), kind) as client:
+        assert client.status("m", timeout_s=10).available == (3,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_answer_is_a_protocol_error(name: str, kind: str) -> None:
+    with speaking(say(BAD[name]), kind) as client:
+        with pytest.raises(errors.ProtocolError, match="grpc://127"):
+            client.status("m", timeout_s=10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cut", [0, 5, 20, len(GOOD["whole"]) - 1])
+def test_an_answer_cut_short_is_unavailable(cut: int, kind: str) -> None:
+    with speaking(say(GOOD["whole"][:cut]), kind) as client:
+        with pytest.raises(errors.UnavailableError, match="closed the connection|reset"):
+            client.status("m", timeout_s=10)
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind", "message"),
+    [
+        (frame(HEADERS, END | END_HEADERS, 1, trailers(_status="") + OK), errors.InternalError, "HTTP status 200"),
+        (
+            frame(HEADERS, END | END_HEADERS, 1, encode([(":status", "503")])),
+            errors.UnavailableError,
+            "HTTP status 503",
+        ),
+        (frame(HEADERS, END | END_HEADERS, 1, encode([(":status", "401")])), errors.UnauthenticatedError, "401"),
+        (frame(HEADERS, END | END_HEADERS, 1, OK + trailers(grpc_status="99")), errors.InternalError, "status 200"),
+        (
+            frame(HEADERS, END | END_HEADERS, 1, OK + trailers(grpc_status="5", grpc_message="gr%C3%BC%C3%9Fe 100%25")),
+            errors.ModelNotFoundError,
+            "grüße 100%",
+        ),
+        (
+            frame(HEADERS, END | END_HEADERS, 1, OK + trailers(grpc_status="16")),
+            errors.UnauthenticatedError,
+            "no reason",
+        ),
+        (frame(RESET, 0, 1, b"\0\0\0\7"), errors.UnavailableError, "code 7"),
+        (frame(RESET, 0, 1, b"\0\0\0\x08"), errors.RequestCancelledError, "code 8"),
+        (frame(RESET, 0, 1, b"\0\0\0\x0b"), errors.OverloadedError, "code 11"),
+        (frame(RESET, 0, 1, b"\0\0\0\2"), errors.InternalError, "code 2"),
+        (frame(GOAWAY, 0, 0, b"\0\0\0\0\0\0\0\0bye"), errors.UnavailableError, "code 7"),
+    ],
+)
+def test_endings_have_a_class(ending: bytes, kind: type[errors.ModelyardError], message: str) -> None:
+    with speaking(say(HELLO + ending), "") as client:
+        with pytest.raises(errors.ModelyardError, match=message) as caught:
+            client.status("m", timeout_s=10)
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ending", [frame(RESET, 0, 1, b"\0\0\0\7"), frame(GOAWAY, 0, 0, b"\0" * 8), b""])
+def test_a_refused_call_is_sent_again(ending: bytes, kind: str) -> None:
+    first = threading.Lock()
+
+    def serve(connection: socket.socket) -> None:
+        one = Http2Peer(connection)
+        stream, _, _ = one.request()
+        if first.acquire(blocking=False):
+            connection.sendall(HELLO + ending)
+            if ending[3:4] != bytes([RESET]):
+                return
+            stream, _, _ = one.request()
+            connection.sendall(answer().replace(b"\0\0\0\1", stream.to_bytes(4)))
+            return
+        connection.sendall(HELLO + answer())
+
+    with speaking(serve, kind, ClientOptions()) as client:
+        assert client.status("m", timeout_s=10).available == (3,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", [1, 1000])
+def test_requests_keep_to_the_windows(window: int, kind: str) -> None:
+    received = [b""]
+
+    def serve(connection: socket.socket) -> None:
+        one = Http2Peer(connection)
+        # A narrow window for the stream from the start, and frames of no more than 16 KiB.
+        connection.sendall(frame(SETTINGS, 0, 0, b"\0\4" + window.to_bytes(4)))
+        assert one.read(len(PREFACE)) == PREFACE
+        given, total, stream, settled = 65_535, 65_535, 0, False
+        while True:
+            kind, flags, number, payload = one.next()
+            if kind == SETTINGS and flags & ACK:
+                settled = True
+            if kind != DATA:
+                continue
+            stream = number
+            received[0] += payload
+            given -= len(payload)
+            assert len(payload) <= 16_384 and given >= 0
+            if flags & END:
+                break
+            # What was sent before the settings arrived counts, too: the window may be below nothing.
+            more = 9000
+            if settled or given < 9000:
+                connection.sendall(
+                    frame(WINDOW, 0, stream, (more + 65_535).to_bytes(4)) + frame(WINDOW, 0, 0, more.to_bytes(4))
+                )
+                given += more
+                total += more
+        connection.sendall(answer())
+
+    x = np.arange(50_000, dtype=np.float32)
+    with speaking(serve, kind) as client:
+        with contextlib.suppress(errors.ModelyardError):
+            client.predict("m", {"x": x}, timeout_s=20)
+    assert len(received[0]) == 5 + int.from_bytes(received[0][1:5])
+    assert received[0].endswith(x.tobytes())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_early_refusal_ends_the_request(kind: str) -> None:
+    def serve(connection: socket.socket) -> None:
+        one = Http2Peer(connection)
+        assert one.read(len(PREFACE)) == PREFACE
+        while one.next()[0] != DATA:
+            pass
+        # With windows as they are the request cannot be complete.
+        text = trailers(grpc_status="8", grpc_message="it is larger than allowed")
+        connection.sendall(HELLO + frame(HEADERS, END | END_HEADERS, 1, OK + text))
+        while connection.recv(1 << 16):
+            pass
+
+    with speaking(serve, kind) as client:
+        with pytest.raises(errors.RequestTooLargeError, match="larger than allowed"):
+            client.predict("m", {"x": np.zeros(1 << 18, np.float32)}, timeout_s=10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_connections_are_reused_pinged_and_replaced(kind: str) -> None:
+    seen: list[list[tuple[int, int, int, bytes]]] = []
+    streams: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        one = Http2Peer(connection)
+        seen.append(one.frames)
+        connection.sendall(HELLO)
+        for turn in range(2):
+            stream, headers, _ = one.request()
+            streams.append(stream)
+            assert headers["te"] == "trailers" and headers["grpc-timeout"].endswith("m")
+            goodbye = frame(PING, 0, 0, b"12345678") if turn == 0 else frame(GOAWAY, 0, 0, b"\x7f\xff\xff\xff\0\0\0\0")
+            connection.sendall(answer().replace(b"\0\0\0\1", stream.to_bytes(4)) + goodbye)
+        connection.recv(1 << 16)
+
+    with speaking(serve, kind) as client:
+        for _ in range(4):
+            assert client.status("m", timeout_s=10).available == (3,)
+    assert streams == [1, 3, 1, 3]
+    assert all((PING, ACK, 0, b"12345678") in frames for frames in seen)
+
+
+def test_another_process_opens_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        opened.append(1)
+        Http2Peer(connection).request()
+        connection.sendall(HELLO + answer())
+        while connection.recv(1 << 16):
+            pass
+
+    with speaking(serve, "") as client:
+        client.status("m")
+        other = os.getpid() + 1
+        monkeypatch.setattr(os, "getpid", lambda: other)
+        client.status("m")
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_repeated_goes_over_a_new_connection(kind: str) -> None:
+    opened: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        opened.append(1)
+        one = Http2Peer(connection)
+        connection.sendall(HELLO)
+        while True:
+            stream, headers, _ = one.request()
+            body = b"" if "Reload" in headers[":path"] else STATUS
+            connection.sendall(answer(body).replace(b"\0\0\0\1", stream.to_bytes(4)))
+
+    with speaking(serve, kind) as client:
+        client.status("m")
+        client.reload_config([ModelConfig(name="m", base_path="/m")])
+        client.status("m")
+    assert len(opened) == 2
+
+
+def test_a_server_may_limit_the_calls_on_a_connection() -> None:
+    lock = threading.Lock()
+    running, most, opened = [0], [0], [0]
+
+    def serve(connection: socket.socket) -> None:
+        one = Http2Peer(connection)
+        connection.sendall(frame(SETTINGS, 0, 0, b"\0\3\0\0\0\1"))
+        with lock:
+            opened[0] += 1
+        with contextlib.suppress(ConnectionError):
+            while True:
+                stream, _, _ = one.request()
+                with lock:
+                    running[0] += 1
+                    most[0] = max(most[0], running[0])
+                threading.Event().wait(0.02)
+                with lock:
+                    running[0] -= 1
+                connection.sendall(answer().replace(b"\0\0\0\1", stream.to_bytes(4)))
+
+    async def run(port: int) -> None:
+        async with connect_async(f"grpc://127.0.0.1:{port}", ClientOptions(max_connections=3)) as client:
+            await client.status("m")
+            await asyncio.gather(*(client.status("m") for _ in range(20)))
+
+    with peer(serve) as port:
+        asyncio.run(run(port))
+    assert 2 <= opened[0] <= 3 and 2 <= most[0] <= opened[0]
+
+
+def test_cancelling_resets_the_stream_and_keeps_the_connection() -> None:
+    got, seen = threading.Event(), []
+
+    def serve(connection: socket.socket) -> None:
+        one = Http2Peer(connection)
+        connection.sendall(HELLO)
+        one.request()
+        got.set()
+        while one.next()[0] != RESET:
+            pass
+        seen.append(one.frames[-1])
+        # Too late, and nobody minds.
+        connection.sendall(answer())
+        stream, _, _ = one.request()
+        connection.sendall(answer().replace(b"\0\0\0\1", stream.to_bytes(4)))
+        connection.recv(1)
+
+    async def run(port: int) -> None:
+        async with connect_async(f"grpc://127.0.0.1:{port}") as client:
+            task = asyncio.create_task(client.status("m"))
+            await asyncio.to_thread(got.wait, 10)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await client.status("m", timeout_s=10)).available == (3,)
+
+    with peer(serve) as port:
+        asyncio.run(run(port))
+    assert seen == [(RESET, 0, 1, b"\0\0\0\x08")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [0, 1, 5_000, 3_000_000])
+def test_messages_of_every_size(affine_server: RunningServer, kind: str, size: int) -> None:
+    x = np.arange(size, dtype=np.float32)
+    with connected(f"grpc://{affine_server.grpc_address}", kind) as client:
+        for _ in range(2):
+            np.testing.assert_array_equal(client.predict("affine", {"x": x})["y"], x * np.float32(0.5) + 2)
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_many_calls_at_a_time_get_their_own_answers(affine_server: RunningServer, scheme: str) -> None:
+    url = f"grpc://{affine_server.grpc_address}" if scheme == "grpc" else affine_server.rest_url
+
+    async def run() -> None:
+        async with connect_async(url) as client:
+
+            async def one(number: int) -> None:
+                x = np.full(1 + 97 * (number % 50), number, np.float32)
+                assert (await client.predict("affine", {"x": x}))["y"].tolist() == (x * 0.5 + 2).tolist()
+
+            await asyncio.gather(*(one(number) for number in range(64)))
+
+    asyncio.run(run())
+
+    with connect(url) as client:
+
+        def work(number: int) -> None:
+            for turn in range(20):
+                x = np.full(1 + 300 * turn, number, np.float32)
+                results.append(client.predict("affine", {"x": x})["y"].tolist() == (x * 0.5 + 2).tolist())
+
+        results: list[bool] = []
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == [True] * 160
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tls_without_http2_is_unavailable(tmp_path: Path, kind: str) -> None:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
+            "-addext", "subjectAltName=DNS:localhost",
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+
+    def serve(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            secure.recv(1)
+
+    options = ClientOptions(tls=TlsOptions(ca=cert), retry=RetryOptions(attempts=1))
+    with peer(serve) as port, connected(f"grpcs://localhost:{port}", kind, options) as client:
+        with pytest.raises(errors.UnavailableError, match="no HTTP/2"):
+            client.status("m", timeout_s=10)
