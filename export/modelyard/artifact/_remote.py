@@ -1,0 +1,243 @@
+"""Model repositories in object stores: ``s3://``, ``gs://`` and what else fsspec speaks.
+
+An object store has no directories and no rename: what makes a version exist is
+its manifest, which is written last and removed first. A version without one is
+not there for any reader of ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modelyard.errors import ArtifactError, ConfigurationError, MissingDependencyError
+
+_HINT = {
+    "s3": "credentials are looked for as by every AWS tool (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...); AWS_ENDPOINT_URL "
+    "names another store than Amazon's",
+    "gs": "credentials are looked for as by every Google tool (GOOGLE_APPLICATION_CREDENTIALS, ...)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteFile:
+    """One object below a remote path.
+
+    Attributes:
+        bytes: Its size.
+        stamp: Changes when it is replaced.
+    """
+
+    bytes: int
+    stamp: str
+
+
+class RemotePath:
+    """A place in an object store, with as much of :class:`pathlib.Path` as a repository needs.
+
+    Args:
+        url: Such as ``s3://bucket/models/fashion``.
+
+    Raises:
+        ConfigurationError: Not a URL of a file system that fsspec knows.
+        MissingDependencyError: What speaks to this store is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        try:
+            core = importlib.import_module("fsspec.core")
+        except ModuleNotFoundError as exc:
+            raise MissingDependencyError(package="fsspec", extra="remote", purpose=f"{url}") from exc
+        try:
+            # Somebody else may have changed what is there a moment ago: nothing is remembered.
+            self._fs, self._path = core.url_to_fs(self._url, use_listings_cache=False)
+        except ImportError as exc:
+            package = {"s3": "s3fs", "gs": "gcsfs"}.get(self.protocol, self.protocol)
+            raise MissingDependencyError(package=package, extra="remote", purpose=f"{url}") from exc
+        except ValueError as exc:
+            raise ConfigurationError(f"{url} is not on a file system that is known here: {exc}") from exc
+
+    @property
+    def protocol(self) -> str:
+        """What stands before ``://``."""
+        return self._url.partition("://")[0]
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self._url.rpartition("/")[2]
+
+    @property
+    def parent(self) -> RemotePath:
+        """The path without its last part."""
+        return RemotePath(self._url.rpartition("/")[0])
+
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(f"{self._url}/{name}")
+
+    def __str__(self) -> str:
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"RemotePath({self._url!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and self._url == other._url
+
+    def __hash__(self) -> int:
+        return hash(self._url)
+
+    def tree(self) -> dict[str, RemoteFile]:
+        """Every object below, by its path relative to here; in stores, one request for each thousand.
+
+        Raises:
+            ArtifactError: The store cannot be reached, or refuses.
+        """
+        with self._reaching("listed"):
+            found: dict[str, dict[str, Any]] = self._fs.find(self._path, detail=True)
+        root = f"{self._path.rstrip('/')}/"
+        return {
+            name.removeprefix(root): RemoteFile(bytes=info["size"] or 0, stamp=_stamp(info))
+            for name, info in found.items()
+            if name.startswith(root)
+        }
+
+    def folders(self) -> list[str]:
+        """Names of the folders right below, sorted.
+
+        Raises:
+            ArtifactError: The store cannot be reached, or refuses.
+            FileNotFoundError: Nothing is here.
+        """
+        with self._reaching("listed"):
+            found = self._fs.ls(self._path, detail=True)
+        return sorted(info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory")
+
+    def read_bytes(self) -> bytes:
+        """The content of an object.
+
+        Raises:
+            ArtifactError: The store cannot be reached, or refuses.
+            FileNotFoundError: There is no such object.
+        """
+        with self._reaching("read"):
+            content: bytes = self._fs.cat_file(self._path)
+        return content
+
+    def write_bytes(self, content: bytes, *, exclusive: bool = False) -> None:
+        """Writes an object in one step: readers see the old content or the new one.
+
+        Args:
+            content: The content.
+            exclusive: It must not exist; of several writers one succeeds.
+
+        Raises:
+            ArtifactError: The store cannot be reached, or refuses.
+            FileExistsError: It exists, and the write was exclusive.
+        """
+        with self._reaching("written"):
+            self._fs.pipe_file(self._path, content, mode="create" if exclusive else "overwrite")
+
+    def upload(self, source: Path) -> None:
+        """Writes a local file to here.
+
+        Args:
+            source: The file.
+
+        Raises:
+            ArtifactError: The store cannot be reached, or refuses.
+        """
+        with self._reaching("written"):
+            self._fs.put_file(str(source), self._path)
+
+    def download(self, target: Path) -> None:
+        """Writes what is here to a local file.
+
+        Args:
+            target: The file.
+
+        Raises:
+            ArtifactError: The store cannot be reached, or refuses.
+            FileNotFoundError: There is no such object.
+        """
+        with self._reaching("read"):
+            self._fs.get_file(self._path, str(target))
+
+    def modified_s(self) -> float:
+        """When an object was written, in seconds since 1970.
+
+        Raises:
+            ArtifactError: The store cannot be reached, or refuses.
+            FileNotFoundError: There is no such object.
+        """
+        with self._reaching("read"):
+            return float(self._fs.modified(self._path).timestamp())
+
+    def unlink(self) -> None:
+        """Removes an object; one that is not there is no error.
+
+        Raises:
+            ArtifactError: The store cannot be reached, or refuses.
+        """
+        try:
+            with self._reaching("removed"):
+                self._fs.rm_file(self._path)
+        except FileNotFoundError:
+            return
+
+    @contextmanager
+    def _reaching(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, FileExistsError, KeyboardInterrupt):
+            raise
+        # Every store's library raises its own: this is the boundary that maps them.
+        except Exception as exc:
+            hint = _HINT.get(self.protocol, "check the address")
+            raise ArtifactError(f"{self._url} cannot be {what}: {type(exc).__name__}: {exc} ({hint}).") from exc
+
+
+#: A folder of a repository, here or in an object store.
+Location = Path | RemotePath
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteVersion:
+    """One version in an object store.
+
+    Attributes:
+        number: The version.
+        path: Where its files are.
+    """
+
+    number: int
+    path: RemotePath
+
+
+def locate(text: str | Path | RemotePath) -> Location:
+    """The place that a path or URL names.
+
+    Args:
+        text: A path of this machine, also as ``file://``, or a URL such as ``s3://bucket/models``.
+
+    Raises:
+        ConfigurationError: Not a URL of a file system that is known here.
+        MissingDependencyError: What speaks to this store is not installed.
+    """
+    if not isinstance(text, str):
+        return text
+    rest = text.removeprefix("file://")
+    return RemotePath(rest) if "://" in rest else Path(rest)
+
+
+def _stamp(info: dict[str, Any]) -> str:
+    # An ETag is of the content; where a store has none, size and time have to do.
+    for key in ("ETag", "etag", "generation", "LastModified", "mtime", "created"):
+        if info.get(key):
+            return f"{info[key]} {info['size']}"
+    return str(info["size"])
