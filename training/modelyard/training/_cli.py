@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from modelyard.errors import ConfigurationError, ModelyardError
-from modelyard.training._options import TrainerOptions
+from modelyard.training._goal import Goal
+from modelyard.training._options import LOOP_FORMS, PRECISIONS, TrainerOptions
 from modelyard.training._results import TrainResult
 from modelyard.training._task import Task
 
@@ -22,6 +23,9 @@ examples:
   modelyard train fashion --checkpoint-every 200
       Loses at most 200 steps when it is killed. The same command goes on from
       there and ends with the same numbers as a run that was never stopped.
+  modelyard train fashion --loop epoch --ema-decay 0.999 --keep-best accuracy
+      The fastest loop, on data in memory; evaluates and exports an average of
+      the weights, and keeps the best epoch's checkpoint beside the newest.
   MODELYARD_DATA=subset modelyard train fashion --epochs 2
       Seconds, not minutes: on the small subset that ships with modelyard.
 """
@@ -84,7 +88,52 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="steps on the device between two updates of the progress bar (default: %(default)s)",
     )
+    _add_loop_arguments(parser)
     return parser
+
+
+def _add_loop_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--loop",
+        choices=LOOP_FORMS,
+        default=_DEFAULTS.loop,
+        help="eager: no graph, for debugging; step: one compiled step at a time; loop: many; epoch: a whole epoch on"
+        " data in memory, the fastest (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--accumulate-steps",
+        type=int,
+        default=_DEFAULTS.accumulate_steps,
+        metavar="K",
+        help="micro-batches to cut each batch into (default: %(default)s)",
+    )
+    parser.add_argument("--clip-norm", type=float, metavar="NORM", help="greatest global norm of the gradients")
+    parser.add_argument(
+        "--ema-decay", type=float, metavar="DECAY", help="evaluate and export an average of the weights, such as 0.999"
+    )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default=_DEFAULTS.precision,
+        help="what the layers compute in (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--checkpoint-seconds", type=float, metavar="S", help="save a checkpoint also when S seconds have passed"
+    )
+    parser.add_argument(
+        "--keep-best",
+        metavar="[-]METRIC",
+        help="keep the checkpoint of the best epoch as well, such as accuracy, or -loss where less is better",
+    )
+    parser.add_argument(
+        "--warm-start", type=Path, metavar="PATH", help="checkpoint or model directory whose models to begin with"
+    )
+
+
+def _goal(text: str | None) -> Goal | None:
+    if text is None:
+        return None
+    return Goal(metric=text.removeprefix("-"), mode="min" if text.startswith("-") else "max")
 
 
 def main(argv: list[str]) -> int:
@@ -95,7 +144,8 @@ def main(argv: list[str]) -> int:
 
     Returns:
         The process's exit code: 0 when all epochs are done, 1 on an error, 2
-        on arguments that make no sense, 130 after Ctrl-C.
+        on arguments that make no sense, 130 after Ctrl-C. After SIGTERM it
+        saves, then raises SystemExit with 143.
     """
     # Only a process of ours sets this, never an import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -112,6 +162,14 @@ def main(argv: list[str]) -> int:
             checkpoint_every_steps=arguments.checkpoint_every,
             keep_checkpoints=arguments.keep_checkpoints,
             steps_per_loop=arguments.steps_per_loop,
+            loop=arguments.loop,
+            accumulate_steps=arguments.accumulate_steps,
+            clip_norm=arguments.clip_norm,
+            ema_decay=arguments.ema_decay,
+            precision=arguments.precision,
+            checkpoint_every_seconds=arguments.checkpoint_seconds,
+            keep_best=_goal(arguments.keep_best),
+            warm_start=arguments.warm_start,
         )
         result, drawn = _train(task, options, model_dir)
     except ModelyardError as exc:
@@ -120,6 +178,9 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(f"modelyard train: stopped. The same command goes on from the checkpoint in {model_dir}.\n")
         return 130
+    except SystemExit:
+        sys.stderr.write(f"modelyard train: terminated. The same command goes on from the checkpoint in {model_dir}.\n")
+        raise
     sys.stdout.write(_summary(result, model_dir, drawn))
     return 0
 
