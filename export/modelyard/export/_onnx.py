@@ -81,8 +81,12 @@ def _simplify(graph: str, model: Any) -> Any:
     import onnx
     import onnxslim  # type: ignore[import-untyped]
 
+    inputs = list(model.graph.input)
     try:
         simple = onnxslim.slim(model)
+        kept = {each.name for each in simple.graph.input}
+        # It drops inputs that nothing computes with; the signature has them all the same.
+        simple.graph.input.extend(each for each in inputs if each.name not in kept)
         onnx.checker.check_model(simple, full_check=True)
     # As above.
     except Exception as exc:
