@@ -12,9 +12,10 @@ from tests.training.conftest import RunPython
 
 DOORS = {
     modelyard.training: [
-        "Action", "EpochResult", "Event", "Goal", "InputRequest", "JsonlLog", "Pipeline", "PipelineOptions",
-        "PipelineResult", "ProgressBar", "ResidentData", "Task", "TensorBoardLog", "TrainResult", "Trainer",
-        "TrainerOptions", "apply_gradients", "average_loss", "loss_scaled", "minimize", "offload_slots",
+        "Action", "CsvLog", "EarlyStop", "EpochResult", "Event", "Goal", "ImagePredictions", "InputRequest",
+        "JsonlLog", "Pipeline", "PipelineOptions", "PipelineResult", "ProgressBar", "ResidentData", "Task",
+        "TensorBoardLog", "Throughput", "ThroughputLog", "TrainResult", "Trainer", "TrainerOptions", "WandbLog",
+        "apply_gradients", "average_loss", "loss_scaled", "minimize", "offload_slots", "predict_images",
         "regularization_loss", "restore",
     ],
     modelyard.training.data: [

@@ -14,16 +14,24 @@ from modelyard.training._results import Action, EpochResult, Event, TrainResult
 from modelyard.training._task import InputRequest, Task
 
 if TYPE_CHECKING:
+    from modelyard.training._csv import CsvLog
+    from modelyard.training._early_stop import EarlyStop
     from modelyard.training._jsonl import JsonlLog
     from modelyard.training._offload import offload_slots
     from modelyard.training._pipelined import Pipeline, PipelineOptions, PipelineResult
+    from modelyard.training._predictions import ImagePredictions, predict_images
     from modelyard.training._progress import ProgressBar
     from modelyard.training._resident import ResidentData
     from modelyard.training._step import apply_gradients, average_loss, loss_scaled, minimize, regularization_loss
     from modelyard.training._tensorboard import TensorBoardLog
+    from modelyard.training._throughput import Throughput, ThroughputLog
     from modelyard.training._trainer import Trainer, restore
+    from modelyard.training._wandb import WandbLog
 
 _LAZY = {
+    "CsvLog": "modelyard.training._csv",
+    "EarlyStop": "modelyard.training._early_stop",
+    "ImagePredictions": "modelyard.training._predictions",
     "JsonlLog": "modelyard.training._jsonl",
     "Pipeline": "modelyard.training._pipelined",
     "PipelineOptions": "modelyard.training._pipelined",
@@ -31,21 +39,28 @@ _LAZY = {
     "ProgressBar": "modelyard.training._progress",
     "ResidentData": "modelyard.training._resident",
     "TensorBoardLog": "modelyard.training._tensorboard",
+    "Throughput": "modelyard.training._throughput",
+    "ThroughputLog": "modelyard.training._throughput",
     "Trainer": "modelyard.training._trainer",
+    "WandbLog": "modelyard.training._wandb",
     "apply_gradients": "modelyard.training._step",
     "average_loss": "modelyard.training._step",
     "loss_scaled": "modelyard.training._step",
     "minimize": "modelyard.training._step",
     "offload_slots": "modelyard.training._offload",
+    "predict_images": "modelyard.training._predictions",
     "regularization_loss": "modelyard.training._step",
     "restore": "modelyard.training._trainer",
 }
 
 __all__ = [
     "Action",
+    "CsvLog",
+    "EarlyStop",
     "EpochResult",
     "Event",
     "Goal",
+    "ImagePredictions",
     "InputRequest",
     "JsonlLog",
     "Pipeline",
@@ -55,14 +70,18 @@ __all__ = [
     "ResidentData",
     "Task",
     "TensorBoardLog",
+    "Throughput",
+    "ThroughputLog",
     "TrainResult",
     "Trainer",
     "TrainerOptions",
+    "WandbLog",
     "apply_gradients",
     "average_loss",
     "loss_scaled",
     "minimize",
     "offload_slots",
+    "predict_images",
     "regularization_loss",
     "restore",
 ]

@@ -192,13 +192,15 @@ def _task(name: str, assignments: list[str]) -> Task:
 
 
 def _train(task: Task, options: TrainerOptions, model_dir: Path) -> tuple[TrainResult, list[Path]]:
-    from modelyard.training import JsonlLog, ProgressBar, TensorBoardLog, Trainer
+    from modelyard.training import CsvLog, JsonlLog, ProgressBar, TensorBoardLog, ThroughputLog, Trainer
     from modelyard.training.tasks import PictureLog, draw_run
 
     actions = (
         ProgressBar(),
         JsonlLog(model_dir / "log.jsonl"),
-        TensorBoardLog(model_dir / "tensorboard"),
+        CsvLog(model_dir / "epochs.csv"),
+        TensorBoardLog(model_dir / "tensorboard", histograms=task),
+        ThroughputLog(model_dir / "throughput.json"),
         PictureLog(task, model_dir / "pictures"),
     )
     result = Trainer(task, options, actions).run()

@@ -57,6 +57,7 @@ class Event:
         message: For ``start`` the data that is used; for ``stop`` why.
         steps: For ``steps``, how many they were.
         seconds: For ``steps``, the time they took.
+        history: For ``start``, the epochs that earlier runs have done.
     """
 
     kind: EventKind
@@ -72,8 +73,10 @@ class Event:
     message: str = ""
     steps: int = 0
     seconds: float = 0.0
+    history: tuple[EpochResult, ...] = ()
 
 
+#: One that has an attribute ``should_stop`` ends the run after an epoch when that is true.
 Action = Callable[[Event], None]
 
 

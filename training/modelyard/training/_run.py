@@ -414,6 +414,7 @@ class Run:
             message=message,
             steps=steps,
             seconds=seconds,
+            history=self._state.history if kind == "start" else (),
         )
         for action in self._actions:
             action(event)

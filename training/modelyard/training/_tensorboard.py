@@ -1,30 +1,45 @@
-"""Scalars for TensorBoard."""
+"""Scalars, histograms and images for TensorBoard."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from modelyard.training._predictions import ImagePredictions
 from modelyard.training._results import Event
+from modelyard.training._task import Task
 
 
 class TensorBoardLog:
     """Action that writes scalars, in two runs that TensorBoard overlays.
 
     ``<folder>/train`` has, after each device loop, the averages over the epoch
-    so far and ``examples_per_second``; ``<folder>/test`` has the averages of
-    each evaluation. The x axis is the training step. Where a killed run goes
-    on, the steps done again are in the files twice, with the same values.
+    so far and ``examples_per_second``, and after each epoch histograms of the
+    weights; ``<folder>/test`` has the averages of each evaluation, and images
+    with what the model says about them. The x axis is the training step. Where
+    a killed run goes on, the steps done again are in the files twice, with the
+    same values.
 
     Args:
         folder: Where to; show it with ``tensorboard --logdir <folder>``.
+        histograms: The task whose weights to show as histograms; None for none.
+        predictions: Called after each epoch for images; None for none. Such as
+            ``lambda: predict_images(task)``.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        histograms: Task | None = None,
+        predictions: Callable[[], ImagePredictions] | None = None,
+    ) -> None:
         self._folder = folder
+        self._histograms = histograms
+        self._predictions = predictions
         self._writers: dict[str, Any] = {}
 
     def __call__(self, event: Event) -> None:
@@ -38,6 +53,8 @@ class TensorBoardLog:
             self._write("train", {**event.values, **rate}, event.step)
         elif event.kind == "epoch" and event.result is not None:
             self._write("test", event.result.evaluation, event.step)
+            self._write_weights(event.step)
+            self._write_images(event.step)
             for writer in self._writers.values():
                 writer.flush()
         elif event.kind == "stop":
@@ -45,9 +62,28 @@ class TensorBoardLog:
                 writer.close()
             self._writers = {}
 
-    def _write(self, run: str, values: Mapping[str, float], step: int) -> None:
+    def _writer(self, run: str) -> Any:
         if run not in self._writers:
             self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
-        with self._writers[run].as_default(step=step):
+        return self._writers[run]
+
+    def _write(self, run: str, values: Mapping[str, float], step: int) -> None:
+        with self._writer(run).as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(name, value)
+
+    def _write_weights(self, step: int) -> None:
+        if self._histograms is None:
+            return
+        with self._writer("train").as_default(step=step):
+            for variable in self._histograms.root.trainable_variables:
+                tf.summary.histogram(getattr(variable, "path", variable.name), tf.convert_to_tensor(variable))
+
+    def _write_images(self, step: int) -> None:
+        if self._predictions is None:
+            return
+        found = self._predictions()
+        lines = [f"{place}. {label}" for place, label in enumerate(found.predicted, 1)]
+        with self._writer("test").as_default(step=step):
+            tf.summary.image("predictions", found.images, max_outputs=len(found.images))
+            tf.summary.text("predicted labels", "\n".join(lines))

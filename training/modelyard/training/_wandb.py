@@ -1,0 +1,112 @@
+"""Weights & Biases."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from modelyard.errors import MissingDependencyError
+from modelyard.training._predictions import ImagePredictions
+from modelyard.training._results import Event
+
+_RUN_ID = "wandb-run-id"
+
+
+class WandbLog:
+    """Action that logs a run to Weights & Biases.
+
+    After each device loop the averages over the epoch so far and the images per
+    second, as ``train/<name>``; after each epoch those of the evaluation, as
+    ``test/<name>``, and a panel of test images with the labels that the model
+    gives them. A run that goes on from a checkpoint goes on in the same W&B run.
+
+    Args:
+        project: Of W&B.
+        folder: Where the package keeps its files, and where the id of the W&B
+            run is remembered.
+        predictions: Called after each epoch for the images; None for none. Such
+            as ``lambda: predict_images(task)``.
+        mode: ``online``, ``offline`` (``wandb sync`` sends it later), or ``disabled``.
+        config: Further entries of the run's configuration.
+
+    Raises:
+        MissingDependencyError: The package ``wandb`` is not installed.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        folder: Path,
+        *,
+        predictions: Callable[[], ImagePredictions] | None = None,
+        mode: Literal["online", "offline", "disabled"] = "online",
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        try:
+            import wandb
+        except ModuleNotFoundError as exc:
+            if exc.name != "wandb":
+                raise
+            raise MissingDependencyError(package="wandb", extra="wandb", purpose="WandbLog") from exc
+        self._wandb: Any = wandb
+        self._project = project
+        self._folder = folder
+        self._predictions = predictions
+        self._mode = mode
+        self._config = config or {}
+        self._run: Any = None
+
+    def __call__(self, event: Event) -> None:
+        """Logs one event.
+
+        Args:
+            event: From the trainer.
+        """
+        if event.kind == "start":
+            self._start(event)
+        elif self._run is None:
+            return
+        elif event.kind == "steps":
+            values = {f"train/{name}": value for name, value in event.values.items()}
+            if event.examples_per_second is not None:
+                values["train/examples_per_second"] = event.examples_per_second
+            self._run.log(values, step=event.step)
+        elif event.kind == "epoch" and event.result is not None:
+            logged: dict[str, Any] = {f"test/{name}": value for name, value in event.result.evaluation.items()}
+            if self._predictions is not None:
+                logged["test/predictions"] = self._panel(self._predictions())
+            self._run.log({**logged, "epoch": event.result.epoch}, step=event.step)
+        elif event.kind == "stop":
+            self._run.finish(exit_code=0 if event.message == "finished" else 1, quiet=True)
+            self._run = None
+
+    def _start(self, event: Event) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        remembered = self._folder / _RUN_ID
+        if event.step == 0 or not remembered.exists():
+            remembered.write_text(uuid.uuid4().hex[:8], "utf-8")
+        self._run = self._wandb.init(
+            project=self._project,
+            id=remembered.read_text("utf-8").strip(),
+            # Offline runs cannot ask whether the id exists; their parts meet when they are synced.
+            resume="allow" if self._mode == "online" else None,
+            dir=str(self._folder),
+            mode=self._mode,
+            config={
+                "task": event.task,
+                "epochs": event.epochs,
+                "steps_per_epoch": event.steps_per_epoch,
+                "data": event.message,
+                **self._config,
+            },
+            settings=self._wandb.Settings(silent=True, console="off"),
+        )
+
+    def _panel(self, found: ImagePredictions) -> list[Any]:
+        triples = zip(found.images, found.predicted, found.actual, strict=True)
+        return [
+            self._wandb.Image(image, caption=f"{predicted}" if predicted == actual else f"{predicted} (is {actual})")
+            for image, predicted, actual in triples
+        ]
