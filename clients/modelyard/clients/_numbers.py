@@ -15,9 +15,11 @@ _FEW = 64
 #: Significant digits after which every float32 is told apart from its neighbours (IEEE 754-2019, 5.12.2).
 _DIGITS = 9
 _LOWEST, _HIGHEST = -45, 38
-# Columns of one value: sign, first digit, point, eight digits, e, sign and two digits of the exponent.
-_SIGN, _FIRST, _POINT, _REST, _E = 0, 1, 2, 3, 11
-_WIDTH = 15
+#: A value is four words of four bytes: sign, digit, point, digit; four digits; three digits and e; exponent and comma.
+_WORDS = 4
+#: Values of no more digits than this are shorter written one by one.
+_SHORT = 10**6
+_COMMA = np.frombuffer(b"\0\0\0,", np.uint32)[0] ^ np.frombuffer(b"\0\0\0 ", np.uint32)[0]
 
 
 def array_json(array: npt.NDArray[Any]) -> str:
@@ -33,65 +35,66 @@ def array_json(array: npt.NDArray[Any]) -> str:
     if array.dtype.kind in "fV" and array.dtype.itemsize < 4:
         array = array.astype(np.float32)
     if array.dtype == np.float32 and array.size >= _FEW and np.isfinite(array).all():
-        return _floats(array)
+        digits, exponent = _decimal(array)
+        if (digits % _SHORT).any():
+            return _text(array, digits, exponent)
     return json.dumps(array.tolist(), separators=(",", ":"))
 
 
+def _words(texts: list[str]) -> npt.NDArray[np.uint32]:
+    return np.frombuffer("".join(texts).encode("ascii"), np.uint32)
+
+
 @cache
-def _tables() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Powers of ten, the digits of 0 to 999, and exponents."""
+def _tables() -> tuple[npt.NDArray[np.float64], tuple[npt.NDArray[np.uint32], ...]]:
+    """Powers of ten, and the four words by what they say."""
     # Read from text, because numpy's own powers are not the nearest ones.
     powers = np.array([float(f"1e{_DIGITS - 1 - exponent}") for exponent in range(_LOWEST - 1, _HIGHEST + 2)])
-    triples = np.frombuffer("".join(f"{number:03d}" for number in range(1000)).encode(), np.uint8).reshape(1000, 3)
-    texts = "".join(f"e{exponent:+03d}" for exponent in range(_LOWEST - 1, _HIGHEST + 2))
-    return powers, triples, np.frombuffer(texts.encode(), np.uint8).reshape(-1, 4)
+    heads = [f"{sign}{number // 10}.{number % 10}" for sign in " -" for number in range(100)]
+    middles = [f"{number:04d}" for number in range(10_000)]
+    tails = [f"{number:03d}e" for number in range(1000)]
+    exponents = [f"{exponent:+03d}," for exponent in range(_LOWEST - 1, _HIGHEST + 2)]
+    return powers, (_words(heads), _words(middles), _words(tails), _words(exponents))
 
 
-def _floats(array: npt.NDArray[np.float32]) -> str:
-    powers, triples, exponents = _tables()
-    flat = np.ascontiguousarray(array).ravel().astype(np.float64)
-    size = np.abs(flat)
+def _decimal(array: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Nine digits of each value, as a whole number, and its exponent."""
+    powers, _ = _tables()
+    size = np.abs(np.ascontiguousarray(array).ravel().astype(np.float64))
     zero = size == 0
     size[zero] = 1.0
     exponent = np.floor(np.log10(size)).astype(np.int64)
-    digits = np.rint(size * powers[exponent - (_LOWEST - 1)]).astype(np.int64)
+    digits = np.rint(size * powers[exponent - (_LOWEST - 1)])
     # Beside a power of ten the logarithm, or the rounding, may be off by one.
-    off = np.where(digits >= 10**_DIGITS, 1, np.where(digits < 10 ** (_DIGITS - 1), -1, 0))
+    off = (digits >= 10**_DIGITS).astype(np.int64) - (digits < 10 ** (_DIGITS - 1))
     if off.any():
         exponent += off
-        digits = np.rint(size * powers[exponent - (_LOWEST - 1)]).astype(np.int64)
+        digits = np.rint(size * powers[exponent - (_LOWEST - 1)])
     digits[zero] = 0
-    number = digits.astype(np.uint32)
+    return digits.astype(np.uint32), exponent
 
-    depth = array.ndim
-    text = np.empty((flat.size, depth + _WIDTH + depth + 1), np.uint8)
-    keep = np.ones(text.shape, np.bool_)
-    text[:, :depth] = ord("[")
-    body, shown = text[:, depth : depth + _WIDTH], keep[:, depth : depth + _WIDTH]
-    body[:, _SIGN] = ord("-")
-    shown[:, _SIGN] = np.signbit(flat)
-    high = triples[number // 1_000_000]
-    body[:, _FIRST] = high[:, 0]
-    body[:, _POINT] = ord(".")
-    body[:, _REST : _REST + 2] = high[:, 1:]
-    body[:, _REST + 2 : _REST + 5] = triples[number // 1000 % 1000]
-    body[:, _REST + 5 : _E] = triples[number % 1000]
-    significant = body[:, _REST:_E] != ord("0")
-    shown[:, _REST:_E] = np.logical_or.accumulate(significant[:, ::-1], axis=1)[:, ::-1]
-    body[:, _E:] = exponents[exponent - (_LOWEST - 1)]
-    shown[:, _E:] = (exponent != 0)[:, None]
-    # A float that looks like a whole number keeps its point: servers take those without for integers.
-    shown[:, _REST] |= exponent == 0
-    shown[:, _POINT] = shown[:, _REST]
-    text[:, depth + _WIDTH : -1] = ord("]")
-    text[:, -1] = ord(",")
-    keep[-1, -1] = False
-    for axis in range(depth):
-        step = math.prod(array.shape[axis:])
-        first = np.zeros(flat.size, np.bool_)
-        first[::step] = True
-        keep[:, axis] = first
-        last = np.zeros(flat.size, np.bool_)
-        last[step - 1 :: step] = True
-        keep[:, depth + _WIDTH + axis] = last
-    return text[keep].tobytes().decode("ascii")
+
+def _text(array: npt.NDArray[np.float32], digits: npt.NDArray[np.uint32], exponent: npt.NDArray[np.int64]) -> str:
+    _, (heads, middles, tails, exponents) = _tables()
+    # Spaces may stand before numbers and beside brackets, so that every value is as long as the others.
+    before, after = -(-array.ndim // 4), -(-(array.ndim + 1) // 4)
+    text = np.empty((digits.size, before + _WORDS + after), np.uint32)
+    value = text[:, before : before + _WORDS]
+    rest, tail = np.divmod(digits, 1000)
+    head, middle = np.divmod(rest, 10_000)
+    value[:, 0] = heads[head + 100 * np.signbit(array).ravel()]
+    value[:, 1] = middles[middle]
+    value[:, 2] = tails[tail]
+    value[:, 3] = exponents[exponent - (_LOWEST - 1)]
+    keep = np.zeros(text.shape, np.bool_)
+    keep[:, before : before + _WORDS] = True
+    for depth in range(1, array.ndim + 1):
+        # From the innermost dimension outwards: longer rows overwrite what shorter ones have written.
+        step = math.prod(array.shape[array.ndim - depth :])
+        text[::step, :before] = _words(["[" * depth + " " * (4 * before - depth)])
+        text[step - 1 :: step, before + _WORDS :] = _words(["]" * depth + "," + " " * (4 * after - depth - 1)])
+    row = array.shape[-1]
+    keep[::row, :before] = True
+    keep[row - 1 :: row, before + _WORDS :] = True
+    value[row - 1 :: row, 3] ^= _COMMA
+    return text[keep].tobytes().decode("ascii").rstrip(" ,")
