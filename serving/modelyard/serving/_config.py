@@ -11,7 +11,7 @@ from typing import TypeVar
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from modelyard.artifact import ModelVersion
+from modelyard.artifact import AnyVersion, Location, RemotePath, locate
 from modelyard.errors import ConfigurationError
 from modelyard.wire import serving_pb2
 
@@ -34,9 +34,7 @@ class VersionPolicy:
     latest: int | None = 1
     specific: frozenset[int] | None = None
 
-    def aspired(
-        self, versions: Sequence[ModelVersion], labelled: Collection[int] = frozenset()
-    ) -> Sequence[ModelVersion]:
+    def aspired(self, versions: Sequence[AnyVersion], labelled: Collection[int] = frozenset()) -> Sequence[AnyVersion]:
         """The versions to serve.
 
         Args:
@@ -45,9 +43,8 @@ class VersionPolicy:
         """
         if self.specific is None and self.latest is None:
             return versions
-        wanted = self.specific
-        if wanted is None:
-            wanted = {version.number for version in versions[-(self.latest or 1) :]}
+        newest = frozenset(version.number for version in versions[-(self.latest or 1) :])
+        wanted = newest if self.specific is None else self.specific
         return [version for version in versions if version.number in wanted or version.number in labelled]
 
 
@@ -57,13 +54,13 @@ class ModelConfig:
 
     Attributes:
         name: Its name in requests.
-        base_path: The directory with its versions.
+        base_path: The directory with its versions, here or in an object store.
         policy: Which of them to serve.
         labels: Version labels.
     """
 
     name: str
-    base_path: Path
+    base_path: Location
     policy: VersionPolicy = VersionPolicy()
     labels: Mapping[str, int] = field(default_factory=dict)
 
@@ -115,22 +112,20 @@ def models_from_message(config: serving_pb2.ModelServerConfig) -> tuple[ModelCon
     return tuple(models.values())
 
 
-def local_path(text: str, *, what: str) -> Path:
+def base_location(text: str, *, what: str) -> Location:
     """The directory that a base path names.
 
     Args:
-        text: An absolute path, or such a path as a ``file://`` URI.
+        text: An absolute path, also as a ``file://`` URI, or a URL such as ``s3://bucket/models/fashion``.
         what: What it belongs to, for errors.
 
     Raises:
-        ConfigurationError: It is relative, or a URI of a remote file system.
+        ConfigurationError: It is relative, or a URL of a file system that is not known here.
+        MissingDependencyError: What speaks to that file system is not installed.
     """
-    path = Path(text.removeprefix("file://"))
-    if "://" in text.removeprefix("file://"):
-        raise ConfigurationError(
-            f"{what} has the base path {text}, which is on a remote file system; expected an absolute path of this "
-            "machine. Mount it, or copy the model."
-        )
+    path = locate(text)
+    if isinstance(path, RemotePath):
+        return path
     if not path.is_absolute():
         raise ConfigurationError(
             f"Expected {what} to have an absolute path or URI; got base_path()={text}, which is relative. "
@@ -140,7 +135,7 @@ def local_path(text: str, *, what: str) -> Path:
 
 
 def _model(item: serving_pb2.ModelConfig) -> ModelConfig:
-    base_path = local_path(item.base_path, what=f"model {item.name}")
+    base_path = base_location(item.base_path, what=f"model {item.name}")
     _check_platform(item)
     if item.HasField("logging_config"):
         _LOG.warning("model %s: logging_config has no effect: this server does not log requests", item.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["bool", "int", "float", "text"]
+Kind = Literal["bool", "int", "float", "text", "texts"]
 Effect = Literal["same", "better", "ignored", "ours"]
 
 
@@ -19,7 +19,7 @@ class Flag:
 
     Attributes:
         name: Without the dashes.
-        kind: Type of its value.
+        kind: Type of its value; ``texts`` for a flag that may be given more than once.
         default: Its default.
         effect: ``same`` as upstream, ``better`` (the note says how),
             ``ignored`` (the note says what to use instead) or ``ours``.
@@ -134,6 +134,20 @@ FLAGS: tuple[Flag, ...] = (
     _ours("rest_api_extensions", "bool", False,
           "REST: half, bfloat16 and uint16 in JSON, and inputs that have defaults may be left out"),
     _ours("allow_remote_admin", "bool", False, "accept configuration changes from other hosts than this one"),
+    _ours("trusted_key", "texts", "",
+          "public Ed25519 key (PEM) that versions must be signed by; any other version is refused; may be given more "
+          "than once"),
+    _ours("remote_cache_dir", "text", "",
+          "folder for copies of versions from s3:// and gs://, kept over restarts; empty for a temporary one"),
     _ours("enable_grpc_reflection", "bool", True, "serve grpc.reflection, so that grpcurl needs no proto files"),
+    _ours("grpc_transport", "text", "",
+          "what serves gRPC: asyncio (default; the fastest) or grpcio (default with --grpc_channel_arguments that "
+          "asyncio does not know)", ("asyncio", "grpcio")),
+    _ours("greedy_batching", "bool", True,
+          "compute requests that are there at the same time together; nothing waits, and only models are batched whose "
+          "rows were seen at loading not to depend on each other"),
+    _ours("max_queued_requests", "int", 10_000, "requests that may wait; more are refused (0: any number)"),
+    _ours("max_queue_delay_ms", "float", 0.0,
+          "refuse a request that would wait longer than this, by what is queued and what it takes (0: any time)"),
     _ours("drain_seconds", "float", 10.0, "time that running requests get at SIGTERM"),
 )  # fmt: skip

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
+from modelyard.artifact import load_trusted_keys
 from modelyard.errors import ConfigurationError
 from modelyard.serving import _sagemaker
 from modelyard.serving._batch_parameters import BatchParameters, read_batch_parameters
-from modelyard.serving._config import ModelConfig, local_path, models_from_message, read_text_proto
+from modelyard.serving._config import ModelConfig, base_location, models_from_message, read_text_proto
 from modelyard.serving._cpus import available_cpus
 from modelyard.serving._flag_table import FLAGS, Flag
 from modelyard.serving._loader import LoadOptions
@@ -71,6 +72,7 @@ class ServerOptions:
         port: gRPC port; 0 for none.
         grpc_socket_path: UNIX socket for gRPC; empty for none.
         grpc_channel_arguments: More gRPC channel arguments.
+        grpc_transport: What serves gRPC; empty for what suits.
         rest_api_port: REST port; 0 for none.
         models: The models to serve.
         model_config_file: The file that ``models`` came from, to look at again; None for none.
@@ -96,6 +98,9 @@ class ServerOptions:
         metrics_path: Where the Prometheus page is; empty for nowhere.
         batching: How requests are batched; None for not at all.
         per_model_batching: Versions say themselves how; those that do not are not batched.
+        greedy_batching: Requests that arrive together are computed together, where the model allows it.
+        max_queued_requests: Requests that may wait; 0 for any number.
+        max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
         warmup_iterations: How often warm-up records are replayed; 0 for never.
         drain_s: Seconds that running requests get when the server stops.
     """
@@ -105,6 +110,7 @@ class ServerOptions:
     models: tuple[ModelConfig, ...]
     grpc_socket_path: str = ""
     grpc_channel_arguments: tuple[tuple[str, int | str], ...] = ()
+    grpc_transport: str = ""
     model_config_file: Path | None = None
     model_config_poll_s: float = 0.0
     watch: WatchOptions = field(default_factory=WatchOptions)
@@ -128,6 +134,9 @@ class ServerOptions:
     metrics_path: str = ""
     batching: BatchParameters | None = None
     per_model_batching: bool = False
+    greedy_batching: bool = True
+    max_queued_requests: int = 0
+    max_queue_delay_s: float = 0.0
     warmup_iterations: int = 1
     drain_s: float = 10.0
 
@@ -179,6 +188,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         port=args.port,
         grpc_socket_path=args.grpc_socket_path,
         grpc_channel_arguments=_channel_arguments(args.grpc_channel_arguments),
+        grpc_transport=args.grpc_transport,
         rest_api_port=args.rest_api_port,
         models=_single_model(args, environment or {}) if config_file is None else read_model_config(config_file),
         model_config_file=config_file,
@@ -190,6 +200,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
             max_load_retries=args.max_num_load_retries,
             retry_interval_s=args.load_retry_interval_micros / 1e6,
             load_slots=threading.Semaphore(args.num_load_threads or 1),
+            cache_dir=Path(args.remote_cache_dir) if args.remote_cache_dir else None,
         ),
         load=LoadOptions(
             runtime=args.runtime or None,
@@ -198,6 +209,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
             interpreters=args.num_tflite_pools or available_cpus(),
             prefer_tflite=args.prefer_tflite_model,
             tags=tuple(args.saved_model_tags.split(",")),
+            trusted_keys=load_trusted_keys([Path(path) for path in args.trusted_key]),
         ),
         allow_new_labels=args.allow_version_labels_for_unavailable_models,
         workers=args.tensorflow_session_parallelism or (_BATCHING_WORKERS if batching else available_cpus()),
@@ -218,6 +230,9 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         metrics_path=_metrics_path(args.monitoring_config_file),
         batching=batching,
         per_model_batching=args.enable_per_model_batching_parameters,
+        greedy_batching=args.greedy_batching,
+        max_queued_requests=args.max_queued_requests,
+        max_queue_delay_s=args.max_queue_delay_ms / 1e3,
         warmup_iterations=max(1, args.num_request_iterations_for_warmup) if args.enable_model_warmup else 0,
         drain_s=args.drain_seconds,
     )
@@ -250,7 +265,7 @@ def _single_model(args: argparse.Namespace, environment: Mapping[str, str]) -> t
         )
     if not name:
         raise ConfigurationError("--model_name is empty; expected the model's name in requests.")
-    return (ModelConfig(name=name, base_path=local_path(base_path, what=f"model {name} (--model_base_path)")),)
+    return (ModelConfig(name=name, base_path=base_location(base_path, what=f"model {name} (--model_base_path)")),)
 
 
 def _default(name: str) -> bool | int | float | str:
@@ -329,6 +344,8 @@ def _add(group: argparse._ArgumentGroup, flag: Flag) -> None:
             # Upstream reads a negative one as never, as it does 0.
             kind = _seconds
         group.add_argument(name, type=kind, default=flag.default, metavar="N", help=help_text)
+    elif flag.kind == "texts":
+        group.add_argument(name, action="append", default=[], metavar="TEXT", help=help_text)
     elif flag.kind == "float":
         group.add_argument(name, type=_finite, default=flag.default, metavar="X", help=help_text)
     else:

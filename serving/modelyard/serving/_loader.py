@@ -15,11 +15,14 @@ from modelyard.artifact import (
     PREPROCESS_SUFFIX,
     TFLITE_NAME,
     Manifest,
+    ModelVersion,
     Signature,
+    TrustedKey,
     format_key,
     format_path,
     read_manifest,
     verify_files,
+    verify_version,
 )
 from modelyard.errors import LoadError, MissingDependencyError
 from modelyard.serving._cpus import available_cpus
@@ -65,6 +68,7 @@ class LoadOptions:
         interpreters: LiteRT interpreters, or OpenVINO requests, per version.
         prefer_tflite: ``model.tflite`` wins over every other file.
         tags: Tags of a SavedModel's meta graph.
+        trusted_keys: Where there are some, versions must be signed by one of them.
     """
 
     runtime: Runtime | None = None
@@ -73,6 +77,7 @@ class LoadOptions:
     interpreters: int = 1
     prefer_tflite: bool = False
     tags: tuple[str, ...] = ("serve",)
+    trusted_keys: tuple[TrustedKey, ...] = ()
 
 
 #: What each runtime reads.
@@ -95,15 +100,14 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
         options: How to load.
 
     Raises:
-        IntegrityError: A file is missing or damaged.
+        IntegrityError: A file is missing or damaged, or the version is not
+            signed by a key that is trusted.
         LoadError: Nothing here can be loaded.
         ManifestError: The manifest is not valid.
         MissingDependencyError: The runtime that was asked for, or the only one
             that could run this version, is not installed.
     """
-    manifest = read_manifest(path) if (path / MANIFEST_NAME).is_file() else None
-    if manifest is not None:
-        verify_files(path, manifest)
+    manifest = _verified(version, path, options)
     runtime = _choose(path, manifest, options)
     plan = _plan(path, manifest, runtime, options)
     _LOG.info(
@@ -130,6 +134,16 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
         defaults=_defaults(definitions),
         compute=backend.run,
     )
+
+
+def _verified(version: int, path: Path, options: LoadOptions) -> Manifest | None:
+    if options.trusted_keys:
+        return verify_version(ModelVersion(number=version, path=path), trusted_keys=options.trusted_keys)
+    if not (path / MANIFEST_NAME).is_file():
+        return None
+    manifest = read_manifest(path)
+    verify_files(path, manifest)
+    return manifest
 
 
 def available_runtimes(path: Path) -> tuple[Runtime, ...]:

@@ -221,13 +221,25 @@ class ModelManager:
             ModelNotFoundError: Unknown model or version.
             UnavailableError: The model is configured but was not loaded yet.
         """
+        with self.watcher(spec).acquire(spec) as servable:
+            yield servable
+
+    def watcher(self, spec: ModelSpec) -> ModelWatcher:
+        """Who lends a model's servables, for callers that hold one across callbacks.
+
+        Args:
+            spec: Which model.
+
+        Raises:
+            InvalidModelSpecError: No name.
+            ModelNotFoundError: Unknown model.
+        """
         if not spec.name:
             raise InvalidModelSpecError("ModelSpec has no name specified.")
         watcher = self._watchers.get(spec.name)
         if watcher is None:
             raise ModelNotFoundError(f"Servable not found for request: {spec.describe()}{self._hint()}")
-        with watcher.acquire(spec) as servable:
-            yield servable
+        return watcher
 
     def status(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:
         """States of a model's versions, newest first.

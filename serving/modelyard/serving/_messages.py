@@ -9,7 +9,7 @@ from modelyard.artifact import Signature
 from modelyard.errors import InvalidModelSpecError, InvalidRequestError
 from modelyard.serving._inference import Classification, Regression
 from modelyard.serving._predictor import ModelMetadata
-from modelyard.serving._requests import Arrays, ModelSpec, Prediction, PredictRequest
+from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
 from modelyard.serving._states import VersionStatus
 from modelyard.wire import array_to_tensor, error_code_of, serving_pb2, tensor_to_array
 
@@ -48,11 +48,12 @@ def spec_of(spec: serving_pb2.ModelSpec) -> ModelSpec:
     )
 
 
-def predict_request(message: serving_pb2.PredictRequest) -> PredictRequest:
+def predict_request(message: serving_pb2.PredictRequest, *, caller: Caller | None = None) -> PredictRequest:
     """Decodes a Predict request; its tensors are decoded later, on a worker thread.
 
     Args:
         message: The request.
+        caller: Who waits for the answer.
 
     Raises:
         InvalidModelSpecError: The model spec is absent.
@@ -66,6 +67,7 @@ def predict_request(message: serving_pb2.PredictRequest) -> PredictRequest:
         inputs=inputs,
         output_filter=tuple(message.output_filter),
         small=message.ByteSize() <= SMALL_BYTES,
+        caller=caller,
     )
 
 

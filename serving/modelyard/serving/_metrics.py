@@ -19,10 +19,51 @@ EXAMPLE_BUCKETS: tuple[float, ...] = tuple(float(1 << index) for index in range(
 Labels = tuple[tuple[str, str], ...]
 
 
-@dataclass
-class _Histogram:
-    counts: list[int]
-    sum: float = 0.0
+class Counter:
+    """One series of a counter; safe to use from several threads."""
+
+    __slots__ = ("_lock", "value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.value: float = 0
+
+    def add(self, amount: float = 1) -> None:
+        """Raises the counter.
+
+        Args:
+            amount: By how much.
+        """
+        with self._lock:
+            self.value += amount
+
+
+class Histogram:
+    """One series of a histogram; safe to use from several threads.
+
+    Args:
+        buckets: Upper bounds, ascending.
+    """
+
+    __slots__ = ("_buckets", "_lock", "counts", "sum")
+
+    def __init__(self, buckets: tuple[float, ...]) -> None:
+        self._lock = threading.Lock()
+        self._buckets = buckets
+        self.counts = [0] * (len(buckets) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Adds a value.
+
+        Args:
+            value: In the histogram's unit.
+            times: How often.
+        """
+        index = bisect.bisect_left(self._buckets, value)
+        with self._lock:
+            self.counts[index] += times
+            self.sum += value * times
 
 
 @dataclass
@@ -30,8 +71,8 @@ class _Family:
     kind: str
     help: str
     buckets: tuple[float, ...] = ()
-    counters: dict[Labels, float] = field(default_factory=dict)
-    histograms: dict[Labels, _Histogram] = field(default_factory=dict)
+    counters: dict[Labels, Counter] = field(default_factory=dict)
+    histograms: dict[Labels, Histogram] = field(default_factory=dict)
 
 
 #: Every metric that the server exposes: name, kind, help, buckets.
@@ -64,9 +105,41 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._models: set[str] = set()
+        #: What a request is recorded in, by model, API, entry point and status.
+        self._requests: dict[tuple[str, str, str, str], tuple[Counter, Histogram | None]] = {}
         self._families = {
             name: _Family(kind=kind, help=text, buckets=buckets) for name, kind, text, buckets in FAMILIES
         }
+
+    def counter(self, name: str, labels: Mapping[str, str]) -> Counter:
+        """One series of a counter, for those who count often.
+
+        Args:
+            name: One of :data:`FAMILIES`.
+            labels: Label names and values.
+        """
+        key = tuple(labels.items())
+        with self._lock:
+            counters = self._families[name].counters
+            counter = counters.get(key)
+            if counter is None:
+                counter = counters[key] = Counter()
+            return counter
+
+    def histogram(self, name: str, labels: Mapping[str, str]) -> Histogram:
+        """One series of a histogram, for those who observe often.
+
+        Args:
+            name: One of :data:`FAMILIES`.
+            labels: Label names and values.
+        """
+        key = tuple(labels.items())
+        with self._lock:
+            family = self._families[name]
+            histogram = family.histograms.get(key)
+            if histogram is None:
+                histogram = family.histograms[key] = Histogram(family.buckets)
+            return histogram
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
         """Raises a counter.
@@ -76,10 +149,7 @@ class Metrics:
             labels: Label names and values.
             amount: By how much.
         """
-        key = tuple(labels.items())
-        with self._lock:
-            counters = self._families[name].counters
-            counters[key] = counters.get(key, 0) + amount
+        self.counter(name, labels).add(amount)
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
         """Adds a value to a histogram.
@@ -89,14 +159,7 @@ class Metrics:
             labels: Label names and values.
             value: In the histogram's unit.
         """
-        key = tuple(labels.items())
-        with self._lock:
-            family = self._families[name]
-            histogram = family.histograms.get(key)
-            if histogram is None:
-                histogram = family.histograms[key] = _Histogram(counts=[0] * (len(family.buckets) + 1))
-            histogram.counts[bisect.bisect_left(family.buckets, value)] += 1
-            histogram.sum += value
+        self.histogram(name, labels).add(value)
 
     def record_request(self, model: str, *, api: str, entrypoint: str, status: str, seconds: float) -> None:
         """Records a request as upstream does: the latency of successes only.
@@ -108,13 +171,27 @@ class Metrics:
             status: Name of the status code.
             seconds: How long it took.
         """
-        if not self.is_known(model):
-            # Names that strangers make up must not grow the page without end.
-            model = ""
-        self.count(":tensorflow:serving:request_count", {"model_name": model, "status": status})
+        key = (model, api, entrypoint, status)
+        series = self._requests.get(key)
+        if series is None:
+            series = self._request_series(*key)
+        requests, latency = series
+        requests.add()
+        if latency is not None:
+            latency.add(seconds * 1e6)
+
+    def _request_series(self, model: str, api: str, entrypoint: str, status: str) -> tuple[Counter, Histogram | None]:
+        known = self.is_known(model)
+        # Names that strangers make up must not grow the page without end.
+        name = model if known else ""
+        requests = self.counter(":tensorflow:serving:request_count", {"model_name": name, "status": status})
+        latency = None
         if status == "OK":
-            labels = {"model_name": model, "API": api, "entrypoint": entrypoint}
-            self.observe(":tensorflow:serving:request_latency", labels, seconds * 1e6)
+            labels = {"model_name": name, "API": api, "entrypoint": entrypoint}
+            latency = self.histogram(":tensorflow:serving:request_latency", labels)
+        if known:
+            self._requests[model, api, entrypoint, status] = (requests, latency)
+        return requests, latency
 
     def know(self, model: str) -> None:
         """Makes a model's name one that labels may hold.
@@ -140,14 +217,14 @@ class Metrics:
             for name, family in self._families.items():
                 lines.append(f"# HELP {name} {family.help}")
                 lines.append(f"# TYPE {name} {family.kind}")
-                for labels, value in family.counters.items():
-                    lines.append(f"{name}{_labels(labels)} {_number(value)}")
+                for labels, counter in family.counters.items():
+                    lines.append(f"{name}{_labels(labels)} {_number(counter.value)}")
                 for labels, histogram in family.histograms.items():
                     lines.extend(_histogram_lines(name, labels, histogram, family.buckets))
         return "\n".join(lines) + "\n"
 
 
-def _histogram_lines(name: str, labels: Labels, histogram: _Histogram, buckets: tuple[float, ...]) -> list[str]:
+def _histogram_lines(name: str, labels: Labels, histogram: Histogram, buckets: tuple[float, ...]) -> list[str]:
     lines, total = [], 0
     # Six digits, as upstream prints bounds: they are part of a series' name.
     for bound, count in zip([*(f"{bucket:g}" for bucket in buckets), "+Inf"], histogram.counts, strict=True):

@@ -8,24 +8,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature
 from modelyard.errors import InternalError, InvalidModelSpecError, InvalidRequestError, ModelyardError
 from modelyard.serving._inference import Classification, InferenceTask, Regression, check_tasks, infer
+from modelyard.serving._lanes import Done, Door, Lane, Ticket, compute
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
-from modelyard.serving._requests import Arrays, ModelSpec, Prediction, PredictRequest
+from modelyard.serving._plans import Plan, plan_of
+from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
 from modelyard.serving._servable import Servable
 from modelyard.serving._states import VersionStatus
 from modelyard.serving._statistics import ModelStatistics
-from modelyard.serving._validation import check_output_filter
 from modelyard.wire import grpc_status_of, tensorflow_pb2
 
 _T = TypeVar("_T")
-#: A hop to a worker thread and back costs about this much: below it a prediction is cheaper in place.
-_INLINE_SECONDS = 0.0004
-_LEARNING_RATE = 0.1
+#: Clients may send any inner shape where a model takes any: so many queues are kept for each signature.
+_MAX_LANES = 64
 _NO_SIGNATURE = "No signature was found with the name"
 
 
@@ -52,50 +52,206 @@ class Predictor:
         check_methods: Calls by another method than the signature's are refused.
         inline: Small requests to fast models are computed on the event loop
             itself. Not with batching, where a request waits for company.
+        max_queued_requests: Requests that may wait; 0 for any number.
+        max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
     """
 
     def __init__(
-        self, manager: ModelManager, metrics: Metrics, *, workers: int, check_methods: bool = False, inline: bool = True
+        self,
+        manager: ModelManager,
+        metrics: Metrics,
+        *,
+        workers: int,
+        check_methods: bool = False,
+        inline: bool = True,
+        max_queued_requests: int = 0,
+        max_queue_delay_s: float = 0.0,
     ) -> None:
         self._manager = manager
         self._metrics = metrics
         self._check_methods = check_methods
         self._inline = inline
-        #: Moving average of the seconds that a request to a model's signature takes.
-        self._seconds: dict[tuple[str, str], float] = {}
+        self._workers = workers
+        self._door = Door(workers=workers, max_waiting=max_queued_requests, max_delay_s=max_queue_delay_s)
         #: What every door's requests are counted in.
         self.statistics = ModelStatistics()
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="modelyard-predict")
 
+    @property
+    def waiting(self) -> int:
+        """Requests that were let in and are not answered yet."""
+        return self._door.waiting
+
     async def submit(self, request: PredictRequest, encode: Callable[[Prediction], _T]) -> _T:
         """Computes one prediction, off the event loop unless that would cost more than the prediction.
+
+        Where the waiting task is cancelled before the prediction has begun, it costs nothing.
 
         Args:
             request: The request.
             encode: Turns the prediction into what the transport sends; it is
-                called on the same thread.
+                called on the thread that computed it.
 
         Raises:
+            DeadlineExceededError: The caller's deadline passed before the prediction began.
             InvalidModelSpecError: No model name, or an unknown label.
             InvalidRequestError: The inputs are malformed or do not fit.
             ModelNotFoundError: Unknown model or version.
+            OverloadedError: Too much work waits already.
             PredictionError: The model failed.
+            RequestCancelledError: The caller went away before the prediction began.
             SignatureNotFoundError: Unknown signature.
             UnavailableError: The model was not loaded yet.
         """
-        arrived_ns = time.perf_counter_ns()
-        key = (request.spec.name, request.spec.signature_name)
-        if request.small and self._inline and self._seconds.get(key, math.inf) < _INLINE_SECONDS:
-            return self._predict(request, encode, arrived_ns)
-        return await self.offload(lambda: self._predict(request, encode, arrived_ns))
+        if request.caller is None:
+            request = replace(request, caller=Caller())
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
 
-    async def offload(self, work: Callable[[], _T]) -> _T:
+        def done(result: _T, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        self.begin(request, encode, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if request.caller is not None:
+                request.caller.leave()
+            raise
+
+    def begin(self, request: PredictRequest, encode: Callable[[Prediction], Any], done: Done) -> None:
+        """Starts one prediction; :meth:`submit` for transports that have no task to wait in.
+
+        Args:
+            request: The request.
+            encode: As for :meth:`submit`.
+            done: Called once, on the event loop, with the encoded answer or
+                with one of the errors that :meth:`submit` raises.
+        """
+        ticket = Ticket(request, encode, done)
+        watcher = version = None
+        try:
+            watcher = self._manager.watcher(request.spec)
+            version = watcher.lend(request.spec)
+            plan = plan_of(version.loaded, request.spec.signature_name, request.output_filter, self._metrics)
+            ticket.watcher, ticket.version, ticket.plan = watcher, version, plan
+            self._begin(ticket)
+        except Exception as exc:
+            if watcher is not None and version is not None:
+                watcher.give_back(version)
+            done(None, exc)
+
+    def _begin(self, ticket: Ticket) -> None:
+        request, plan = ticket.request, ticket.plan
+        cost = 0.0 if math.isinf(plan.row_seconds) else plan.row_seconds
+        if not (request.small and self._inline and plan.signature.decode is None):
+            # Large bodies are decoded where they do not hold anybody up; then the size is known too late to batch.
+            self._door.enter(request.caller, cost)
+            ticket.cost = cost
+            self._pool.submit(self._whole, ticket, asyncio.get_running_loop())
+            return
+        self._decode(ticket)
+        ticket.cost = cost * ticket.rows
+        self._door.enter(request.caller, ticket.cost)
+        self._lane(plan, ticket.inputs).add(ticket)
+
+    def _decode(self, ticket: Ticket) -> None:
+        plan = ticket.plan
+        ticket.started_ns = time.perf_counter_ns()
+        try:
+            inputs = ticket.request.inputs(plan.signature)
+            self._check_method(plan.signature)
+            ticket.inputs = plan.check(inputs)
+        except ModelyardError as exc:
+            now = time.perf_counter_ns()
+            self.statistics.record(
+                plan.servable.name, plan.servable.version, ok=False, total_ns=now - ticket.arrived_ns
+            )
+            plan.failed(exc)
+            raise
+        ticket.rows = plan.rows(ticket.inputs)
+        ticket.decoded_ns = time.perf_counter_ns()
+
+    def _whole(self, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> None:
+        """Decodes, computes and encodes one request, on a worker thread."""
+        answer: tuple[Any, BaseException | None]
+        try:
+            refusal = ticket.refusal()
+            if refusal is not None:
+                raise refusal
+            self._decode(ticket)
+            plan = ticket.plan
+            ticket.inputs = plan.servable.decoded(plan.signature, ticket.inputs)
+            (answer,) = compute(plan, [ticket], self.statistics, threaded=True)
+        # A thread of the pool has nobody else to tell.
+        except Exception as exc:
+            answer = (None, exc)
+        loop.call_soon_threadsafe(self._deliver, ticket, *answer)
+
+    def _deliver(self, ticket: Ticket, result: Any, error: BaseException | None) -> None:
+        self._door.leave(ticket.cost)
+        ticket.watcher.give_back(ticket.version)
+        ticket.done(result, error)
+
+    def _lane(self, plan: Plan, inputs: Arrays) -> Lane:
+        lanes = plan.lanes
+        # Only inputs of one inner shape can be stacked.
+        key = tuple(array.shape[1:] for array in inputs.values()) if plan.shared else ()
+        lane: Lane | None = lanes.get(key)
+        if lane is None:
+            lane = Lane(
+                plan,
+                loop=asyncio.get_running_loop(),
+                pool=self._pool,
+                workers=self._workers,
+                door=self._door,
+                statistics=self.statistics,
+                inline=self._inline,
+            )
+            if len(lanes) < _MAX_LANES:
+                lanes[key] = lane
+        return lane
+
+    def _check_method(self, signature: Signature) -> None:
+        if self._check_methods and signature.method != PREDICT_METHOD:
+            # Upstream's code for this is INTERNAL, for the other methods INVALID_ARGUMENT.
+            raise InternalError(
+                f"Expected prediction signature method_name to be {PREDICT_METHOD}. Was: {signature.method}"
+            )
+
+    async def offload(self, work: Callable[[], _T], caller: Caller | None = None) -> _T:
         """Runs work that would block the event loop on a worker thread.
 
         Args:
             work: Called without arguments.
+            caller: Who waits for it; work that nobody waits for any more is not begun.
+
+        Raises:
+            DeadlineExceededError: The caller's deadline passed before the work began.
+            OverloadedError: Too much work waits already.
+            RequestCancelledError: The caller went away before the work began.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        if caller is None:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+        def begin() -> _T:
+            refusal = caller.refusal()
+            if refusal is not None:
+                raise refusal
+            return work()
+
+        self._door.enter(caller, 0.0)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, begin)
+        except asyncio.CancelledError:
+            caller.leave()
+            raise
+        finally:
+            self._door.leave(0.0)
 
     def predict(self, request: PredictRequest) -> Prediction:
         """Computes one prediction on the calling thread; raises as :meth:`submit` does.
@@ -103,35 +259,21 @@ class Predictor:
         Args:
             request: The request.
         """
-        return self._predict(request, lambda prediction: prediction, time.perf_counter_ns())
-
-    def _predict(self, request: PredictRequest, encode: Callable[[Prediction], _T], arrived_ns: int) -> _T:
-        name = request.spec.signature_name
-        started = time.perf_counter()
-        with (
-            self._manager.acquire(request.spec) as servable,
-            self.statistics.measure(servable.name, servable.version, arrived_ns=arrived_ns) as timing,
-        ):
-            signature = servable.signature(name)
-            inputs = request.inputs(signature)
-            outputs = check_output_filter(signature, request.output_filter)
-            if self._check_methods and signature.method != PREDICT_METHOD:
-                # Upstream's code for this is INTERNAL, for the other methods INVALID_ARGUMENT.
-                raise InternalError(
-                    f"Expected prediction signature method_name to be {PREDICT_METHOD}. Was: {signature.method}"
-                )
-            timing.decoded(_rows(signature, inputs))
-            values = self._timed(servable, "Predict", lambda: servable.run(signature, inputs, outputs))
-            timing.computed()
-            spec = replace(request.spec, version=servable.version, label=None, signature=name)
-            result = encode(Prediction(spec=spec, outputs=values))
-        self._learn((request.spec.name, name), time.perf_counter() - started)
-        return result
-
-    def _learn(self, key: tuple[str, str], seconds: float) -> None:
-        """Follows how long requests take; one slow request is enough to leave the event loop alone for a while."""
-        known = self._seconds.get(key)
-        self._seconds[key] = seconds if known is None else known + _LEARNING_RATE * (seconds - known)
+        ticket = Ticket(request, lambda prediction: prediction, lambda *_: None)
+        watcher = self._manager.watcher(request.spec)
+        version = watcher.lend(request.spec)
+        try:
+            plan = plan_of(version.loaded, request.spec.signature_name, request.output_filter, self._metrics)
+            ticket.plan = plan
+            self._decode(ticket)
+            ticket.inputs = plan.servable.decoded(plan.signature, ticket.inputs)
+            ((result, error),) = compute(plan, [ticket], self.statistics)
+        finally:
+            watcher.give_back(version)
+        if error is not None:
+            raise error
+        prediction: Prediction = result
+        return prediction
 
     def classify(self, spec: ModelSpec, examples: Sequence[bytes]) -> Classification:
         """Classifies examples, on the calling thread.
@@ -261,12 +403,3 @@ class Predictor:
     def close(self) -> None:
         """Drops work that has not begun, waits for work in progress, and ends the worker threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _rows(signature: Signature, inputs: Arrays) -> int:
-    """How many examples a request holds: the size of the first input's batch dimension, where it has one."""
-    for spec in signature.inputs:
-        array = inputs.get(spec.name)
-        if array is not None and array.ndim and (spec.shape is None or spec.shape[:1] == (-1,)):
-            return len(array)
-    return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature
+from modelyard.errors import DeadlineExceededError, ModelyardError, RequestCancelledError
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -39,6 +41,46 @@ class ModelSpec:
         return f"Latest({self.name})" if self.version is None else f"Specific({self.name}, {self.version})"
 
 
+#: The header, and the key of gRPC metadata, whose value ``low`` lets all others go first.
+PRIORITY_KEY = "x-modelyard-priority"
+
+
+class Caller:
+    """Who waits for an answer, and for how long: nobody pays for work that nobody wants any more.
+
+    Args:
+        deadline: ``time.monotonic()`` after which the answer is of no use; None for never.
+        gone: Asks the transport whether the caller has hung up; None where it says so by :meth:`leave`.
+        low_priority: Computed only when nothing else waits.
+    """
+
+    __slots__ = ("_gone", "_left", "deadline", "low_priority")
+
+    def __init__(
+        self,
+        *,
+        deadline: float | None = None,
+        gone: Callable[[], bool] | None = None,
+        low_priority: bool = False,
+    ) -> None:
+        self.deadline = deadline
+        self.low_priority = low_priority
+        self._gone = gone
+        self._left = False
+
+    def leave(self) -> None:
+        """The caller has hung up, or its time is over."""
+        self._left = True
+
+    def refusal(self) -> ModelyardError | None:
+        """Why the request should not be computed any more; None where it should."""
+        if self._left or (self._gone is not None and self._gone()):
+            return RequestCancelledError("The caller went away before the request was computed.")
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            return DeadlineExceededError("The deadline passed before the request was computed.")
+        return None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictRequest:
     """One prediction.
@@ -50,12 +92,14 @@ class PredictRequest:
             the event loop and with the dtypes of the very version that will answer.
         output_filter: Outputs to return; empty for all.
         small: The body is small, so that decoding it takes no time to speak of.
+        caller: Who waits for the answer; None for somebody who waits for ever.
     """
 
     spec: ModelSpec
     inputs: Callable[[Signature], Arrays]
     output_filter: tuple[str, ...] = ()
     small: bool = False
+    caller: Caller | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ class Servable:
             before it. Called with graph, inputs and output names.
         check_shapes: Whether shapes must fit the signatures: where the runtime
             insists on it, or a manifest vouches for them.
+        row_wise: Graphs whose rows were seen not to depend on each other, so
+            that requests to them may be computed together.
+        plans: What the data plane worked out for each signature.
     """
 
     name: str
@@ -48,6 +51,8 @@ class Servable:
     check_shapes: bool
     defaults: Mapping[str, Arrays]
     compute: Compute
+    row_wise: frozenset[str] = frozenset()
+    plans: dict[tuple[str, tuple[str, ...]], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def signature(self, name: str) -> Signature:
         """Looks a signature up.
@@ -80,18 +85,43 @@ class Servable:
                 no Example of the features that the signature describes.
             PredictionError: The runtime failed.
         """
-        inputs = complete_inputs(
+        inputs = self.complete(signature, inputs)
+        return self.compute(signature.compute, self.decoded(signature, inputs), outputs)
+
+    def complete(self, signature: Signature, inputs: Arrays) -> Arrays:
+        """Checks inputs, and fills in the signature's defaults.
+
+        Args:
+            signature: One of :attr:`signatures`.
+            inputs: Arrays by input name.
+
+        Raises:
+            InvalidInputError: Names, dtypes or shapes do not fit.
+        """
+        return complete_inputs(
             signature,
             inputs,
             check_shapes=self.check_shapes,
             defaults=self.defaults.get(signature.compute, {}),
             feed_name=lambda alias: self._feed_name(signature.compute, alias),
         )
+
+    def decoded(self, signature: Signature, inputs: Arrays) -> Arrays:
+        """The inputs of a signature's graph, decoded where the signature says so.
+
+        Args:
+            signature: One of :attr:`signatures`.
+            inputs: Complete inputs.
+
+        Raises:
+            ImageDecodeError: An encoded image is not one.
+            InvalidInputError: A message is no Example of the features that the signature describes.
+        """
+        if signature.decode is None:
+            return inputs
         if isinstance(signature.decode, ExampleDecode):
-            inputs = decode_examples(inputs[signature.decode.input].tolist(), signature.decode)
-        elif signature.decode is not None:
-            inputs = self._decode(signature, signature.decode, inputs)
-        return self.compute(signature.compute, inputs, outputs)
+            return decode_examples(inputs[signature.decode.input].tolist(), signature.decode)
+        return self._decode(signature, signature.decode, inputs)
 
     def close(self) -> None:
         """Frees the model, down to the operating system. No request may hold the servable any more."""

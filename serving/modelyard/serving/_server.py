@@ -68,6 +68,8 @@ class Server:
             workers=options.workers,
             check_methods=options.check_methods,
             inline=options.batching is None,
+            max_queued_requests=options.max_queued_requests,
+            max_queue_delay_s=options.max_queue_delay_s,
         )
         admin = Admin(manager, allow_remote=options.remote_admin)
         started: list[GrpcServer | RestServer] = []
@@ -107,6 +109,7 @@ def _transports(
             tensor_content=options.tensor_content,
             health=options.health,
             reflection=options.reflection,
+            transport=options.grpc_transport,
         )
         transports.append(
             GrpcServer(predictor, manager, admin, metrics, grpc_options, more=OipGrpc(oip, metrics).services())
@@ -122,19 +125,20 @@ def _transports(
             metrics_path=options.metrics_path,
         )
         tls = options.tls.context() if options.tls is not None and options.rest_tls else None
-        app: AsgiApp = RestApp(
+        v2 = OipRest(oip, predictor, rest_options)
+        rest = RestApp(
             predictor,
             metrics,
             rest_options,
-            v2=OipRest(oip, predictor, rest_options).answer,
+            v2=v2.answer,
+            v2_short=v2.short_way,
             pages={
                 "/v1/models": partial(models_json, manager),
                 "/v2/config": partial(config_json, options, manager),
             },
         )
-        if options.sagemaker:
-            app = SageMakerApp(app, model=options.models[0].name)
-        transports.append(RestServer(app, port=options.rest_api_port, tls=tls))
+        app: AsgiApp = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
+        transports.append(RestServer(app, port=options.rest_api_port, tls=tls, short=rest.short))
     return transports
 
 

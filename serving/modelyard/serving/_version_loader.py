@@ -14,6 +14,7 @@ from modelyard.serving._batching import BatchScheduler
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._loader import load_servable
 from modelyard.serving._metrics import Metrics
+from modelyard.serving._plans import row_wise_graphs
 from modelyard.serving._requests import Arrays
 from modelyard.serving._servable import Servable
 from modelyard.serving._warmup import warm_up
@@ -55,6 +56,8 @@ class VersionLoader:
         try:
             servable = load_servable(name, version, path, self._options.load)
             try:
+                if self._options.greedy_batching:
+                    servable = replace(servable, row_wise=row_wise_graphs(servable))
                 servable = self._batched(servable)
                 if self._options.warmup_iterations:
                     warm_up(servable, iterations=self._options.warmup_iterations, metrics=self._metrics)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
-from modelyard.errors import ModelyardError
+from modelyard.artifact import Location, RemotePath
+from modelyard.errors import ArtifactError, InternalError, ModelyardError
 from modelyard.serving._servable import Servable
 from modelyard.serving._states import VersionState
 
@@ -27,26 +27,38 @@ class Version:
     """
 
     number: int
-    path: Path
-    stamp: tuple[int, ...]
+    path: Location
+    stamp: tuple[int | str, ...]
     state: VersionState = VersionState.LOADING
     error: ModelyardError | None = None
     servable: Servable | None = None
     requests: int = 0
-    rejected: tuple[Path, tuple[int, ...]] | None = None
+    rejected: tuple[Location, tuple[int | str, ...]] | None = None
 
     @property
     def available(self) -> bool:
         """Whether it can answer."""
         return self.state is VersionState.AVAILABLE
 
+    @property
+    def loaded(self) -> Servable:
+        """The servable of a version that can answer."""
+        if self.servable is None:
+            raise InternalError(f"Version {self.number} is AVAILABLE but empty. This is a bug.")
+        return self.servable
 
-def file_stamp(path: Path) -> tuple[int, ...]:
+
+def file_stamp(path: Location) -> tuple[int | str, ...]:
     """A value that changes when files of a version are replaced.
 
     Args:
         path: The version directory.
     """
+    if isinstance(path, RemotePath):
+        try:
+            return tuple(f"{name} {file.stamp}" for name, file in sorted(path.tree().items()))
+        except (OSError, ArtifactError):
+            return ()
     try:
         stats = [item.stat() for item in sorted(path.rglob("*")) if item.is_file()]
     except OSError:

@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from modelyard.artifact import LABELS_NAME, ModelVersion, list_versions, read_labels
+from modelyard.artifact import LABELS_NAME, AnyVersion, list_versions, read_labels
 from modelyard.errors import (
+    ArtifactError,
+    IntegrityError,
     InternalError,
     InvalidModelSpecError,
     LoadError,
@@ -26,6 +28,7 @@ from modelyard.errors import (
     ModelyardError,
     UnavailableError,
 )
+from modelyard.serving._cache import VersionCache
 from modelyard.serving._config import ModelConfig
 from modelyard.serving._labels import FileLabels
 from modelyard.serving._requests import ModelSpec
@@ -55,6 +58,8 @@ class WatchOptions:
         retry_interval_s: Seconds between two tries.
         load_slots: How many versions may load at the same time, over all models.
         explicit: Nothing is loaded or unloaded but on request.
+        cache_dir: Where copies of versions from object stores are kept; None
+            for a temporary folder.
     """
 
     poll_wait_s: float = 1.0
@@ -63,6 +68,7 @@ class WatchOptions:
     retry_interval_s: float = 60.0
     load_slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
     explicit: bool = False
+    cache_dir: Path | None = None
 
 
 class ModelWatcher:
@@ -87,6 +93,7 @@ class ModelWatcher:
         #: Those of them that the policy alone would not have loaded.
         self._labelled: frozenset[int] = frozenset()
         self._file_labels = FileLabels()
+        self._cache = VersionCache(config.name, options.cache_dir)
         self._label_complaint = ""
         self._complaint = "" if self._enabled else self._not_asked()
         # Requests to load and the model's own thread must not reconcile at the same time.
@@ -224,22 +231,41 @@ class ModelWatcher:
             ModelNotFoundError: Unknown version.
             UnavailableError: Nothing was loaded yet.
         """
+        version = self.lend(spec)
+        try:
+            yield version.loaded
+        finally:
+            self.give_back(version)
+
+    def lend(self, spec: ModelSpec) -> Version:
+        """Lends a loaded version, which stays loaded until :meth:`give_back`; raises as :meth:`acquire` does.
+
+        Args:
+            spec: Which one.
+        """
         with self._lock:
             version = self._resolve(spec)
             version.requests += 1
-            servable = version.servable
-        if servable is None:
-            raise InternalError(f"Version {version.number} of {spec.name!r} is AVAILABLE but empty. This is a bug.")
-        try:
-            yield servable
-        finally:
-            with self._lock:
-                version.requests -= 1
-                if version.requests == 0:
-                    self._lock.notify_all()
+            return version
+
+    def give_back(self, version: Version) -> None:
+        """Ends a loan.
+
+        Args:
+            version: What :meth:`lend` returned.
+        """
+        with self._lock:
+            version.requests -= 1
+            if version.requests == 0:
+                self._lock.notify_all()
 
     def _resolve(self, spec: ModelSpec) -> Version:
         wanted = spec.version
+        if wanted is None and spec.label is None:
+            # What most requests ask for costs no more than it must.
+            newest = max((number for number, version in self._versions.items() if version.available), default=None)
+            if newest is not None:
+                return self._versions[newest]
         if spec.label is not None:
             labels = self.labels
             wanted = labels.get(spec.label)
@@ -304,10 +330,12 @@ class ModelWatcher:
 
     def _look(self, config: ModelConfig) -> None:
         try:
-            found = list_versions(config.base_path)
+            found: Sequence[AnyVersion] = list_versions(config.base_path)
         except OSError as exc:
             # Nothing is unloaded because a disk or a mount is away for a moment.
-            self._complain(f"base path {config.base_path} cannot be read: {exc.strerror}")
+            self._complain(f"base path {config.base_path} cannot be read: {exc.strerror or exc}")
+        except ArtifactError as exc:
+            self._complain(f"base path {config.base_path} cannot be read: {exc.message}")
         else:
             self._complain("" if found else f"no version in {config.base_path} yet")
             self._read_labels(config)
@@ -317,7 +345,7 @@ class ModelWatcher:
                 # Where a label was, nothing may be needed any more.
                 self._reconcile_labelled(config, found)
 
-    def _reconcile_labelled(self, config: ModelConfig, found: Sequence[ModelVersion]) -> None:
+    def _reconcile_labelled(self, config: ModelConfig, found: Sequence[AnyVersion]) -> None:
         needed = self._file_labels.needed()
         self._labelled = needed - {version.number for version in config.policy.aspired(found)}
         self._reconcile(config.policy.aspired(found, needed))
@@ -326,7 +354,7 @@ class ModelWatcher:
         complaint = ""
         try:
             labels = read_labels(config.base_path)
-        except ManifestError as exc:
+        except ArtifactError as exc:
             # As with versions: a file that is damaged changes nothing.
             complaint = exc.message
         else:
@@ -351,7 +379,7 @@ class ModelWatcher:
             _LOG.warning("model %s: %s", self._config.name, text)
         self._complaint = text
 
-    def _reconcile(self, aspired: Sequence[ModelVersion]) -> None:
+    def _reconcile(self, aspired: Sequence[AnyVersion]) -> None:
         self._aspired = frozenset(item.number for item in aspired)
         self._unload_surplus()
         # The newest first: it is what most requests ask for.
@@ -360,7 +388,7 @@ class ModelWatcher:
                 self._load_version(item)
                 self._unload_surplus()
 
-    def _is_fresh(self, item: ModelVersion) -> bool:
+    def _is_fresh(self, item: AnyVersion) -> bool:
         known = self._versions.get(item.number)
         if known is None:
             return True
@@ -379,7 +407,7 @@ class ModelWatcher:
         for number in surplus(aspired, available, resource_preserving=self._options.resource_preserving):
             self._unload(self._versions[number])
 
-    def _load_version(self, item: ModelVersion) -> None:
+    def _load_version(self, item: AnyVersion) -> None:
         name = self._config.name
         version = Version(number=item.number, path=item.path, stamp=file_stamp(item.path))
         old = self._versions.get(item.number)
@@ -392,6 +420,9 @@ class ModelWatcher:
         _LOG.info("loading model %s version %d from %s", name, item.number, item.path)
         started = time.perf_counter()
         result = self._try_load(name, item)
+        if isinstance(result, ArtifactError) and not isinstance(result, (IntegrityError, ManifestError, LoadError)):
+            # The store was away: the next look is another try, though nothing has changed.
+            version.stamp = ()
         with self._lock:
             if isinstance(result, Servable):
                 version.servable, version.state = result, VersionState.AVAILABLE
@@ -411,12 +442,12 @@ class ModelWatcher:
         else:
             _LOG.error("model %s version %d cannot be served: %s", name, item.number, result.message)
 
-    def _try_load(self, name: str, item: ModelVersion) -> Servable | ModelyardError:
+    def _try_load(self, name: str, item: AnyVersion) -> Servable | ModelyardError:
         tries = 0
         while True:
             try:
                 with self._options.load_slots:
-                    return self._load(name, item.number, item.path)
+                    return self._load(name, item.number, self._cache.fetch(item))
             except ModelyardError as exc:
                 return exc
             # The watcher must outlive whatever a model's files do to a runtime.
@@ -437,4 +468,6 @@ class ModelWatcher:
             version.state = VersionState.END
         if servable is not None:
             servable.close()
+            if not self._stopping.is_set():
+                self._cache.forget(servable.path)
         _LOG.info("model %s version %d is unloaded", self._config.name, version.number)

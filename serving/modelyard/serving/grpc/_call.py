@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -13,6 +14,8 @@ from google.protobuf.message import DecodeError
 
 from modelyard.errors import InvalidRequestError, ModelyardError
 from modelyard.serving._metrics import Metrics
+from modelyard.serving._requests import Caller, PredictRequest
+from modelyard.serving.http2 import Begin, Respond
 from modelyard.wire import Method, grpc_status_of
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
@@ -27,7 +30,13 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 Handler = Callable[[Any, Context], Awaitable[bytes]]
 
 
-def unary(method: Method, handler: Handler, metrics: Metrics) -> grpc.RpcMethodHandler[bytes, bytes]:
+def unary(
+    method: Method,
+    handler: Handler,
+    metrics: Metrics,
+    *,
+    parse: Callable[[bytes], Any] | None = None,
+) -> grpc.RpcMethodHandler[bytes, bytes]:
     """Wraps a handler for registration.
 
     Args:
@@ -35,36 +44,96 @@ def unary(method: Method, handler: Handler, metrics: Metrics) -> grpc.RpcMethodH
         handler: Called with the parsed request and the call's context; returns
             the serialized response.
         metrics: Where requests are counted.
+        parse: Parses a request; None for the method's own message.
     """
     counted = method.name in _COUNTED
+    read = parse or method.request.FromString
 
     async def call(data: bytes, context: Context) -> bytes:
         started = time.perf_counter()
         name, code, text = "", "OK", ""
         try:
-            try:
-                message = method.request.FromString(data)
-            except DecodeError as exc:
-                raise InvalidRequestError(
-                    f"The body of {method.path} is not a {method.request.DESCRIPTOR.full_name}: {exc}"
-                ) from exc
+            message = _parsed(method, read, data)
             if counted:
-                name = message.model_spec.name
+                name = _model_of(message)
             return await handler(message, context)
-        except ModelyardError as exc:
-            code, text = grpc_status_of(exc), exc.message
-        # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
-        except Exception:
-            request_id = uuid.uuid4().hex
-            _LOG.exception("request %s: %s failed unexpectedly", request_id, method.path)
-            code, text = "INTERNAL", f"Internal error. The server's log has the details under request {request_id}."
+        except asyncio.CancelledError:
+            code = "CANCELLED"
+            raise
+        except Exception as exc:
+            code, text = failure_of(exc, method.path)
         finally:
             if counted:
                 seconds = time.perf_counter() - started
                 metrics.record_request(name, api=method.name, entrypoint="GRPC", status=code, seconds=seconds)
-        await context.abort(grpc.StatusCode[code], truncate(text))
+        await context.abort(grpc.StatusCode[code], text)
 
     return grpc.unary_unary_rpc_method_handler(call)
+
+
+def short(
+    method: Method,
+    parse: Callable[[memoryview, Caller], PredictRequest],
+    begin: Callable[[PredictRequest, Callable[[bytes | None, BaseException | None], None]], None],
+    metrics: Metrics,
+) -> Begin:
+    """The same for a transport that needs no coroutine.
+
+    Args:
+        method: The method that it answers.
+        parse: Parses a request.
+        begin: Starts to answer it, and calls back with the serialized response or an error.
+        metrics: Where requests are counted.
+    """
+
+    def call(data: memoryview, caller: Caller, respond: Respond) -> None:
+        started = time.perf_counter()
+        name = ""
+
+        def done(result: bytes | None, error: BaseException | None) -> None:
+            code, text = ("OK", "") if error is None else failure_of(error, method.path)
+            seconds = time.perf_counter() - started
+            metrics.record_request(name, api=method.name, entrypoint="GRPC", status=code, seconds=seconds)
+            respond(result, grpc.StatusCode[code], text)
+
+        try:
+            request = _parsed(method, lambda body: parse(body, caller), data)
+        except Exception as exc:
+            done(None, exc)
+            return
+        name = request.spec.name
+        begin(request, done)
+
+    return call
+
+
+def _parsed(method: Method, parse: Callable[[Any], Any], data: Any) -> Any:
+    try:
+        return parse(data)
+    except DecodeError as exc:
+        raise InvalidRequestError(
+            f"The body of {method.path} is not a {method.request.DESCRIPTOR.full_name}: {exc}"
+        ) from exc
+
+
+def _model_of(message: Any) -> str:
+    name: str = message.spec.name if isinstance(message, PredictRequest) else message.model_spec.name
+    return name
+
+
+def failure_of(error: BaseException, path: str) -> tuple[str, str]:
+    """Status and message that an error is answered with.
+
+    Args:
+        error: The error.
+        path: The method's path, for the log.
+    """
+    if isinstance(error, ModelyardError):
+        return grpc_status_of(error), truncate(error.message)
+    # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
+    request_id = uuid.uuid4().hex
+    _LOG.error("request %s: %s failed unexpectedly", request_id, path, exc_info=error)
+    return "INTERNAL", f"Internal error. The server's log has the details under request {request_id}."
 
 
 def truncate(text: str) -> str:

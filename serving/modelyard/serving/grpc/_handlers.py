@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from modelyard.serving import _messages
 from modelyard.serving._admin import Admin
 from modelyard.serving._inference import Classification, InferenceTask
+from modelyard.serving._predict_codec import predict_writer
 from modelyard.serving._predictor import Predictor
+from modelyard.serving._requests import PRIORITY_KEY, Caller, PredictRequest
 from modelyard.serving.grpc._call import Context, Handler
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, serving_pb2
 
@@ -26,7 +30,7 @@ class Handlers:
     def __init__(self, predictor: Predictor, admin: Admin, *, tensor_content: bool) -> None:
         self._predictor = predictor
         self._admin = admin
-        self._tensor_content = tensor_content
+        self._write = predict_writer(as_content=tensor_content)
 
     def by_path(self) -> Mapping[str, Handler]:
         """The handlers by method path."""
@@ -40,15 +44,18 @@ class Handlers:
             MODEL_SERVICE["HandleReloadConfigRequest"].path: self.reload,
         }
 
-    async def predict(self, message: serving_pb2.PredictRequest, _: Context) -> bytes:
+    async def predict(self, request: PredictRequest, context: Context) -> bytes:
         """Answers Predict."""
-        as_content = self._tensor_content
-        return await self._predictor.submit(
-            _messages.predict_request(message),
-            lambda prediction: _messages.predict_response(prediction, as_content=as_content).SerializeToString(),
-        )
+        caller = caller_of(context)
+        return await self._predictor.submit(replace(request, caller=caller), self._write)
 
-    async def classify(self, message: serving_pb2.ClassificationRequest, _: Context) -> bytes:
+    def begin_predict(
+        self, request: PredictRequest, done: Callable[[bytes | None, BaseException | None], None]
+    ) -> None:
+        """Starts to answer Predict."""
+        self._predictor.begin(request, self._write, done)
+
+    async def classify(self, message: serving_pb2.ClassificationRequest, context: Context) -> bytes:
         """Answers Classify."""
         spec = _messages.spec_from_message(message)
 
@@ -59,9 +66,9 @@ class Handlers:
             _messages.fill_spec(response.model_spec, answer.spec)
             return response.SerializeToString()
 
-        return await self._predictor.offload(work)
+        return await self._predictor.offload(work, caller_of(context))
 
-    async def regress(self, message: serving_pb2.RegressionRequest, _: Context) -> bytes:
+    async def regress(self, message: serving_pb2.RegressionRequest, context: Context) -> bytes:
         """Answers Regress."""
         spec = _messages.spec_from_message(message)
 
@@ -72,9 +79,9 @@ class Handlers:
             _messages.fill_spec(response.model_spec, answer.spec)
             return response.SerializeToString()
 
-        return await self._predictor.offload(work)
+        return await self._predictor.offload(work, caller_of(context))
 
-    async def multi_inference(self, message: serving_pb2.MultiInferenceRequest, _: Context) -> bytes:
+    async def multi_inference(self, message: serving_pb2.MultiInferenceRequest, context: Context) -> bytes:
         """Answers MultiInference."""
         tasks = [
             InferenceTask(spec=_messages.spec_of(task.model_spec), method=task.method_name) for task in message.tasks
@@ -91,7 +98,7 @@ class Handlers:
                     _messages.fill_regression(result.regression_result, answer)
             return response.SerializeToString()
 
-        return await self._predictor.offload(work)
+        return await self._predictor.offload(work, caller_of(context))
 
     async def metadata(self, message: serving_pb2.GetModelMetadataRequest, _: Context) -> bytes:
         """Answers GetModelMetadata."""
@@ -111,6 +118,17 @@ class Handlers:
         response = serving_pb2.ReloadConfigResponse()
         response.status.SetInParent()
         return response.SerializeToString()
+
+
+def caller_of(context: Context) -> Caller:
+    """Who waits for the answer of a call.
+
+    Args:
+        context: The call's.
+    """
+    remaining = context.time_remaining()
+    low = any(key == PRIORITY_KEY and value == "low" for key, value in context.invocation_metadata() or ())
+    return Caller(deadline=None if remaining is None else time.monotonic() + remaining, low_priority=low)
 
 
 def peer_host(peer: str) -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import grpc
 
@@ -13,18 +13,19 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving._admin import Admin
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
+from modelyard.serving._predict_codec import read_predict
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._tls import TlsConfig
-from modelyard.serving.grpc._call import Context, unary
+from modelyard.serving.grpc._call import short, unary
+from modelyard.serving.grpc._grpcio import GrpcioServer
 from modelyard.serving.grpc._handlers import Handlers
 from modelyard.serving.grpc._health import Health
+from modelyard.serving.http2 import ARGUMENTS, Http2Server, options_of
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
 
-_INT32_MAX = (1 << 31) - 1
 Services = Mapping[str, "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"]
-#: How long calls get at a stop to reach their handlers, and the goodbye to reach the clients.
-_PICK_UP_S = 0.05
-_GOODBYE_S = 0.02
+#: How long the health service's last word gets to reach those who watch.
+_LAST_WORD_S = 0.05
 _HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
@@ -40,6 +41,9 @@ class GrpcOptions:
         tensor_content: Answers carry ``tensor_content`` instead of typed fields.
         health: grpc.health.v1 is served.
         reflection: grpc.reflection is served.
+        transport: ``asyncio``, ``grpcio``, or empty for the former where it
+            understands the channel arguments.
+        reuse_port: Other processes may listen on the same port.
     """
 
     port: int
@@ -49,6 +53,8 @@ class GrpcOptions:
     tensor_content: bool = False
     health: bool = True
     reflection: bool = True
+    transport: str = ""
+    reuse_port: bool = False
 
 
 class GrpcServer:
@@ -74,35 +80,26 @@ class GrpcServer:
         more: Services | None = None,
     ) -> None:
         self._options = options
-        self._server = grpc.aio.server(
-            options=list(
-                {
-                    "grpc.max_receive_message_length": _INT32_MAX,
-                    "grpc.max_send_message_length": _INT32_MAX,
-                    # Two servers that share a port by accident would each get half of the requests.
-                    "grpc.so_reuseport": 0,
-                    # gRPC takes the first of two arguments of one name: the user's must be the only one.
-                    **dict(options.channel_arguments),
-                }.items()
-            )
-        )
-        handlers = Handlers(predictor, admin, tensor_content=options.tensor_content).by_path()
+        handlers = Handlers(predictor, admin, tensor_content=options.tensor_content)
+        by_path = handlers.by_path()
+        predict = PREDICTION_SERVICE["Predict"]
         services = dict(more or {})
         for methods in (PREDICTION_SERVICE, MODEL_SERVICE):
             service = next(iter(methods.values())).service
             services[service] = {
-                name: unary(method, handlers[method.path], metrics) for name, method in methods.items()
-            }
-        self._holding = False
-        self._released = asyncio.Event()
-        self._server.add_generic_rpc_handlers(
-            [
-                grpc.method_handlers_generic_handler(
-                    service, {name: self._held(method) for name, method in methods.items()}
+                name: unary(
+                    method,
+                    by_path[method.path],
+                    metrics,
+                    parse=(lambda data: read_predict(data, None)) if method is predict else None,
                 )
-                for service, methods in services.items()
-            ]
-        )
+                for name, method in methods.items()
+            }
+        self._server = _transport(options)
+        for service, offered in services.items():
+            self._server.add_service(service, offered)
+        if isinstance(self._server, Http2Server):
+            self._server.add_short_way(predict.path, short(predict, read_predict, handlers.begin_predict, metrics))
         self._health = Health(manager) if options.health else None
         self._health_task: asyncio.Task[None] | None = None
         if self._health is not None:
@@ -112,23 +109,9 @@ class GrpcServer:
         if options.reflection:
             self._add_reflection(list(services))
 
-    def _held(self, method: grpc.RpcMethodHandler[bytes, bytes]) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """Wraps a method so that its answers can be held back while the server says goodbye."""
-        answer: Callable[[bytes, Context], Awaitable[bytes]] | None = method.unary_unary  # type: ignore[assignment]
-        if answer is None:
-            return method
-
-        async def held(data: bytes, context: Context) -> bytes:
-            response = await answer(data, context)
-            if self._holding:
-                await self._released.wait()
-            return response
-
-        return grpc.unary_unary_rpc_method_handler(held)
-
     def _add_reflection(self, services: list[str]) -> None:
         from grpc_health.v1 import health_pb2
-        from grpc_reflection.v1alpha import reflection, reflection_pb2
+        from grpc_reflection.v1alpha import _async, reflection, reflection_pb2, reflection_pb2_grpc
 
         from modelyard.wire import descriptor_pool
 
@@ -138,7 +121,8 @@ class GrpcServer:
         if self._health is not None:
             pool.AddSerializedFile(health_pb2.DESCRIPTOR.serialized_pb)
             names.append(_HEALTH_SERVICE)
-        reflection.enable_server_reflection(names, self._server, pool=pool)
+        servicer = _async.ReflectionServicer(names, pool=pool)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._server)
 
     async def start(self) -> None:
         """Opens the port and the socket.
@@ -146,19 +130,11 @@ class GrpcServer:
         Raises:
             ConfigurationError: An address cannot be listened on.
         """
-        addresses = [f"0.0.0.0:{self._options.port}"] if self._options.port else []
+        tls = self._options.tls
+        if self._options.port:
+            self._server.add_port(f"0.0.0.0:{self._options.port}", tls)
         if self._options.socket_path:
-            addresses.append(f"unix:{self._options.socket_path}")
-        for address in addresses:
-            try:
-                if self._options.tls is None or address.startswith("unix:"):
-                    self._server.add_insecure_port(address)
-                else:
-                    self._server.add_secure_port(address, self._options.tls.grpc_credentials())
-            except RuntimeError as exc:
-                raise ConfigurationError(
-                    f"gRPC cannot listen on {address}: {exc}. Is the port in use? Choose another with --port."
-                ) from exc
+            self._server.add_port(f"unix:{self._options.socket_path}", None)
         if self._health is not None:
             # Before the first call: the health service's own start value is SERVING.
             await self._health.update()
@@ -177,13 +153,18 @@ class GrpcServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._health_task
             await self._health.enter_shutdown()
-        # gRPC cancels calls that have reached the port but no handler when it stops, and those that clients send until
-        # they hear of it. So answers wait until all are in a handler and the goodbye is on its way before them.
-        self._holding = True
-        await asyncio.sleep(min(grace_s, _PICK_UP_S))
-        if self._health is not None:
+            await asyncio.sleep(min(grace_s, _LAST_WORD_S))
             self._health.end_watches()
-        stopping = asyncio.create_task(self._server.stop(grace_s))
-        await asyncio.sleep(min(grace_s, _GOODBYE_S))
-        self._released.set()
-        await stopping
+        await self._server.stop(grace_s)
+
+
+def _transport(options: GrpcOptions) -> Http2Server | GrpcioServer:
+    limits = options_of(options.channel_arguments)
+    if options.transport == "asyncio" and limits is None:
+        raise ConfigurationError(
+            f"--grpc_channel_arguments has arguments that --grpc_transport=asyncio does not know; "
+            f"it knows {', '.join(sorted(ARGUMENTS))}, with numbers. Use --grpc_transport=grpcio for others."
+        )
+    if options.transport == "grpcio" or limits is None:
+        return GrpcioServer(options.channel_arguments, reuse_port=options.reuse_port)
+    return Http2Server(replace(limits, reuse_port=options.reuse_port))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +14,11 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import InvalidInputError, InvalidRequestError, ModelyardError
+from modelyard.serving._messages import SMALL_BYTES
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._statistics import VersionStatistics
 from modelyard.serving.grpc._call import Context, Handler, unary
-from modelyard.serving.grpc._handlers import peer_host
+from modelyard.serving.grpc._handlers import caller_of, peer_host
 from modelyard.serving.oip._arrays import array_to_raw, check_shape, contents_to_array, raw_to_array
 from modelyard.serving.oip._parameters import (
     FINAL_RESPONSE_PARAMETER,
@@ -88,10 +90,9 @@ class OipGrpc:
                 field.add(name=item.name, datatype=item.datatype, shape=item.shape)
         return response.SerializeToString()
 
-    async def _infer(self, message: inference_pb2.ModelInferRequest, _: Context) -> bytes:
-        return await self._service.infer(
-            infer_request(message), lambda result: infer_response(result).SerializeToString()
-        )
+    async def _infer(self, message: inference_pb2.ModelInferRequest, context: Context) -> bytes:
+        request = replace(infer_request(message), small=message.ByteSize() <= SMALL_BYTES, caller=caller_of(context))
+        return await self._service.infer(request, lambda result: infer_response(result).SerializeToString())
 
     async def _stream(self, requests: AsyncIterator[bytes], _: Context) -> AsyncIterator[bytes]:
         """Answers one request after the other; an error ends its request, not the stream."""

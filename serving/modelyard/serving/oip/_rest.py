@@ -6,18 +6,21 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
-from modelyard.errors import DeadlineExceededError, InvalidRequestError, ModelyardError, UnsupportedError
+from modelyard.errors import DeadlineExceededError, InternalError, InvalidRequestError, ModelyardError, UnsupportedError
 from modelyard.serving._predictor import Predictor
+from modelyard.serving._requests import Caller
 from modelyard.serving._statistics import Duration, VersionStatistics
 from modelyard.serving.oip._compression import compress, decompress, preferred_encoding
 from modelyard.serving.oip._parameters import SIGNATURE_PARAMETER
-from modelyard.serving.oip._rest_codec import infer_request, infer_response, raw_request
+from modelyard.serving.oip._rest_codec import PreparedRequest, infer_response, prepare_request, raw_request
 from modelyard.serving.oip._service import EXTENSIONS, SERVER_NAME, OipService
 from modelyard.serving.oip._types import InferRequest, InferResult, TensorMetadata
-from modelyard.serving.rest import Answer, HttpRequest, RestOptions
+from modelyard.serving.rest import Answer, HttpBegin, HttpRequest, RestOptions, error_answer
 from modelyard.serving.rest._json import parse_object, quote
 from modelyard.wire import http_status_of
 
@@ -26,6 +29,8 @@ _T = TypeVar("_T")
 #: Bodies up to this size are handled on the event loop: a hop to a worker thread would cost more.
 _INLINE_BYTES = 1 << 16
 _JSON_LENGTH = "inference-header-content-length"
+_JSON_LENGTH_KEY = _JSON_LENGTH.encode()
+_MAX_KNOWN_BYTES = 4096
 _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
 
@@ -36,6 +41,8 @@ _MISSING = re.compile(
     r"/v2/(?:logging|trace/setting|(?:system|cuda)sharedmemory/.+)"
     rf"|{_MODEL}/(?:config|generate|generate_stream|trace/setting)"
 )
+
+_INFER_PATH = re.compile(rf"{_MODEL}/infer")
 
 _Handler = Callable[["HttpRequest", Sequence[str]], Awaitable[Answer]]
 
@@ -81,12 +88,40 @@ class OipRest:
             answer = await self._dispatch(request)
         except ModelyardError as exc:
             answer = _error(http_status_of(exc), exc.message)
-        encoding = preferred_encoding(request.headers.get("accept-encoding", ""))
-        if encoding is None or not answer.body:
-            return answer
-        body = await self._offload(len(answer.body), lambda: compress(answer.body, encoding))
-        headers = [*answer.headers, (b"content-encoding", encoding.encode())]
-        return Answer(status=answer.status, body=body, headers=headers)
+        accepted = request.headers.get("accept-encoding", "")
+        return await self._offload(len(answer.body), lambda: _compressed(answer, accepted))
+
+    def short_way(self, path: str) -> HttpBegin | None:
+        """Who answers a POST to a path without a task.
+
+        Args:
+            path: As sent.
+
+        Returns:
+            None for everything but inference.
+        """
+        match = _INFER_PATH.fullmatch(path)
+        if match is None:
+            return None
+        name, version = (unquote(group or "") for group in match.groups())
+
+        def begin(
+            headers: Mapping[bytes, bytes], body: bytes, caller: Caller, respond: Callable[[Answer], object]
+        ) -> None:
+            def done(answer: Answer | None, error: BaseException | None) -> None:
+                if answer is None:
+                    answer = error_answer(error or InternalError("No answer. This is a bug."), path, indent=None)
+                encoding = headers.get(b"accept-encoding")
+                respond(answer if encoding is None else _compressed(answer, encoding.decode("latin-1")))
+
+            try:
+                length = headers.get(_JSON_LENGTH_KEY)
+                call = self._call(body, None if length is None else length.decode("latin-1"), name, version)
+                self._service.begin(call, self._encode, done, caller=caller)
+            except Exception as exc:
+                done(None, exc)
+
+        return begin
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
         for method, pattern, handler in self._routes:
@@ -167,13 +202,20 @@ class OipRest:
             ) from exc
 
     async def _parse(self, request: HttpRequest, body: bytes, name: str, version: str) -> InferRequest:
-        length = _json_length(request.headers, len(body))
+        length = request.headers.get(_JSON_LENGTH)
+        call = await self._offload(len(body), lambda: self._call(body, length, name, version))
+        return replace(call, caller=request.caller)
+
+    def _call(self, body: bytes, json_length: str | None, name: str, version: str) -> InferRequest:
+        length = _json_length(json_length, len(body))
         if length == 0:
             return raw_request(body, model=name, version=version)
         text, tail = (body, memoryview(b"")) if length is None else (body[:length], memoryview(body)[length:])
         depth = self._options.max_json_depth
-        document = await self._offload(len(text), lambda: parse_object(text, max_depth=depth))
-        return infer_request(document, tail, model=name, version=version)
+        # The JSON part before binary tensors is the same in every request of a client.
+        known = length is not None and length <= _MAX_KNOWN_BYTES
+        prepared = (_known if known else _prepared)(text, len(tail), depth)
+        return prepared.bind(tail, model=name, version=version)
 
     def _encode(self, result: InferResult) -> Answer:
         text, tail = infer_response(result, strict=self._options.strict_json)
@@ -198,8 +240,22 @@ class OipRest:
         return work() if size <= _INLINE_BYTES else await self._predictor.offload(work)
 
 
-def _json_length(headers: Mapping[str, str], size: int) -> int | None:
-    text = headers.get(_JSON_LENGTH)
+def _prepared(text: bytes, tail_bytes: int, max_depth: int) -> PreparedRequest:
+    return prepare_request(parse_object(text, max_depth=max_depth), tail_bytes)
+
+
+_known = lru_cache(maxsize=256)(_prepared)
+
+
+def _compressed(answer: Answer, accepted: str) -> Answer:
+    encoding = preferred_encoding(accepted)
+    if encoding is None or not answer.body:
+        return answer
+    headers = [*answer.headers, (b"content-encoding", encoding.encode())]
+    return Answer(status=answer.status, body=compress(answer.body, encoding), headers=headers)
+
+
+def _json_length(text: str | None, size: int) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or int(text[:20]) > size:

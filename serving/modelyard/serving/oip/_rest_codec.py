@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,51 @@ _BINARY_SIZE = "binary_data_size"
 _BINARY = "binary_data"
 
 
-def infer_request(document: Mapping[str, Any], tail: memoryview, *, model: str, version: str) -> InferRequest:
-    """Decodes a request; its tensors are decoded later, on a worker thread.
+@dataclass(frozen=True, kw_only=True)
+class PreparedRequest:
+    """The JSON part of a request, read: it may go with any binary part of the same size.
+
+    Attributes:
+        id: Echoed.
+        parameters: Echoed, but for those that steer the transport.
+        inputs: Names, what decodes each, and the place of each in the binary part; None for one in the JSON part.
+        outputs: The outputs asked for; empty for all.
+        binary: Whether all outputs go into the binary part where none is asked for by name.
+    """
+
+    id: str
+    parameters: Mapping[str, Parameter]
+    inputs: Sequence[tuple[str, Callable[..., npt.NDArray[Any]], slice | None]]
+    outputs: tuple[RequestedOutput, ...]
+    binary: bool
+
+    def bind(self, tail: memoryview, *, model: str, version: str) -> InferRequest:
+        """The request; its tensors are decoded later, where it is computed.
+
+        Args:
+            tail: The binary part.
+            model: The model, from the URL.
+            version: The version, from the URL.
+        """
+        return InferRequest(
+            model=model,
+            version=version,
+            id=self.id,
+            parameters=self.parameters,
+            inputs=lambda _: collect_inputs(
+                (name, decode if place is None else partial(decode, tail[place])) for name, decode, place in self.inputs
+            ),
+            outputs=self.outputs,
+            binary=self.binary,
+        )
+
+
+def prepare_request(document: Mapping[str, Any], tail_bytes: int) -> PreparedRequest:
+    """Reads the JSON part of a request.
 
     Args:
         document: The JSON part.
-        tail: The binary part.
-        model: The model, from the URL.
-        version: The version, from the URL.
+        tail_bytes: Size of the binary part.
 
     Raises:
         InvalidInputError: The binary part has another length than the inputs take.
@@ -51,25 +89,36 @@ def infer_request(document: Mapping[str, Any], tail: memoryview, *, model: str, 
         raise InvalidRequestError(f"'id' is {quote(request_id)}; expected a string.")
     parameters = _parameters(document, "the request")
     binary = flag_of(parameters, BINARY_DEFAULT_PARAMETER, default=False)
-    tensors, position = [], 0
+    inputs: list[tuple[str, Callable[..., npt.NDArray[Any]], slice | None]] = []
+    position = 0
     for item in _objects(document, "inputs", required=True):
-        name, decode, size = _input(item, tail[position:])
-        tensors.append((name, decode))
-        position += size
-    if position != len(tail):
+        name, decode, size = _input(item, tail_bytes - position)
+        inputs.append((name, decode, None if size is None else slice(position, position + size)))
+        position += size or 0
+    if position != tail_bytes:
         raise InvalidInputError(
-            f"The body has {len(tail)} bytes after its JSON part; the inputs' parameters {_BINARY_SIZE} "
+            f"The body has {tail_bytes} bytes after its JSON part; the inputs' parameters {_BINARY_SIZE} "
             f"take {position}."
         )
-    return InferRequest(
-        model=model,
-        version=version,
+    return PreparedRequest(
         id=request_id,
         parameters=parameters,
-        inputs=lambda _: collect_inputs(tensors),
+        inputs=inputs,
         outputs=tuple(_output(item, binary) for item in _objects(document, "outputs", required=False)),
         binary=binary,
     )
+
+
+def infer_request(document: Mapping[str, Any], tail: memoryview, *, model: str, version: str) -> InferRequest:
+    """Decodes a request; raises as :func:`prepare_request` does.
+
+    Args:
+        document: The JSON part.
+        tail: The binary part.
+        model: The model, from the URL.
+        version: The version, from the URL.
+    """
+    return prepare_request(document, len(tail)).bind(tail, model=model, version=version)
 
 
 def raw_request(body: bytes, *, model: str, version: str) -> InferRequest:
@@ -121,8 +170,8 @@ def infer_response(result: InferResult, *, strict: bool = False) -> tuple[bytes,
     return f"{{{','.join(fields)}}}".encode(), b"".join(parts)
 
 
-def _input(item: Mapping[str, Any], rest: memoryview) -> tuple[str, Callable[[], npt.NDArray[Any]], int]:
-    """Name, decoder and number of binary bytes of one input."""
+def _input(item: Mapping[str, Any], rest: int) -> tuple[str, Callable[..., npt.NDArray[Any]], int | None]:
+    """Name, decoder and number of binary bytes of one input; None where it is in the JSON part."""
     name = _text(item, "name", "an input")
     datatype = _text(item, "datatype", f"input {name!r}")
     shape = item.get("shape")
@@ -134,17 +183,17 @@ def _input(item: Mapping[str, Any], rest: memoryview) -> tuple[str, Callable[[],
     if _BINARY_SIZE not in parameters:
         if "data" not in item:
             raise InvalidRequestError(f"Input {name!r} has neither 'data' nor the parameter {_BINARY_SIZE!r}.")
-        return name, partial(json_to_array, item["data"], datatype, sizes, tensor=name), 0
+        return name, partial(json_to_array, item["data"], datatype, sizes, tensor=name), None
     if "data" in item:
         raise InvalidRequestError(f"Input {name!r} has both 'data' and the parameter {_BINARY_SIZE!r}; expected one.")
     size = parameters[_BINARY_SIZE]
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise InvalidRequestError(f"{_BINARY_SIZE!r} of input {name!r} is {size!r}; expected a number of bytes.")
-    if size > len(rest):
+    if size > rest:
         raise InvalidInputError(
-            f"Input {name!r} has {_BINARY_SIZE} {size}, but only {len(rest)} bytes are left of the body."
+            f"Input {name!r} has {_BINARY_SIZE} {size}, but only {rest} bytes are left of the body."
         )
-    return name, partial(raw_to_array, rest[:size], datatype, sizes, tensor=name), size
+    return name, partial(raw_to_array, datatype=datatype, shape=sizes, tensor=name), size
 
 
 def _output(item: Mapping[str, Any], binary: bool) -> RequestedOutput:
@@ -159,12 +208,16 @@ def _output(item: Mapping[str, Any], binary: bool) -> RequestedOutput:
 
 
 def _output_parts(output: InferOutput, strict: bool) -> tuple[str, bytes]:
-    shape = ",".join(map(str, output.array.shape))
-    start = f'{{"name":{json.dumps(output.name)},"datatype":"{output.datatype}","shape":[{shape}],'
+    start = _output_start(output.name, output.datatype, output.array.shape)
     if not output.binary:
         return f'{start}"data":{array_to_json(output.array, tensor=output.name, strict=strict)}}}', b""
     data = array_to_raw(output.array)
     return f'{start}"parameters":{{"{_BINARY_SIZE}":{len(data)}}}}}', data
+
+
+@lru_cache(maxsize=256)
+def _output_start(name: str, datatype: str, shape: tuple[int, ...]) -> str:
+    return f'{{"name":{json.dumps(name)},"datatype":"{datatype}","shape":[{",".join(map(str, shape))}],'
 
 
 def _raw_input(body: bytes, spec: TensorSpec) -> npt.NDArray[Any]:

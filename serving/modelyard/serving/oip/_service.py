@@ -14,7 +14,7 @@ from modelyard.errors import InvalidInputError, InvalidRequestError, ModelNotFou
 from modelyard.serving._admin import Admin
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._predictor import Predictor
-from modelyard.serving._requests import Arrays, ModelSpec, Prediction, PredictRequest
+from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
 from modelyard.serving._states import VersionState, VersionStatus
 from modelyard.serving._statistics import VersionStatistics
 from modelyard.serving.oip._arrays import classify
@@ -130,12 +130,34 @@ class OipService:
             UnavailableError: The model was not loaded yet.
             UnsupportedError: An output's dtype has no name in the protocol.
         """
-        signature = signature_of(request.parameters)
-        spec = ModelSpec(name=request.model, version=parse_version(request.version), signature=signature)
-        names = tuple(output.name for output in request.outputs)
         return await self._predictor.submit(
-            PredictRequest(spec=spec, inputs=request.inputs, output_filter=names),
+            _predict_request(request, small=request.small, caller=request.caller),
             lambda prediction: encode(_result(request, prediction)),
+        )
+
+    def begin(
+        self,
+        request: InferRequest,
+        encode: Callable[[InferResult], Any],
+        done: Callable[[Any, BaseException | None], None],
+        *,
+        caller: Caller,
+    ) -> None:
+        """Starts one small inference; :meth:`infer` for transports that have no task to wait in.
+
+        Args:
+            request: The request.
+            encode: As for :meth:`infer`.
+            done: Called once with the encoded answer, or with one of the errors of :meth:`infer`.
+            caller: Who waits for the answer.
+
+        Raises:
+            InvalidRequestError: The version or the signature makes no sense.
+        """
+        self._predictor.begin(
+            _predict_request(request, small=True, caller=caller),
+            lambda prediction: encode(_result(request, prediction)),
+            done,
         )
 
     def index(self, *, repository: str = "", ready: bool = False) -> tuple[IndexEntry, ...]:
@@ -232,6 +254,17 @@ class OipService:
     def _available(self, name: str) -> tuple[VersionStatus, ...]:
         """The versions that can answer, newest first; retired models have none."""
         return tuple(status for status in self._statuses(name) if status.state is VersionState.AVAILABLE)
+
+
+def _predict_request(request: InferRequest, *, small: bool, caller: Caller | None) -> PredictRequest:
+    signature = signature_of(request.parameters)
+    return PredictRequest(
+        spec=ModelSpec(name=request.model, version=parse_version(request.version), signature=signature),
+        inputs=request.inputs,
+        output_filter=tuple(output.name for output in request.outputs),
+        small=small,
+        caller=caller,
+    )
 
 
 def parse_version(text: str) -> int | None:

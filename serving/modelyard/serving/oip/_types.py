@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from modelyard.artifact import Signature
-from modelyard.serving._requests import Arrays
+from modelyard.serving._requests import Arrays, Caller
 
 Parameter = bool | int | float | str
 
@@ -41,6 +41,8 @@ class InferRequest:
         inputs: Decodes the inputs, with the signature once it is known; called on a worker thread.
         outputs: The outputs asked for; empty for all.
         binary: Over REST, whether all outputs go into the binary part where none is asked for by name.
+        small: The body is small, so that decoding it takes no time to speak of.
+        caller: Who waits for the answer; None for somebody who waits for ever.
     """
 
     model: str
@@ -50,6 +52,8 @@ class InferRequest:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     outputs: tuple[RequestedOutput, ...] = ()
     binary: bool = False
+    small: bool = False
+    caller: Caller | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

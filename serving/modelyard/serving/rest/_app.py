@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-import uuid
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from modelyard.artifact import Signature
@@ -23,10 +21,22 @@ from modelyard.errors import (
 from modelyard.serving._messages import SMALL_BYTES, status_response
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
-from modelyard.serving._requests import Arrays, PredictRequest
+from modelyard.serving._requests import PRIORITY_KEY, Arrays, Caller, PredictRequest
 from modelyard.serving.rest import _examples, _json_proto, _predict
-from modelyard.serving.rest._urls import NoSuchUrl, Route, parse_route
-from modelyard.wire import grpc_status_of, http_status_of
+from modelyard.serving.rest._short import RestShortWay
+from modelyard.serving.rest._types import (
+    JSON,
+    Answer,
+    HttpBegin,
+    HttpHandler,
+    HttpRequest,
+    RestOptions,
+    error_answer,
+    json_answer,
+    reworded,
+)
+from modelyard.serving.rest._urls import Route, parse_route
+from modelyard.wire import grpc_status_of
 
 _LOG = logging.getLogger("modelyard.serving.rest")
 
@@ -36,77 +46,12 @@ Scope = MutableMapping[str, Any]
 Headers = list[tuple[bytes, bytes]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_JSON = (b"content-type", b"application/json")
 _TEXT = (b"content-type", b"text/plain; version=0.0.4")
 _CORS = [
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"POST, GET"),
     (b"access-control-allow-headers", b"Content-Type"),
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RestOptions:
-    """What the REST API offers, and its limits.
-
-    Attributes:
-        max_body_bytes: Largest request body, before and after decompression.
-        max_json_depth: Deepest nesting of a JSON body.
-        timeout_s: Time that a request may take.
-        cors: Answers carry CORS headers.
-        strict_json: NaN and infinities are refused in answers.
-        extensions: JSON may hold half, bfloat16 and uint16, and inputs that
-            have defaults may be left out; upstream refuses both.
-        metrics_path: Where the Prometheus page is; empty for nowhere.
-    """
-
-    max_body_bytes: int = 100 << 20
-    max_json_depth: int = 100
-    timeout_s: float = 30.0
-    cors: bool = False
-    strict_json: bool = False
-    extensions: bool = False
-    metrics_path: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What goes back for one request.
-
-    Attributes:
-        status: HTTP status.
-        body: The body.
-        headers: Its headers, without the length.
-    """
-
-    status: int
-    body: bytes
-    headers: Headers
-
-
-@dataclass(frozen=True, kw_only=True)
-class HttpRequest:
-    """A request that is not TensorFlow Serving's, whole and with no ASGI in it.
-
-    Attributes:
-        method: Such as ``POST``.
-        path: As sent, percent escapes and all.
-        query: What follows the question mark.
-        headers: By lower-case name.
-        body: As sent, compressed or not.
-        client: The caller's IP address; None where it is not known.
-    """
-
-    method: str
-    path: str
-    query: str
-    headers: Mapping[str, str]
-    body: bytes
-    client: str | None
-
-
-#: Answers what is below a path that is not TensorFlow Serving's.
-HttpHandler = Callable[[HttpRequest], Awaitable[Answer]]
 
 
 class RestApp:
@@ -117,6 +62,7 @@ class RestApp:
         metrics: Where requests are counted, and what the metrics page shows.
         options: What to offer, and limits.
         v2: Answers everything below /v2; None for nothing.
+        v2_short: Finds who answers a path below /v2 without a task; None for nobody.
         pages: JSON pages that GET serves, by path, beside what upstream has.
     """
 
@@ -127,8 +73,11 @@ class RestApp:
         options: RestOptions,
         *,
         v2: HttpHandler | None = None,
+        v2_short: Callable[[str], HttpBegin | None] | None = None,
         pages: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
+        #: Answers small predictions without an ASGI task.
+        self.short = RestShortWay(predictor, metrics, options, v2=v2_short)
         self._v2 = v2
         self._pages = dict(pages or {})
         self._predictor = predictor
@@ -150,17 +99,8 @@ class RestApp:
         """Answers every request with something, whatever happens."""
         try:
             return await self._dispatch(scope, receive)
-        except ModelyardError as exc:
-            status, text = http_status_of(exc), exc.message
-        except NoSuchUrl as exc:
-            status, text = 404, str(exc)
-        # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
-        except Exception:
-            request_id = uuid.uuid4().hex
-            _LOG.exception("request %s: %s %s failed unexpectedly", request_id, scope["method"], scope["path"])
-            status, text = 500, f"Internal error. The server's log has the details under request {request_id}."
-        body = json.dumps({"error": text}, indent=4, ensure_ascii=False)
-        return Answer(status=status, body=body.encode("utf-8", "surrogateescape"), headers=[_JSON])
+        except Exception as exc:
+            return error_answer(exc, f"{scope['method']} {scope['path']}")
 
     async def _dispatch(self, scope: Scope, receive: Receive) -> Answer:
         method: str = scope["method"]
@@ -177,7 +117,7 @@ class RestApp:
         page = self._pages.get(path) if method == "GET" and not query else None
         if page is not None:
             text = await self._predictor.offload(page)
-            return Answer(status=200, body=text.encode(), headers=[_JSON])
+            return Answer(status=200, body=text.encode(), headers=[JSON])
         if self._v2 is not None and (path == "/v2" or path.startswith("/v2/")):
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             client = scope.get("client")
@@ -188,11 +128,11 @@ class RestApp:
                 headers=headers,
                 body=await self._receive(receive),
                 client=client[0] if client else None,
+                caller=caller_of(scope, receive),
             )
             return await self._v2(request)
         route = parse_route(method, full)
-        text = await self._answer(route, scope, receive)
-        return Answer(status=200, body=text.encode("utf-8", "surrogateescape"), headers=[_JSON])
+        return json_answer(await self._answer(route, scope, receive))
 
     async def _answer(self, route: Route, scope: Scope, receive: Receive) -> str:
         if route.verb == "status":
@@ -205,9 +145,10 @@ class RestApp:
         try:
             async with asyncio.timeout(self._options.timeout_s):
                 data = await self._read(scope, receive)
+                caller = caller_of(scope, receive)
                 if route.verb == "predict":
-                    return await self._predict(route, data)
-                return await self._predictor.offload(lambda: self._infer(route, data))
+                    return await self._predict(route, data, caller)
+                return await self._predictor.offload(lambda: self._infer(route, data), caller)
         except TimeoutError as exc:
             code = "DEADLINE_EXCEEDED"
             raise DeadlineExceededError(
@@ -229,7 +170,7 @@ class RestApp:
             return _examples.classify_answer(self._predictor.classify(spec, body.examples))
         return _examples.regress_answer(self._predictor.regress(spec, body.examples))
 
-    async def _predict(self, route: Route, data: bytes) -> str:
+    async def _predict(self, route: Route, data: bytes, caller: Caller) -> str:
         depth = self._options.max_json_depth
         if len(data) <= SMALL_BYTES:
             body = _predict.parse_body(data, max_depth=depth)
@@ -242,7 +183,7 @@ class RestApp:
 
         try:
             return await self._predictor.submit(
-                PredictRequest(spec=spec, inputs=inputs, small=len(data) <= SMALL_BYTES),
+                PredictRequest(spec=spec, inputs=inputs, small=len(data) <= SMALL_BYTES, caller=caller),
                 lambda prediction: _predict.predict_answer(
                     prediction.outputs,
                     body.form,
@@ -251,10 +192,7 @@ class RestApp:
                 ),
             )
         except SignatureNotFoundError as exc:
-            # Upstream words this one differently over REST.
-            raise SignatureNotFoundError(
-                f'Serving signature name: "{spec.signature_name}" not found in signature def. {exc.message}'
-            ) from exc
+            raise reworded(exc, spec.signature_name) from exc
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
         body = await self._receive(receive)
@@ -277,10 +215,22 @@ class RestApp:
         return b"".join(parts)
 
 
+def caller_of(scope: Scope, receive: Receive) -> Caller:
+    """Who waits for the answer of a request.
+
+    Args:
+        scope: The request's.
+        receive: The request's; uvicorn's belongs to an object that knows whether the client is still there.
+    """
+    cycle = getattr(receive, "__self__", None)
+    low = any(name == PRIORITY_KEY.encode() and value == b"low" for name, value in scope["headers"])
+    return Caller(gone=lambda: getattr(cycle, "disconnected", False), low_priority=low)
+
+
 def _options(scope: Scope) -> Answer:
     """Upstream's answer to OPTIONS: 200 where an Origin header is present, whatever the CORS flag."""
     origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
-    return Answer(status=200 if origin.startswith((b"http://", b"https://")) else 400, body=b"", headers=[_JSON])
+    return Answer(status=200 if origin.startswith((b"http://", b"https://")) else 400, body=b"", headers=[JSON])
 
 
 def _inflate(body: bytes, limit: int) -> bytes:

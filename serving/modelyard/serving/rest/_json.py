@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from array import array as packed
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,8 @@ _BARE_INF = re.compile(r'("(?:[^"\\]|\\.)*")|(?<![A-Za-z])Inf(?![A-Za-z])')
 #: A literal may be beyond a double's range only if it has an exponent of three digits.
 _MAYBE_HUGE = re.compile(rb"[eE]\+?[0-9]{3}")
 _CHUNK = 1 << 20
+#: What stands around an array is remembered up to this size: a client sends the same again and again.
+_MAX_KNOWN_BYTES = 1 << 10
 _MAX_QUOTE = 256
 
 
@@ -54,20 +59,41 @@ def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
 
 def _with_array(rest: bytes, array: NumericArray, *, max_depth: int) -> dict[str, Any] | None:
     """The document with its array still as text; None where the general path must look at it."""
+    document, path = (_around if len(rest) > _MAX_KNOWN_BYTES else _known_around)(rest, max_depth)
+    if not path:
+        return None
+    # What is remembered must stay as it is.
+    result = dict(document)
+    if len(path) == 1:
+        result[path[0]] = array
+    elif len(path) == 2:
+        result[path[0]] = {**document[path[0]], path[1]: array}
+    else:
+        result[path[0]] = [{**document[path[0]][0], path[2]: array}]
+    return result
+
+
+def _around(rest: bytes, max_depth: int) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """The document around an array, and the path to the array; no path where the general path must look at it."""
     try:
         document = _parse_all(rest, max_depth=max_depth)
     except InvalidRequestError:
         # Offsets and quotes in the error must be those of the whole body.
-        return None
+        return {}, ()
     rows = document.get("instances")
     row = rows[0] if isinstance(rows, list) and len(rows) == 1 else None
-    for owner in (document, document.get("inputs"), row):
+    places: list[tuple[Any, tuple[Any, ...]]] = [
+        (document, ()), (document.get("inputs"), ("inputs",)), (row, ("instances", 0)),
+    ]  # fmt: skip
+    for owner, path in places:
         if isinstance(owner, dict):
             for key, value in owner.items():
                 if isinstance(value, dict) and is_placeholder(value):
-                    owner[key] = array
-                    return document
-    return None
+                    return document, (*path, key)
+    return document, ()
+
+
+_known_around = lru_cache(maxsize=256)(_around)
 
 
 def _parse_all(body: bytes, *, max_depth: int) -> dict[str, Any]:
@@ -183,18 +209,26 @@ def float_texts(values: list[float], *, single: bool) -> list[str]:
     Returns:
         One JSON number each; NaN, Infinity and -Infinity bare, as upstream.
     """
+    texts = [f"{value:g}" for value in values]
+    read: Iterable[float] = map(float, texts)
+    if single:
+        read = packed("f", read)
     digits = ".9g" if single else ".17g"
-    kind = np.float32 if single else np.float64
-    texts = [format(value, "g") for value in values]
-    exact = np.array(texts, dtype=np.float64).astype(kind) == np.array(values, dtype=kind)
     return [
-        _decimal(text if same else format(value, digits)) if math.isfinite(value) else _NOT_FINITE[text]
-        for text, value, same in zip(texts, values, exact.tolist(), strict=True)
+        (text if "." in text or "e" in text else _whole(text)) if value == again else _longer(value, text, digits)
+        for text, value, again in zip(texts, values, read, strict=True)
     ]
 
 
-_NOT_FINITE = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+def _whole(text: str) -> str:
+    return _NOT_FINITE.get(text) or text + ".0"
 
 
-def _decimal(text: str) -> str:
+def _longer(value: float, text: str, digits: str) -> str:
+    if text in _NOT_FINITE:
+        return _NOT_FINITE[text]
+    text = format(value, digits)
     return text if "." in text or "e" in text else text + ".0"
+
+
+_NOT_FINITE = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

@@ -8,12 +8,14 @@ import math
 import socket
 import ssl
 from collections.abc import Iterator, MutableMapping
+from functools import partial
 from typing import Any
 
 import uvicorn
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving.rest._app import AsgiApp, Receive, Scope, Send
+from modelyard.serving.rest._protocol import PredictProtocol, ShortWay
 
 _BACKLOG = 2048
 #: How long connections get at a stop to send what they were about to send.
@@ -58,11 +60,15 @@ class RestServer:
         app: The application.
         port: Port to listen on, on all addresses.
         tls: Serve HTTPS; None for plain text.
+        short: Answers small predictions without a task; None for nobody.
     """
 
-    def __init__(self, app: AsgiApp, *, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, app: AsgiApp, *, port: int, tls: ssl.SSLContext | None = None, short: ShortWay | None = None
+    ) -> None:
         self._port = port
         self._closing = _Closing(app)
+        self._short = short
         config = uvicorn.Config(
             self._closing,
             log_config=None,
@@ -71,7 +77,8 @@ class RestServer:
             server_header=False,
             date_header=True,
             loop="none",
-            http="httptools",
+            # It is only ever called.
+            http="httptools" if short is None else partial(PredictProtocol, short=short),  # type: ignore[arg-type]
             ws="none",
         )
         config.load()
@@ -99,6 +106,8 @@ class RestServer:
             grace_s: Seconds to wait before running requests are cut off.
         """
         self._closing.closing = True
+        if self._short is not None:
+            self._short.closing = True
         # New connections are refused, which clients understand; open ones get an answer to what they are sending.
         for listener in getattr(self._server, "servers", ()):
             listener.close()

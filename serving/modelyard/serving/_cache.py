@@ -1,0 +1,121 @@
+"""Local copies of versions that live in object stores: a runtime reads files."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import tempfile
+from pathlib import Path
+
+from modelyard.artifact import (
+    MANIFEST_NAME,
+    SIGNATURE_NAME,
+    AnyVersion,
+    RemoteVersion,
+    check_paths,
+    parse_manifest,
+    read_manifest_bytes,
+    verify_files,
+)
+from modelyard.errors import ArtifactError, IntegrityError, LoadError
+
+_LOG = logging.getLogger("modelyard.serving")
+
+
+class VersionCache:
+    """Downloads the versions of one model, each once.
+
+    Args:
+        model: Name of the model.
+        folder: Where to; None for a temporary folder, which goes with the process.
+    """
+
+    def __init__(self, model: str, folder: Path | None) -> None:
+        self._model = model
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = folder
+
+    def fetch(self, version: AnyVersion) -> Path:
+        """A local directory with the files of a version; a version that is local is there already.
+
+        Nothing is kept that is not what the manifest says.
+
+        Args:
+            version: The version.
+
+        Raises:
+            ArtifactError: The store cannot be reached, or refuses.
+            IntegrityError: A file is missing or damaged.
+            LoadError: The copy cannot be written.
+            ManifestError: There is no valid manifest, or a path in it leaves the version.
+        """
+        if not isinstance(version, RemoteVersion):
+            return version.path
+        content = read_manifest_bytes(version.path)
+        # Whatever is called so had this manifest: a version that was replaced is another copy.
+        digest = hashlib.sha256(str(version.path).encode() + b"\0" + content).hexdigest()[:24]
+        manifest = parse_manifest(content, version.path)
+        # Before anything is written by those names.
+        check_paths(manifest)
+        try:
+            folder = self._root() / digest
+            target = folder / str(version.number)
+            if target.is_dir():
+                try:
+                    verify_files(target, manifest)
+                    self._fetch_signature(version, target)
+                    return target
+                except ArtifactError as exc:
+                    _LOG.warning("model %s: the copy in %s is damaged: %s", self._model, target, exc.message)
+                    shutil.rmtree(target)
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as name:
+                copy = Path(name) / str(version.number)
+                copy.mkdir()
+                for entry in manifest.files:
+                    (copy / entry.path).parent.mkdir(parents=True, exist_ok=True)
+                    try:
+                        (version.path / entry.path).download(copy / entry.path)
+                    except FileNotFoundError:
+                        # The check below says so in its own words.
+                        continue
+                try:
+                    verify_files(copy, manifest)
+                except IntegrityError as exc:
+                    # What is wrong is wrong in the store, not in a folder that is about to go.
+                    raise IntegrityError(exc.message.replace(str(copy), str(version.path))) from exc
+                (copy / MANIFEST_NAME).write_bytes(content)
+                self._fetch_signature(version, copy)
+                copy.rename(target)
+        except OSError as exc:
+            raise LoadError(f"{version.path} cannot be copied to this machine: {exc}") from exc
+        return target
+
+    def forget(self, path: Path) -> None:
+        """Removes a copy that is not needed any more; what is no copy stays.
+
+        Args:
+            path: What :meth:`fetch` returned.
+        """
+        if self._started and path.is_relative_to(self._root()):
+            shutil.rmtree(path.parent, ignore_errors=True)
+
+    @property
+    def _started(self) -> bool:
+        return self._folder is not None or self._temporary is not None
+
+    def _root(self) -> Path:
+        if self._folder is not None:
+            return self._folder / self._model
+        if self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix=f"modelyard-{self._model.replace('/', '_')}-")
+        return Path(self._temporary.name)
+
+    def _fetch_signature(self, version: RemoteVersion, copy: Path) -> None:
+        try:
+            signature = (version.path / SIGNATURE_NAME).read_bytes()
+        except FileNotFoundError:
+            (copy / SIGNATURE_NAME).unlink(missing_ok=True)
+        else:
+            (copy / SIGNATURE_NAME).write_bytes(signature)

@@ -1,0 +1,288 @@
+"""The way of a request through the data plane: admission, greedy batches, delivery.
+
+A lane holds the requests to one signature that wait to be computed. Nothing
+waits for company: whatever is there when a worker is free is computed, together
+where the model allows it. Fast models are computed on the event loop itself,
+since a hop to a thread and back costs more than the prediction; requests that
+arrive in one turn of the loop still share a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from modelyard.errors import InternalError, ModelyardError, OverloadedError
+from modelyard.serving._plans import Plan, merge, split
+from modelyard.serving._requests import Arrays, Caller, Prediction, PredictRequest
+from modelyard.serving._statistics import ModelStatistics
+from modelyard.serving._versions import Version
+from modelyard.serving._watcher import ModelWatcher
+
+#: A hop to a worker thread and back costs about this much: below it a prediction is cheaper in place.
+INLINE_SECONDS = 0.0004
+#: A batch computed in place holds everybody else up for so long at most.
+_MAX_INLINE_BATCH_SECONDS = 0.002
+#: More rows gain nothing, and make the first of them wait.
+MAX_ROWS = 64
+
+Done = Callable[[Any, BaseException | None], None]
+Encode = Callable[[Prediction], Any]
+
+
+class Ticket:
+    """One request that was let in.
+
+    Args:
+        request: The request.
+        encode: Turns the prediction into what the transport sends.
+        done: Called with the answer, or with an error.
+    """
+
+    __slots__ = (
+        "arrived_ns", "caller", "cost", "decoded_ns", "done", "encode", "inputs", "plan", "request", "rows",
+        "started_ns", "version", "watcher",
+    )  # fmt: skip
+
+    plan: Plan
+    inputs: Arrays
+    watcher: ModelWatcher
+    version: Version
+    started_ns: int
+    decoded_ns: int
+
+    def __init__(self, request: PredictRequest, encode: Encode, done: Done) -> None:
+        self.arrived_ns = time.perf_counter_ns()
+        self.request = request
+        self.caller: Caller | None = request.caller
+        self.encode = encode
+        self.done = done
+        self.rows = 1
+        self.cost = 0.0
+
+    def refusal(self) -> ModelyardError | None:
+        """Why it should not be computed any more; None where it should."""
+        return None if self.caller is None else self.caller.refusal()
+
+
+class Door:
+    """Counts what waits, and refuses what would wait too long.
+
+    Args:
+        workers: Batches that are computed at the same time.
+        max_waiting: Requests that may wait; 0 for any number.
+        max_delay_s: Seconds that a request may have to wait; 0 for any time.
+    """
+
+    def __init__(self, *, workers: int, max_waiting: int, max_delay_s: float) -> None:
+        self._workers = workers
+        self._max_waiting = max_waiting
+        self._max_delay_s = max_delay_s or math.inf
+        self.waiting = 0
+        self._backlog_s = 0.0
+
+    def enter(self, caller: Caller | None, cost: float) -> None:
+        """Lets a request in.
+
+        Args:
+            caller: Who waits for it.
+            cost: Seconds of a worker that it will take.
+
+        Raises:
+            OverloadedError: Too many wait, or the wait would be longer than the caller's time, or than the limit.
+        """
+        if self._max_waiting and self.waiting >= self._max_waiting:
+            raise OverloadedError(
+                f"The server is overloaded: {self.waiting} requests wait, the most that "
+                "--max_queued_requests allows. Try again in a moment.",
+            )
+        wait = self._backlog_s / self._workers
+        limit = self._max_delay_s
+        if caller is not None and caller.deadline is not None:
+            limit = min(limit, caller.deadline - time.monotonic())
+        if wait + cost > limit and self.waiting:
+            raise OverloadedError(
+                f"The server is overloaded: an answer would take about {wait + cost:.2f} s, longer than the "
+                f"{max(0.0, limit):.2f} s there are. Try again in a moment."
+            )
+        self.waiting += 1
+        self._backlog_s += cost
+
+    def leave(self, cost: float) -> None:
+        """A request was computed, or given up.
+
+        Args:
+            cost: As on entering.
+        """
+        self.waiting -= 1
+        # Rounding must not leave a ghost of a backlog behind.
+        self._backlog_s = self._backlog_s - cost if self.waiting else 0.0
+
+
+class Lane:
+    """The requests that wait for one plan, and for inputs of one inner shape.
+
+    Args:
+        plan: What they ask for.
+        loop: The event loop that all methods are called on.
+        pool: Where slow batches are computed.
+        workers: Batches that are computed there at the same time.
+        door: What waits is counted there.
+        statistics: What is answered is counted there.
+        inline: Fast batches are computed on the event loop.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        pool: Executor,
+        workers: int,
+        door: Door,
+        statistics: ModelStatistics,
+        inline: bool,
+    ) -> None:
+        self._plan = plan
+        self._loop = loop
+        self._pool = pool
+        self._workers = workers
+        self._door = door
+        self._statistics = statistics
+        self._inline = inline
+        self._running = 0
+        self._scheduled = False
+        self._urgent: deque[Ticket] = deque()
+        self._patient: deque[Ticket] = deque()
+
+    def add(self, ticket: Ticket) -> None:
+        """Queues a request whose inputs are complete.
+
+        Args:
+            ticket: The request.
+        """
+        low = ticket.caller is not None and ticket.caller.low_priority
+        (self._patient if low else self._urgent).append(ticket)
+        if not self._scheduled and self._running < self._workers:
+            self._scheduled = True
+            # Not at once: what else arrived in this turn of the loop comes along.
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        while self._running < self._workers:
+            batch = self._take()
+            if not batch:
+                return
+            seconds = self._plan.row_seconds * sum(ticket.rows for ticket in batch)
+            if self._inline and self._plan.row_seconds < INLINE_SECONDS and (seconds < _MAX_INLINE_BATCH_SECONDS):
+                self._deliver(batch, compute(self._plan, batch, self._statistics))
+            else:
+                self._running += 1
+                self._pool.submit(self._work, batch)
+
+    def _take(self) -> list[Ticket]:
+        """The next batch, without those that nobody waits for any more."""
+        batch: list[Ticket] = []
+        rows = 0
+        limit = MAX_ROWS if self._plan.shared else 1
+        for queue in (self._urgent, self._patient):
+            while queue and (not batch or rows + queue[0].rows <= limit):
+                ticket = queue.popleft()
+                refusal = ticket.refusal()
+                if refusal is not None:
+                    self._deliver([ticket], [(None, refusal)])
+                    continue
+                batch.append(ticket)
+                rows += ticket.rows
+            if queue:
+                break
+        return batch
+
+    def _work(self, batch: list[Ticket]) -> None:
+        answers = compute(self._plan, batch, self._statistics, threaded=True)
+        self._loop.call_soon_threadsafe(self._worked, batch, answers)
+
+    def _worked(self, batch: list[Ticket], answers: list[tuple[Any, BaseException | None]]) -> None:
+        self._running -= 1
+        self._deliver(batch, answers)
+        self._flush()
+
+    def _deliver(self, batch: Sequence[Ticket], answers: Sequence[tuple[Any, BaseException | None]]) -> None:
+        for ticket, (result, error) in zip(batch, answers, strict=True):
+            self._door.leave(ticket.cost)
+            ticket.watcher.give_back(ticket.version)
+            ticket.done(result, error)
+
+
+def compute(
+    plan: Plan, batch: Sequence[Ticket], statistics: ModelStatistics, *, threaded: bool = False
+) -> list[tuple[Any, BaseException | None]]:
+    """Computes and encodes a batch, on the calling thread.
+
+    Args:
+        plan: What all of them ask for.
+        batch: At least one request; inputs complete and of one inner shape.
+        statistics: Where they are counted.
+        threaded: This is a worker thread.
+
+    Returns:
+        For each request its encoded answer, or the error.
+    """
+    started_ns = time.perf_counter_ns()
+    # A worker thread that waits for Python's lock is not computing.
+    cpu_ns = time.thread_time_ns() if threaded and plan.servable.backend.computes_in_caller else None
+    rows = [ticket.rows for ticket in batch]
+    servable = plan.servable
+    try:
+        inputs = merge([ticket.inputs for ticket in batch])
+        outputs = split(servable.compute(plan.signature.compute, inputs, plan.outputs), rows)
+    # Whatever a runtime does, every caller gets an answer.
+    except Exception as exc:
+        if len(batch) > 1:
+            # Somebody's input is bad: everybody else must not pay for it.
+            return [answer for ticket in batch for answer in compute(plan, [ticket], statistics, threaded=threaded)]
+        error = exc if isinstance(exc, ModelyardError) else InternalError(f"Computing failed: {type(exc).__name__}")
+        if error is not exc:
+            error.__cause__ = exc
+        _record(plan, batch[0], statistics, started_ns, time.perf_counter_ns(), ok=False)
+        plan.failed(error)
+        return [(None, error)]
+    computed_ns = time.perf_counter_ns()
+    seconds = (computed_ns - started_ns) / 1e9
+    plan.learn(seconds if cpu_ns is None else (time.thread_time_ns() - cpu_ns) / 1e9, sum(rows))
+    plan.succeeded.add(len(batch))
+    plan.latency.add(seconds * 1e6, len(batch))
+    answers: list[tuple[Any, BaseException | None]] = []
+    for ticket, values in zip(batch, outputs, strict=True):
+        try:
+            answer: tuple[Any, BaseException | None] = (ticket.encode(Prediction(spec=plan.spec, outputs=values)), None)
+        # An answer that cannot be encoded is one request's trouble, not the batch's.
+        except Exception as exc:
+            answer = (None, exc)
+        answers.append(answer)
+        _record(plan, ticket, statistics, started_ns, computed_ns, ok=answer[1] is None)
+    return answers
+
+
+def _record(
+    plan: Plan, ticket: Ticket, statistics: ModelStatistics, started_ns: int, computed_ns: int, *, ok: bool
+) -> None:
+    ended_ns = time.perf_counter_ns()
+    decode_ns = ticket.decoded_ns - ticket.started_ns
+    statistics.record(
+        plan.servable.name,
+        plan.servable.version,
+        ok=ok,
+        total_ns=ended_ns - ticket.arrived_ns,
+        queue_ns=started_ns - ticket.arrived_ns - decode_ns,
+        input_ns=decode_ns,
+        infer_ns=computed_ns - started_ns,
+        output_ns=ended_ns - computed_ns,
+        rows=ticket.rows,
+    )

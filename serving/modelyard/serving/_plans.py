@@ -1,0 +1,246 @@
+"""What the data plane needs to know of a signature, worked out once per version and not per request."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import Signature
+from modelyard.errors import InternalError, ModelyardError
+from modelyard.serving._metrics import Metrics
+from modelyard.serving._requests import Arrays, ModelSpec
+from modelyard.serving._servable import Servable
+from modelyard.serving._validation import check_output_filter, shape_fits
+from modelyard.wire import dtype_by_name, grpc_status_of
+
+#: A batch that takes so many times as long as those before was interrupted, or counts as interrupted at first.
+_OUTLIER = 4.0
+_PREDICTIONS = ":modelyard:serving:predictions"
+#: Strangers may ask for any order of any outputs: so many are remembered per version.
+_MAX_PLANS = 64
+#: Rows of the batch that shows whether rows depend on each other.
+_PROBE_ROWS = 8
+_PROBE_PATIENCE_S = 0.1
+#: A batch must save at least so much of the time.
+_WORTH_IT = 0.95
+#: Runtimes round differently at different batch sizes; a model that mixes its rows is off by much more.
+_PROBE_TOLERANCE = 1e-3
+
+
+class Plan:
+    """One signature of one version, with the outputs asked for.
+
+    Args:
+        servable: The version.
+        signature: The signature.
+        name: Its name.
+        outputs: The outputs to compute.
+        metrics: Where predictions are counted.
+    """
+
+    def __init__(
+        self, servable: Servable, signature: Signature, *, name: str, outputs: tuple[str, ...], metrics: Metrics
+    ) -> None:
+        self.servable = servable
+        self.signature = signature
+        self.name = name
+        self.outputs = outputs
+        self._inputs = [(spec.name, dtype_by_name(spec.dtype).numpy, spec.shape) for spec in signature.inputs]
+        self._rows_of = next((spec.name for spec in signature.inputs if not spec.shape or spec.shape[0] == -1), None)
+        #: Whether requests may share a batch.
+        self.shared = signature.decode is None and signature.compute in servable.row_wise
+        #: What answers say of the request: all of a plan's say the same.
+        self.spec = ModelSpec(name=servable.name, version=servable.version, signature=name)
+        #: The queues of the data plane, by inner shape.
+        self.lanes: dict[Any, Any] = {}
+        #: Moving average of the seconds that a row takes; infinite until one was computed.
+        self.row_seconds = math.inf
+        self._metrics = metrics
+        self._labels = {"model": servable.name, "version": str(servable.version)}
+        self.succeeded = metrics.counter(_PREDICTIONS, {**self._labels, "status": "OK"})
+        self.latency = metrics.histogram(
+            ":tensorflow:serving:runtime_latency",
+            {"model_name": servable.name, "API": "Predict", "runtime": servable.backend.name},
+        )
+
+    def check(self, inputs: Arrays) -> Arrays:
+        """Checks inputs, and fills in defaults; raises as :meth:`Servable.complete` does.
+
+        Args:
+            inputs: Arrays by input name.
+        """
+        if len(inputs) == len(self._inputs):
+            for name, dtype, shape in self._inputs:
+                array = inputs.get(name)
+                if (
+                    array is None
+                    or array.dtype != dtype
+                    or (self.servable.check_shapes and not shape_fits(array.shape, shape))
+                ):
+                    break
+            else:
+                return inputs
+        # Something is missing or wrong: this finds out what, and says it.
+        return self.servable.complete(self.signature, inputs)
+
+    def failed(self, error: ModelyardError) -> None:
+        """Counts a prediction that failed.
+
+        Args:
+            error: Why.
+        """
+        self._metrics.count(_PREDICTIONS, {**self._labels, "status": grpc_status_of(error)})
+
+    def rows(self, inputs: Arrays) -> int:
+        """How many examples a request holds: the size of the batch dimension, where there is one.
+
+        Args:
+            inputs: Complete inputs.
+        """
+        array = None if self._rows_of is None else inputs.get(self._rows_of)
+        return len(array) if array is not None and array.ndim else 1
+
+    def learn(self, seconds: float, rows: int) -> None:
+        """Follows how long rows take.
+
+        Args:
+            seconds: What a batch took.
+            rows: Its rows.
+        """
+        each = seconds / max(1, rows)
+        known = self.row_seconds
+        # Whoever else has the core for a moment must not make a model look slow.
+        self.row_seconds = each if math.isinf(known) else known + 0.1 * (min(each, _OUTLIER * known) - known)
+
+
+def plan_of(servable: Servable, name: str, output_filter: tuple[str, ...], metrics: Metrics) -> Plan:
+    """The plan for a request.
+
+    Args:
+        servable: The version.
+        name: The signature's resolved name.
+        output_filter: Outputs asked for; empty for all.
+        metrics: Where predictions are counted.
+
+    Raises:
+        InvalidInputError: An output is unknown or asked for twice.
+        SignatureNotFoundError: There is no such signature.
+    """
+    key = (name, output_filter)
+    plan: Plan | None = servable.plans.get(key)
+    if plan is None:
+        signature = servable.signature(name)
+        outputs = check_output_filter(signature, output_filter)
+        plan = Plan(servable, signature, name=name, outputs=outputs, metrics=metrics)
+        if len(servable.plans) < _MAX_PLANS:
+            plan = servable.plans.setdefault(key, plan)
+    return plan
+
+
+def merge(parts: Sequence[Arrays]) -> Arrays:
+    """Several requests' inputs as one batch; a batch of one is not copied.
+
+    Args:
+        parts: Inputs of the same names, dtypes and inner shapes.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
+    """A batch's outputs as views for each request.
+
+    Args:
+        outputs: The outputs of the batch.
+        rows: Rows of each request.
+
+    Raises:
+        InternalError: An output has another number of rows.
+    """
+    if len(rows) == 1:
+        return [outputs]
+    total = sum(rows)
+    for name, array in outputs.items():
+        if array.ndim == 0 or len(array) != total:
+            raise InternalError(
+                f"Output {name!r} of a batch of {total} rows has shape {list(array.shape)}. This is a bug."
+            )
+    results: list[Arrays] = []
+    start = 0
+    for count in rows:
+        results.append({name: array[start : start + count] for name, array in outputs.items()})
+        start += count
+    return results
+
+
+def row_wise_graphs(servable: Servable) -> frozenset[str]:
+    """Finds the graphs whose requests are better computed together, by computing rows together and apart.
+
+    Nothing else than such an experiment tells: a model may normalise over the
+    batch, or draw random numbers; and a runtime may prepare itself anew for
+    each size of batch, which takes longer than the batch.
+
+    Args:
+        servable: A version that was just loaded.
+    """
+    graphs = {signature.compute for signature in servable.signatures.values() if signature.decode is None}
+    return frozenset(graph for graph in graphs if servable.check_shapes and _is_row_wise(servable, graph))
+
+
+def _is_row_wise(servable: Servable, graph: str) -> bool:
+    described = servable.backend.signatures.get(graph)
+    batch = None if described is None else _probe(described)
+    if described is None or batch is None:
+        return False
+    outputs = [spec.name for spec in described.outputs]
+
+    def run(start: int, stop: int) -> tuple[dict[str, npt.NDArray[Any]], float]:
+        started = time.perf_counter()
+        part = {name: array[start:stop] for name, array in batch.items()}
+        return servable.backend.run(graph, part, outputs), time.perf_counter() - started
+
+    try:
+        if run(0, 1)[1] > _PROBE_PATIENCE_S:
+            # A model that takes so long for a row gains nothing, and loading must not wait for it.
+            return False
+        together, _ = run(0, _PROBE_ROWS)
+        apart = [run(row, row + 1) for row in range(_PROBE_ROWS)]
+        for row, (alone, _) in enumerate(apart):
+            if not all(_equal(together[name][row : row + 1], alone[name]) for name in outputs):
+                return False
+        # Sizes alternate, as they do under load.
+        batches = [run(0, rows)[1] / rows for rows in (_PROBE_ROWS, _PROBE_ROWS // 2) * 2]
+    except ModelyardError:
+        # It does not take these numbers, so nothing is known of it: its requests are computed one by one.
+        return False
+    return min(batches) < min(seconds for _, seconds in apart) * _WORTH_IT
+
+
+def _probe(described: Signature) -> dict[str, npt.NDArray[Any]] | None:
+    """Rows that any model of this signature may take; None where its rows cannot be told apart, or are no numbers."""
+    rng = np.random.default_rng(0)
+    batch: dict[str, npt.NDArray[Any]] = {}
+    if not described.inputs or any(not spec.shape or spec.shape[0] != -1 for spec in described.outputs):
+        return None
+    for spec in described.inputs:
+        dtype = dtype_by_name(spec.dtype).numpy
+        if not spec.shape or spec.shape[0] != -1 or dtype is None or dtype.kind not in "fiub":
+            return None
+        # Small numbers are valid for whatever integers index.
+        values = rng.random((_PROBE_ROWS, *(max(1, size) for size in spec.shape[1:])))
+        batch[spec.name] = values.astype(dtype) if dtype.kind == "f" else (values > 0.5).astype(dtype)
+    return batch
+
+
+def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind == "f":
+        return bool(np.allclose(one, other, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE * 0.1, equal_nan=True))
+    return bool(np.array_equal(one, other))

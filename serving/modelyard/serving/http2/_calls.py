@@ -1,0 +1,425 @@
+"""gRPC on HTTP/2 streams: heads, messages, deadlines, status."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import inspect
+import logging
+import struct
+import time
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import grpc
+
+from modelyard.serving._requests import PRIORITY_KEY, Caller
+from modelyard.serving.http2._connection import Stream
+from modelyard.serving.http2._frames import CANCEL
+from modelyard.serving.http2._hpack import Fields, encode
+
+_LOG = logging.getLogger("modelyard.serving.grpc")
+
+#: Called with the answer, or with a status and a message.
+Respond = Callable[[bytes | None, grpc.StatusCode, str], None]
+#: A unary method that needs no task of its own: called with the request and who waits for the answer.
+Begin = Callable[[memoryview, Caller, Respond], None]
+Handlers = Mapping[str, Any]
+
+_PREFIX = struct.Struct(">BI")
+_ENCODINGS = b"identity,deflate,gzip"
+#: ``:status 200`` is in the static table.
+_START = b"\x88" + encode(((b"content-type", b"application/grpc"),))
+_OK = encode(((b"grpc-status", b"0"),))
+_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_TIMEOUT_DIGITS = 8
+#: Characters of a status message that need no escape.
+_PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """What the headers of a call say.
+
+    Attributes:
+        path: The method's path.
+        handler: A ``grpc.RpcMethodHandler``; None for a method that there is not.
+        begin: The method's short way; None where it has none.
+        timeout_s: Time that the client gives; None for any.
+        encoding: How messages are compressed.
+        low_priority: The call may wait for others.
+        refusal: Status and message of a head that makes no sense; None for one that does.
+        metadata: All that is not HTTP's or gRPC's own.
+    """
+
+    path: str
+    handler: Any = None
+    begin: Begin | None = None
+    timeout_s: float | None = None
+    encoding: bytes = b"identity"
+    low_priority: bool = False
+    refusal: tuple[grpc.StatusCode, str] | None = None
+    metadata: tuple[tuple[str, str | bytes], ...] = ()
+
+
+def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) -> Head:
+    """Reads the headers of a call.
+
+    Args:
+        fields: Names and values.
+        handlers: The methods, by path.
+        short: Their short ways, by path.
+    """
+    values = dict(fields)
+    path = values.get(b":path", b"").decode("latin-1")
+    handler = handlers.get(path)
+    refusal = None
+    if values.get(b":method") != b"POST" or not values.get(b"content-type", b"").startswith(b"application/grpc"):
+        refusal = (grpc.StatusCode.INTERNAL, "A gRPC call is a POST of content-type application/grpc.")
+    elif handler is None:
+        refusal = (grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+    encoding = values.get(b"grpc-encoding", b"identity")
+    if encoding not in _ENCODINGS.split(b","):
+        refusal = (
+            grpc.StatusCode.UNIMPLEMENTED,
+            f"Messages compressed by {encoding.decode('latin-1')!r} cannot be read; expected {_ENCODINGS.decode()}.",
+        )
+    timeout_s = None
+    text = values.get(b"grpc-timeout")
+    if text is not None:
+        timeout_s = _timeout(text)
+        if timeout_s is None:
+            refusal = (grpc.StatusCode.INTERNAL, f"grpc-timeout is {text!r}; expected digits and a unit.")
+    try:
+        metadata = tuple(_metadata(fields))
+    except (binascii.Error, ValueError) as exc:
+        refusal, metadata = (grpc.StatusCode.INTERNAL, f"Binary metadata is no base64: {exc}"), ()
+    return Head(
+        path=path,
+        handler=handler,
+        begin=short.get(path),
+        timeout_s=timeout_s,
+        encoding=encoding,
+        low_priority=values.get(PRIORITY_KEY.encode()) == b"low",
+        refusal=refusal,
+        metadata=metadata,
+    )
+
+
+def _timeout(text: bytes) -> float | None:
+    digits, unit = text[:-1], _UNITS.get(text[-1:])
+    if unit is None or not digits.isdigit() or len(digits) > _TIMEOUT_DIGITS:
+        return None
+    return int(digits) * unit
+
+
+def _metadata(fields: Fields) -> list[tuple[str, str | bytes]]:
+    result: list[tuple[str, str | bytes]] = []
+    for name, value in fields:
+        if name.startswith((b":", b"grpc-")) or name in (b"content-type", b"te", b"user-agent"):
+            continue
+        key = name.decode("latin-1")
+        if name.endswith(b"-bin"):
+            result.append((key, base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)))
+        else:
+            result.append((key, value.decode("latin-1")))
+    return result
+
+
+class _Aborted(Exception):
+    """A handler has ended its call."""
+
+
+class _TooLarge(Exception):
+    """A message is larger than allowed."""
+
+
+class Context:
+    """What a handler may ask of its call: the part of ``grpc.aio.ServicerContext`` that handlers here use.
+
+    Args:
+        call: The call.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.code = grpc.StatusCode.OK
+        self.details = ""
+
+    def peer(self) -> str:
+        """The client's address."""
+        return self._call.stream.connection.peer
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """The client's metadata."""
+        return self._call.head.metadata
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the deadline; None where there is none."""
+        deadline = self._call.caller.deadline
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """Sets the status that the call ends with."""
+        self.code = code
+
+    def set_details(self, details: str) -> None:
+        """Sets the message that the call ends with."""
+        self.details = details
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+        """Ends the call."""
+        self.code, self.details = code, details
+        raise _Aborted
+
+    async def write(self, message: Any) -> None:
+        """Sends one message of a stream."""
+        await self._call.write(message)
+
+
+class Call:
+    """One call.
+
+    Args:
+        stream: Its stream.
+        head: Its head.
+        max_bytes: Size of a message that is accepted.
+        running: Where tasks are kept while they run.
+    """
+
+    __slots__ = ("_chunks", "_max_bytes", "_messages", "_running", "_size", "_started", "_task", "_timer", "_waker",
+                 "caller", "head", "stream")  # fmt: skip
+
+    def __init__(self, stream: Stream, head: Head, *, max_bytes: int, running: set[asyncio.Task[None]]) -> None:
+        self.stream = stream
+        self.head = head
+        deadline = None if head.timeout_s is None else time.monotonic() + head.timeout_s
+        self.caller = Caller(deadline=deadline, low_priority=head.low_priority)
+        self._max_bytes = max_bytes
+        self._running = running
+        self._chunks: list[memoryview] = []
+        self._size = 0
+        self._started = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._messages: deque[bytes] | None = None
+        self._waker: asyncio.Event | None = None
+        stream.on_data, stream.on_end, stream.on_reset = self._data, self._end, self._reset
+        if head.refusal is not None:
+            self.finish(*head.refusal)
+        elif head.handler.request_streaming:
+            self._messages = deque()
+            self._waker = asyncio.Event()
+            self._spawn(self._run_stream())
+
+    # What the stream brings.
+
+    def _data(self, data: memoryview) -> None:
+        if self.stream.closed:
+            return
+        self._chunks.append(data)
+        self._size += len(data)
+        if self._messages is not None:
+            self._split()
+        elif self._size > self._max_bytes + _PREFIX.size:
+            self._refuse_size(self._size - _PREFIX.size)
+
+    def _end(self) -> None:
+        if self._waker is not None:
+            self._waker.set()
+        if self.stream.closed or self._messages is not None:
+            return
+        body = self._chunks[0] if len(self._chunks) == 1 else memoryview(b"".join(self._chunks))
+        self._chunks.clear()
+        if len(body) < _PREFIX.size or _PREFIX.unpack_from(body)[1] != len(body) - _PREFIX.size:
+            self.finish(grpc.StatusCode.INTERNAL, "A unary call must have exactly one whole message.")
+            return
+        try:
+            message = self._plain(body[0], body[_PREFIX.size :])
+        except _TooLarge as exc:
+            self.finish(grpc.StatusCode.RESOURCE_EXHAUSTED, str(exc))
+            return
+        except ValueError as exc:
+            self.finish(grpc.StatusCode.INTERNAL, str(exc))
+            return
+        if self.head.begin is not None:
+            self.head.begin(message, self.caller, self._respond)
+        else:
+            self._spawn(self._run_unary(bytes(message)))
+
+    def _reset(self) -> None:
+        self.caller.leave()
+        if self._task is not None:
+            self._task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _split(self) -> None:
+        """Takes the messages out of a stream's bytes."""
+        data = b"".join(self._chunks)
+        at = 0
+        while len(data) - at >= _PREFIX.size and self._messages is not None:
+            flag, size = _PREFIX.unpack_from(data, at)
+            if size > self._max_bytes:
+                self._refuse_size(size)
+                return
+            if len(data) - at - _PREFIX.size < size:
+                break
+            at += _PREFIX.size
+            try:
+                self._messages.append(bytes(self._plain(flag, memoryview(data)[at : at + size])))
+            except (_TooLarge, ValueError) as exc:
+                self.finish(grpc.StatusCode.INTERNAL, str(exc))
+                return
+            at += size
+        self._chunks = [memoryview(data)[at:]] if at < len(data) else []
+        if self._waker is not None:
+            self._waker.set()
+
+    def _plain(self, flag: int, data: memoryview) -> memoryview:
+        if flag == 0:
+            return data
+        if flag != 1 or self.head.encoding == b"identity":
+            raise ValueError("A message says that it is compressed, but the call's headers do not say how.")
+        gzip = self.head.encoding == b"gzip"
+        inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | (16 if gzip else 0))
+        try:
+            plain = inflater.decompress(data, self._max_bytes + 1)
+        except zlib.error as exc:
+            raise ValueError(f"A message is no {self.head.encoding.decode()}: {exc}") from exc
+        if len(plain) > self._max_bytes:
+            raise _TooLarge(f"Received message larger than max (more than {self._max_bytes} after decompression)")
+        if not inflater.eof:
+            raise ValueError("A compressed message ends too early.")
+        return memoryview(plain)
+
+    def _refuse_size(self, size: int) -> None:
+        self._chunks.clear()
+        self.finish(
+            grpc.StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._max_bytes})"
+        )
+
+    # What goes back.
+
+    def _respond(self, data: bytes | None, code: grpc.StatusCode, text: str) -> None:
+        if data is None:
+            self.finish(code, text)
+            return
+        self.stream.send(_PREFIX.pack(0, len(data)) + data, start=_START, end=_OK)
+
+    async def write(self, message: Any) -> None:
+        """Sends one message of a stream, when there is room for it.
+
+        Args:
+            message: For the handler's serializer.
+        """
+        data = _serialized(self.head.handler, message)
+        start = b"" if self._started else _START
+        self._started = True
+        self.stream.send(_PREFIX.pack(0, len(data)) + data, start=start)
+        while self.stream.unsent and not self.stream.closed:
+            # Streams here are few and small: looking again now and then is enough.
+            await asyncio.sleep(0.01)
+
+    def finish(self, code: grpc.StatusCode, text: str = "") -> None:
+        """Ends the call with a status and no message.
+
+        Args:
+            code: The status.
+            text: Its message.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        if code is grpc.StatusCode.OK and not text:
+            block = _OK
+        else:
+            number = str(code.value[0]).encode()
+            fields: Fields = ((b"grpc-status", number),)
+            if text:
+                fields += ((b"grpc-message", quote(text, safe=_PLAIN).encode()),)
+            if code is grpc.StatusCode.UNIMPLEMENTED:
+                fields += ((b"grpc-accept-encoding", _ENCODINGS),)
+            block = encode(fields)
+        # A call that ends before it began has its status among the headers.
+        self.stream.send(b"", start=b"", end=block if self._started else _START + block)
+
+    # Handlers that need a task.
+
+    def _spawn(self, work: Any) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._guard(work))
+        self._running.add(self._task)
+        self._task.add_done_callback(self._running.discard)
+        if self.head.timeout_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(self.head.timeout_s, self._expire)
+
+    def _expire(self) -> None:
+        self.caller.leave()
+        self.finish(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _guard(self, work: Any) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            self.stream.reset(CANCEL)
+        # Handlers map their own errors; whatever else escapes is a bug, and its text is not for strangers.
+        except Exception:
+            _LOG.exception("%s failed unexpectedly", self.head.path)
+            self.finish(grpc.StatusCode.UNKNOWN, "Unexpected error. The server's log has the details.")
+
+    async def _run_unary(self, data: bytes) -> None:
+        handler, context = self.head.handler, Context(self)
+        request = handler.request_deserializer(data) if handler.request_deserializer is not None else data
+        try:
+            if handler.response_streaming:
+                await self._respond_stream(handler.unary_stream(request, context))
+            else:
+                response = await handler.unary_unary(request, context)
+                if context.code is grpc.StatusCode.OK:
+                    self._respond(_serialized(handler, response), context.code, "")
+                    return
+        except _Aborted:
+            _LOG.debug("%s was aborted by its handler", self.head.path)
+        self.finish(context.code, context.details)
+
+    async def _run_stream(self) -> None:
+        handler, context = self.head.handler, Context(self)
+        try:
+            await self._respond_stream(handler.stream_stream(self._requests(), context))
+        except _Aborted:
+            _LOG.debug("%s was aborted by its handler", self.head.path)
+        self.finish(context.code, context.details)
+
+    async def _respond_stream(self, answers: Any) -> None:
+        if inspect.isasyncgen(answers):
+            async for answer in answers:
+                await self.write(answer)
+        else:
+            # It writes by itself.
+            await answers
+
+    async def _requests(self) -> AsyncIterator[Any]:
+        deserializer = self.head.handler.request_deserializer
+        messages, waker = self._messages, self._waker
+        if messages is None or waker is None:
+            return
+        while True:
+            while messages:
+                data = messages.popleft()
+                yield deserializer(data) if deserializer is not None else data
+            if self.stream.ended:
+                return
+            waker.clear()
+            await waker.wait()
+
+
+def _serialized(handler: Any, message: Any) -> bytes:
+    serializer = handler.response_serializer
+    data: bytes = serializer(message) if serializer is not None else message
+    return data

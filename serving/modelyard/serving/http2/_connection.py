@@ -1,0 +1,495 @@
+"""One HTTP/2 connection of a server: frames in, frames out, windows, limits; what a stream means is its owner's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from modelyard.serving.http2 import _frames as h2
+from modelyard.serving.http2._frames import ConnectionFailed
+from modelyard.serving.http2._hpack import Decoder, Fields
+
+_LOG = logging.getLogger("modelyard.serving.grpc")
+
+#: What one stream may send before it is read, and what all streams of a connection may.
+STREAM_WINDOW = 1 << 20
+CONNECTION_WINDOW = 16 << 20
+_MAX_HEADER_BYTES = 16 << 10
+#: A block may come in pieces; nobody has reason to send more than this.
+_MAX_BLOCK_BYTES = 64 << 10
+#: Frames that cost work and carry none, beyond one for each request: a peer that sends more attacks.
+_MAX_IDLE_FRAMES = 10_000
+_MAX_STREAM_ID = (1 << 31) - 1
+_LAST_PING = b"goodbye!"
+
+
+class StreamOwner(Protocol):
+    """What a connection needs of whoever answers its streams."""
+
+    max_streams: int
+
+    def opened(self, stream: Stream, fields: Fields) -> None:
+        """A stream was opened with these header fields."""
+        ...
+
+
+class Stream:
+    """One request and its answer.
+
+    Args:
+        connection: Where it came from.
+        number: Its identifier.
+        window: Bytes that may be sent to the peer.
+    """
+
+    __slots__ = ("closed", "connection", "ended", "number", "on_data", "on_end", "on_reset", "room", "unsent", "window",
+                 "unsent_end")  # fmt: skip
+
+    def __init__(self, connection: Connection, number: int, window: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.window = window
+        #: Bytes that the peer may send.
+        self.room = STREAM_WINDOW
+        #: The peer has said everything.
+        self.ended = False
+        #: Nothing may be sent any more.
+        self.closed = False
+        self.unsent = b""
+        self.unsent_end: bytes | None = None
+        self.on_data: Callable[[memoryview], None] = _ignore
+        self.on_end: Callable[[], None] = _nothing
+        self.on_reset: Callable[[], None] = _nothing
+
+    def send(self, data: bytes, *, end: bytes | None = None, start: bytes = b"") -> None:
+        """Sends data as far as the windows allow, and the rest when they do.
+
+        Args:
+            data: The data.
+            end: Trailing header block that ends the stream; None where more follows.
+            start: Header block before the data; empty where it was sent.
+        """
+        if not self.closed:
+            self.connection.send(self, start, data, end)
+
+    def reset(self, code: int) -> None:
+        """Gives the stream up.
+
+        Args:
+            code: Why.
+        """
+        if not self.closed:
+            self.connection.reset(self, code)
+
+
+def _ignore(_: memoryview) -> None:
+    pass
+
+
+def _nothing() -> None:
+    pass
+
+
+class Connection(asyncio.Protocol):
+    """A connection.
+
+    Args:
+        owner: Who answers its streams.
+        closed: Called when it is gone.
+    """
+
+    def __init__(self, owner: StreamOwner, closed: Callable[[Connection], None]) -> None:
+        self._owner = owner
+        self._closed = closed
+        self._transport: asyncio.Transport | None = None
+        self._rest = b""
+        self._greeted = False
+        self._decoder = Decoder(max_bytes=_MAX_HEADER_BYTES)
+        self._streams: dict[int, Stream] = {}
+        self._last = 0
+        #: Streams above are not answered any more: the peer was told so.
+        self._limit = _MAX_STREAM_ID
+        self._room = CONNECTION_WINDOW
+        self._window = h2.DEFAULT_WINDOW
+        self._stream_window = h2.DEFAULT_WINDOW
+        self._frame_bytes = h2.MAX_FRAME_BYTES
+        #: Stream, flags and pieces of a header block that is not whole yet.
+        self._block: tuple[int, int, bytearray] | None = None
+        self._idle_frames = 0
+        self._leaving = False
+        self._heard = asyncio.Event()
+        self.peer = ""
+
+    @property
+    def streams(self) -> int:
+        """Streams that are not answered yet."""
+        return len(self._streams)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Says what this side allows."""
+        # uvloop's transports have its methods, but are none.
+        stream_transport = cast("asyncio.Transport", transport)
+        self._transport = stream_transport
+        self.peer = _peer_name(stream_transport)
+        stream_transport.write(
+            h2.settings(
+                {
+                    h2.SETTINGS_MAX_CONCURRENT_STREAMS: self._owner.max_streams,
+                    h2.SETTINGS_INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                    h2.SETTINGS_MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES,
+                }
+            )
+            + h2.window_update(0, CONNECTION_WINDOW - h2.DEFAULT_WINDOW)
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gives up everything that is not answered."""
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.closed = True
+            stream.on_reset()
+        self._heard.set()
+        self._closed(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: then nothing more is read from it either."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Reads the frames that are whole, and keeps the rest."""
+        try:
+            self._receive(self._rest + data if self._rest else data)
+        except ConnectionFailed as exc:
+            _LOG.info("an HTTP/2 connection from %s ends: %s", self.peer, exc.reason)
+            self._end(exc.code, exc.reason)
+
+    def _receive(self, data: bytes) -> None:
+        at, end = 0, len(data)
+        if not self._greeted:
+            if data[: len(h2.PREFACE)] != h2.PREFACE:
+                if h2.PREFACE.startswith(data):
+                    self._rest = data
+                    return
+                raise ConnectionFailed(h2.PROTOCOL_ERROR, "this port speaks gRPC, which is HTTP/2, and nothing else")
+            self._greeted = True
+            at = len(h2.PREFACE)
+        view = memoryview(data)
+        unpack = h2.HEADER.unpack_from
+        while end - at >= h2.HEADER_BYTES:
+            high, low, kind, flags, number = unpack(data, at)
+            size = high << 8 | low
+            if size > h2.MAX_FRAME_BYTES:
+                raise ConnectionFailed(h2.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
+            stop = at + h2.HEADER_BYTES + size
+            if stop > end:
+                break
+            if self._block is not None and (kind != h2.CONTINUATION or number != self._block[0]):
+                raise ConnectionFailed(h2.PROTOCOL_ERROR, "a header block was interrupted")
+            if kind == h2.DATA:
+                self._data(number, flags, view[at + h2.HEADER_BYTES : stop], size)
+            elif kind == h2.HEADERS:
+                self._headers(number, flags, data[at + h2.HEADER_BYTES : stop])
+            else:
+                self._control(kind, flags, number, data[at + h2.HEADER_BYTES : stop])
+            if self._transport is None or self._transport.is_closing():
+                return
+            at = stop
+        self._rest = data[at:]
+
+    # What comes in.
+
+    def _data(self, number: int, flags: int, payload: memoryview, size: int) -> None:
+        self._room -= size
+        if self._room < CONNECTION_WINDOW // 2:
+            if self._room < 0:
+                raise ConnectionFailed(h2.FLOW_CONTROL_ERROR, "more data than the connection's window")
+            self._write(h2.window_update(0, CONNECTION_WINDOW - self._room))
+            self._room = CONNECTION_WINDOW
+        if flags & h2.PADDED:
+            payload = _unpadded(payload)
+        stream = self._streams.get(number)
+        if stream is None or stream.ended:
+            if number == 0 or number > self._last or number % 2 == 0:
+                raise ConnectionFailed(h2.PROTOCOL_ERROR, f"data on stream {number}, which is not open")
+            if stream is not None:
+                self.reset(stream, h2.STREAM_CLOSED)
+            # Else: it was on its way when the stream was reset.
+            return
+        stream.room -= size
+        if stream.room < 0:
+            raise ConnectionFailed(h2.FLOW_CONTROL_ERROR, f"more data than the window of stream {number}")
+        if payload:
+            stream.on_data(payload)
+        elif not flags & h2.END_STREAM:
+            self._idle()
+        if flags & h2.END_STREAM:
+            stream.ended = True
+            stream.on_end()
+        elif stream.room < STREAM_WINDOW // 2 and not stream.closed:
+            self._write(h2.window_update(number, STREAM_WINDOW - stream.room))
+            stream.room = STREAM_WINDOW
+
+    def _headers(self, number: int, flags: int, payload: bytes) -> None:
+        if flags & h2.PADDED:
+            payload = bytes(_unpadded(memoryview(payload)))
+        if flags & h2.WITH_PRIORITY:
+            payload = payload[5:]
+        if flags & h2.END_HEADERS:
+            self._open(number, flags, payload)
+        else:
+            self._block = (number, flags, bytearray(payload))
+
+    def _open(self, number: int, flags: int, block: bytes) -> None:
+        # Also of streams that are refused: both sides' tables must stay alike.
+        fields = self._decoder.decode(block)
+        stream = self._streams.get(number)
+        if stream is not None:
+            # Trailers: gRPC's clients have nothing to say there.
+            if stream.ended or not flags & h2.END_STREAM:
+                raise ConnectionFailed(h2.PROTOCOL_ERROR, f"headers in the middle of stream {number}")
+            stream.ended = True
+            stream.on_end()
+            return
+        if number <= self._last or number % 2 == 0:
+            raise ConnectionFailed(h2.PROTOCOL_ERROR, f"stream {number} was opened out of order")
+        if number > self._limit:
+            # The peer was told: it knows that nothing was done, and asks somebody else.
+            self._write(h2.reset(number, h2.REFUSED_STREAM))
+            return
+        self._last = number
+        if len(self._streams) >= self._owner.max_streams:
+            self._idle()
+            self._write(h2.reset(number, h2.REFUSED_STREAM))
+            return
+        self._idle_frames = max(0, self._idle_frames - 1)
+        stream = self._streams[number] = Stream(self, number, self._stream_window)
+        self._owner.opened(stream, fields)
+        if flags & h2.END_STREAM:
+            stream.ended = True
+            stream.on_end()
+
+    def _control(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if kind == h2.WINDOW_UPDATE:
+            self._window_update(number, h2.number(payload))
+        elif kind == h2.RST_STREAM:
+            h2.number(payload)
+            self._idle()
+            stream = self._streams.pop(number, None)
+            if stream is not None:
+                stream.closed = True
+                stream.on_reset()
+        elif kind == h2.CONTINUATION:
+            self._continuation(number, flags, payload)
+        elif kind == h2.SETTINGS:
+            self._settings(flags, payload)
+        elif kind == h2.PING:
+            if len(payload) != len(_LAST_PING):
+                raise ConnectionFailed(h2.FRAME_SIZE_ERROR, "a PING of another size than 8 bytes")
+            if not flags & h2.ACK:
+                self._idle()
+                self._write(h2.frame(h2.PING, h2.ACK, 0, payload))
+            elif payload == _LAST_PING:
+                self._heard.set()
+        elif kind == h2.PUSH_PROMISE:
+            raise ConnectionFailed(h2.PROTOCOL_ERROR, "a client cannot push")
+        elif kind != h2.GOAWAY:
+            # PRIORITY, and whatever else may be invented: to be ignored.
+            self._idle()
+
+    def _continuation(self, number: int, flags: int, payload: bytes) -> None:
+        if self._block is None:
+            raise ConnectionFailed(h2.PROTOCOL_ERROR, "the continuation of no header block")
+        _, opening, block = self._block
+        block += payload
+        self._idle()
+        if len(block) > _MAX_BLOCK_BYTES:
+            raise ConnectionFailed(h2.ENHANCE_YOUR_CALM, f"a header block of more than {_MAX_BLOCK_BYTES} bytes")
+        if flags & h2.END_HEADERS:
+            self._block = None
+            self._open(number, opening, bytes(block))
+
+    def _settings(self, flags: int, payload: bytes) -> None:
+        if flags & h2.ACK:
+            return
+        self._idle()
+        for key, value in h2.read_settings(payload):
+            if key == h2.SETTINGS_INITIAL_WINDOW_SIZE:
+                if value > h2.MAX_WINDOW:
+                    raise ConnectionFailed(h2.FLOW_CONTROL_ERROR, f"a window of {value} bytes")
+                change, self._stream_window = value - self._stream_window, value
+                for stream in list(self._streams.values()):
+                    stream.window += change
+                    self._pump(stream)
+            elif key == h2.SETTINGS_MAX_FRAME_SIZE:
+                # Frames of the smallest size that is allowed are always right.
+                if not h2.MAX_FRAME_BYTES <= value < 1 << 24:
+                    raise ConnectionFailed(h2.PROTOCOL_ERROR, f"frames of {value} bytes")
+        self._write(h2.frame(h2.SETTINGS, h2.ACK, 0))
+
+    def _window_update(self, number: int, size: int) -> None:
+        if size == 0:
+            raise ConnectionFailed(h2.PROTOCOL_ERROR, "a window was to grow by nothing")
+        if number == 0:
+            self._window += size
+            if self._window > h2.MAX_WINDOW:
+                raise ConnectionFailed(h2.FLOW_CONTROL_ERROR, "the connection's window is too large")
+            for stream in list(self._streams.values()):
+                if self._window <= 0:
+                    break
+                self._pump(stream)
+            return
+        stream_ = self._streams.get(number)
+        if stream_ is None:
+            self._idle()
+            return
+        stream_.window += size
+        if stream_.window > h2.MAX_WINDOW:
+            self.reset(stream_, h2.FLOW_CONTROL_ERROR)
+            return
+        self._pump(stream_)
+
+    def _idle(self) -> None:
+        self._idle_frames += 1
+        if self._idle_frames > _MAX_IDLE_FRAMES:
+            raise ConnectionFailed(h2.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
+
+    # What goes out.
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def send(self, stream: Stream, start: bytes, data: bytes, end: bytes | None) -> None:
+        """Sends for a stream; see :meth:`Stream.send`.
+
+        Args:
+            stream: The stream.
+            start: Header block before the data; empty for none.
+            data: The data.
+            end: Trailing header block; None where more follows.
+        """
+        number, size = stream.number, len(data)
+        parts = [h2.frame(h2.HEADERS, h2.END_HEADERS, number, start)] if start else []
+        if not stream.unsent and size <= stream.window and size <= self._window and size <= self._frame_bytes:
+            # Nearly every answer: one write, and done.
+            if size:
+                stream.window -= size
+                self._window -= size
+                parts += [h2.HEADER.pack(size >> 8, size & 0xFF, h2.DATA, 0, number), data]
+            if end is not None:
+                parts.append(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, number, end))
+                self._finish(stream)
+            self._write(b"".join(parts))
+            return
+        if parts:
+            self._write(parts[0])
+        stream.unsent = stream.unsent + data if stream.unsent else data
+        stream.unsent_end = end
+        self._pump(stream)
+
+    def _pump(self, stream: Stream) -> None:
+        """Sends what waits for a window, as far as there is one now."""
+        if not stream.unsent and stream.unsent_end is None:
+            return
+        view = memoryview(stream.unsent)
+        at = 0
+        while at < len(view):
+            size = min(len(view) - at, stream.window, self._window, self._frame_bytes)
+            if size <= 0:
+                break
+            self._write(h2.HEADER.pack(size >> 8, size & 0xFF, h2.DATA, 0, stream.number) + view[at : at + size])
+            stream.window -= size
+            self._window -= size
+            at += size
+        stream.unsent = bytes(view[at:])
+        if not stream.unsent and stream.unsent_end is not None:
+            end, stream.unsent_end = stream.unsent_end, None
+            self._finish(stream)
+            self._write(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream.number, end))
+
+    def _finish(self, stream: Stream) -> None:
+        stream.closed = True
+        if stream.ended:
+            self._streams.pop(stream.number, None)
+        else:
+            # The answer is complete before the request: the peer need not go on.
+            asyncio.get_running_loop().call_soon(self._cut, stream)
+        self._leave_if_done()
+
+    def _cut(self, stream: Stream) -> None:
+        if self._streams.pop(stream.number, None) is not None and not stream.ended:
+            self._write(h2.reset(stream.number, h2.NO_ERROR))
+        self._leave_if_done()
+
+    def reset(self, stream: Stream, code: int) -> None:
+        """Gives a stream up.
+
+        Args:
+            stream: The stream.
+            code: Why.
+        """
+        stream.closed = True
+        self._streams.pop(stream.number, None)
+        self._write(h2.reset(stream.number, code))
+        stream.on_reset()
+        self._leave_if_done()
+
+    def _end(self, code: int, reason: str) -> None:
+        self._write(h2.goaway(self._last, code, reason))
+        if self._transport is not None:
+            self._transport.close()
+
+    async def leave(self, notice_s: float) -> None:
+        """Tells the peer that this side ends, answers what it has sent until it knows, and then what is open.
+
+        Args:
+            notice_s: Seconds that the peer may take to confirm that it knows.
+        """
+        self._write(h2.goaway(_MAX_STREAM_ID, h2.NO_ERROR) + h2.frame(h2.PING, 0, 0, _LAST_PING))
+        try:
+            await asyncio.wait_for(self._heard.wait(), notice_s)
+        except TimeoutError:
+            # A peer that does not answer a PING is not there, or will find out.
+            _LOG.debug("%s did not confirm the goodbye", self.peer)
+        self._limit = self._last
+        self._write(h2.goaway(self._last, h2.NO_ERROR))
+        self._leaving = True
+        self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        if self._leaving and not self._streams and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        for stream in list(self._streams.values()):
+            self.reset(stream, h2.CANCEL)
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _unpadded(payload: memoryview) -> memoryview:
+    if not payload or payload[0] >= len(payload):
+        raise ConnectionFailed(h2.PROTOCOL_ERROR, "a frame of more padding than it holds")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _peer_name(transport: asyncio.Transport) -> str:
+    """The peer's address as gRPC writes it."""
+    address: Any = transport.get_extra_info("peername")
+    if not isinstance(address, tuple):
+        return "unix:"
+    host, port = address[:2]
+    if host.startswith("::ffff:"):
+        host = host.removeprefix("::ffff:")
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -1,0 +1,152 @@
+"""Predictions over REST on the short way: found by their URL, answered by callbacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+from modelyard.artifact import Signature
+from modelyard.errors import DeadlineExceededError, ModelyardError
+from modelyard.serving._messages import SMALL_BYTES
+from modelyard.serving._metrics import Metrics
+from modelyard.serving._predictor import Predictor
+from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
+from modelyard.serving.rest import _predict
+from modelyard.serving.rest._protocol import Begin, Respond
+from modelyard.serving.rest._timeouts import Timeouts
+from modelyard.serving.rest._types import Answer, HttpBegin, RestOptions, error_answer, json_answer, reworded
+from modelyard.serving.rest._urls import NoSuchUrl, Route, parse_route
+from modelyard.wire import grpc_status_of
+
+_MAX_URLS = 1024
+#: What asks for more than the short way can.
+_LONG = (b"content-encoding", b"transfer-encoding", b"origin")
+
+
+@lru_cache(maxsize=256)
+def _with_signature(spec: ModelSpec, signature: str) -> ModelSpec:
+    return replace(spec, signature=signature)
+
+
+class RestShortWay:
+    """Finds who answers a URL on the short way.
+
+    Args:
+        predictor: The data plane.
+        metrics: Where requests are counted.
+        options: What to offer, and limits.
+        v2: Finds who answers what is below /v2; None for nobody.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        metrics: Metrics,
+        options: RestOptions,
+        *,
+        v2: Callable[[str], HttpBegin | None] | None = None,
+    ) -> None:
+        self._predictor = predictor
+        self._metrics = metrics
+        self._options = options
+        self._v2 = v2
+        self.timeouts = Timeouts(options.timeout_s)
+        self._found: dict[bytes, Begin | None] = {}
+        self.closing = False
+        self.max_bytes = min(SMALL_BYTES, options.max_body_bytes)
+
+    def find(self, url: bytes) -> Begin | None:
+        """Who answers a POST to this URL; None where it takes the long way."""
+        try:
+            return self._found[url]
+        except KeyError:
+            begin = self._look(url)
+            if len(self._found) >= _MAX_URLS:
+                self._found.clear()
+            self._found[url] = begin
+            return begin
+
+    def suits(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether nothing in the headers asks for more than the short way can."""
+        return not any(name in headers for name in _LONG)
+
+    def _look(self, url: bytes) -> Begin | None:
+        path = url.decode("latin-1")
+        if self._options.cors:
+            return None
+        if path.startswith("/v2/") and self._v2 is not None:
+            begin = self._v2(path)
+            return None if begin is None else partial(self._begin_v2, begin)
+        try:
+            route = parse_route("POST", path)
+        except (ModelyardError, NoSuchUrl):
+            # The long way says what is wrong with it.
+            return None
+        return partial(self._begin, route) if route.verb == "predict" else None
+
+    def _begin_v2(
+        self, begin: HttpBegin, headers: Mapping[bytes, bytes], body: bytes | None, caller: Caller, respond: Respond
+    ) -> None:
+        if body is None:
+            respond(error_answer(self._late(), "v2", indent=None))
+        else:
+            begin(headers, body, caller, respond)
+
+    def _begin(
+        self, route: Route, _: Mapping[bytes, bytes], body: bytes | None, caller: Caller, respond: Respond
+    ) -> None:
+        started = time.perf_counter()
+
+        def finish(answer: Answer, code: str) -> None:
+            if respond(answer):
+                seconds = time.perf_counter() - started
+                self._metrics.record_request(
+                    route.spec.name, api=route.verb, entrypoint="REST", status=code, seconds=seconds
+                )
+
+        def fail(error: BaseException) -> None:
+            code = grpc_status_of(error) if isinstance(error, ModelyardError) else "INTERNAL"
+            finish(error_answer(error, f"POST {route.spec.name}:predict"), code)
+
+        def done(answer: Any, error: BaseException | None) -> None:
+            if error is None:
+                finish(answer, "OK")
+            else:
+                fail(reworded(error, request.spec.signature_name))
+
+        if body is None:
+            fail(self._late())
+            return
+        try:
+            request, encode = self._request(route, body, caller)
+        except Exception as exc:
+            fail(exc)
+            return
+        self._predictor.begin(request, encode, done)
+
+    def _late(self) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"No answer within {self._options.timeout_s:g} s, the server's --rest_api_timeout_in_ms."
+        )
+
+    def _request(
+        self, route: Route, data: bytes, caller: Caller
+    ) -> tuple[PredictRequest, Callable[[Prediction], Answer]]:
+        options = self._options
+        body = _predict.parse_body(data, max_depth=options.max_json_depth)
+
+        def inputs(signature: Signature) -> Arrays:
+            return _predict.inputs_of(body, signature, extensions=options.extensions)
+
+        def encode(prediction: Prediction) -> Answer:
+            return json_answer(
+                _predict.predict_answer(
+                    prediction.outputs, body.form, strict=options.strict_json, extensions=options.extensions
+                )
+            )
+
+        spec = _with_signature(route.spec, body.signature) if body.signature else route.spec
+        return PredictRequest(spec=spec, inputs=inputs, small=True, caller=caller), encode

@@ -1,0 +1,135 @@
+"""Requests and answers of the REST doors, with no server in them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from modelyard.errors import ModelyardError, OverloadedError, SignatureNotFoundError
+from modelyard.serving._requests import Caller
+from modelyard.serving.rest._urls import NoSuchUrl
+from modelyard.wire import http_status_of
+
+_LOG = logging.getLogger("modelyard.serving.rest")
+
+Headers = list[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+#: Seconds after which a refused request may find the door open; the smallest number that the header can say.
+RETRY_AFTER = (b"retry-after", b"1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestOptions:
+    """What the REST API offers, and its limits.
+
+    Attributes:
+        max_body_bytes: Largest request body, before and after decompression.
+        max_json_depth: Deepest nesting of a JSON body.
+        timeout_s: Time that a request may take.
+        cors: Answers carry CORS headers.
+        strict_json: NaN and infinities are refused in answers.
+        extensions: JSON may hold half, bfloat16 and uint16, and inputs that
+            have defaults may be left out; upstream refuses both.
+        metrics_path: Where the Prometheus page is; empty for nowhere.
+    """
+
+    max_body_bytes: int = 100 << 20
+    max_json_depth: int = 100
+    timeout_s: float = 30.0
+    cors: bool = False
+    strict_json: bool = False
+    extensions: bool = False
+    metrics_path: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What goes back for one request.
+
+    Attributes:
+        status: HTTP status.
+        body: The body.
+        headers: Its headers, without the length.
+    """
+
+    status: int
+    body: bytes
+    headers: Headers
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpRequest:
+    """A request that is not TensorFlow Serving's, whole and with no ASGI in it.
+
+    Attributes:
+        method: Such as ``POST``.
+        path: As sent, percent escapes and all.
+        query: What follows the question mark.
+        headers: By lower-case name.
+        body: As sent, compressed or not.
+        client: The caller's IP address; None where it is not known.
+        caller: Who waits for the answer; None for somebody who waits for ever.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+    client: str | None
+    caller: Caller | None = None
+
+
+#: Answers what is below a path that is not TensorFlow Serving's.
+HttpHandler = Callable[[HttpRequest], Awaitable[Answer]]
+#: Starts to answer a request below a path that is not TensorFlow Serving's; calls back once.
+HttpBegin = Callable[[Mapping[bytes, bytes], bytes, Caller, Callable[[Answer], object]], None]
+
+
+def json_answer(text: str) -> Answer:
+    """An answer of JSON text.
+
+    Args:
+        text: The text.
+    """
+    return Answer(status=200, body=text.encode("utf-8", "surrogateescape"), headers=[JSON])
+
+
+def error_answer(error: BaseException, request: str, *, indent: int | None = 4) -> Answer:
+    """The answer to a request that failed.
+
+    Args:
+        error: Why.
+        request: What to call it in the log.
+        indent: Of the JSON text.
+    """
+    headers = [JSON]
+    if isinstance(error, ModelyardError):
+        status, text = http_status_of(error), error.message
+        if isinstance(error, OverloadedError):
+            headers.append(RETRY_AFTER)
+    elif isinstance(error, NoSuchUrl):
+        status, text = 404, str(error)
+    else:
+        # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
+        request_id = uuid.uuid4().hex
+        _LOG.error("request %s: %s failed unexpectedly", request_id, request, exc_info=error)
+        status, text = 500, f"Internal error. The server's log has the details under request {request_id}."
+    body = json.dumps({"error": text}, indent=indent, ensure_ascii=False)
+    return Answer(status=status, body=body.encode("utf-8", "surrogateescape"), headers=headers)
+
+
+def reworded(error: BaseException, signature: str) -> BaseException:
+    """Upstream's REST words for a signature that there is not, which differ from gRPC's.
+
+    Args:
+        error: Any error of a prediction.
+        signature: The signature asked for.
+    """
+    if not isinstance(error, SignatureNotFoundError):
+        return error
+    return SignatureNotFoundError(f'Serving signature name: "{signature}" not found in signature def. {error.message}')
