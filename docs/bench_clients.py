@@ -4,6 +4,9 @@ Contenders take turns on the same server with the same payload (A B A B ...), so
 that whatever else the machine does meets both; the ratio of each turn is theirs
 alone, and the table has the median of the ratios.
 
+The server's own p99 is what h2load sees (Debian's nghttp2-client; rows that need
+it are left out without it): a native program, of which next to nothing is in the figure.
+
     python docs/bench_clients.py [--write] [--turns N]
 """
 
@@ -13,7 +16,9 @@ import argparse
 import asyncio
 import os
 import platform
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,7 +39,7 @@ def main() -> int:
     """Measures, prints the table, and writes it where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the table into docs/clients.md")
-    parser.add_argument("--turns", type=int, default=7, help="turns of each contender (default %(default)s)")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each contender (default %(default)s)")
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.path.insert(0, str(ROOT))
@@ -76,8 +81,13 @@ def measure(turns: int) -> str:
                 for label, key, array in entries:
                     rows.append(_compare("gRPC", label, *_grpc(server.grpc_address, model, key, array), turns))
                     rows.append(_compare("REST", label, *_rest(server.rest_url, model, key, array), turns))
-                if model == "fashion":
-                    rows.append(asyncio.run(_concurrent(server.grpc_address, model, *entries[0][1:], turns)))
+                if model == "affine":
+                    label, key, array = entries[0]
+                    for url in (f"grpc://{server.grpc_address}", server.rest_url):
+                        rows.append(_compare_transports(url, label, model, key, array, turns))
+                        rows.append(asyncio.run(_concurrent(url, label, model, key, array, turns, "library")))
+                        if shutil.which("h2load"):
+                            rows.append(asyncio.run(_concurrent(url, label, model, key, array, turns, "h2load")))
     head = "| | payload | modelyard | reference | ratio, median | lowest to highest |\n|---|---|---|---|---|---|"
     where = (
         f"{os.cpu_count()} cores shared by client and server, {platform.machine()}, Python {platform.python_version()}."
@@ -124,11 +134,25 @@ def _rest(url: str, model: str, key: str, array: Any) -> tuple[Callable[[], Any]
     return (lambda: client.predict(model, {key: array})), plain
 
 
+def _compare_transports(url: str, label: str, model: str, key: str, array: Any, turns: int) -> str:
+    from modelyard.clients import ClientOptions, connect
+
+    own, library = connect(url), connect(url, ClientOptions(transport="library"))
+    name = "grpcio" if url.startswith("grpc") else "httpx"
+    return _compare(
+        name, label, lambda: own.predict(model, {key: array}), lambda: library.predict(model, {key: array}), turns
+    )
+
+
 def _compare(transport: str, label: str, ours: Callable[[], Any], theirs: Callable[[], Any], turns: int) -> str:
     ours(), theirs()
     rates: list[tuple[float, float]] = [(_rate(ours), _rate(theirs)) for _ in range(turns)]
     ratios = sorted(a / b for a, b in rates)
-    reference = "official stub, make_tensor_proto, make_ndarray" if transport == "gRPC" else "requests, tolist()"
+    reference = {
+        "gRPC": "official stub, make_tensor_proto, make_ndarray",
+        "REST": "requests, tolist()",
+    }.get(transport, f"the same client over {transport}")
+    transport = {"grpcio": "gRPC", "httpx": "REST"}.get(transport, transport)
     a, b = (statistics.median(column) for column in zip(*rates, strict=True))
     return (
         f"| {transport} | {label} | {a:,.0f} calls/s | {b:,.0f} calls/s ({reference}) | "
@@ -144,30 +168,51 @@ def _rate(call: Callable[[], Any]) -> float:
     return count / passed
 
 
-async def _concurrent(address: str, model: str, key: str, array: Any, turns: int) -> str:
-    """p99 with 64 calls in flight, beside the same bytes on a bare channel that neither encodes nor decodes."""
-    import grpc
+async def _concurrent(url: str, label: str, model: str, key: str, array: Any, turns: int, other: str) -> str:
+    """p99 with 64 calls in flight, beside that of the same client over a library, or of h2load."""
+    from modelyard.clients import ClientOptions, connect_async
 
-    from modelyard.clients import connect_async
-    from modelyard.clients._requests import Target, predict_message
-    from modelyard.wire import PREDICTION_SERVICE
-
-    body = predict_message(Target(model=model), "", {key: array}, ())
+    grpc = url.startswith("grpc")
     ratios, pairs = [], []
-    async with connect_async(f"grpc://{address}") as client, grpc.aio.insecure_channel(address) as channel:
-        bare: Any = channel.unary_unary(PREDICTION_SERVICE["Predict"].path, None, None)
+    async with connect_async(url) as own, connect_async(url, ClientOptions(transport="library")) as library:
+        for client in (own, library):
+            await client.predict(model, {key: array})
         for _ in range(turns):
-            ours = await _p99(lambda: client.predict(model, {key: array}))
-            theirs = await _p99(lambda: bare(body, timeout=60))
+            ours = await _p99(lambda: own.predict(model, {key: array}))
+            if other == "h2load":
+                theirs = _h2load(url, model, key, array)
+            else:
+                theirs = await _p99(lambda: library.predict(model, {key: array}))
             ratios.append(ours / theirs)
             pairs.append((ours, theirs))
     ratios.sort()
     a, b = (statistics.median(column) for column in zip(*pairs, strict=True))
+    name = "the server's own: h2load" if other == "h2load" else f"the same client over {'grpcio' if grpc else 'httpx'}"
     return (
-        f"| gRPC, asynchronous, {IN_FLIGHT} in flight | 1 image 28x28, p99 | {a * 1000:.1f} ms | {b * 1000:.1f} ms "
-        f"(bare grpc.aio channel, the same bytes) | **{statistics.median(ratios):.2f}** | "
-        f"{ratios[0]:.2f} to {ratios[-1]:.2f} |"
+        f"| {'gRPC' if grpc else 'REST'}, asynchronous, {IN_FLIGHT} in flight | {label}, p99 | {a * 1000:.1f} ms | "
+        f"{b * 1000:.1f} ms ({name}) | **{statistics.median(ratios):.2f}** | {ratios[0]:.2f} to {ratios[-1]:.2f} |"
     )
+
+
+def _h2load(url: str, model: str, key: str, array: Any) -> float:
+    from modelyard.clients._requests import Target, predict_json, predict_message
+
+    with tempfile.TemporaryDirectory() as folder:
+        body, log = Path(folder) / "body", Path(folder) / "log"
+        if url.startswith("grpc"):
+            message = predict_message(Target(model=model), "", {key: array}, ())
+            body.write_bytes(b"\0" + len(message).to_bytes(4) + message)
+            path = f"{url.replace('grpc', 'http')}/tensorflow.serving.PredictionService/Predict"
+            how = ["-c1", f"-m{IN_FLIGHT}", "-H", "content-type: application/grpc", "-H", "te: trailers", path]
+        else:
+            body.write_bytes(predict_json("", {key: array}))
+            how = ["--h1", f"-c{IN_FLIGHT}", "-m1", "-H", "content-type: application/json"]
+            how.append(f"{url}/v1/models/{model}:predict")
+        subprocess.run(
+            ["h2load", "-t1", "-n2000", "-d", str(body), f"--log-file={log}", *how], check=True, capture_output=True
+        )
+        times = sorted(int(line.split()[2]) for line in log.read_text().splitlines() if line.split()[1] == "200")
+    return times[int(len(times) * 0.99)] / 1e6
 
 
 async def _p99(call: Callable[[], Any]) -> float:
