@@ -155,7 +155,7 @@ BAD_CONFIGS = {
     "duplicate": (config_text(model_text("a", "/x"), model_text("a", "/y")), "Illegal to list model a multiple times"),
     "relative": (config_text(model_text("a", "models/a")), "Expected model a to have an absolute path or URI; got"),
     "no path": (config_text(model_text("a", "")), "Expected model a to have an absolute path or URI"),
-    "remote": (config_text(model_text("a", "gs://bucket/a")), "remote file system"),
+    "remote": (config_text(model_text("a", "nothing://bucket/a")), "not on a file system that is known"),
     "no name": (config_text(model_text("", "/x")), "has no name"),
     "no platform": (config_text(model_text("a", "/x", platform="")), "Illegal setting neither"),
     "both": (config_text(model_text("a", "/x", platform='model_type: TENSORFLOW model_platform: "tensorflow"')),

@@ -146,7 +146,7 @@ def test_forms_of_booleans(flags: list[str], expected: bool) -> None:
         ("--grpc_channel_arguments=grpc.max_connection_age_ms", "expected name=value"),
         ("--model_control_mode=sometimes", "invalid choice"),
         ("--model_name=", "--model_name is empty"),
-        ("--model_base_path=s3://bucket/m", "remote file system"),
+        ("--model_base_path=nothing://bucket/m", "not on a file system that is known here"),
         ("--prt=1", "Did you mean --port?"),
         ("--model_nam=x", "Did you mean --model_name?"),
     ],

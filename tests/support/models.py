@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from modelyard.artifact import (
     DEFAULT_SIGNATURE,
+    AnyVersion,
     FormatEntry,
+    Location,
     Manifest,
     ModelVersion,
+    RemotePath,
+    RemoteVersion,
     Signature,
     Source,
     TensorSpec,
@@ -23,7 +27,15 @@ if TYPE_CHECKING:
     import onnx
 
 
-def publish_affine(model_dir: Path, *, slope: float, intercept: float) -> ModelVersion:
+@overload
+def publish_affine(model_dir: Path, *, slope: float, intercept: float) -> ModelVersion: ...
+
+
+@overload
+def publish_affine(model_dir: RemotePath, *, slope: float, intercept: float) -> RemoteVersion: ...
+
+
+def publish_affine(model_dir: Location, *, slope: float, intercept: float) -> AnyVersion:
     """Publishes ``y = slope * x + intercept`` over float32 [-1] as an ONNX version with a manifest."""
     from onnx import TensorProto, helper
 
@@ -40,7 +52,7 @@ def publish_affine(model_dir: Path, *, slope: float, intercept: float) -> ModelV
     return _publish(model_dir, helper.make_graph(nodes, "affine", [x], [y], constants))
 
 
-def publish_slow(model_dir: Path, *, loops: int) -> ModelVersion:
+def publish_slow(model_dir: Path, *, loops: int) -> AnyVersion:
     """Publishes ``y = x`` over float32 [-1] as an ONNX version that takes about a millisecond for each loop."""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
@@ -73,7 +85,7 @@ def publish_slow(model_dir: Path, *, loops: int) -> ModelVersion:
     )
 
 
-def _publish(model_dir: Path, graph: onnx.GraphProto) -> ModelVersion:
+def _publish(model_dir: Location, graph: onnx.GraphProto) -> AnyVersion:
     """Publishes an ONNX graph from x to y, both float32 [-1]."""
     import onnx
     from onnx import helper

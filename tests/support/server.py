@@ -80,7 +80,7 @@ class RunningServer:
 
 @contextlib.contextmanager
 def serve(
-    base_path: Path | None,
+    base_path: Path | str | None,
     *,
     model: str,
     log_dir: Path,

@@ -9,7 +9,7 @@ from modelyard.artifact._catalog import (
     list_models,
     verify_version,
 )
-from modelyard.artifact._checksums import hash_files, verify_files
+from modelyard.artifact._checksums import check_paths, hash_files, verify_files
 from modelyard.artifact._decode import MAX_IMAGE_PIXELS, decode_image
 from modelyard.artifact._example import decode_examples
 from modelyard.artifact._labels import LABELS_NAME, read_labels, write_labels
@@ -27,7 +27,9 @@ from modelyard.artifact._manifest import (
     SCHEMA_VERSION,
     Manifest,
     json_schema,
+    parse_manifest,
     read_manifest,
+    read_manifest_bytes,
 )
 from modelyard.artifact._manifest_parts import (
     ONNX_FOLDER,
@@ -114,6 +116,7 @@ __all__ = [
     "VerificationData",
     "VerifyReport",
     "VersionInfo",
+    "check_paths",
     "collect",
     "decode_examples",
     "decode_image",
@@ -130,10 +133,12 @@ __all__ = [
     "load_signing_key",
     "load_trusted_keys",
     "locate",
+    "parse_manifest",
     "promote",
     "publish",
     "read_labels",
     "read_manifest",
+    "read_manifest_bytes",
     "remove_label",
     "remove_version",
     "set_label",

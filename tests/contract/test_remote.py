@@ -1,0 +1,121 @@
+"""A server whose models are in an object store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from modelyard.artifact import MANIFEST_NAME, RemotePath, generate_key, load_signing_key, sign_version
+from modelyard.artifact._cli import main as repo
+from tests.support.admin import ask, available
+from tests.support.models import publish_affine
+from tests.support.object_store import s3
+from tests.support.server import RunningServer, run_to_end, serve
+
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[Mapping[str, str]]:
+    with s3("models") as environment:
+        yield environment
+
+
+def error_of(server: RunningServer, version: int) -> str:
+    rows = json.loads(server.get("/v1/models/m")[1]).get("model_version_status", [])
+    return "".join(row["status"]["error_message"] for row in rows if row["version"] == str(version))
+
+
+def put_altered(model_dir: RemotePath, number: int, part: bytes, content: bytes) -> None:
+    """Puts a version in place that was altered elsewhere: a server that runs never sees it whole."""
+    source = publish_affine(RemotePath(f"s3://models/elsewhere-{number}"), slope=1.0, intercept=0.0)
+    target, name = model_dir / str(number), "onnx/serving_default.onnx"
+    manifest = (source.path / MANIFEST_NAME).read_bytes().replace(b'"version": 1', b'"version": %d' % number)
+    if part == b"manifest":
+        manifest = manifest.replace(name.encode(), content)
+    (target / name).write_bytes(content if part == b"onnx" else (source.path / name).read_bytes())
+    (target / MANIFEST_NAME).write_bytes(manifest)
+
+
+def test_versions_come_and_go_in_the_store(environment: Mapping[str, str], tmp_path: Path) -> None:
+    model_dir = RemotePath("s3://models/models/m")
+    publish_affine(model_dir, slope=1.0, intercept=0.0)
+    cache = tmp_path / "cache"
+    flags = [f"--remote_cache_dir={cache}"]
+    with serve("s3://models/models/m", model="m", log_dir=tmp_path, flags=flags, env=environment) as server:
+        assert ask(server, "m") == 1.0
+        # Files without a manifest are no version.
+        (model_dir / "2" / "onnx" / "serving_default.onnx").write_bytes(b"half")
+        third = publish_affine(model_dir, slope=3.0, intercept=0.0)
+        assert third.number == 3
+        server.wait_available(3)
+        server.wait_until(lambda: ask(server, "m") == 3.0, WAIT_S, "answering from the newest version")
+        assert repo(["label", "s3://models/models/m", "stable", "1"]) == 0
+        server.wait_until(lambda: ask(server, "m", where="/labels/stable") == 1.0, WAIT_S, "answering by label")
+
+        # A damaged version is refused, and what was served before is served on.
+        put_altered(model_dir, 4, b"onnx", b"no graph")
+        server.wait_until(lambda: error_of(server, 4) != "", WAIT_S, "refusing version 4")
+        assert "s3://models/models/m/4/onnx/serving_default.onnx" in error_of(server, 4)
+        assert (ask(server, "m"), available(server, "m")) == (3.0, {1, 3})
+        assert repo(["rm", "s3://models/models/m", "4"]) == 0
+
+        # So is a version whose manifest would write outside of the cache.
+        put_altered(model_dir, 5, b"manifest", b"../../../../escaped")
+        server.wait_until(lambda: "leaves the version" in error_of(server, 5), WAIT_S, "refusing version 5")
+        assert not list(tmp_path.rglob("escaped"))
+        assert repo(["rm", "s3://models/models/m", "5"]) == 0
+        # Copies of versions that are not served any more are gone.
+        assert repo(["label", "s3://models/models/m", "stable"]) == 0
+        server.wait_until(lambda: available(server, "m") == {3}, WAIT_S, "unloading version 1")
+        server.wait_until(lambda: len(list(cache.glob("m/*/*/manifest.json"))) == 1, WAIT_S, "removing the copy")
+    # The copy of what is served outlives the server.
+    (kept,) = cache.glob("m/*/3")
+    assert (kept / MANIFEST_NAME).is_file()
+
+
+def test_a_store_that_refuses(environment: Mapping[str, str], tmp_path: Path) -> None:
+    """Nobody listens: the server says so, stays, and serves when the store is back."""
+    away = {**environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    with serve("s3://models/away", model="m", log_dir=tmp_path, env=away, wait=False) as server:
+        expected = "base path s3://models/away cannot be read"
+        server.wait_until(lambda: expected in server.log_text(), WAIT_S, "saying that the store is away")
+        assert "AWS_ENDPOINT_URL" in server.log_text() and environment["AWS_SECRET_ACCESS_KEY"] != ""
+        status, text = server.post("/v1/models/m:predict", b'{"instances": [1.0]}')
+        assert status in (404, 503) and "m" in text
+
+
+def test_only_what_a_trusted_key_signed(tmp_path: Path) -> None:
+    model_dir, public = tmp_path / "m", generate_key(tmp_path / "key.pem")
+    other = generate_key(tmp_path / "other.pem")
+    publish_affine(model_dir, slope=1.0, intercept=0.0)
+    sign_version(model_dir, "1", load_signing_key(tmp_path / "key.pem"))
+    flags = [f"--trusted_key={public}", f"--trusted_key={other}"]
+    with serve(model_dir, model="m", log_dir=tmp_path, flags=flags) as server:
+        assert ask(server, "m") == 1.0
+        publish_affine(model_dir, slope=2.0, intercept=0.0)
+        server.wait_until(lambda: "is not signed" in error_of(server, 2), WAIT_S, "refusing what is not signed")
+        assert ask(server, "m") == 1.0
+        # Signing it is enough: the version is looked at again.
+        sign_version(model_dir, "2", load_signing_key(tmp_path / "other.pem"))
+        server.wait_until(lambda: ask(server, "m") == 2.0, WAIT_S, "serving what is signed")
+
+        altered = publish_affine(model_dir, slope=3.0, intercept=0.0)
+        generate_key(tmp_path / "stranger.pem")
+        sign_version(model_dir, "3", load_signing_key(tmp_path / "stranger.pem"))
+        server.wait_until(lambda: "somebody else signed it" in error_of(server, 3), WAIT_S, "refusing a stranger")
+        manifest = altered.path / MANIFEST_NAME
+        sign_version(model_dir, "3", load_signing_key(tmp_path / "key.pem"))
+        server.wait_until(lambda: ask(server, "m") == 3.0, WAIT_S, "serving what is signed")
+        manifest.write_bytes(manifest.read_bytes())
+        assert available(server, "m") == {3}
+        secret = "".join((tmp_path / "key.pem").read_text().splitlines()[1:-1])
+        assert secret not in server.log_text()
+
+
+def test_a_key_that_is_none(tmp_path: Path) -> None:
+    code, output = run_to_end("--model_name=m", f"--model_base_path={tmp_path}", f"--trusted_key={tmp_path}/absent")
+    assert code == 2 and "cannot be read" in output
