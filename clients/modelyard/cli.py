@@ -44,6 +44,11 @@ _COMMANDS = {
         summary="convert images to TFRecords; measure what an input function delivers",
     ),
     "train": _Command(module="modelyard.training._cli", extra="training", summary="train a model"),
+    "tune": _Command(
+        module="modelyard.pipeline._tune_cli",
+        extra="tune,export",
+        summary="search for good hyperparameters and export the best model",
+    ),
     "export": _Command(
         module="modelyard.export._cli", extra="training,export", summary="export a trained model, verified"
     ),
@@ -70,6 +75,9 @@ _PACKAGES_OF_EXTRAS = frozenset(
         "tf2onnx", "uvicorn", "uvloop",
     }
 )  # fmt: skip
+
+#: Commands that take a task of one's own, package.module:Class.
+_TAKE_TASKS = frozenset({"data", "export", "run", "train", "tune"})
 
 _EXAMPLES = """\
 examples:
@@ -125,6 +133,9 @@ def _main(arguments: list[str]) -> int:
 
 def _run(name: str, argv: list[str]) -> int:
     command = _COMMANDS[name]
+    if name in _TAKE_TASKS:
+        # At the end: a file that lies here by chance must not stand in for a package.
+        sys.path.append(os.getcwd())
     try:
         result: int = importlib.import_module(command.module).main(argv)
         return result

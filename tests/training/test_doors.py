@@ -7,6 +7,7 @@ import pytest
 import modelyard.training
 import modelyard.training.data
 import modelyard.training.tasks
+import modelyard.training.tune
 from modelyard.training._lazy import load_attribute
 from tests.training.conftest import RunPython
 
@@ -23,6 +24,10 @@ DOORS = {
         "RecordFolder", "RecordSplit", "decode_image", "fashion_dataset", "image_folder_dataset",
         "load_fashion_mnist", "load_mnist", "mnist_dataset", "open_records", "read_vocabulary", "scan_images",
         "tfrecord_dataset", "worker_share", "write_vocabulary",
+    ],
+    modelyard.training.tune: [
+        "Parameter", "ReportAction", "SearchResult", "TuneOptions", "configure", "load_options", "parse_parameter",
+        "search",
     ],
     modelyard.training.tasks: ["FashionTask", "find_task", "tasks"],
 }  # fmt: skip

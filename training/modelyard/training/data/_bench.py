@@ -114,8 +114,8 @@ def bench_input(
     """
     if seconds <= 0 or rounds < 1:
         raise ConfigurationError(f"Received seconds {seconds} and rounds {rounds}; expected seconds > 0, rounds >= 1.")
-    source = _Input(make)
-    step = None if task is None else _Step(task, batch_size)
+    source = Source(make)
+    step = None if task is None else Step(task, batch_size)
     delivered, consumed = [], []
     for number in range(1, rounds + 1):
         delivered.append(source.round(seconds / rounds))
@@ -136,7 +136,7 @@ def bench_input(
     )
 
 
-class _Input:
+class Source:
     """A data set that is read to its end again and again."""
 
     def __init__(self, make: Callable[[], tf.data.Dataset]) -> None:
@@ -193,7 +193,7 @@ def _take(iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return times.stack(), sizes.stack()
 
 
-class _Step:
+class Step:
     """A task's training step on one batch that stays in memory."""
 
     def __init__(self, task: Task, batch_size: int) -> None:

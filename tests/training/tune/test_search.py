@@ -1,0 +1,134 @@
+"""Searches with real processes, which are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image
+
+from modelyard.errors import ConfigurationError, TrainingError
+from modelyard.pipeline._tune_cli import main
+from modelyard.training import Trainer, TrainerOptions
+from modelyard.training.tune import Parameter, TuneOptions, search
+from modelyard.training.tune._study import CONTINUES, counted, open_study
+from tests.training.conftest import ROOT
+from tests.training.toy_task import ToyTask
+
+TOY = "tests.training.toy_task:ToyTask"
+SPACE = (Parameter(name="learning_rate", kind="float", low=0.001, high=0.1, log=True),)
+EPOCHS = 40
+
+
+def command(folder: Path) -> list[str]:
+    code = "import sys; from modelyard.cli import main; sys.exit(main(sys.argv[1:]))"
+    flags = ["--float", "learning_rate=0.001:0.1:log", "--metric", "test_loss", "--direction", "minimize"]
+    numbers = ["--trials", "4", "--jobs", "2", "--epochs", str(EPOCHS), "--startup-trials", "9"]
+    return [sys.executable, "-c", code, "tune", TOY, *flags, *numbers, "--no-export", "--study-dir", str(folder)]
+
+
+def test_a_killed_search_goes_on_and_loses_nothing(tmp_path: Path) -> None:
+    killed = subprocess.Popen(command(tmp_path), cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    if killed.stderr is None:
+        pytest.fail("no stderr")
+    started = set()
+    for line in killed.stderr:
+        words = line.split()
+        if words[2:3] == ["starts:"]:
+            started.add(words[1])
+        if len(started) == 2 and words[2:4] == ["epoch", f"5/{EPOCHS}:"]:
+            break
+    workers = psutil.Process(killed.pid).children()
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(30)
+    killed.stderr.close()
+    assert len(workers) == 2
+    assert psutil.wait_procs(workers, timeout=30)[1] == []
+    done = subprocess.run(command(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "was lost with its process" in done.stderr
+    assert "Best of 4 trials (4 complete, 0 pruned, 0 failed)" in done.stdout
+    study = open_study(TuneOptions(task=TOY, study_dir=tmp_path, direction="minimize"))
+    trials = counted(study)
+    gone_on = [trial for trial in trials if CONTINUES in trial.user_attrs]
+    assert 1 <= len(gone_on) <= 2
+    lost = study.trials[gone_on[0].user_attrs[CONTINUES]]
+    assert gone_on[0].params == lost.params
+    assert 0 < len(lost.intermediate_values) < EPOCHS
+    # Nothing was trained twice, and the numbers are those of a run that nobody killed.
+    whole = Trainer(ToyTask(learning_rate=lost.params["learning_rate"]), TrainerOptions(epochs=EPOCHS)).run()
+    assert gone_on[0].value == whole.metrics["test_loss"]
+    assert gone_on[0].intermediate_values == {each.epoch: each.evaluation["loss"] for each in whole.epochs}
+    epochs = [line for line in done.stderr.splitlines() if line.startswith(f"trial {gone_on[0].number} epoch")]
+    assert len(epochs) < EPOCHS
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert best["test_loss"] == min(trial.value or 9e9 for trial in trials)
+    with Image.open(tmp_path / "trials.png") as plot:
+        assert plot.width > 600
+
+
+def test_a_trial_whose_process_dies_goes_on_in_another(tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    def watch(line: str) -> None:
+        lines.append(line)
+        if line.startswith("trial 0 epoch 2/"):
+            (child,) = psutil.Process().children()
+            os.kill(child.pid, signal.SIGKILL)
+
+    options = TuneOptions(
+        task=TOY, study_dir=tmp_path, trials=1, epochs=EPOCHS, metric="test_loss", direction="minimize", space=SPACE
+    )
+    result = search(options, watch)
+    assert (result.complete, result.pruned, result.failed) == (1, 0, 0)
+    assert result.model_dir == tmp_path / "trials" / "00000"
+    assert any("trial 0 lost its process (code -9)" in line for line in lines)
+    assert any(line.endswith("going on with trial 0") for line in lines)
+    # Nothing is left to do, and nothing is done.
+    assert search(options).number == result.number
+
+
+def test_errors_of_trials_end_the_search(tmp_path: Path) -> None:
+    base = {"task": TOY, "direction": "minimize", "epochs": 1, "trials": 1}
+    with pytest.raises(ConfigurationError, match="The metric is 'speed'"):
+        search(TuneOptions(**base, study_dir=tmp_path / "a", metric="speed", space=SPACE))  # type: ignore[arg-type]
+    wild = (Parameter(name="learning_rate", kind="float", low=1e30, high=1e31),)
+    with pytest.raises(TrainingError, match=r"None of the 1 trials went to the end\. .*loss"):
+        search(TuneOptions(**base, study_dir=tmp_path / "b", metric="test_loss", space=wild))  # type: ignore[arg-type]
+
+
+def test_the_best_trial_is_exported_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELYARD_DATA", "subset")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    arguments = ["fashion", "--trials", "1", "--epochs", "1", "--study-dir", str(tmp_path)]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "Best of 1 trials" in out
+    version = tmp_path / "repository" / "fashion" / "1"
+    assert f"Exported: {version}" in out
+    manifest = json.loads((version / "manifest.json").read_text())
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert manifest["source"]["config"]["learning_rate"] == best["values"]["learning_rate"]
+    assert manifest["source"]["metrics"]["test_accuracy"] == best["test_accuracy"]
+    assert main(arguments) == 0
+    assert f"Exported before: {version}" in capsys.readouterr().out
+    assert main([*arguments, "--epochs", "2"]) == 2
+    assert "has epochs 1; this one has 2" in capsys.readouterr().err
+
+
+def test_wrong_usage_is_an_error_and_help_has_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fashon", "--study-dir", str(tmp_path)]) == 2
+    assert "Did you mean 'fashion'" in capsys.readouterr().err
+    assert main(["fashion", "--float", "rate", "--study-dir", str(tmp_path)]) == 2
+    assert "Received --float rate" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "modelyard tune fashion --trials 30" in capsys.readouterr().out
