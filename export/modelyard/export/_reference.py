@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature, VerificationData
 from modelyard.errors import VerificationError
+from modelyard.export._dependence import computed_outputs
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
@@ -55,7 +56,8 @@ def compute_reference(
 
     Raises:
         VerificationError: There are too few examples or they do not fit, or the
-            model's own answers are not finite, or the same for every example.
+            model's own answers are not finite; or all outputs of a signature, or one
+            float output that is computed from the inputs, are the same for every example.
     """
     sizes = {name: options.batch_sizes for name in source.signatures}
     return _compute(source, data, sizes, lambda name, batch: _call(source, name, batch), options, progress)
@@ -122,7 +124,7 @@ def _compute(
             done += count
             outputs[name][size] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         for answers in outputs[name].values():
-            _check_answers(source, name, answers)
+            _check_answers(source, name, answers, options)
     return Reference(
         source=source,
         data=data,
@@ -209,17 +211,31 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
     return counts.pop()
 
 
-def _check_answers(source: TracedModel, name: str, answers: Mapping[str, npt.NDArray[Any]]) -> None:
+def _check_answers(
+    source: TracedModel, name: str, answers: Mapping[str, npt.NDArray[Any]], options: ExportOptions
+) -> None:
     for spec in source.signatures[name].outputs:
         if spec.dtype in FLOATS and not np.isfinite(answers[spec.name].astype(np.float64)).all():
             raise VerificationError(
                 f"Output {spec.name!r} of signature {name!r} of the source itself is NaN or infinite on the examples. "
                 "No export of it can be verified: look at the training run."
             )
-    if all(is_constant(values) for values in answers.values()):
+    constant = {key for key, values in answers.items() if values.size and is_constant(values)}
+    constant -= set(options.constant_outputs)
+    if constant == set(answers):
         raise VerificationError(
             f"Every output of signature {name!r} of the source itself is the same for all examples. A model whose "
             "weights were lost does that, so it cannot be verified: train it, or give examples that differ."
+        )
+    # Integers and strings may well be the same for all: a version, a list of class names, the class itself.
+    suspects = {spec.name for spec in source.signatures[name].outputs if spec.dtype in FLOATS and spec.name in constant}
+    if suspects and name in source.serving:
+        suspects &= computed_outputs(source.serving[name])
+    for key in sorted(suspects):
+        raise VerificationError(
+            f"Output {key!r} of signature {name!r} of the source itself is the same for all examples, though it is "
+            "computed from the inputs. Lost weights do that, and so does a layer that is dead. Train it, give examples "
+            f"that differ, or say that it may be so: --allow-constant {key} (ExportOptions.constant_outputs)."
         )
 
 
