@@ -13,11 +13,11 @@ from tests.training.conftest import RunPython
 
 DOORS = {
     modelyard.training: [
-        "Action", "CsvLog", "EarlyStop", "EpochResult", "Event", "Goal", "ImagePredictions", "InputRequest",
-        "JsonlLog", "Pipeline", "PipelineOptions", "PipelineResult", "ProgressBar", "ResidentData", "Task",
-        "TensorBoardLog", "Throughput", "ThroughputLog", "TrainResult", "Trainer", "TrainerOptions", "WandbLog",
-        "apply_gradients", "average_loss", "loss_scaled", "minimize", "offload_slots", "predict_images",
-        "regularization_loss", "restore",
+        "Action", "Cluster", "CsvLog", "EarlyStop", "EpochResult", "Event", "Goal", "ImagePredictions",
+        "InputRequest", "JsonlLog", "Pipeline", "PipelineOptions", "PipelineResult", "ProgressBar", "ResidentData",
+        "Task", "TensorBoardLog", "Throughput", "ThroughputLog", "TrainResult", "Trainer", "TrainerOptions", "WandbLog",
+        "apply_gradients", "average_loss", "loss_scaled", "make_strategy", "minimize", "offload_slots",
+        "predict_images", "regularization_loss", "restore",
     ],
     modelyard.training.data: [
         "Augmentation", "FashionMnist", "ImageCache", "ImageFiles", "ImageFolder", "ImageOptions", "Mnist",

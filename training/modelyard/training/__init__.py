@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from modelyard.training._cluster import Cluster
 from modelyard.training._goal import Goal
 from modelyard.training._lazy import load_attribute
 from modelyard.training._options import TrainerOptions
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from modelyard.training._progress import ProgressBar
     from modelyard.training._resident import ResidentData
     from modelyard.training._step import apply_gradients, average_loss, loss_scaled, minimize, regularization_loss
+    from modelyard.training._strategy import make_strategy
     from modelyard.training._tensorboard import TensorBoardLog
     from modelyard.training._throughput import Throughput, ThroughputLog
     from modelyard.training._trainer import Trainer, restore
@@ -46,6 +48,7 @@ _LAZY = {
     "apply_gradients": "modelyard.training._step",
     "average_loss": "modelyard.training._step",
     "loss_scaled": "modelyard.training._step",
+    "make_strategy": "modelyard.training._strategy",
     "minimize": "modelyard.training._step",
     "offload_slots": "modelyard.training._offload",
     "predict_images": "modelyard.training._predictions",
@@ -55,6 +58,7 @@ _LAZY = {
 
 __all__ = [
     "Action",
+    "Cluster",
     "CsvLog",
     "EarlyStop",
     "EpochResult",
@@ -79,6 +83,7 @@ __all__ = [
     "apply_gradients",
     "average_loss",
     "loss_scaled",
+    "make_strategy",
     "minimize",
     "offload_slots",
     "predict_images",

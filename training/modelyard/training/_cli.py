@@ -6,12 +6,18 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.training._goal import Goal
+from modelyard.training._join import EXAMPLES as _CLUSTER_EXAMPLES
+from modelyard.training._join import add_distribution_arguments, join, start_local_cluster
 from modelyard.training._options import LOOP_FORMS, PRECISIONS, TrainerOptions
 from modelyard.training._results import TrainResult
 from modelyard.training._task import Task
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _DEFAULTS = TrainerOptions()
 _EXAMPLES = """\
@@ -36,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="modelyard train",
         description="Train a task with its own step in a compiled loop; a run that was stopped goes on.",
-        epilog=_EXAMPLES,
+        epilog=_EXAMPLES + _CLUSTER_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("task", metavar="TASK", help="name of the task, such as fashion")
@@ -89,6 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="steps on the device between two updates of the progress bar (default: %(default)s)",
     )
     _add_loop_arguments(parser)
+    add_distribution_arguments(parser)
     return parser
 
 
@@ -152,6 +159,11 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     model_dir: Path = arguments.model_dir or Path("runs") / arguments.task
     try:
+        code = start_local_cluster(arguments, argv)
+        if code is not None:
+            return code
+        # Before anything else that uses TensorFlow.
+        strategy, reports = join(arguments)
         task = _task(arguments.task, arguments.set)
         given = {name: getattr(arguments, name) for name in ("epochs", "batch_size")}
         recipe = {**task.recipe, **(task.full_recipe if arguments.full else {})}
@@ -171,7 +183,7 @@ def main(argv: list[str]) -> int:
             keep_best=_goal(arguments.keep_best),
             warm_start=arguments.warm_start,
         )
-        result, drawn = _train(task, options, model_dir)
+        result, drawn = _train(task, options, model_dir, strategy, reports=reports)
     except ModelyardError as exc:
         sys.stderr.write(f"modelyard train: {exc.message}\n")
         return 2 if isinstance(exc, ConfigurationError) else 1
@@ -181,7 +193,8 @@ def main(argv: list[str]) -> int:
     except SystemExit:
         sys.stderr.write(f"modelyard train: terminated. The same command goes on from the checkpoint in {model_dir}.\n")
         raise
-    sys.stdout.write(_summary(result, model_dir, drawn))
+    if reports:
+        sys.stdout.write(_summary(result, model_dir, drawn))
     return 0
 
 
@@ -191,10 +204,14 @@ def _task(name: str, assignments: list[str]) -> Task:
     return make_task(name, assignments)
 
 
-def _train(task: Task, options: TrainerOptions, model_dir: Path) -> tuple[TrainResult, list[Path]]:
+def _train(
+    task: Task, options: TrainerOptions, model_dir: Path, strategy: tf.distribute.Strategy | None, *, reports: bool
+) -> tuple[TrainResult, list[Path]]:
     from modelyard.training import CsvLog, JsonlLog, ProgressBar, TensorBoardLog, ThroughputLog, Trainer
     from modelyard.training.tasks import PictureLog, draw_run
 
+    if not reports:
+        return Trainer(task, options, strategy=strategy).run(), []
     actions = (
         ProgressBar(),
         JsonlLog(model_dir / "log.jsonl"),
@@ -203,7 +220,7 @@ def _train(task: Task, options: TrainerOptions, model_dir: Path) -> tuple[TrainR
         ThroughputLog(model_dir / "throughput.json"),
         PictureLog(task, model_dir / "pictures"),
     )
-    result = Trainer(task, options, actions).run()
+    result = Trainer(task, options, actions, strategy=strategy).run()
     return result, draw_run(task, result, model_dir / "pictures")
 
 

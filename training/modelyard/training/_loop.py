@@ -161,7 +161,10 @@ class DeviceLoop:
         """
         if self._strategy is None:
             return iter(dataset)
-        return iter(self._strategy.experimental_distribute_dataset(dataset))
+        # By examples: by files, batches would depend on the number of workers.
+        sharding = tf.data.Options()
+        sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+        return iter(self._strategy.experimental_distribute_dataset(dataset.with_options(sharding)))
 
     def stop(self) -> None:
         """Makes this loop, whether it is running or not, end after its current step.

@@ -13,20 +13,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from modelyard.errors import CheckpointError, ConfigurationError, NonFiniteLossError
+from modelyard.errors import CheckpointError, ConfigurationError, NonFiniteLossError, TrainingError
 from modelyard.training._checkpoints import (
     Checkpoints,
     RunState,
     find_checkpoint,
+    list_checkpoints,
     list_variables,
     read_state,
     restore_models,
 )
+from modelyard.training._coordinated import make_loop
 from modelyard.training._describe import describe_batch, describe_models
 from modelyard.training._ema import WeightAverage
 from modelyard.training._interrupt import InterruptGuard
 from modelyard.training._loop import LOSS, DeviceLoop
 from modelyard.training._options import TrainerOptions
+from modelyard.training._peers import Peers
 from modelyard.training._resident import ResidentData, make_resident
 from modelyard.training._results import Action, EpochResult, Event, EventKind, TrainResult
 from modelyard.training._task import InputRequest, Task
@@ -61,11 +64,13 @@ class Run:
         self._actions = actions
         self._streaming = streaming
         self._closing = False
+        self._peers = Peers(strategy)
         self._values: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
         self._input_label = f"train_dataset of task {task.name!r}"
         self._resident = self._make_resident() if options.loop == "epoch" else None
         # The spec and the length of the input come from a data set that is never iterated.
         probe = self._resident or self._train_dataset(epoch=0, skip_batches=0)
+        self._peers.check_shapes(probe.element_spec, self._input_label)
         self._steps_per_epoch = self._resident.steps if self._resident else _length(probe, self._input_label)
         self._ema = (
             None if options.ema_decay is None else WeightAverage(task.root.trainable_variables, options.ema_decay)
@@ -75,7 +80,7 @@ class Run:
             None
             if folder is None
             else Checkpoints(
-                folder,
+                self._peers.checkpoint_folder(folder),
                 tracked(task, self._ema),
                 keep=options.keep_checkpoints,
                 goal=options.keep_best,
@@ -86,13 +91,14 @@ class Run:
         self._saved_at = time.monotonic()
         self._resumed_from: int | None = None
         restored = self._restore()
+        self._peers.check_same_step(0 if restored is None else restored.step, folder)
         if restored is None and options.warm_start is not None:
             restore_models(find_checkpoint(options.warm_start), task.trackables())
             if self._ema is not None:
                 self._ema.reset()
         before = len(_variables(task))
         self._models = describe_models(task.trackables())
-        self._train = DeviceLoop(
+        self._train = make_loop(
             task.train_step,
             probe.element_spec,
             label=f"train_step of task {task.name!r}",
@@ -140,7 +146,7 @@ class Run:
         reason = "failed"
         try:
             self._emit("start", message=self._task.data_description())
-            while self._state.epoch < self._options.epochs and not self._stopped_early():
+            while self._state.epoch < self._options.epochs and not any(self._peers.any(self._stopped_early())):
                 yield from self._epoch(guard)
             if self._ema is not None:
                 self._ema.swap()
@@ -151,22 +157,28 @@ class Run:
         except SystemExit:
             reason = "terminated"
             raise
+        except (TrainingError, tf.errors.OpError) as exc:
+            lost = self._peers.lost(exc, self._last)
+            if lost is None:
+                raise
+            raise lost from exc
         finally:
             self._announce(wait=True)
+            self._peers.close()
             self._emit("stop", message=reason)
 
     def _epoch(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
         batches = self._batches()
         while self._state.epoch_step < self._steps_per_epoch:
             yield from self._steps(batches, self._next_stop() - self._state.epoch_step)
-            stopping = guard.requested or self._closing
             if self._state.epoch_step < self._steps_per_epoch:
-                if stopping or self._checkpoint_is_due():
+                stopping, due = self._peers.any(guard.requested or self._closing, self._checkpoint_is_due())
+                if stopping or due:
                     self._save()
                 if stopping:
                     raise GeneratorExit if self._closing else guard.stop()
         self._finish_epoch()
-        if guard.requested or self._closing:
+        if any(self._peers.any(guard.requested or self._closing)):
             # After the last epoch as well: who pressed Ctrl-C does not want what comes after training.
             raise GeneratorExit if self._closing else guard.stop()
 
@@ -299,9 +311,12 @@ class Run:
 
     def _evaluate(self) -> Mapping[str, float]:
         label = f"eval_step of task {self._task.name!r}"
-        dataset = self._task.eval_dataset(InputRequest(batch_size=self._options.eval_batch_size))
+        dataset = self._task.eval_dataset(
+            InputRequest(batch_size=self._options.eval_batch_size, drop_remainder=self._peers.layout.fixed_shapes)
+        )
         if self._eval is None:
-            self._eval = DeviceLoop(
+            self._peers.check_shapes(dataset.element_spec, f"eval_dataset of task {self._task.name!r}")
+            self._eval = make_loop(
                 self._task.eval_step,
                 dataset.element_spec,
                 label=label,
@@ -324,7 +339,13 @@ class Run:
     def _train_dataset(self, *, epoch: int, skip_batches: int) -> tf.data.Dataset:
         options = self._options
         return self._task.train_dataset(
-            InputRequest(batch_size=options.batch_size, seed=options.seed, epoch=epoch, skip_batches=skip_batches)
+            InputRequest(
+                batch_size=options.batch_size,
+                seed=options.seed,
+                epoch=epoch,
+                skip_batches=skip_batches,
+                drop_remainder=self._peers.layout.fixed_shapes,
+            )
         )
 
     def _config(self) -> dict[str, Any]:
@@ -342,9 +363,11 @@ class Run:
         }
 
     def _restore(self) -> RunState | None:
-        path = self._checkpoints.latest() if self._checkpoints else None
-        if self._checkpoints is None or path is None:
+        folder = self._options.checkpoint_dir
+        found = [] if folder is None else list_checkpoints(folder)
+        if self._checkpoints is None or not found:
             return None
+        path = found[-1]
         self._checkpoints.clean()
         # Before its variables: other options may mean other variables.
         state = read_state(path)
@@ -379,9 +402,12 @@ class Run:
         if self._checkpoints is None:
             return
         path = self._checkpoints.wait() if wait else self._checkpoints.finished()
-        if path is not None:
-            self._last = path
-            self._emit("checkpoint", path=path)
+        folder = self._options.checkpoint_dir
+        if path is not None and folder is not None:
+            # Of a worker's own copy only the name is of use.
+            self._peers.discard(path)
+            self._last = folder / path.name
+            self._emit("checkpoint", path=self._last)
 
     def _advice(self) -> str:
         self._announce(wait=True)
