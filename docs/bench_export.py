@@ -172,6 +172,9 @@ def _make(name: str) -> tuple[Any, npt.NDArray[np.float32]]:
     rng = np.random.default_rng(0)
     for layer in _layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
+            # Without these a ReLU may be zero for every image.
+            if layer.center:
+                layer.beta.assign(rng.normal(0.0, 0.3, layer.beta.shape))
             layer.moving_mean.assign(rng.normal(0.0, 0.1, layer.moving_mean.shape))
             layer.moving_variance.assign(rng.uniform(0.5, 1.5, layer.moving_variance.shape))
     scalers = (keras.layers.Rescaling, keras.layers.Normalization)

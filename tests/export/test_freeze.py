@@ -89,7 +89,10 @@ def test_a_recurrent_model_keeps_its_loop(tmp_path: Path) -> None:
 def test_convolutions_with_groups(tmp_path: Path) -> None:
     """Keras compiles them by XLA, and tf2onnx knows no such call."""
     keras.utils.set_random_seed(1)
-    layers = [keras.layers.Conv2D(6, 3, groups=6, padding="same"), keras.layers.Conv2D(4, 3, groups=2, strides=2)]
+    layers = [
+        keras.layers.Conv2D(6, 3, groups=6, padding="same"),
+        keras.layers.Conv2D(4, 3, groups=2, strides=2, activation="swish"),
+    ]
     model = keras.Sequential([keras.Input((8, 8, 6)), *layers])
     spec = TensorSpec(name="x", dtype="float32", shape=(-1, 8, 8, 6))
     function = SignatureFunction(inputs=(spec,), function=lambda x: {"y": model(x, training=False)})
@@ -100,3 +103,16 @@ def test_convolutions_with_groups(tmp_path: Path) -> None:
     export_tflite(traced, tmp_path)
     for format in ("onnx", "tflite"):
         assert verify(reference, tmp_path, format=format, options=OPTIONS).report.max_abs_error <= 1e-5
+
+
+def test_gelu_as_keras_writes_it(tmp_path: Path) -> None:
+    """By the complement of the error function, which ONNX does not have; far from zero it must not lose itself."""
+    spec = TensorSpec(name="x", dtype="float32", shape=(-1, 4))
+    function = SignatureFunction(
+        inputs=(spec,), function=lambda x: {"y": keras.activations.gelu(x, approximate=False), "z": tf.math.erfc(x)}
+    )
+    traced = trace(tf.Module(), {"f": function})
+    examples = np.linspace(-9, 9, 36, dtype=np.float32).reshape(9, 4)
+    reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
+    export_onnx(traced, tmp_path, opset=18)
+    assert verify(reference, tmp_path, format="onnx", options=OPTIONS).report.max_abs_error <= 1e-6

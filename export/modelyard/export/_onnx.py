@@ -10,6 +10,7 @@ from modelyard.artifact import ONNX_FOLDER
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._freeze import freeze
 from modelyard.export._onnx_pads import guard_pads
+from modelyard.export._tf2onnx import convert_function
 from modelyard.export._trace import TracedModel
 
 
@@ -28,14 +29,13 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
         PublishError: The directory cannot be written.
     """
     import onnx
-    import tf2onnx
 
     opset = opset or newest_opset()
     folder = directory / ONNX_FOLDER
     for graph, function in source.graphs.items():
         try:
             frozen = freeze(function)
-            model, _ = tf2onnx.convert.from_function(frozen, input_signature=function.input_signature, opset=opset)
+            model = convert_function(frozen, opset=opset)
             guard_pads(model)
             onnx.checker.check_model(model, full_check=True)
         # Converter and checker raise whatever comes up: this is the boundary that maps it.

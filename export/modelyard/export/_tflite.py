@@ -55,7 +55,9 @@ def export_tflite(
     try:
         with tempfile.TemporaryDirectory() as folder:
             signatures = {graph: function.get_concrete_function() for graph, function in frozen.items()}
-            tf.saved_model.save(module, folder, signatures=signatures)
+            # Nobody trains by this copy, and a frozen function has lost what such gradients capture.
+            save = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+            tf.saved_model.save(module, folder, signatures=signatures, options=save)
             converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(frozen))
             _set_precision(converter, precision, calibration)
             content = _convert(converter)

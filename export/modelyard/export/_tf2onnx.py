@@ -1,0 +1,56 @@
+"""tf2onnx, held to two rules of ours: what fails is an error, and operations that it lacks are added."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+#: Set, to whatever it may be, it stops tf2onnx 1.17 from copying the whole model before each of its optimizers to be
+#: able to go on where one fails: for 100 MB of weights those copies were 8 GB. A failure is an error then.
+_CATCH_ERRORS = "TF2ONNX_CATCH_ERRORS"
+
+
+def convert_function(function: Any, *, opset: int) -> Any:
+    """An ONNX model of a frozen ``tf.function``.
+
+    Args:
+        function: It has an input signature, and returns a mapping.
+        opset: ONNX operator set.
+    """
+    import tf2onnx
+
+    with _environment(_CATCH_ERRORS, "FALSE"):
+        model, _ = tf2onnx.convert.from_function(
+            function, input_signature=function.input_signature, opset=opset, custom_op_handlers={"Erfc": (_erfc, [])}
+        )
+    return model
+
+
+def _erfc(context: Any, node: Any, name: str, _: list[str]) -> None:
+    """One less the error function: Keras 3.15 writes GELU by the complement, for which ONNX has no operator."""
+    import numpy as np
+    from tf2onnx import utils
+
+    output, dtype, shape = node.output[0], context.get_dtype(node.output[0]), context.get_shape(node.output[0])
+    source = node.input[0]
+    context.remove_node(name)
+    one = context.make_const(utils.make_name(name), np.array(1, utils.map_onnx_to_numpy_type(dtype)))
+    erf = context.make_node("Erf", [source], dtypes=[dtype], shapes=[shape])
+    context.make_node(
+        "Sub", [one.output[0], erf.output[0]], outputs=[output], name=name, dtypes=[dtype], shapes=[shape]
+    )
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
