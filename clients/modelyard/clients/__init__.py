@@ -5,6 +5,7 @@ from modelyard.clients._client import Client, connect
 from modelyard.clients._many import ManyOptions, RowResult
 from modelyard.clients._model import AsyncModel, BoundSignature, Model
 from modelyard.clients._options import BalanceOptions, ClientOptions, RetryOptions, TlsOptions
+from modelyard.clients._progress import ProgressBar
 from modelyard.clients._results import (
     Classification,
     ClassScore,
@@ -36,6 +37,7 @@ __all__ = [
     "ModelMetadata",
     "ModelStatus",
     "Prediction",
+    "ProgressBar",
     "Regression",
     "RetryOptions",
     "RowResult",

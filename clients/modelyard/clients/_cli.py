@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.clients._client import connect
-from modelyard.clients._files import IMAGES, image_input, is_image_file, read_rows
+from modelyard.clients._files import IMAGES, count_rows, image_input, is_image_file, read_rows
 from modelyard.clients._many import ManyOptions
 from modelyard.clients._options import ClientOptions
+from modelyard.clients._progress import ProgressBar
 from modelyard.clients._sinks import done_rows, open_sink
 from modelyard.errors import ConfigurationError, SignatureNotFoundError
 
@@ -60,11 +61,14 @@ def main(argv: list[str]) -> int:
         signature = signatures[name]
         if any(is_image_file(path) for path in args.files):
             image_input(signature)
+        skip = done_rows(args.output) if args.resume else frozenset[int]()
+        total = count_rows(args.files) if sys.stderr.isatty() else None
+        bar = ProgressBar(None if total is None else max(0, total - len(skip)))
         options = ManyOptions(
             batch_size=args.batch_size,
             concurrency=args.concurrency,
-            skip=done_rows(args.output) if args.resume else frozenset(),
-            progress=_progress if sys.stderr.isatty() else None,
+            skip=skip,
+            progress=bar,
         )
         names: dict[int, str] = {}
 
@@ -75,7 +79,7 @@ def main(argv: list[str]) -> int:
                 yield row.inputs
 
         failed = 0
-        with open_sink(args.output, resume=args.resume) as sink:
+        with bar, open_sink(args.output, resume=args.resume) as sink:
             for result in client.predict_many(
                 args.model,
                 rows(),
@@ -88,13 +92,9 @@ def main(argv: list[str]) -> int:
                 row_name = names.pop(result.index)
                 if result.error is not None:
                     failed += 1
-                    sys.stderr.write(f"modelyard predict: {row_name}: {result.error.message}\n")
+                    bar.write(f"modelyard predict: {row_name}: {result.error.message}")
                 sink.write(row_name, result)
     return 1 if failed else 0
-
-
-def _progress(done: int, failed: int) -> None:
-    sys.stderr.write(f"\r{done:,} rows, {failed:,} failed ")
 
 
 def _parser() -> argparse.ArgumentParser:

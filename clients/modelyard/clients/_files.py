@@ -66,6 +66,38 @@ def read_rows(paths: Sequence[Path], signature: SignatureInfo) -> Iterator[Sourc
             raise ConfigurationError(f"{path} cannot be read: {exc.strerror or exc}.") from exc
 
 
+def count_rows(paths: Sequence[Path]) -> int | None:
+    """Counts the rows of files, where that takes a small part of the time that predicting them does.
+
+    Args:
+        paths: The files.
+
+    Returns:
+        The number; None where nobody knows before the files are read, or a file cannot be read.
+    """
+    total = 0
+    try:
+        for path in paths:
+            suffix = path.suffix.lower()
+            if suffix in IMAGES:
+                total += 1
+            elif suffix == ".npy":
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
+                total += array.shape[0] if array.ndim else 0
+            elif suffix == ".jsonl":
+                with path.open("rb") as lines:
+                    total += sum(1 for line in lines if line.strip())
+            elif suffix == ".csv":
+                with path.open(encoding="utf-8", newline="") as text:
+                    total += max(0, sum(1 for row in csv.reader(text) if row) - 1)
+            else:
+                return None
+    # What is wrong with a file is said when its rows are read.
+    except (OSError, ValueError, csv.Error):
+        return None
+    return total
+
+
 def image_input(signature: SignatureInfo) -> str:
     """Name of the one input that takes encoded images or other bytes.
 
