@@ -121,6 +121,7 @@ def test_a_server_without_binary_tensors() -> None:
 
     with peer(answer) as port, connect(f"http+v2://127.0.0.1:{port}") as client:
         result = client.predict("m", {"x": [[1, 2]]})
+        assert set(client.predict("m", {"x": [[1, 2]]}, outputs=["y"])) == {"y"}
         with pytest.raises(errors.InvalidInputError, match="float64 is provided"):
             client.predict("m", {"x": np.zeros((1, 2))})
     assert received[0]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}]

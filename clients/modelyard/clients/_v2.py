@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from modelyard.clients import _v2_codec
@@ -89,7 +89,7 @@ class GrpcV2Protocol(_V2Protocol):
             signature = yield from self.known_signature(call.target, call.signature)
         body = _v2_codec.infer_message(call, to_arrays(call.inputs, signature))
         answer = yield Call(path=_GRPC.infer, body=body)
-        return _v2_codec.prediction_from_message(answer.body, call)
+        return _chosen(_v2_codec.prediction_from_message(answer.body, call), call)
 
     def probe(self) -> Flow[bool]:
         """Whether the server is ready."""
@@ -142,7 +142,7 @@ class RestV2Protocol(_V2Protocol):
             check_outputs(call.outputs, signature)
         body, headers = _v2_codec.infer_json(call, arrays, binary=binary)
         answer = yield Call(path=path, body=body, headers=headers)
-        return _v2_codec.prediction_from_answer(answer, call)
+        return _chosen(_v2_codec.prediction_from_answer(answer, call), call)
 
     def probe(self) -> Flow[bool]:
         """Whether the server is ready."""
@@ -161,6 +161,15 @@ class RestV2Protocol(_V2Protocol):
         query = f"?{_v2_codec.SIGNATURE_PARAMETER}={quote(signature, safe='')}" if _other(signature) else ""
         answer = yield Call(path=f"{_path(target)}{query}", body=None, at_most_s=at_most_s)
         return _v2_codec.metadata_from_json(answer.body, target, signature)
+
+
+def _chosen(prediction: Prediction, call: PredictCall) -> Prediction:
+    """What was asked for: some servers, MLServer among them, send all outputs whatever the request says."""
+    if not call.outputs or prediction.keys() <= set(call.outputs):
+        return prediction
+    return replace(
+        prediction, outputs={name: array for name, array in prediction.outputs.items() if name in call.outputs}
+    )
 
 
 def _path(target: Target) -> str:
