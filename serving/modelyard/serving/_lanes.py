@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from modelyard.errors import InternalError, ModelyardError, OverloadedError
+from modelyard.errors import InternalError, ModelyardError, OverloadedError, UnavailableError
 from modelyard.serving._plans import Plan, merge, split
 from modelyard.serving._requests import Arrays, Caller, Prediction, PredictRequest
 from modelyard.serving._statistics import ModelStatistics
@@ -85,6 +85,8 @@ class Door:
         self._max_delay_s = max_delay_s or math.inf
         self.waiting = 0
         self._backlog_s = 0.0
+        #: Nothing is begun any more.
+        self.closed = False
 
     def enter(self, caller: Caller | None, cost: float) -> None:
         """Lets a request in.
@@ -112,6 +114,16 @@ class Door:
             )
         self.waiting += 1
         self._backlog_s += cost
+
+    def refusal(self, ticket: Ticket) -> ModelyardError | None:
+        """Why a request should not be computed any more; None where it should.
+
+        Args:
+            ticket: The request.
+        """
+        if self.closed:
+            return UnavailableError("The server is stopping; ask another one.")
+        return ticket.refusal()
 
     def leave(self, cost: float) -> None:
         """A request was computed, or given up.
@@ -194,7 +206,7 @@ class Lane:
         for queue in (self._urgent, self._patient):
             while queue and (not batch or rows + queue[0].rows <= limit):
                 ticket = queue.popleft()
-                refusal = ticket.refusal()
+                refusal = self._door.refusal(ticket)
                 if refusal is not None:
                     self._deliver([ticket], [(None, refusal)])
                     continue

@@ -180,7 +180,7 @@ class Predictor:
         """Decodes, computes and encodes one request, on a worker thread."""
         answer: tuple[Any, BaseException | None]
         try:
-            refusal = ticket.refusal()
+            refusal = self._door.refusal(ticket)
             if refusal is not None:
                 raise refusal
             self._decode(ticket)
@@ -401,5 +401,10 @@ class Predictor:
         return self._manager.status(name, version)
 
     def close(self) -> None:
-        """Drops work that has not begun, waits for work in progress, and ends the worker threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Drops work that has not begun, waits for work in progress, and ends the worker threads.
+
+        What was let in gives back its version of the model as the event loop
+        goes on: call this from another thread.
+        """
+        self._door.closed = True
+        self._pool.shutdown(wait=True)

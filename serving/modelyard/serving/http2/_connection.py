@@ -286,6 +286,8 @@ class Connection(asyncio.Protocol):
             self._idle()
             stream = self._streams.pop(number, None)
             if stream is not None:
+                # Opening it was paid back; opening and resetting again and again is not to be free.
+                self._idle()
                 stream.closed = True
                 stream.on_reset()
         elif kind == h2.CONTINUATION:
@@ -388,8 +390,10 @@ class Connection(asyncio.Protocol):
                 parts += [h2.HEADER.pack(size >> 8, size & 0xFF, h2.DATA, 0, number), data]
             if end is not None:
                 parts.append(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, number, end))
-                self._finish(stream)
             self._write(b"".join(parts))
+            if end is not None:
+                # Not before: it may close the connection.
+                self._finish(stream)
             return
         if parts:
             self._write(parts[0])
@@ -414,8 +418,8 @@ class Connection(asyncio.Protocol):
         stream.unsent = bytes(view[at:])
         if not stream.unsent and stream.unsent_end is not None:
             end, stream.unsent_end = stream.unsent_end, None
-            self._finish(stream)
             self._write(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream.number, end))
+            self._finish(stream)
 
     def _finish(self, stream: Stream) -> None:
         stream.closed = True

@@ -1,0 +1,308 @@
+"""The way through the data plane: what is batched, dropped, refused; and that neighbours never matter."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelyard.artifact import Signature, TensorSpec
+from modelyard.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidInputError,
+    OverloadedError,
+    RequestCancelledError,
+)
+from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, PredictRequest, Servable, WatchOptions
+from modelyard.serving._metrics import Metrics
+from modelyard.serving._plans import row_wise_graphs
+from modelyard.serving._requests import Caller
+
+Arrays = dict[str, Any]
+
+
+class Doubler:
+    """y = 2 x, remembering its batches; refuses 13, breaks on 14, and waits while its gate is shut."""
+
+    name = "fake"
+    checks_shapes = True
+    computes_in_caller = True
+
+    def __init__(self, *, mixes: bool = False) -> None:
+        self.batches: list[list[float]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self._mixes = mixes
+        self.signature = Signature(
+            inputs=(TensorSpec(name="x", dtype="float32", shape=(-1,)),),
+            outputs=(TensorSpec(name="y", dtype="float32", shape=(-1,)),),
+            compute="g",
+        )
+
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        return {"g": self.signature}
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        self.entered.set()
+        self.gate.wait(30)
+        x = inputs["x"]
+        self.batches.append(x.tolist())
+        if (x == 13).any():
+            raise InvalidInputError("13 is not computed")
+        if (x == 14).any():
+            raise RuntimeError("boom")
+        return {"y": x * 2 + (x.mean() if self._mixes else 0)}
+
+    def close(self) -> None:
+        pass
+
+
+def servable(backend: Doubler, *, row_wise: bool = True) -> Servable:
+    return Servable(
+        name="m", version=1, path=Path("/nowhere"), backend=backend, signatures={"serving_default": backend.signature},
+        definitions={}, check_shapes=True, defaults={}, compute=backend.run,
+        row_wise=frozenset({"g"}) if row_wise else frozenset(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def backend() -> Iterator[Doubler]:
+    backend = Doubler()
+    yield backend
+    backend.gate.set()
+
+
+def run(
+    tmp_path: Path,
+    backend: Doubler,
+    test: Callable[[Predictor], Awaitable[None]],
+    *,
+    row_wise: bool = True,
+    **options: Any,
+) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True, exist_ok=True)
+    config = ModelConfig(name="m", base_path=tmp_path / "m")
+    manager = ModelManager(
+        [config], lambda *_: servable(backend, row_wise=row_wise), WatchOptions(poll_wait_s=0), allow_new_labels=False
+    )
+    manager.start()
+    assert manager.wait_until_polled(10)
+    predictor = Predictor(manager, Metrics(), **{"workers": 1, **options})
+
+    async def main() -> None:
+        try:
+            await asyncio.wait_for(test(predictor), 30)
+        finally:
+            backend.gate.set()
+
+    try:
+        asyncio.run(main())
+    finally:
+        predictor.close()
+        manager.stop()
+
+
+async def ask(predictor: Predictor, *values: float, caller: Caller | None = None, small: bool = True) -> list[float]:
+    request = PredictRequest(
+        spec=ModelSpec(name="m"),
+        inputs=lambda _: {"x": np.array(values, np.float32)},
+        small=small,
+        caller=caller,
+    )
+    result: list[float] = await predictor.submit(request, lambda prediction: prediction.outputs["y"].tolist())
+    return result
+
+
+async def blocked(predictor: Predictor, backend: Doubler) -> asyncio.Task[list[float]]:
+    """Occupies the only worker until the gate opens."""
+    backend.gate.clear()
+    backend.entered.clear()
+    task = asyncio.ensure_future(ask(predictor, 0.0))
+    while not backend.entered.is_set():
+        await asyncio.sleep(0.002)
+    return task
+
+
+def test_one_request_waits_for_nobody_and_neighbours_share_a_batch(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        assert await ask(predictor, 1.0) == [2.0]
+        assert await asyncio.gather(*(ask(predictor, float(n)) for n in range(10))) == [[2.0 * n] for n in range(10)]
+        assert backend.batches == [[1.0], [float(n) for n in range(10)]]
+        assert predictor.statistics.of("m", 1).inference_count == 11
+
+    run(tmp_path, backend, test)
+
+
+def test_models_whose_rows_depend_on_each_other_are_computed_one_by_one(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        await asyncio.gather(*(ask(predictor, float(n)) for n in range(3)))
+        assert backend.batches == [[0.0], [1.0], [2.0]]
+
+    run(tmp_path, backend, test, row_wise=False)
+
+
+class Slowly(Doubler):
+    """Takes a millisecond a batch: batches are worth it."""
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        time.sleep(0.001)
+        return super().run(graph, inputs, outputs)
+
+
+def test_whether_rows_depend_on_each_other_is_found_out() -> None:
+    assert row_wise_graphs(servable(Slowly())) == {"g"}
+    assert row_wise_graphs(servable(Slowly(mixes=True))) == frozenset()
+
+
+def test_a_batch_that_saves_nothing_is_none() -> None:
+    class EachRow(Doubler):
+        def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+            time.sleep(0.002 * len(inputs["x"]))
+            return super().run(graph, inputs, outputs)
+
+    class Patient(Doubler):
+        def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+            time.sleep(0.11)
+            return super().run(graph, inputs, outputs)
+
+    assert row_wise_graphs(servable(EachRow())) == frozenset()
+    patient = Patient()
+    assert row_wise_graphs(servable(patient)) == frozenset()
+    assert len(patient.batches) == 1
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_nobody_pays_for_requests_that_nobody_waits_for(tmp_path: Path, backend: Doubler, small: bool) -> None:
+    async def test(predictor: Predictor) -> None:
+        first = await blocked(predictor, backend)
+        gone = asyncio.ensure_future(ask(predictor, 1.0, small=small))
+        late = asyncio.ensure_future(
+            ask(predictor, 2.0, small=small, caller=Caller(deadline=time.monotonic() + 0.1)),
+        )
+        hung_up = asyncio.ensure_future(ask(predictor, 3.0, small=small, caller=Caller(gone=lambda: True)))
+        kept = asyncio.ensure_future(ask(predictor, 4.0, small=small))
+        await asyncio.sleep(0.15)
+        gone.cancel()
+        await asyncio.sleep(0.01)
+        backend.gate.set()
+        assert [await first, await kept] == [[0.0], [8.0]]
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        with pytest.raises(DeadlineExceededError):
+            await late
+        with pytest.raises(RequestCancelledError):
+            await hung_up
+        assert backend.batches == [[0.0], [4.0]]
+        assert predictor.waiting == 0
+
+    run(tmp_path, backend, test)
+
+
+def test_low_priority_goes_last(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        first = await blocked(predictor, backend)
+        tasks = [
+            asyncio.ensure_future(ask(predictor, float(n), caller=Caller(low_priority=n % 2 == 0))) for n in range(1, 7)
+        ]
+        await asyncio.sleep(0.01)
+        backend.gate.set()
+        assert await asyncio.gather(first, *tasks) == [[2.0 * n] for n in range(7)]
+        assert sum(backend.batches, []) == [0, 1, 3, 5, 2, 4, 6]
+
+    run(tmp_path, backend, test)
+
+
+def test_a_bad_neighbour_pays_alone(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        values = [1.0, 13.0, 14.0, 2.0]
+        answers = await asyncio.gather(*(ask(predictor, value) for value in values), return_exceptions=True)
+        assert [answers[0], answers[3]] == [[2.0], [4.0]]
+        assert isinstance(answers[1], InvalidInputError)
+        assert isinstance(answers[2], InternalError)
+        assert "boom" not in str(answers[2])
+
+    run(tmp_path, backend, test)
+
+
+def test_results_never_depend_on_neighbours(tmp_path: Path, backend: Doubler) -> None:
+    rng = np.random.default_rng(0)
+
+    async def one(predictor: Predictor, values: list[float]) -> None:
+        await asyncio.sleep(float(rng.exponential(0.005)))
+        caller = Caller(low_priority=bool(rng.random() < 0.3))
+        task = asyncio.ensure_future(ask(predictor, *values, caller=caller, small=bool(rng.random() < 0.8)))
+        if rng.random() < 0.1:
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return
+        if 13.0 in values or 14.0 in values:
+            with pytest.raises((InvalidInputError, InternalError)):
+                await task
+        else:
+            assert await task == [2 * value for value in values]
+
+    async def test(predictor: Predictor) -> None:
+        requests = [rng.integers(0, 300, int(rng.integers(0, 9))).astype(float).tolist() for _ in range(600)]
+        await asyncio.gather(*(one(predictor, values) for values in requests))
+        assert predictor.waiting == 0
+        assert max(len(batch) for batch in backend.batches) > 8
+
+    run(tmp_path, backend, test, workers=2)
+
+
+def test_what_would_wait_too_long_is_refused_at_the_door(tmp_path: Path, backend: Doubler) -> None:
+    class Steady(Doubler):
+        computes_in_caller = False
+
+        def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+            time.sleep(0.02)
+            return super().run(graph, inputs, outputs)
+
+    async def test(predictor: Predictor) -> None:
+        for _ in range(3):
+            await ask(predictor, 1.0, small=False)
+
+        async def timed(caller: Caller | None = None) -> float:
+            started = time.monotonic()
+            await ask(predictor, 1.0, caller=caller)
+            return time.monotonic() - started
+
+        answers = await asyncio.gather(*(timed() for _ in range(40)), return_exceptions=True)
+        admitted = [answer for answer in answers if isinstance(answer, float)]
+        refused = [answer for answer in answers if isinstance(answer, OverloadedError)]
+        assert len(admitted) + len(refused) == 40
+        assert 2 <= len(admitted) <= 15
+        assert "overloaded" in str(refused[0])
+        # A deadline is a limit too; a door with nobody in it is open to everybody.
+        soon = Caller(deadline=time.monotonic() + 0.03)
+        both = await asyncio.gather(timed(), timed(), timed(soon), return_exceptions=True)
+        assert isinstance(both[2], OverloadedError)
+        await ask(predictor, 1.0, caller=Caller(deadline=time.monotonic() + 0.5))
+
+    run(tmp_path, Steady(), test, row_wise=False, max_queue_delay_s=0.2)
+
+
+def test_the_queue_is_bounded(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        first = await blocked(predictor, backend)
+        tasks = [asyncio.ensure_future(ask(predictor, 1.0)) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(OverloadedError, match="3 requests wait"):
+            await ask(predictor, 1.0)
+        with pytest.raises(OverloadedError):
+            await predictor.offload(lambda: None, Caller())
+        backend.gate.set()
+        await asyncio.gather(first, *tasks)
+
+    run(tmp_path, backend, test, max_queued_requests=3)
