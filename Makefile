@@ -8,7 +8,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install data demo test lint types unit format wire results image-test bench-clients bench-training clean
+.PHONY: help install loadtest data demo test lint types unit format wire results image-test bench-clients bench-training bench-input clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -65,6 +65,16 @@ bench-clients: install ## Measure the clients against the official stub and requ
 
 bench-training: install ## Measure the trainer against model.fit and a plain loop, and write its table in docs/performance.md
 	$(RUN) docs/bench_training.py --write
+
+bench-input: install ## Measure input functions beside a training step, and write the table in docs/performance.md
+	$(RUN) docs/bench_input.py --write
+
+loadtest: install ## Load a server that it starts: smoke, rollout and overload, with limits; reports in demo/loadtest/
+	@[ -d demo/repository/fashion ] || $(MAKE) demo
+	$(BIN)/modelyard loadtest scenario smoke --serve demo/repository --report demo/loadtest/smoke
+	$(BIN)/modelyard loadtest scenario rollout --serve demo/repository --report demo/loadtest/rollout
+	$(BIN)/modelyard loadtest scenario overload --serve demo/repository --report demo/loadtest/overload \
+		--server-flag=--max_queue_delay_ms=500
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache

@@ -11,7 +11,8 @@ from modelyard.loadtests import Limits, Measured, broken_limits
 
 def measured(**changes: Any) -> Measured:
     values: dict[str, Any] = {
-        "name": "grpc image", "requests": 100, "failures": 0, "p50_ms": 5.0, "p95_ms": 10.0, "p99_ms": 20.0, "images": 100, "hits": 90,
+        "name": "grpc image", "requests": 100, "failures": 0, "p50_ms": 5.0, "p95_ms": 10.0, "p99_ms": 20.0,
+        "images": 100, "hits": 90,
     }  # fmt: skip
     return Measured(**{**values, **changes})
 

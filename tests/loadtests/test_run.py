@@ -85,36 +85,63 @@ def test_runs_that_cannot_start(arguments: tuple[str, ...], code: int, message: 
     assert message in done.stderr
 
 
+def test_users_of_the_open_inference_protocol(server: RunningServer) -> None:
+    kinds = ("grpc-v2 image", "rest-v2 image_bytes")
+    done = load(*hosts(server), *(part for kind in kinds for part in ("--kind", kind)))
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^load test: (\S+ \S+): (\d+) requests, 0 failed", done.stdout, re.MULTILINE)
+    assert tuple(kind for kind, _ in found) == kinds
+    assert min(int(count) for _, count in found) > 0
+
+
+def test_a_plan_shapes_the_users(server: RunningServer, tmp_path: Path) -> None:
+    plan, junit = tmp_path / "plan.toml", tmp_path / "junit.xml"
+    plan.write_text(
+        '[load]\n[[load.shape]]\nkind = "step"\nrates = [20, 60]\nseconds_each = 1.5\n[limits]\nmin_requests = 100000\n'
+    )
+    done = load("--host-grpc", server.grpc_address, "--plan", str(plan), "--junit", str(junit), "-t", "60s")
+    # Three seconds, not sixty: the shape ends the run; and its limits are the plan's.
+    assert done.returncode == 1
+    assert re.search(r"BROKEN +grpc image +min_requests +100000", done.stdout)
+    assert 'failures="2"' in junit.read_text()
+    assert re.search(r"Shape test updating to 1 users at|Shape test updating to 3 users at", done.stderr + done.stdout)
+
+
 def test_the_locustfile_spreads_over_processes(server: RunningServer) -> None:
-    """Locust's own master and worker; the counts of right classes travel, too."""
+    """Locust's own master and two workers; the counts of right classes travel, too."""
     port = str(free_port())
-    common = ["-m", "locust", "-f", str(LOCUSTFILE), *hosts(server), "--min-agreement", "0.4"]
+    common = ["-m", "locust", "-f", str(LOCUSTFILE), *hosts(server), "--min-agreement", "0.3"]
     master = subprocess.Popen(
         [
-            sys.executable, *common, "--master", "--master-bind-port", port, "--headless", "--expect-workers", "1",
-            "--users", "2", "--spawn-rate", "2", "--run-time", "2s", "--only-summary",
+            sys.executable, *common, "--master", "--master-bind-port", port, "--headless", "--expect-workers", "2",
+            "--users", "4", "--spawn-rate", "4", "--run-time", "3s", "--only-summary",
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )  # fmt: skip
-    with master:
-        worker = subprocess.Popen(
-            [sys.executable, *common, "--worker", "--master-port", port],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        with worker:
-            try:
-                out, err = master.communicate(timeout=60)
-                worker.wait(timeout=30)
-            finally:
-                for process in (master, worker):
-                    if process.poll() is None:
-                        process.kill()
+    processes = [master]
+    try:
+        for _ in range(2):
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, *common, "--worker", "--master-port", port],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+            )
+        out, err = master.communicate(timeout=90)
+        assert [worker.wait(timeout=30) for worker in processes[1:]] == [0, 0]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
     assert master.returncode == 0, err
     assert set(requests_of(out)) == set(KINDS)
     assert re.search(r"grpc image: .* agreement \d+\.\d+%", out)
+    assert len(set(re.findall(r"[Ww]orker (\S+) \(index [01]\) reported as ready", err))) == 2
 
 
 def test_importing_the_room_leaves_the_process_alone() -> None:

@@ -138,12 +138,12 @@ class _Search:
                 f"p99 is above {options.p99_ms:g} ms even at {self._points[-1].rate:.1f} requests per second "
                 f"({self._points[-1].p99_ms:.2f} ms)."
             )
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             kept_runs = 0
             for _ in range(_CONFIRMATIONS):
                 best, kept = await self._once(low)
                 kept_runs += kept
-            if kept_runs * 2 > _CONFIRMATIONS:
+            if kept_runs * 2 > _CONFIRMATIONS or attempt + 1 == _ATTEMPTS:
                 break
             self._broken.append(low)
             low *= _LOWER

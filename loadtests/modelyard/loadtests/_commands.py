@@ -348,11 +348,11 @@ def _scenario(args: argparse.Namespace, options: LoadTestOptions) -> Report:
 
 
 def _add_h2load(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-t", "--seconds", type=positive, default=10.0, help="length (default 10)")
+    parser.add_argument("-t", "--seconds", type=whole, default=10, help="length (default 10)")
     parser.add_argument("--closed", action="store_true", help="as many requests as the server takes, instead of --rate")
     parser.add_argument("--clients", type=whole, default=8, help="connections (default 8)")
     parser.add_argument("--in-flight", type=whole, default=8, help="requests at the same time on each (default 8)")
-    parser.add_argument("--warm-up-s", type=positive, default=1.0, help="time before the run (default 1)")
+    parser.add_argument("--warm-up-s", type=whole, default=1, help="time before the run (default 1)")
 
 
 def _h2load(args: argparse.Namespace, options: LoadTestOptions) -> Report:

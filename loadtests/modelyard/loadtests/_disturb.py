@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import tempfile
@@ -29,11 +30,13 @@ def publisher(model_dir: Path, *, first_s: float, every_s: float, times: int) ->
         every_s: Seconds from one to the next.
         times: How many.
     """
+    # Copied now: within the run it would take the generator's time.
+    staged = [copy_newest(model_dir, ahead=index + 1) for index in range(times)]
 
     async def publish(mark: Mark) -> None:
         await asyncio.sleep(first_s)
-        for index in range(times):
-            number = await asyncio.to_thread(copy_newest, model_dir)
+        for index, (path, number) in enumerate(staged):
+            os.rename(path, model_dir / str(number))
             mark(f"version {number} published")
             if index + 1 < times:
                 await asyncio.sleep(every_s)
@@ -41,25 +44,26 @@ def publisher(model_dir: Path, *, first_s: float, every_s: float, times: int) ->
     return publish
 
 
-def copy_newest(model_dir: Path) -> int:
-    """Copies the newest version to the next number, put in place by one rename.
+def copy_newest(model_dir: Path, *, ahead: int) -> tuple[Path, int]:
+    """Copies the newest version to a place that no server looks at, ready to be renamed.
 
     Args:
         model_dir: ``<repository>/<model>``.
+        ahead: What is added to the newest number.
 
     Returns:
-        The number.
+        The copy, and the number that it is for.
     """
     newest = max(int(each.name) for each in model_dir.iterdir() if each.name.isdecimal())
+    number = newest + ahead
     staged = Path(tempfile.mkdtemp(prefix=".staging-", dir=model_dir))
     shutil.copytree(model_dir / str(newest), staged, dirs_exist_ok=True)
     manifest = staged / MANIFEST_NAME
     if manifest.is_file():
-        text = manifest.read_text("utf-8")
-        manifest.write_text(text.replace(f'"version": {newest},', f'"version": {newest + 1},', 1), "utf-8")
+        values = json.loads(manifest.read_text("utf-8"))
+        manifest.write_text(json.dumps({**values, "version": number}, indent=1), "utf-8")
     staged.chmod(0o755)
-    os.rename(staged, model_dir / str(newest + 1))
-    return newest + 1
+    return staged, number
 
 
 def restarter(servers: list[Served], *, first_s: float, pause_s: float) -> Side:

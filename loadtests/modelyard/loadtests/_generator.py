@@ -53,8 +53,7 @@ class Generator:
         Raises:
             LoadTestError: A kind of request was never answered rightly.
         """
-        await self.closed(requests, in_flight=4, seconds=seconds, at_most=len(requests))
-        log = self.take(0, seconds)
+        log = await self.closed(requests, in_flight=4, seconds=seconds, at_most=len(requests))
         for row in log.by_kind():
             if row.failures == row.requests:
                 reasons = [text for text in log.reasons if text.startswith(f"{row.name}: ")]

@@ -33,16 +33,16 @@ class H2loadOptions:
 
     Attributes:
         rate: Requests per second; None for as many as the server takes (closed loop).
-        seconds: Length of the run.
-        warm_up_s: Time before it.
+        seconds: Length of the run; h2load takes whole seconds.
+        warm_up_s: Time before it, in whole seconds.
         clients: Connections.
         in_flight: Requests at the same time on each; HTTP/1.1 has one.
         threads: Threads of h2load.
     """
 
     rate: float | None = None
-    seconds: float = 10.0
-    warm_up_s: float = 1.0
+    seconds: int = 10
+    warm_up_s: int = 1
     clients: int = 8
     in_flight: int = 8
     threads: int = 1
@@ -116,8 +116,8 @@ def arguments(endpoint: Endpoint, request: Request, options: H2loadOptions) -> l
     grpc = request.api.startswith("grpc")
     headers = [("content-type", "application/grpc"), ("te", "trailers")] if grpc else list(request.headers)
     found = [
-        f"--clients={options.clients}", f"--threads={options.threads}", f"--duration={options.seconds:g}",
-        f"--warm-up-time={options.warm_up_s:g}", f"--max-concurrent-streams={options.in_flight if grpc else 1}",
+        f"--clients={options.clients}", f"--threads={options.threads}", f"--duration={options.seconds}",
+        f"--warm-up-time={options.warm_up_s}", f"--max-concurrent-streams={options.in_flight if grpc else 1}",
         *(f"--header={name}: {value}" for name, value in headers),
     ]  # fmt: skip
     if not grpc:

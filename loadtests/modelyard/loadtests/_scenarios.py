@@ -341,7 +341,7 @@ def _mixed(stage: _Stage) -> Report:
         dataclasses.replace(request, kind=f"{request.kind} of {name}")
         for name in names
         for request in make_requests(
-            dataclasses.replace(stage.load, model=name), stage.load.kinds or kinds, stage.images, distinct=32,
+            dataclasses.replace(stage.load, model=name), stage.load.kinds or kinds, stage.images, distinct=64,
             seed=stage.options.seed,
         )
     ]  # fmt: skip
@@ -357,7 +357,7 @@ def _mixed(stage: _Stage) -> Report:
 
 
 def _limits(**values: Any) -> Limits:
-    return dataclasses.replace(Limits(min_agreement=0.5), **values)
+    return dataclasses.replace(Limits(min_agreement=0.4), **values)
 
 
 SCENARIOS: Mapping[str, Scenario] = {

@@ -55,12 +55,13 @@ def make_requests(
         ConfigurationError: An unknown kind, one that has no server, or
             examples for a model that takes none.
     """
-    rng = random.Random(seed)
     check_kinds(options, kinds)
     found = []
     for kind in kinds:
         api, _, payload = kind.partition(" ")
         signature, name = signature_for(options, payload)
+        # The same images for every kind: their agreement can be compared.
+        rng = random.Random(seed)
         for _ in range(distinct):
             chosen = images.choose(options.rows, rng)
             values: npt.NDArray[Any]

@@ -1,0 +1,185 @@
+"""The commands as a user starts them: exit codes, files, and short versions of the scenarios."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from tests.support.classifier import publish_classifier
+from tests.support.server import RunningServer, free_port
+
+SCRIPT = "import sys; from modelyard.cli import main; sys.exit(main(sys.argv[1:]))"
+#: Latency says little on a machine that runs other tests at the same time.
+LENIENT = ("--max-p99-ms", "20000", "--min-agreement", "0.3", "--no-pin")
+
+
+def loadtest(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT, "loadtest", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory, fashion) -> Path:
+    folder = tmp_path_factory.mktemp("repository")
+    publish_classifier(folder / "fashion", fashion)
+    return folder
+
+
+def test_an_open_loop_with_a_plan_leaves_a_report(server: RunningServer, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[load]\nkinds = ["grpc image", "rest-v2 image"]\n'
+        '[[load.shape]]\nkind = "spike"\nbase = 20\npeak = 80\nbefore_seconds = 1\nspike_seconds = 0.5\n'
+        "after_seconds = 0.5\n[limits]\nmin_agreement = 0.3\nmax_p99_ms = 20000\nmin_throughput = 10\n"
+    )
+    out = tmp_path / "out"
+    done = loadtest(
+        "run", "--host-grpc", server.grpc_address, "--host-rest", server.rest_url, "--plan", plan, "--report", out
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((out / "report.json").read_text())
+    assert report["passed"] is True
+    total = report["measured"][-1]
+    assert total["requests"] == pytest.approx(70, abs=30)
+    assert sum(round(window["due_per_s"] * 0.25) for window in report["timeline"]) == total["requests"]
+    assert report["machine"]["cores"].isdecimal()
+    assert report["versions"]["Python"]
+    with (out / "timeline.csv").open() as file:
+        assert [row["begin_s"] for row in csv.DictReader(file)] == [str(index * 0.25) for index in range(8)]
+    suite = ElementTree.parse(out / "junit.xml").getroot()
+    assert (suite.get("failures"), int(suite.get("tests", "0"))) == ("0", len(report["checks"]))
+    page = (out / "report.html").read_text()
+    # One file that needs no other, and runs no script.
+    assert not re.search(r"<script|<link|src=|href=|url\(|@import", page)
+    assert page.count("<svg") == 3
+    assert "all limits kept" in page
+
+
+def test_a_broken_limit_is_told_everywhere(server: RunningServer, tmp_path: Path) -> None:
+    junit = tmp_path / "junit.xml"
+    done = loadtest(
+        "run", "--host-grpc", server.grpc_address, "-t", "1", "--max-p50-ms", "0.001", "--min-agreement", "0.3",
+        "--junit", junit,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert re.search(r"BROKEN +grpc image +max_p50_ms +0\.001", done.stdout)
+    assert "LIMIT BROKEN: grpc image: p50 is" in done.stderr
+    failures = ElementTree.parse(junit).getroot().findall("testcase/failure")
+    assert len(failures) == 2
+    assert "the limit is 0.001 ms" in (failures[0].get("message") or "")
+
+
+def test_capacity_is_found_and_drawn(server: RunningServer, tmp_path: Path) -> None:
+    done = loadtest(
+        "capacity", "--p99-ms", "5000", "--host-grpc", server.grpc_address, "--kind", "grpc image", "--probe-s", "0.5",
+        "--resolution", "0.4", "--min-agreement", "0.3", "--report", tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    match = re.search(r"capacity (\d+) requests per second: p99 (\S+) ms", done.stdout)
+    assert match is not None
+    assert int(match[1]) > 10
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert any(point["kept"] and round(point["rate"]) == int(match[1]) for point in report["curve"])
+    assert "Latency by throughput" in (tmp_path / "report.html").read_text()
+
+
+def test_capacity_says_where_there_is_none(server: RunningServer) -> None:
+    done = loadtest("capacity", "--p99-ms", "0.001", "--host-grpc", server.grpc_address, "--probe-s", "0.3")
+    assert done.returncode == 1
+    assert "p99 is above 0.001 ms even at" in done.stderr
+
+
+def test_two_builds_are_compared(repository: Path, tmp_path: Path) -> None:
+    done = loadtest(
+        "compare", sys.executable, sys.executable, "--serve", repository, "--rounds", "2", "--round-s", "0.5",
+        "--open-rate", "40", "--min-agreement", "0.3", "--max-latency-ratio", "1e-9", "--report", tmp_path,
+    )  # fmt: skip
+    # The same build twice is certainly more than a billionth as slow.
+    assert done.returncode == 1
+    assert re.search(r"LIMIT BROKEN: B / A: B / A is \S+ \(\S+ to \S+\); the limit is 1e-09", done.stderr)
+    rounds = re.findall(r"^round (\d) ([AB]):", done.stdout, re.MULTILINE)
+    assert rounds == [("1", "A"), ("1", "B"), ("2", "B"), ("2", "A")]
+    for metric in ("throughput", "p50", "p95", "p99"):
+        assert re.search(rf"^ *{metric} +\S+  \(\S+ to \S+\)", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load (nghttp2-client) is not installed")
+@pytest.mark.parametrize("kind", ["grpc image", "rest image", "rest-v2 image_bytes"])
+def test_h2load(server: RunningServer, tmp_path: Path, kind: str) -> None:
+    done = loadtest(
+        "h2load", "--host-grpc", server.grpc_address, "--host-rest", server.rest_url, "--kind", kind, "-t", "1",
+        "--rate", "80", "--clients", "2", "--warm-up-s", "1", "--min-agreement", "0", "--report", tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads((tmp_path / "report.json").read_text())["measured"]
+    assert row["failures"] == 0
+    assert 40 <= row["requests"] <= 120
+    assert row["p99_ms"] > 0
+
+
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load (nghttp2-client) is not installed")
+def test_h2load_notices_refusals_that_have_status_200(server: RunningServer) -> None:
+    """gRPC's errors are in the trailers, which h2load does not read: too few bytes give them away."""
+    from modelyard.loadtests import LoadTestOptions
+    from modelyard.loadtests._h2load import H2loadOptions, run_h2load
+    from modelyard.loadtests._images import load_images
+    from modelyard.loadtests._sender import endpoint
+    from modelyard.loadtests._traffic import make_requests
+
+    url = f"grpc://{server.grpc_address}"
+    options = LoadTestOptions(grpc_url=url, rest_url="", model="shoes")
+    (request,) = make_requests(options, ["grpc image"], load_images(), distinct=1)
+    looking = H2loadOptions(rate=50, seconds=1, clients=2, warm_up_s=1)
+    log = run_h2load(endpoint(url), request, looking, answer_bytes=200, hits=1)
+    assert log.measured().failures == log.measured().requests > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "texts"),
+    [
+        ("smoke", ("-t", "2"), ("grpc image", "rest image_bytes")),
+        ("overload", ("-t", "3", "--rows", "16", "--max-error-rate", "1", "--min-goodput", "0.05"), ("min_goodput",)),
+        ("rollout", ("-t", "5", "--every-s", "2", "--max-step-ms", "20000"), ("newest_version",)),
+        ("rolling-restart", ("-t", "12", "--every-s", "1"), ("restarted",)),
+        ("slow-clients", ("-t", "5"), ("slow clients",)),
+        ("mixed-models", ("-t", "2"), ("grpc-v2 image of fashion-2", "rest image of fashion")),
+        ("big-payloads", ("-t", "3"), ("rest image",)),
+        ("spike", ("-t", "3",), ("grpc image",)),
+    ],
+)  # fmt: skip
+def test_scenarios(repository: Path, name: str, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
+    if name == "big-payloads":
+        arguments = (*arguments, "--max-error-rate", "0")
+    done = loadtest("scenario", name, "--serve", repository, "--calibrate-s", "0.5", *LENIENT, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for text in texts:
+        assert text in done.stdout
+    versions = sorted(path.name for path in (repository / "fashion").iterdir())
+    assert versions == ["1"], "a scenario changed the user's repository"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("scenario", "rollout", "--host-grpc", "localhost:1"), 1, "give --serve REPOSITORY"),
+        (("scenario", "storm"), 2, "invalid choice: 'storm'"),
+        (("run", "--serve", "/nowhere"), 1, "holds no version of the model 'fashion'"),
+        (("run", "--plan", "/nowhere.toml"), 1, "Cannot read the plan"),
+        (("capacity",), 1, "give --p99-ms"),
+        (("compare", "a", "b"), 1, "Cannot load 'a'"),
+        (("compare", "grpc://a:1", "grpc://b:1", "--rounds", "1"), 1, "expected 2 or more"),
+        (("h2load", "--kind", "grpc image", "--kind", "rest image"), 1, "h2load"),
+        (("run", "--host-grpc", f"127.0.0.1:{free_port()}"), 1, "no request 'grpc image' was answered rightly"),
+    ],
+)
+def test_commands_that_cannot_run(arguments: tuple[str, ...], code: int, message: str) -> None:
+    done = loadtest(*arguments)
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr

@@ -1,0 +1,117 @@
+"""Intervals, and the pieces of HTTP/2's header compression that the generator has."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from modelyard.loadtests import _hpack
+from modelyard.loadtests._outcomes import Outcome
+from modelyard.loadtests._record import Log
+from modelyard.loadtests._scenarios import latency_step
+from modelyard.loadtests._server_metrics import parse_page, splits
+from modelyard.loadtests._statistics import ratio, tail
+
+
+def log_of(latency_ms: np.ndarray, *, seconds: float = 10.0, outcome: Outcome = Outcome.OK) -> Log:
+    count = len(latency_ms)
+    intended = np.linspace(0, seconds, count, endpoint=False)
+    return Log(
+        kinds=("grpc image",),
+        kind=np.zeros(count, np.uint16),
+        intended=intended,
+        sent=intended,
+        done=intended + latency_ms / 1000,
+        outcome=np.full(count, outcome, np.uint8),
+        rows=np.ones(count, np.int64),
+        hits=np.ones(count, np.int64),
+        seconds=seconds,
+    )
+
+
+def test_equal_servers_are_equal_most_of_the_time() -> None:
+    """Of 95 % intervals, 95 % hold the truth: between 90 and 99 of 100, by four standard errors."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        pairs = [(math.exp(rng.normal()), 1.25 * math.exp(rng.normal())) for _ in range(6)]
+        found = ratio(pairs)
+        held += found.low <= 1.25 <= found.high
+    assert 0.90 < held / 400 < 0.99
+
+
+def test_a_ratio_without_noise_is_exact() -> None:
+    found = ratio([(2.0, 3.0), (20.0, 30.0)])
+    assert (found.value, found.low, found.high) == pytest.approx((1.5, 1.5, 1.5))
+
+
+def test_the_tail_knows_how_sure_it_is() -> None:
+    rng = np.random.default_rng(1)
+    logs = [log_of(rng.exponential(10, 4000)) for _ in range(2)]
+    truth = -10 * math.log(0.01)
+    found = tail(logs, 99, limit_ms=truth)
+    assert found.interval.low < truth < found.interval.high
+    assert found.interval.value == pytest.approx(truth, rel=0.1)
+    assert tail(logs, 99, limit_ms=truth * 1.5).below == 1
+    assert tail(logs, 99, limit_ms=truth / 1.5).below == 0
+
+
+def test_a_step_is_seen_after_events_only() -> None:
+    latency = np.full(1000, 5.0)
+    log = log_of(latency)
+    latency[(log.intended >= 4) & (log.intended < 5)] = 80.0
+    assert latency_step(log_of(latency), [4.0]) == pytest.approx(75)
+    assert latency_step(log_of(latency), [8.0]) == 0
+    assert latency_step(log_of(latency), []) is None
+
+
+def test_failures_have_no_latency() -> None:
+    row = log_of(np.full(10, 1.0), outcome=Outcome.TIMEOUT).measured()
+    assert (row.requests, row.failures, row.p99_ms, row.answered_per_s) == (10, 10, 0, 0)
+
+
+PAGE = """\
+# HELP :tensorflow:serving:request_latency x
+:tensorflow:serving:request_latency_bucket{{model_name="m",le="10"}} 5
+:tensorflow:serving:request_latency_sum{{model_name="m",API="Predict",entrypoint="GRPC"}} {a}
+:tensorflow:serving:request_latency_count{{model_name="m",API="Predict",entrypoint="GRPC"}} {n}
+:tensorflow:serving:request_latency_sum{{model_name="m",API="predict",entrypoint="REST"}} 0
+:tensorflow:serving:request_latency_count{{model_name="m",API="predict",entrypoint="REST"}} 0
+:tensorflow:serving:runtime_latency_sum{{model_name="m"}} {b}
+:tensorflow:serving:batching_session:queuing_latency_sum{{model_name="m"}} {c}
+"""
+
+
+def test_the_servers_time_is_split() -> None:
+    pages = [
+        parse_page(PAGE.format(a=0, n=0, b=0, c=0), 0),
+        parse_page(PAGE.format(a=8000, n=4, b=2000, c=4000), 1),
+        parse_page(PAGE.format(a=8000, n=4, b=2000, c=4000), 2),
+    ]
+    (found,) = splits(pages)
+    assert (found.requests, found.total_ms, found.compute_ms, found.queue_ms, found.rest_ms) == (4, 2, 0.5, 1, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("block", "fields"),
+    [
+        # RFC 7541, C.6.1 and C.4.1, as a peer without a table would have to see them.
+        ("4803333032", [(b":status", b"302")]),
+        ("4882 6402", [(b":status", b"302")]),
+        ("88", [(b":status", b"200")]),
+        ("20 88", [(b":status", b"200")]),
+        ("00 88 9acac8b21234da8f 01 30", [(b"grpc-status", b"0")]),
+        ("00 0b 677270632d737461747573 02 3134", [(b"grpc-status", b"14")]),
+        ("5f 8b 1d75d0620d263d4c4d6564", [(b"", b"application/grpc")]),
+    ],
+)
+def test_header_blocks(block: str, fields: list[tuple[bytes, bytes]]) -> None:
+    assert list(_hpack.fields(bytes.fromhex(block))) == fields
+
+
+def test_long_values_are_written_as_they_are_read() -> None:
+    value = b"/" + b"x" * 400
+    assert list(_hpack.fields(_hpack.literal(b"path", value))) == [(b"path", value)]
+    assert list(_hpack.fields(_hpack.named(31, b"application/grpc"))) == [(b"", b"application/grpc")]
