@@ -30,6 +30,7 @@ START, END = "<!-- breadth-table: written by docs/bench_export.py -->", "<!-- br
 EXAMPLES = 64
 CLASSES = 1000
 FORMATS = ("saved_model", "onnx", "tflite")
+ROUTES = ("ours", "plain")
 #: Height and width of the input: the smallest that an architecture takes. VGG keeps its own 224, whose first dense
 #: layer of 103 million weights is what converters run out of memory on.
 SIZES: Mapping[str, int] = {
@@ -66,6 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=ROOT / "demo" / "bench_export.jsonl", help="lines of JSON")
     parser.add_argument("--only", nargs="+", choices=sorted(SIZES), default=sorted(SIZES), metavar="NAME")
+    parser.add_argument("--routes", nargs="+", choices=ROUTES, default=ROUTES, help="default: %(default)s")
     parser.add_argument("--again", action="store_true", help="measure again what is in the file")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing new after so many seconds")
     parser.add_argument("--memory-gb", type=float, default=8.0, help="limit of each process (default %(default)s)")
@@ -77,7 +79,7 @@ def main() -> int:
     args.results.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     for name in args.only:
-        for route in ("ours", "plain"):
+        for route in args.routes:
             known = (name, route) in _read(args.results)
             if (known and not args.again) or time.monotonic() - started > args.seconds:
                 continue
@@ -181,9 +183,9 @@ def _make(name: str) -> tuple[Any, npt.NDArray[np.float32]]:
     # Colours and contrasts differ, for the answers to differ.
     colours = rng.random((EXAMPLES, 1, 1, 3), np.float32)
     images = colours + rng.random((EXAMPLES, 1, 1, 1), np.float32) * rng.normal(0.0, 0.5, (EXAMPLES, size, size, 3))
-    images = np.clip(images, 0.0, 1.0).astype(np.float32)
+    images = np.clip(images, 0.0, 1.0)
     scales_itself = any(isinstance(layer, scalers) for layer in model.layers)
-    return model, images * 255.0 if scales_itself else images * 2.0 - 1.0
+    return model, np.asarray(images * 255.0 if scales_itself else images * 2.0 - 1.0, np.float32)
 
 
 def _layers(model: Any) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from modelyard.artifact import AnyFunction, Signature, Source, VerificationData
+from modelyard.artifact import AnyFunction, Location, Signature, Source, VerificationData, locate
 from modelyard.errors import ConfigurationError
 from modelyard.export._data import load_data
 from modelyard.export._files import FILE_FORMATS, load_file
@@ -36,7 +36,7 @@ Data = VerificationData | Path | str | Mapping[str, Any]
 
 def export(
     model: Any,
-    destination: Path | str,
+    destination: Location | str,
     *,
     data: Data,
     signatures: Mapping[str, AnyFunction] | Sequence[str] | None = None,
@@ -57,6 +57,7 @@ def export(
             TFLite file. The last two are served as they are, and verified by
             their own runtime: what is computed alone must be the same in a batch.
         destination: ``<repository>/<model>``; the folder's name is the model's.
+            Also in an object store: ``s3://bucket/models/fashion``.
         data: Examples to verify with: :class:`VerificationData`; a path or
             ``random``, see ``--data``; or arrays by input name (or by signature
             and then input name).
@@ -92,7 +93,7 @@ def export(
         precision=options.precision if precision is None else tuple(precision),
         budget=budget or options.budget,
     )
-    model_dir = Path(destination)
+    model_dir = locate(str(destination))
     path = Path(model) if isinstance(model, (str, Path)) else None
     origin = source or Source(data="", config={} if path is None else {"source": path.name})
     if path is not None and path.suffix in FILE_FORMATS and path.is_file():
@@ -115,7 +116,7 @@ def export(
 
 def _export_file(
     path: Path,
-    model_dir: Path,
+    model_dir: Location,
     signatures: Mapping[str, AnyFunction] | Sequence[str] | None,
     data: Data,
     calibration: Data | None,

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from modelyard.artifact import format_key
+from modelyard.artifact import Location, format_key, locate
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.export._options import FORMATS, PRECISIONS, RUNTIMES, Budget, ExportOptions, ExportReport
 
@@ -31,6 +31,8 @@ examples:
       Somebody else's SavedModel, verified on a folder of images.
   modelyard export model.onnx --data examples.npz --repository models
       An ONNX file; examples.npz has one array for each input.
+  modelyard export fashion --repository s3://bucket/models --signing-key key.pem
+      Publishes to an object store, signed.
   modelyard export fashion --repository models --optional tflite
       Publishes without TFLite if that format fails; report.html then says why.
   modelyard export fashion --repository models --precision float32 int8 --max-accuracy-drop 0.5%
@@ -65,8 +67,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="make this format (default: all); may be given more than once",
     )
     parser.add_argument(
-        "--repository", type=Path, metavar="REPO", required=True, help="folder of the model repository; made if absent"
-    )
+        "--repository", metavar="REPO", required=True,
+        help="folder of the model repository, made if absent, or its URL in an object store (s3://, gs://)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--signing-key", type=Path, metavar="KEY.PEM",
+        help="sign the version with this private Ed25519 key (modelyard repo keygen makes one)",
+    )  # fmt: skip
     parser.add_argument("--name", help="name of the model in the repository (default: the source's)")
     parser.add_argument(
         "--examples", type=int, default=512, metavar="N", help="real examples to verify with (default: %(default)s)"
@@ -166,6 +173,7 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
         min_examples=arguments.min_examples,
         max_abs_error=arguments.tolerance,
         allow_unsafe_ops=arguments.allow_unsafe_ops,
+        signing_key=arguments.signing_key,
         precision=tuple(dict.fromkeys(arguments.precision)),
         budget=Budget(max_accuracy_drop=arguments.max_accuracy_drop, max_abs_error=arguments.max_abs_error),
         simplify=not arguments.no_simplify,
@@ -185,7 +193,7 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
     name = arguments.name or (_name_of(path) if is_path else arguments.source)
     if Path(name).name != name or name.startswith("."):
         raise ConfigurationError(f"--name is {name!r}; expected a plain folder name, not a path.")
-    model_dir = arguments.repository / name
+    model_dir = locate(arguments.repository) / name
     return (_export_path if is_path else _export_task)(arguments, model_dir, options)
 
 
@@ -195,7 +203,7 @@ def _name_of(path: Path) -> str:
     return path.parent.name if path.name.isdecimal() else path.stem
 
 
-def _export_path(arguments: argparse.Namespace, model_dir: Path, options: ExportOptions) -> ExportReport:
+def _export_path(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport:
     from modelyard.export._api import export
     from modelyard.export._progress import ProgressBar
 
@@ -216,7 +224,7 @@ def _export_path(arguments: argparse.Namespace, model_dir: Path, options: Export
         )
 
 
-def _export_task(arguments: argparse.Namespace, model_dir: Path, options: ExportOptions) -> ExportReport:
+def _export_task(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport:
     from modelyard.artifact import Source
     from modelyard.export._git import git_commit
     from modelyard.export._model import export_model

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from modelyard.artifact import AnyFunction, Manifest, Source, VerificationData, publish, staging
+from modelyard.artifact import (
+    AnyFunction,
+    Location,
+    Manifest,
+    Source,
+    VerificationData,
+    load_signing_key,
+    locate,
+    publish,
+    staging,
+)
 from modelyard.errors import ConversionError, VerificationError
 from modelyard.export._calibration import Calibration, make_calibration
 from modelyard.export._choice import rank_runtimes
@@ -25,7 +35,7 @@ def export_model(
     signatures: Mapping[str, AnyFunction],
     data: VerificationData,
     *,
-    model_dir: Path,
+    model_dir: Location,
     source: Source,
     options: ExportOptions | None = None,
     calibration: VerificationData | None = None,
@@ -65,7 +75,7 @@ def export_model(
     reference = compute_reference(traced, data, options=options, progress=progress)
     return publish_model(
         reference,
-        model_dir=Path(model_dir),
+        model_dir=locate(model_dir),
         source=source,
         options=options,
         calibration=calibration,
@@ -76,7 +86,7 @@ def export_model(
 def publish_model(
     reference: Reference,
     *,
-    model_dir: Path,
+    model_dir: Location,
     source: Source,
     options: ExportOptions,
     absent: Mapping[str, str] | None = None,
@@ -96,14 +106,18 @@ def publish_model(
         progress: Called with an :class:`ExportEvent` as the work goes on.
 
     Raises:
-        ConfigurationError: The runtime asked for serves nothing that was made.
+        ConfigurationError: The runtime asked for serves nothing that was made, or
+            the signing key does not fit.
         ConversionError: A converter failed.
         VerificationError: A format does not compute what the model computes, or
             nothing is left of one that was asked for in other precisions only.
+        ArtifactError: The store that it goes to cannot be reached, or refuses.
         ManifestError: ``source`` holds something that is no JSON.
         PublishError: The repository cannot be written.
     """
     traced = reference.source
+    # Before the work, for a key that does not fit to be told at once.
+    sign = None if options.signing_key is None else load_signing_key(options.signing_key)
     skipped: dict[str, str] = dict(absent or {})
 
     def calibrate() -> Calibration:
@@ -165,7 +179,7 @@ def publish_model(
             return manifests[-1]
 
         progress(ExportEvent(stage="publish", done=0, total=1))
-        version = publish(staged, model_dir, make_manifest)
+        version = publish(staged, cast(Path, model_dir), make_manifest, sign=sign)
     progress(ExportEvent(stage="publish", done=1, total=1))
     return ExportReport(
         version=version,

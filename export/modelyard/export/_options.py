@@ -80,6 +80,8 @@ class ExportOptions:
             encoded images too: their decode is bit-exact.
         max_spread_error: Largest error allowed as a share of the spread, so that
             an output of small figures cannot be wrong below ``max_abs_error``.
+        signing_key: File of the private Ed25519 key that signs the manifest; None
+            for no signature.
         allow_unsafe_ops: Export a foreign SavedModel though it has operations
             that run Python or touch the file system.
         constant_outputs: Float outputs that may be the same for every example
@@ -114,6 +116,7 @@ class ExportOptions:
     runtimes: tuple[RuntimeName, ...] | None = None
     runtime: RuntimeName | None = None
     allow_unsafe_ops: bool = False
+    signing_key: Path | None = None
 
     def __post_init__(self) -> None:
         known = ", ".join(FORMATS)
@@ -192,9 +195,11 @@ class ExportReport:
     """What was published.
 
     Attributes:
-        version: Number and directory of the version.
+        version: Number and directory of the version; in an object store a
+            :class:`RemoteVersion`, whatever the annotation says: for local
+            repositories, which most are, its path is to be a plain one.
         manifest: Its manifest, as written.
-        report_html: The page that shows what was checked.
+        report_html: The page that shows what was checked; of the same kind.
         checks: By format, or by :func:`modelyard.artifact.format_key` for a
             variant, how it compared with the source. What was refused is in the
             manifest.
