@@ -20,13 +20,15 @@ from modelyard.clients._pool import Pool
 from tests.clients.conftest import url_of
 from tests.support.server import RunningServer, free_port, serve
 
-LOAD_S = 1.5
+LOAD_S = 1.0
 
 
 @pytest.fixture
 def pair(affine_dir: Path, tmp_path: Path) -> Iterator[tuple[RunningServer, RunningServer]]:
-    with serve(affine_dir, model="affine", log_dir=tmp_path) as first:
+    # Both start at the same time.
+    with serve(affine_dir, model="affine", log_dir=tmp_path, wait=False) as first:
         with serve(affine_dir, model="affine", log_dir=tmp_path) as second:
+            first.wait_available()
             yield first, second
 
 

@@ -18,7 +18,15 @@ import numpy as np
 import pytest
 
 from modelyard import errors
-from modelyard.clients import ClientOptions, ModelConfig, RetryOptions, TlsOptions, connect, connect_async
+from modelyard.clients import (
+    BalanceOptions,
+    ClientOptions,
+    ModelConfig,
+    RetryOptions,
+    TlsOptions,
+    connect,
+    connect_async,
+)
 from modelyard.clients._hpack import decode, encode
 from modelyard.wire import serving_pb2
 from tests.clients.conftest import connected, peer
@@ -506,3 +514,29 @@ def test_tls_without_http2_is_unavailable(tmp_path: Path, kind: str) -> None:
     with peer(serve) as port, connected(f"grpcs://localhost:{port}", kind, options) as client:
         with pytest.raises(errors.UnavailableError, match="no HTTP/2"):
             client.status("m", timeout_s=10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_health_checks_share_connections(affine_server: RunningServer, kind: str) -> None:
+    opened, asked = [], []
+
+    def serve(connection: socket.socket) -> None:
+        opened.append(1)
+        one = Http2Peer(connection)
+        connection.sendall(HELLO)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                stream, _, _ = one.request()
+                asked.append(1)
+                connection.sendall(answer(b"\x08\x01").replace(b"\0\0\0\1", stream.to_bytes(4)))
+
+    balance = BalanceOptions(probe_interval_s=0.02)
+    with peer(serve) as port, contextlib.ExitStack() as stack:
+        urls = f"grpc://127.0.0.1:{port},grpc://{affine_server.grpc_address}"
+        client: Any = stack.enter_context(connected(urls, kind, ClientOptions(balance=balance)))
+        endpoint = client._engine.pool.endpoints[0]
+        # Calls keep an event loop running; they go to the other server.
+        while len(asked) < 10:
+            endpoint.in_flight = 1000
+            client.predict("affine", {"x": np.zeros(1, np.float32)}, timeout_s=10)
+    assert len(opened) <= 2

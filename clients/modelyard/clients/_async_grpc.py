@@ -15,6 +15,9 @@ from modelyard.clients._lean_grpc import Codec, no_http2
 from modelyard.clients._options import ClientOptions
 from modelyard.errors import ModelyardError, ProtocolError
 
+#: Calls in a write at most.
+_BURST = 4
+
 
 class AsyncLeanGrpcTransport:
     """Connections of an event loop: one, and more where a server limits the calls on each.
@@ -45,7 +48,7 @@ class AsyncLeanGrpcTransport:
         """
         codec = self._codec
         deadline = time.monotonic() + send.timeout_s
-        async with self._pool.channel(codec.url, send.timeout_s, fresh=not send.call.retry) as channel:
+        async with self._pool.channel(codec.url, send.timeout_s, fresh=send.call.fresh) as channel:
             if self._secure and channel.alpn != "h2":
                 await channel.close()
                 raise no_http2(codec.url)
@@ -66,6 +69,7 @@ class _Channel(Channel):
         self._core = _http2.Connection()
         self._waiters: dict[int, asyncio.Future[None]] = {}
         self._flushing = False
+        self._begun = 0
 
     @property
     def takes_calls(self) -> bool:
@@ -90,8 +94,12 @@ class _Channel(Channel):
         """
         stream = self._codec.start(self._core, send)
         waiter = self._waiters[stream.number] = self.loop.create_future()
-        # Calls that begin in one turn of the loop go out in one write.
-        self._flush_soon()
+        # Calls that begin in one turn of the loop share writes, but the server shall not wait for the last of them.
+        self._begun += 1
+        if self._begun >= _BURST:
+            self._flush()
+        else:
+            self._flush_soon()
         try:
             await waiter
         finally:
@@ -138,10 +146,14 @@ class _Channel(Channel):
     def _flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self.loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flushing = False
+        self._flush()
 
     def _flush(self) -> None:
-        self._flushing = False
+        self._begun = 0
         out = self._core.output()
         if out and self.transport is not None and not self.transport.is_closing():
             self.transport.write(b"".join(out))

@@ -43,7 +43,7 @@ class AsyncLeanRestTransport:
         """
         url = self._url + send.call.path
         request = self._requests.write(send.call, send.headers, url)
-        async with self._pool.channel(url, send.timeout_s, fresh=not send.call.retry) as channel:
+        async with self._pool.channel(url, send.timeout_s, fresh=send.call.fresh) as channel:
             reply = await channel.call(request, url, self._limit)
         return answer_of(reply.status, reply.headers, reply.data, url)
 

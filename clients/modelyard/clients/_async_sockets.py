@@ -128,7 +128,7 @@ class AsyncPool(Generic[_C]):
         Args:
             url: What is asked, for messages.
             timeout_s: Until when.
-            fresh: A new one, because the call cannot be sent again where an old one ends.
+            fresh: A new one.
 
         Raises:
             DeadlineExceededError: Not in time.
@@ -158,10 +158,13 @@ class AsyncPool(Generic[_C]):
             if channel.takes_calls:
                 if keep_s is None or not channel.idle or time.monotonic() - channel.used_at < keep_s:
                     return channel
-                channel.lost = True
-                if channel.transport is not None:
-                    channel.transport.close()
+                self._drop(channel)
         return None
+
+    def _drop(self, channel: _C) -> None:
+        channel.lost = True
+        if channel.transport is not None:
+            channel.transport.close()
 
     async def _open(self, *, fresh: bool) -> _C:
         if self._one_at_a_time is None or fresh:
@@ -184,6 +187,9 @@ class AsyncPool(Generic[_C]):
                     self._connecting -= 1
                 self._channels.append(channel)
                 return channel
+            if fresh and (old := next((item for item in self._channels if item.idle), None)) is not None:
+                self._drop(old)
+                continue
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._queue.append(turn)
             try:

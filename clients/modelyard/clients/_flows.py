@@ -45,6 +45,8 @@ class Call:
             that is sooner than the operation's deadline.
         headers: HTTP headers besides those of every call.
         retry: Whether sending it twice is the same as sending it once.
+        fresh: Whether it goes over a new connection. One that has waited may end at the very moment of the call,
+            which nobody could then send again.
     """
 
     path: str
@@ -52,6 +54,7 @@ class Call:
     at_most_s: float | None = None
     headers: tuple[tuple[str, str], ...] = ()
     retry: bool = True
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

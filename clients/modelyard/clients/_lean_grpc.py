@@ -203,8 +203,7 @@ class LeanGrpcTransport:
         self._pool.close()
 
     def _exchange(self, send: Send[Any], deadline: float) -> _http2.Stream:
-        # A connection that has waited may end at the very moment of the call, which then could not be sent again.
-        connection = self._pool.take() if send.call.retry else None
+        connection = None if send.call.fresh else self._pool.take()
         if connection is None:
             connection = _Connection(self._pool.open(deadline), self._codec.url)
         try:

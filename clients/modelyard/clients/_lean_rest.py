@@ -53,7 +53,7 @@ class LeanRestTransport:
         deadline = time.monotonic() + send.timeout_s
         request = self._requests.write(send.call, send.headers, url)
         with self._pool.slot(url, send.timeout_s):
-            reply = self._exchange(request, url, deadline, fresh=not send.call.retry)
+            reply = self._exchange(request, url, deadline, fresh=send.call.fresh)
         return answer_of(reply.status, reply.headers, reply.data, url)
 
     def close(self) -> None:
@@ -61,7 +61,6 @@ class LeanRestTransport:
         self._pool.close()
 
     def _exchange(self, request: bytes, url: str, deadline: float, *, fresh: bool) -> Reply:
-        # A connection that has waited may end at the very moment of the call, which then could not be sent again.
         connection = None if fresh else self._pool.take()
         if connection is None:
             connection = _Connection(self._pool.open(deadline))

@@ -120,7 +120,7 @@ class GrpcProtocol(Protocol):
             models: The new list.
         """
         path = MODEL_SERVICE["HandleReloadConfigRequest"].path
-        answer = yield Call(path=path, body=_requests.reload_message(models), retry=False)
+        answer = yield Call(path=path, body=_requests.reload_message(models), retry=False, fresh=True)
         _responses.check_reload(answer.body)
 
 
