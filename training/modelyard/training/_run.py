@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +64,8 @@ class Run:
         self._options = options
         self._actions = actions
         self._streaming = streaming
-        self._closing = False
+        self._running: Future[Any] | None = None
+        self._began = 0.0
         self._peers = Peers(strategy)
         self._values: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
         self._input_label = f"train_dataset of task {task.name!r}"
@@ -151,8 +153,13 @@ class Run:
             if self._ema is not None:
                 self._ema.swap()
             reason = "finished"
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             reason = "interrupted"
+            raise
+        except GeneratorExit:
+            # The consumer has had enough: the step that is running is finished, and the run saved.
+            reason = "interrupted"
+            self._close()
             raise
         except SystemExit:
             reason = "terminated"
@@ -172,15 +179,15 @@ class Run:
         while self._state.epoch_step < self._steps_per_epoch:
             yield from self._steps(batches, self._next_stop() - self._state.epoch_step)
             if self._state.epoch_step < self._steps_per_epoch:
-                stopping, due = self._peers.any(guard.requested or self._closing, self._checkpoint_is_due())
+                stopping, due = self._peers.any(guard.requested, self._checkpoint_is_due())
                 if stopping or due:
                     self._save()
                 if stopping:
-                    raise GeneratorExit if self._closing else guard.stop()
+                    raise guard.stop()
         self._finish_epoch()
-        if any(self._peers.any(guard.requested or self._closing)):
+        if any(self._peers.any(guard.requested)):
             # After the last epoch as well: who pressed Ctrl-C does not want what comes after training.
-            raise GeneratorExit if self._closing else guard.stop()
+            raise guard.stop()
 
     def _batches(self) -> Any:
         state = self._state
@@ -217,13 +224,24 @@ class Run:
 
     def _steps(self, batches: Any, steps: int) -> Iterator[tuple[int, dict[str, float]]]:
         state = self._state
-        began = time.perf_counter()
-        running = self._train.start(batches, steps, state.totals, first_step=state.step)
+        self._began = time.perf_counter()
+        self._running = running = self._train.start(batches, steps, state.totals, first_step=state.step)
         if self._streaming:
             running.add_done_callback(lambda _: self._values.put(None))
-            yield from self._drain(state.step)
+            while (item := self._values.get()) is not None:
+                index, sums = item
+                pairs = zip(self._train.names, sums, strict=True)
+                yield state.step + index + 1, {name: float(total / count) for name, (total, count) in pairs}
+        self._settle()
+
+    def _settle(self) -> None:
+        """Waits for the device loop, and takes over what came of it."""
+        state, running = self._state, self._running
+        if running is None:
+            return
+        self._running = None
         outcome = self._train.finish(running, state.totals)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - self._began
         if outcome.non_finite_at is not None:
             step, at = state.step + outcome.non_finite_at + 1, state.epoch_step + outcome.non_finite_at
             raise NonFiniteLossError(
@@ -251,19 +269,13 @@ class Run:
     def _receive(self, index: int, sums: Any) -> None:
         self._values.put((index, sums))
 
-    def _drain(self, before: int) -> Iterator[tuple[int, dict[str, float]]]:
-        """The values of a loop's steps, as they come."""
-        while (item := self._values.get()) is not None:
-            if self._closing:
-                continue
-            index, sums = item
-            means = {name: float(total / count) for name, (total, count) in zip(self._train.names, sums, strict=True)}
-            try:
-                yield before + index + 1, means
-            except GeneratorExit:
-                # The consumer has had enough: the step that is running is finished, and the run saved.
-                self._closing = True
-                self._train.stop()
+    def _close(self) -> None:
+        self._train.stop()
+        self._settle()
+        if self._state.epoch_step == self._steps_per_epoch:
+            self._finish_epoch()
+        else:
+            self._save()
 
     def _batch(self, number: int) -> Any:
         """One batch of the current epoch once more."""

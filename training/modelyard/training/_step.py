@@ -75,7 +75,7 @@ def average_loss(per_example: Any, *, sample_weight: Any = None) -> Any:
     """
     losses = tf.convert_to_tensor(per_example)
     if losses.shape.rank == 0:
-        raise ConfigurationError(
+        raise _refusal(
             "average_loss received a scalar; expected the loss of each example, [B, ...]. "
             "Leave out the reduction, such as with keras.losses.MeanSquaredError(reduction=None)."
         )
@@ -135,7 +135,7 @@ def apply_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequenc
     """
     gradients, variables = list(gradients), list(variables)
     if len(gradients) != len(variables):
-        raise ConfigurationError(
+        raise _refusal(
             f"apply_gradients received {len(gradients)} gradients for {len(variables)} variables; "
             "expected one for each."
         )
@@ -150,7 +150,7 @@ def apply_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequenc
         return
     seen = {id(variable) for earlier in context.updates for variable in earlier.variables}
     if any(id(variable) in seen for variable in variables):
-        raise ConfigurationError(
+        raise _refusal(
             "The step updates a variable twice, but with accumulate_steps above 1 every update waits for the last "
             "micro-batch, so that the second one would not see the first. Use accumulate_steps=1."
         )
@@ -240,6 +240,13 @@ def make_replica_step(
         return sums, examples
 
     return whole if accumulate_steps == 1 else in_parts
+
+
+def _refusal(message: str) -> ConfigurationError:
+    error = ConfigurationError(message)
+    # AutoGraph, which this rises through, would put another error in its place.
+    error.ag_pass_through = True  # type: ignore[attr-defined]
+    return error
 
 
 @contextmanager

@@ -79,7 +79,7 @@ class WandbLog:
                 logged["test/predictions"] = self._panel(self._predictions())
             self._run.log({**logged, "epoch": event.result.epoch}, step=event.step)
         elif event.kind == "stop":
-            self._run.finish(exit_code=0 if event.message == "finished" else 1, quiet=True)
+            self._run.finish(exit_code=0 if event.message == "finished" else 1)
             self._run = None
 
     def _start(self, event: Event) -> None:

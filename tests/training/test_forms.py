@@ -1,0 +1,248 @@
+"""Every form of the loop, and what the options around it do, on the same small task."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from modelyard.errors import ConfigurationError, NonFiniteLossError
+from modelyard.training import Event, InputRequest, ResidentData, Trainer, TrainerOptions, restore
+from modelyard.training._checkpoints import list_checkpoints
+from tests.training.library_task import LibraryTask
+from tests.training.test_trainer import StopAt, _Stop, numbers, same_values
+from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH, ToyTask
+
+OPTIONS = TrainerOptions(epochs=3, batch_size=8, steps_per_loop=4, seed=11)
+LoopForm = Literal["eager", "step", "loop", "epoch"]
+
+
+class Scheduled(ToyTask):
+    """The toy with a learning rate that falls."""
+
+    def build(self) -> None:
+        super().build()
+        self.optimizer = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 3 * STEPS_PER_EPOCH))
+        self.optimizer.build(self.model.trainable_variables)
+
+
+@pytest.mark.parametrize("form", ["eager", "step"])
+def test_the_forms_give_the_same_numbers(form: LoopForm) -> None:
+    one, other = LibraryTask(), LibraryTask()
+    expected, received = Trainer(one, OPTIONS).run(), Trainer(other, replace(OPTIONS, loop=form)).run()
+    for a, b in zip(expected.epochs, received.epochs, strict=True):
+        assert a.train["loss"] == pytest.approx(b.train["loss"], rel=1e-6)
+    assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(one.values(), other.values(), strict=True))
+
+
+def test_eager_steps_run_in_python() -> None:
+    seen: list[bool] = []
+
+    class Debugged(ToyTask):
+        def train_step(self, batch: Any) -> Mapping[str, Any]:
+            seen.append(tf.executing_eagerly())
+            return super().train_step(batch)
+
+    Trainer(Debugged(), replace(OPTIONS, epochs=1, loop="eager")).run()
+    assert seen.count(True) == STEPS_PER_EPOCH
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"loop": "epoch"}, {"loop": "epoch", "ema_decay": 0.9}, {"ema_decay": 0.9, "async_checkpoints": False}],
+    ids=["epoch", "epoch averaged", "averaged"],
+)
+def test_a_run_that_was_stopped_ends_like_one_that_was_not(changes: dict[str, Any], tmp_path: Path) -> None:
+    options = replace(OPTIONS, **changes)
+    whole_task, task = Scheduled(), Scheduled()
+    whole = Trainer(whole_task, options).run()
+    kept = replace(options, model_dir=tmp_path, checkpoint_every_steps=4)
+    with pytest.raises(_Stop):
+        Trainer(Scheduled(), kept, [StopAt(9)]).run()
+    resumed = Trainer(task, kept).run()
+    assert resumed.resumed_from == 8
+    assert numbers(resumed) == numbers(whole)
+    assert same_values(task, whole_task)
+
+
+def test_an_epoch_in_the_graph_sees_every_example_once_in_an_order_of_its_own() -> None:
+    orders: list[list[float]] = []
+
+    class Resident(ToyTask):
+        def train_step(self, batch: Any) -> Mapping[str, Any]:
+            tf.numpy_function(lambda x: orders[-1].extend(x.tolist()), [batch[1]], [])
+            return super().train_step(batch)
+
+        def resident_data(self, request: InputRequest) -> ResidentData:
+            tensors = (tf.constant(self.features), tf.range(EXAMPLES))
+            return ResidentData(
+                tensors=tensors, batch_size=request.batch_size, prepare=lambda b: (b[0], tf.cast(b[1], tf.float32))
+            )
+
+    def next_epoch(event: Event) -> None:
+        if event.kind in ("start", "epoch"):
+            orders.append([])
+
+    Trainer(Resident(), replace(OPTIONS, epochs=2, loop="epoch"), [next_epoch]).run()
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(EXAMPLES))
+    assert orders[0] != orders[1] != sorted(orders[1])
+
+
+def test_resident_tensors_must_be_as_long_as_each_other() -> None:
+    with pytest.raises(ConfigurationError, match=r"tensors of \[3, 4\] examples"):
+        ResidentData(tensors=(tf.zeros([3]), tf.zeros([4])), batch_size=2)
+
+
+class Gated(ToyTask):
+    """After its first step it waits for the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.steps = 0
+
+    def _wait(self, values: Any) -> Any:
+        self.steps += 1
+        if self.steps > 1:
+            assert self.gate.wait(30), "nothing was streamed before the loop's end"
+        return values
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        targets = tf.ensure_shape(tf.numpy_function(self._wait, [batch[1]], tf.float32), batch[1].shape)
+        return super().train_step((batch[0], targets))
+
+
+@pytest.mark.parametrize("form", ["loop", "epoch"])
+def test_values_are_streamed_while_the_device_loop_runs(form: LoopForm) -> None:
+    task = Gated()
+    events: list[str] = []
+    options = replace(OPTIONS, steps_per_loop=100, epochs=1, loop=form)
+    stream = Trainer(task, options, [lambda event: events.append(event.kind)]).stream()
+    step, values = next(stream)
+    assert (step, list(values), events) == (1, ["loss"], ["start"])
+    task.gate.set()
+    assert [step for step, _ in stream] == list(range(2, STEPS_PER_EPOCH + 1))
+    assert events == ["start", "steps", "epoch", "stop"]
+
+
+@pytest.mark.parametrize("form", ["eager", "step", "loop", "epoch"])
+def test_streaming_changes_nothing_and_ends_with_the_result(form: LoopForm) -> None:
+    options = replace(OPTIONS, loop=form, epochs=2)
+    stream = Trainer(ToyTask(), options).stream()
+    received: list[tuple[int, dict[str, float]]] = []
+    while True:
+        try:
+            received.append(next(stream))
+        except StopIteration as end:
+            result = end.value
+            break
+    whole = Trainer(ToyTask(), options).run()
+    assert numbers(result) == numbers(whole)
+    assert [step for step, _ in received] == list(range(1, 2 * STEPS_PER_EPOCH + 1))
+    sizes = np.array([8, 8, 8, 8, 8, 4])
+    losses = np.array([values["loss"] for _, values in received[:STEPS_PER_EPOCH]])
+    assert (losses * sizes).sum() / EXAMPLES == pytest.approx(whole.epochs[0].train["loss"], rel=1e-9)
+
+
+def test_a_consumer_that_has_had_enough_leaves_a_checkpoint(tmp_path: Path) -> None:
+    events: list[Event] = []
+    options = replace(OPTIONS, model_dir=tmp_path, steps_per_loop=100)
+    for step, _ in Trainer(ToyTask(), options, [events.append]).stream():
+        if step == 3:
+            break
+    assert (events[-1].kind, events[-1].message) == ("stop", "interrupted")
+    resumed = Trainer(ToyTask(), options).run()
+    assert resumed.resumed_from is not None and resumed.resumed_from >= 3
+    assert numbers(resumed) == numbers(Trainer(ToyTask(), OPTIONS).run())
+
+
+def test_the_average_of_the_weights_is_what_is_evaluated_and_restored(tmp_path: Path) -> None:
+    decay = 0.5
+    averages: list[Any] = []
+
+    class Followed(LibraryTask):
+        def train_step(self, batch: Any) -> Mapping[str, Any]:
+            values = super().train_step(batch)
+            tf.numpy_function(self.follow, [tf.convert_to_tensor(v) for v in self.model.trainable_variables], [])
+            return values
+
+        def build(self) -> None:
+            super().build()
+            averages[:] = [np.asarray(v, np.float64) for v in self.model.trainable_variables]
+            self.done = 0
+
+        def follow(self, *now: Any) -> None:
+            keep = min(decay, (1 + self.done) / (10 + self.done))
+            self.done += 1
+            averages[:] = [keep * old + (1 - keep) * new for old, new in zip(averages, now, strict=True)]
+
+    options = replace(OPTIONS, ema_decay=decay, model_dir=tmp_path)
+    task, restored = Followed(), LibraryTask()
+    result = Trainer(task, options).run()
+    expected = list(averages)
+    restore(restored, tmp_path)
+    for one in (task, restored):
+        values = [np.asarray(v) for v in one.model.trainable_variables]
+        assert max(np.abs(a - b).max() for a, b in zip(values, expected, strict=True)) < 1e-5
+    predicted = np.asarray(restored.model(task.features, training=False))[:, 0]
+    assert result.epochs[-1].evaluation["loss"] == pytest.approx(np.mean((predicted - task.targets) ** 2), rel=1e-4)
+
+
+@pytest.mark.parametrize("form", ["loop", "epoch"])
+def test_sigterm_in_a_loop_ends_after_its_current_step_with_a_checkpoint(form: LoopForm, tmp_path: Path) -> None:
+    events: list[Event] = []
+
+    class Preempted(Gated):
+        def _wait(self, values: Any) -> Any:
+            self.steps += 1
+            if self.steps == 2:
+                # From the loop's own thread; the main one, which waits for the loop, handles it.
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+                time.sleep(0.5)
+            return values
+
+    task = Preempted()
+    options = replace(OPTIONS, model_dir=tmp_path, steps_per_loop=100, loop=form)
+    trainer = Trainer(task, options, [events.append])
+    with pytest.raises(SystemExit) as caught:
+        trainer.run()
+    assert caught.value.code == 143
+    assert (events[-1].kind, events[-1].message, events[-1].step) == ("stop", "terminated", 2)
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-000000002"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    resumed = Trainer(ToyTask(), options).run()
+    assert resumed.resumed_from == 2
+    assert numbers(resumed) == numbers(Trainer(ToyTask(), replace(OPTIONS, loop=form)).run())
+
+
+def test_a_loss_that_is_not_finite_comes_with_its_batch() -> None:
+    class Poisoned(ToyTask):
+        def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
+            self.targets[7] = np.nan
+            return super().train_dataset(request)
+
+    for form in ("loop", "epoch"):
+        with pytest.raises(NonFiniteLossError, match=r"The batch was: float32 \[\d, 6\] from .*, 1 NaN, 0 infinite\. "):
+            Trainer(Poisoned(), replace(OPTIONS, loop=form)).run()
+
+
+def test_an_input_of_another_shape_than_the_models_is_an_error_that_names_both() -> None:
+    class Narrow(ToyTask):
+        def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
+            return super().train_dataset(request).map(lambda x, y: (x[:, :4], y))
+
+    with pytest.raises(ConfigurationError) as caught:
+        Trainer(Narrow(), OPTIONS).run()
+    message = caught.value.message
+    assert "train_step of task 'toy' cannot run on its input" in message
+    assert "batches of float32 [?, 4], float32 [?]" in message
+    assert "takes float32 [?, 6]" in message
