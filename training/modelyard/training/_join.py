@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -125,8 +126,11 @@ def join(arguments: argparse.Namespace) -> tuple[tf.distribute.Strategy | None, 
         return None, True
     from modelyard.training._strategy import make_strategy, serve_chief
 
-    if name == "ps" and cluster is not None and not cluster.is_chief and cluster.job != "chief":
+    if name == "ps" and cluster is not None and cluster.job != "chief":
         serve_chief(cluster)
+    if name == "ps":
+        # TensorFlow warns of each function that the chief traces for its workers.
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
     strategy = make_strategy(name, cluster=cluster, tpu=arguments.tpu, join_timeout_s=arguments.join_timeout)
     return strategy, name != "multiworker" or cluster is None or cluster.is_chief
 

@@ -1,0 +1,229 @@
+"""Real clusters on this machine: what they learn, what they save, and what happens when a process dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from modelyard.errors import ConfigurationError
+from modelyard.training import InputRequest, Trainer, TrainerOptions, restore
+from modelyard.training._checkpoints import list_checkpoints, read_state
+from modelyard.training._strategy import Layout, layout_of, make_strategy
+from tests.training.cluster_task import ClusterTask
+from tests.training.conftest import LOGICAL_CPUS, ROOT
+from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH
+
+TASK = "tests.training.cluster_task:ClusterTask"
+MAIN = "import sys; from modelyard.training._cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+class Cluster:
+    """``modelyard train --local-cluster 2`` and what it writes."""
+
+    def __init__(self, folder: Path, *flags: str, sleep_s: float = 0.0) -> None:
+        self.model_dir, self.out = folder / "run", folder / "out"
+        self.out.mkdir(exist_ok=True)
+        self.log = folder / "log.txt"
+        arguments = [TASK, "--local-cluster", "2", "--model-dir", str(self.model_dir), "--batch-size", "8", *flags]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", MAIN, *arguments],
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+                    "CLUSTER_TASK_OUT": str(self.out),
+                    "CLUSTER_TASK_SLEEP": str(sleep_s),
+                },
+                stdout=log,
+                stderr=log,
+            )
+
+    def text(self) -> str:
+        return self.log.read_text("utf-8")
+
+    def wait_for(self, pattern: str, timeout_s: float = 240) -> re.Match[str]:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            found = re.search(pattern, self.text())
+            if found:
+                return found
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        self.end()
+        raise AssertionError(f"no {pattern!r} in:\n{self.text()}")
+
+    def kill(self, name: str) -> None:
+        os.kill(int(self.wait_for(rf"\[cluster\] {name} is process (\d+)")[1]), signal.SIGKILL)
+
+    def result(self, timeout_s: float = 240) -> int:
+        try:
+            return self.process.wait(timeout_s)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            # Ends its processes as well.
+            self.process.terminate()
+            self.process.terminate()
+            self.process.wait(60)
+
+    def left(self, name: str) -> list[Any]:
+        """What a process left after each of its epochs."""
+        paths = sorted(self.out.glob(f"{name}-*.json"), key=lambda path: int(path.stem.rpartition("-")[2]))
+        return [json.loads(path.read_text("utf-8")) for path in paths]
+
+
+def steps(model_dir: Path) -> list[int]:
+    return [read_state(path).step for path in list_checkpoints(model_dir / "checkpoints")]
+
+
+def test_two_workers_train_as_one_and_go_on_after_a_kill(tmp_path: Path) -> None:
+    flags = ("--checkpoint-every", "4", "--steps-per-loop", "4")
+    first = Cluster(tmp_path, "--epochs", "500", *flags, sleep_s=0.5)
+    first.wait_for(r"\[worker 0\] Epoch 2/500")
+    first.kill("worker 1")
+    assert first.result(120) == 1
+    assert "[cluster] worker 1 was killed by SIGKILL; stopping the others." in first.text()
+    saved = steps(first.model_dir)[-1]
+    kept = re.escape(f"they go on from {first.model_dir}/checkpoints/step-{saved:09d}.")
+    assert re.search(
+        rf"\[worker 0\] .*Another process of the cluster is gone.* Start all processes .* {kept}", first.text()
+    )
+    assert "Traceback" not in first.text()
+    for path in first.out.iterdir():
+        path.unlink()
+
+    epochs = saved // STEPS_PER_EPOCH + 2
+    second = Cluster(tmp_path, "--epochs", str(epochs), *flags)
+    assert second.result() == 0, second.text()
+    assert f"going on from step {saved}" in second.text()
+    # The same numbers as one process that was never stopped, to 1e-5.
+    alone = ClusterTask()
+    options = TrainerOptions(epochs=epochs, batch_size=8)
+    whole = Trainer(alone, options).run()
+    together = ClusterTask()
+    result = restore(together, second.model_dir)
+    for value, expected in zip(together.values(), alone.values(), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-5)
+    assert result.metrics == pytest.approx(whole.metrics, rel=1e-4)
+    assert whole.epochs[-1].evaluation["loss"] < 0.5 * whole.epochs[0].evaluation["loss"]
+    # Each worker saw its own part of every epoch, and has the same weights, bit for bit.
+    ours, theirs = second.left("worker-0"), second.left("worker-1")
+    assert len(ours) == len(theirs) >= 2
+    for one, other in zip(ours, theirs, strict=True):
+        assert one["weights"] == other["weights"]
+    assert sorted(ours[-1]["seen"] + theirs[-1]["seen"]) == list(range(EXAMPLES))
+    assert ours[-1]["seen"] and theirs[-1]["seen"]
+    # Only the chief saves and reports.
+    assert steps(second.model_dir)[-1] == epochs * STEPS_PER_EPOCH
+    lines = [line for line in second.text().splitlines() if "Epoch" in line or "Checkpoint:" in line]
+    assert lines and all(line.startswith("[worker 0]") for line in lines)
+
+
+def test_workers_take_steps_on_the_weights_of_a_parameter_server(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "--strategy", "ps", "--epochs", "30", "--checkpoint-every", "4", sleep_s=0.1)
+    cluster.wait_for(r"\[chief 0\] Epoch 2/30")
+    cluster.kill("worker 1")
+    assert cluster.result() == 0, cluster.text()
+    assert "[cluster] worker 1 was killed by SIGKILL; the others go on without it." in cluster.text()
+    task = ClusterTask()
+    result = restore(task, cluster.model_dir)
+    assert [epoch.epoch for epoch in result.epochs] == list(range(1, 31))
+    # The worker's last step was done by the other one: every example once in every epoch.
+    assert {epoch.train["row"] for epoch in result.epochs} == {np.mean(range(EXAMPLES))}
+    assert result.epochs[-1].evaluation["loss"] < 0.2 * result.epochs[0].evaluation["loss"]
+    # What the chief evaluated on the cluster is what was saved.
+    predicted = np.asarray(task.model(task.features, training=False))[:, 0]
+    assert result.epochs[-1].evaluation["loss"] == pytest.approx(np.mean((predicted - task.targets) ** 2), rel=1e-4)
+    assert steps(cluster.model_dir)[-1] == 30 * STEPS_PER_EPOCH
+    assert {path.name.rpartition("-")[0] for path in cluster.out.iterdir()} == {"chief-0"}
+
+
+class FakeResolver:
+    """Finds a TPU where there is none."""
+
+    def __init__(self, tpu: str) -> None:
+        self.tpu = tpu
+
+
+class FakeTPUStrategy(tf.distribute.MirroredStrategy):
+    """Two processors in place of a TPU's cores."""
+
+    def __init__(self, resolver: FakeResolver) -> None:
+        super().__init__(LOGICAL_CPUS[:2])
+        self.resolver = resolver
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    made: list[str] = []
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", FakeTPUStrategy)
+    monkeypatch.setattr(
+        tf.config, "experimental_connect_to_cluster", lambda resolver: made.append(f"connect {resolver.tpu}")
+    )
+    monkeypatch.setattr(
+        tf.tpu.experimental, "initialize_tpu_system", lambda resolver: made.append(f"initialize {resolver.tpu}")
+    )
+    return made
+
+
+def test_a_tpu_gets_batches_of_one_shape(calls: list[str]) -> None:
+    strategy = make_strategy("tpu", tpu="grpc://10.0.0.2:8470", make_resolver=FakeResolver)
+    assert calls == ["connect grpc://10.0.0.2:8470", "initialize grpc://10.0.0.2:8470"]
+    assert layout_of(strategy) == Layout(fixed_shapes=True)
+
+    class Shapes(ClusterTask):
+        shapes: list[Any] = []
+
+        def train_step(self, batch: Any) -> Any:
+            self.shapes.append(batch[0].shape.as_list())
+            return super().train_step(batch)
+
+    result = Trainer(Shapes(), TrainerOptions(epochs=2, batch_size=8, eval_batch_size=22), strategy=strategy).run()
+    # 44 examples make five whole batches, of which each of the two replicas gets a half.
+    assert result.step == 10
+    assert {tuple(shape) for shape in Shapes.shapes} <= {(4, 6), (8, 6)}
+    assert (4, 6) in {tuple(shape) for shape in Shapes.shapes}
+    assert result.epochs[1].evaluation["loss"] < result.epochs[0].evaluation["loss"]
+
+
+def test_a_task_with_batches_of_several_shapes_cannot_go_to_a_tpu(calls: list[str]) -> None:
+    class Ragged(ClusterTask):
+        def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
+            return super().train_dataset(InputRequest(batch_size=request.batch_size))
+
+    strategy = make_strategy("tpu", make_resolver=FakeResolver)
+    assert calls == ["initialize local"]
+    with pytest.raises(ConfigurationError, match="train_dataset of task 'cluster' has batches of the shapes .None, 6."):
+        Trainer(Ragged(), TrainerOptions(epochs=1, batch_size=8), strategy=strategy).run()
+
+
+def test_no_tpu_is_an_error() -> None:
+    def find_none(tpu: str) -> Any:
+        raise ValueError(f"Please provide a TPU Name to connect to, not {tpu}.")
+
+    with pytest.raises(ConfigurationError, match="There is no TPU 'mine': Please provide a TPU Name"):
+        make_strategy("tpu", tpu="mine", make_resolver=find_none)
+
+
+def test_one_and_mirrored_need_no_cluster() -> None:
+    assert make_strategy("one") is None
+    assert layout_of(None) == Layout()
+    mirrored = make_strategy("mirrored")
+    assert mirrored is not None and layout_of(mirrored).is_chief
+    with pytest.raises(ConfigurationError, match="strategy is 'two'; expected one of one, mirrored, multiworker"):
+        make_strategy("two")  # type: ignore[arg-type]
