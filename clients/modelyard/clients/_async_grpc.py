@@ -13,6 +13,7 @@ from modelyard.clients._engine import Send
 from modelyard.clients._flows import Answer
 from modelyard.clients._lean_grpc import Codec, no_http2
 from modelyard.clients._options import ClientOptions
+from modelyard.clients._sockets import failed
 from modelyard.errors import ModelyardError, ProtocolError
 
 #: Calls in a write at most.
@@ -48,11 +49,18 @@ class AsyncLeanGrpcTransport:
         """
         codec = self._codec
         deadline = time.monotonic() + send.timeout_s
-        async with self._pool.channel(codec.url, send.timeout_s, fresh=send.call.fresh) as channel:
-            if self._secure and channel.alpn != "h2":
-                await channel.close()
-                raise no_http2(codec.url)
-            stream = await channel.call(send)
+        try:
+            async with asyncio.timeout(send.timeout_s):
+                channel = await self._pool.take(fresh=send.call.fresh)
+                try:
+                    if self._secure and channel.alpn != "h2":
+                        await channel.close()
+                        raise no_http2(codec.url)
+                    stream = await channel.call(send)
+                finally:
+                    self._pool.give(channel)
+        except (OSError, EOFError) as exc:
+            raise failed(exc, codec.url, send.timeout_s) from exc
         return codec.answer(stream, late=time.monotonic() >= deadline)
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from modelyard.clients._flows import Answer
 from modelyard.clients._http import answer_of
 from modelyard.clients._http1 import Bytes, Reader, Reply, Requests
 from modelyard.clients._options import ClientOptions
+from modelyard.clients._sockets import failed
 from modelyard.errors import ModelyardError
 
 
@@ -43,8 +44,15 @@ class AsyncLeanRestTransport:
         """
         url = self._url + send.call.path
         request = self._requests.write(send.call, send.headers, url)
-        async with self._pool.channel(url, send.timeout_s, fresh=send.call.fresh) as channel:
-            reply = await channel.call(request, url, self._limit)
+        try:
+            async with asyncio.timeout(send.timeout_s):
+                channel = await self._pool.take(fresh=send.call.fresh)
+                try:
+                    reply = await channel.call(request, url, self._limit)
+                finally:
+                    self._pool.give(channel)
+        except (OSError, EOFError) as exc:
+            raise failed(exc, url, send.timeout_s) from exc
         return answer_of(reply.status, reply.headers, reply.data, url)
 
     async def close(self) -> None:

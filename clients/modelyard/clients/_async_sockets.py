@@ -6,13 +6,12 @@ import asyncio
 import collections
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
 from modelyard.clients._address import Address
 from modelyard.clients._options import ClientOptions
-from modelyard.clients._sockets import failed, keep_alive
+from modelyard.clients._sockets import keep_alive
 from modelyard.clients._tls import ssl_context
 
 
@@ -121,29 +120,27 @@ class AsyncPool(Generic[_C]):
         self._one_at_a_time = asyncio.Lock() if shared else None
         self._queue: collections.deque[asyncio.Future[None]] = collections.deque()
 
-    @asynccontextmanager
-    async def channel(self, url: str, timeout_s: float, *, fresh: bool) -> AsyncIterator[_C]:
-        """A channel that takes a call; names the errors of sockets.
+    async def take(self, *, fresh: bool) -> _C:
+        """A channel that takes a call; begin it before anything else is awaited.
 
         Args:
-            url: What is asked, for messages.
-            timeout_s: Until when.
             fresh: A new one.
 
         Raises:
-            DeadlineExceededError: Not in time.
-            UnavailableError: The server cannot be reached, or went away.
+            OSError: The server cannot be reached.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                channel = (None if fresh else self._free()) or await self._open(fresh=fresh)
-                try:
-                    yield channel
-                finally:
-                    channel.used_at = time.monotonic()
-                    self._wake()
-        except (OSError, EOFError) as exc:
-            raise failed(exc, url, timeout_s) from exc
+        channel = None if fresh else self._free()
+        return await self._open(fresh=fresh) if channel is None else channel
+
+    def give(self, channel: _C) -> None:
+        """Says that a call is over.
+
+        Args:
+            channel: From :meth:`take`.
+        """
+        channel.used_at = time.monotonic()
+        if self._queue:
+            self._wake()
 
     async def close(self) -> None:
         """Closes the connections."""
