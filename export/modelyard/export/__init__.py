@@ -23,6 +23,7 @@ from modelyard.export._options import (
 from modelyard.export._verification import Verification, WorstExample
 
 if TYPE_CHECKING:
+    from modelyard.export._action import BestExport, action
     from modelyard.export._api import export
     from modelyard.export._data import load_data
     from modelyard.export._git import git_commit
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from modelyard.export._verify import verify
 
 _LAZY = {
+    "BestExport": "modelyard.export._action",
     "ProgressBar": "modelyard.export._progress",
     "Reference": "modelyard.export._reference",
     "TracedModel": "modelyard.export._trace",
+    "action": "modelyard.export._action",
     "compute_reference": "modelyard.export._reference",
     "export": "modelyard.export._api",
     "export_model": "modelyard.export._model",
@@ -49,6 +52,7 @@ _PACKAGES = frozenset(
 )
 
 __all__ = [
+    "BestExport",
     "Budget",
     "ExportEvent",
     "ExportOptions",
@@ -63,6 +67,7 @@ __all__ = [
     "TracedModel",
     "Verification",
     "WorstExample",
+    "action",
     "compute_reference",
     "export",
     "export_model",
