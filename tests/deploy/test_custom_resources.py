@@ -103,13 +103,13 @@ def test_the_example_names_a_runtime_that_takes_it() -> None:
     assert (model["modelFormat"]["name"], model["modelFormat"]["version"]) in formats
 
 
-def test_kubeflow_runs_the_code_of_the_config_map() -> None:
-    (code,) = documents(DEPLOY / "kubernetes" / "training" / "configmap.yaml")
+def test_kubeflow_finds_the_container_and_the_volume() -> None:
+    (runs,) = documents(DEPLOY / "kubernetes" / "training" / "runs.yaml")
     for path in KUBEFLOW:
         for job in documents(path):
             for replica in job["spec"]["tfReplicaSpecs"].values():
                 pod = replica["template"]["spec"]
                 # The operator looks for this name.
                 assert [container["name"] for container in pod["containers"]] == ["tensorflow"]
-                assert pod["volumes"][0]["configMap"]["name"] == code["metadata"]["name"]
-                assert pod["containers"][0]["command"][-1].rpartition("/")[2] in code["data"]
+                assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == runs["metadata"]["name"]
+                assert pod["containers"][0]["command"][0] == "modelyard"

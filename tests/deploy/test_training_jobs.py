@@ -38,7 +38,12 @@ def container(name: str) -> Any:
 
 
 def launch(flags: list[str], command: list[str], index: int, **options: Any) -> subprocess.Popen[str]:
-    environment = {**os.environ, "JOB_COMPLETION_INDEX": str(index), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {
+        **os.environ,
+        "JOB_COMPLETION_INDEX": str(index),
+        "MODELYARD_DATA": "subset",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
     return subprocess.Popen(
         [sys.executable, str(LAUNCHER), *flags, "--", *command],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
@@ -67,9 +72,11 @@ def test_pods_and_their_names_meet(name: str) -> None:
     assert service(name)["spec"]["clusterIP"] == "None"
     assert service(name)["spec"]["selector"] == {"job-name": name}
     assert f"--job={name}" in flags_of(name) and f"--service={service(name)['metadata']['name']}" in flags_of(name)
-    (volume,) = [item for item in spec["template"]["spec"]["volumes"] if "configMap" in item]
-    (code,) = documents(TRAINING / "configmap.yaml")
-    assert volume["configMap"]["name"] == code["metadata"]["name"]
+    (volume,) = [item for item in spec["template"]["spec"]["volumes"] if "persistentVolumeClaim" in item]
+    (runs,) = documents(TRAINING / "runs.yaml")
+    assert volume["persistentVolumeClaim"]["claimName"] == runs["metadata"]["name"]
+    # Every process goes on from the same checkpoint.
+    assert runs["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -107,29 +114,51 @@ def test_refuses_numbers_that_do_not_fit(flags: list[str], index: int) -> None:
     assert output == "" and "error:" in errors
 
 
-@pytest.mark.parametrize(("name", "replicas"), [("multi-worker", 2), ("parameter-server", 1)])
-def test_the_processes_train_together(name: str, replicas: int, tmp_path: Path) -> None:
-    (code,) = documents(TRAINING / "configmap.yaml")
-    (tmp_path / "train.py").write_text(code["data"]["train.py"])
+def command_of(name: str) -> list[str]:
+    arguments: list[str] = container(name)["args"]
+    return arguments[arguments.index("--") + 1 :]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_kubeflow_runs_the_same_command(name: str) -> None:
+    (found,) = documents(DEPLOY / "kubeflow" / f"{name}.yaml")
+    replicas = found["spec"]["tfReplicaSpecs"]
+    cluster = json.loads(launch(flags_of(name), [sys.executable, "-c", _SHOW], 0).communicate(timeout=60)[0])["cluster"]
+    assert {kind.lower(): spec["replicas"] for kind, spec in replicas.items()} == {
+        kind: len(members) for kind, members in cluster.items()
+    }
+    for spec in replicas.values():
+        (process,) = spec["template"]["spec"]["containers"]
+        assert [*process["command"], *process["args"]] == command_of(name)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_processes_train_together(name: str, tmp_path: Path) -> None:
     size = job(name)["spec"]["completions"]
     ports: set[int] = set()
     while len(ports) < size:
         ports.add(free_port())
     flags = [flag for flag in flags_of(name) if not flag.startswith(("--job", "--service"))]
     flags.append("--addresses=" + ",".join(f"127.0.0.1:{port}" for port in sorted(ports)))
-    processes = [launch(flags, [sys.executable, str(tmp_path / "train.py")], index) for index in range(size)]
+    program, *arguments = command_of(name)
+    assert program == "modelyard"
+    command = [sys.executable, "-c", "import sys; from modelyard.cli import main; sys.exit(main())"]
+    command += [argument.replace("/runs/", f"{tmp_path}/runs/") for argument in arguments]
+    command += ["--epochs=1", "--batch-size=200", "--checkpoint-every=4"]
+    processes = [launch(flags, command, index) for index in range(size)]
     # Of a group with servers only the chief ends, as the Job's successPolicy has it.
     ending = processes if name == "multi-worker" else processes[:1]
     try:
-        for process in ending:
-            output, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors
-            found = re.search(r"slope (\S+) intercept (\S+) replicas (\d+)", output)
-            assert found, output
-            assert float(found[1]) == pytest.approx(2.0, abs=0.02)
-            assert float(found[2]) == pytest.approx(1.0, abs=0.02)
-            assert int(found[3]) >= replicas
+        outputs = [process.communicate(timeout=240) for process in ending]
+        assert [process.returncode for process in ending] == [0] * len(ending), outputs
     finally:
         for process in processes:
             process.kill()
             process.communicate()
+    assert "fashion: 1 epochs, 10 steps." in outputs[0][0]
+    assert all(output == "" for output, _ in outputs[1:])
+    checkpoints = sorted((tmp_path / "runs" / "fashion" / "checkpoints").iterdir())
+    assert [path.name for path in checkpoints] == ["step-000000004", "step-000000008", "step-000000010"]
+    found = re.search(r"test loss (\S+)\.$", outputs[0][0], re.MULTILINE)
+    # Ten classes at random give 2.3.
+    assert found and float(found[1]) < 2.0
