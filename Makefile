@@ -8,7 +8,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install loadtest data demo test lint types unit format wire results image-test bench-clients bench-training bench-input clean
+.PHONY: help install loadtest data demo test lint types unit format wire results image-test bench-clients bench-serving bench-training bench-input clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ image-test: install ## Build the server's image and test it running (Docker, or 
 
 bench-clients: install ## Measure the clients against the official stub and requests, and write the table in docs/clients.md
 	$(RUN) docs/bench_clients.py --write
+
+bench-serving: install ## Measure the server on one core, and write its table in docs/performance.md
+	$(RUN) docs/bench_serving.py --write
 
 bench-training: install ## Measure the trainer against model.fit and a plain loop, and write its table in docs/performance.md
 	$(RUN) docs/bench_training.py --write

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 START_TIMEOUT_S = 90.0
+#: The contract holds over every transport: MODELYARD_TEST_GRPC_TRANSPORT=grpcio pytest tests/contract
+GRPC_TRANSPORT = os.environ.get("MODELYARD_TEST_GRPC_TRANSPORT", "")
 
 
 def free_port() -> int:
@@ -96,6 +98,7 @@ def serve(
         f"--port={grpc_port}", f"--rest_api_port={rest_port}",
         *([] if base_path is None else [f"--model_name={model}", f"--model_base_path={base_path}"]),
         "--file_system_poll_wait_seconds=0.1",
+        *([f"--grpc_transport={GRPC_TRANSPORT}"] if GRPC_TRANSPORT else []),
         *flags,
     ]  # fmt: skip
     with log.open("wb") as output:

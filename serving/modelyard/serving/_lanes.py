@@ -267,7 +267,7 @@ def compute(
         return [(None, error)]
     computed_ns = time.perf_counter_ns()
     seconds = (computed_ns - started_ns) / 1e9
-    plan.learn(seconds if cpu_ns is None else (time.thread_time_ns() - cpu_ns) / 1e9, sum(rows))
+    plan.learn(seconds if cpu_ns is None else (time.thread_time_ns() - cpu_ns) / 1e9, seconds, sum(rows))
     plan.succeeded.add(len(batch))
     plan.latency.add(seconds * 1e6, len(batch))
     answers: list[tuple[Any, BaseException | None]] = []

@@ -60,6 +60,8 @@ class Plan:
         self.lanes: dict[Any, Any] = {}
         #: Moving average of the seconds that a row takes; infinite until one was computed.
         self.row_seconds = math.inf
+        #: The same by the clock on the wall, with what others on this machine take from it: how long callers wait.
+        self.row_wait_seconds = 0.0
         self._metrics = metrics
         self._labels = {"model": servable.name, "version": str(servable.version)}
         self.succeeded = metrics.counter(_PREDICTIONS, {**self._labels, "status": "OK"})
@@ -105,17 +107,20 @@ class Plan:
         array = None if self._rows_of is None else inputs.get(self._rows_of)
         return len(array) if array is not None and array.ndim else 1
 
-    def learn(self, seconds: float, rows: int) -> None:
+    def learn(self, seconds: float, wait_seconds: float, rows: int) -> None:
         """Follows how long rows take.
 
         Args:
-            seconds: What a batch took.
+            seconds: What a batch took of the core.
+            wait_seconds: What it took by the clock on the wall.
             rows: Its rows.
         """
-        each = seconds / max(1, rows)
         known = self.row_seconds
+        each = seconds / max(1, rows)
         # Whoever else has the core for a moment must not make a model look slow.
         self.row_seconds = each if math.isinf(known) else known + 0.1 * (min(each, _OUTLIER * known) - known)
+        wait = wait_seconds / max(1, rows)
+        self.row_wait_seconds += (1.0 if math.isinf(known) else 0.2) * (wait - self.row_wait_seconds)
 
 
 def plan_of(servable: Servable, name: str, output_filter: tuple[str, ...], metrics: Metrics) -> Plan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -147,7 +146,7 @@ class Predictor:
 
     def _begin(self, ticket: Ticket) -> None:
         request, plan = ticket.request, ticket.plan
-        cost = 0.0 if math.isinf(plan.row_seconds) else plan.row_seconds
+        cost = plan.row_wait_seconds
         if not (request.small and self._inline and plan.signature.decode is None):
             # Large bodies are decoded where they do not hold anybody up; then the size is known too late to batch.
             self._door.enter(request.caller, cost)
