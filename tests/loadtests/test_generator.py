@@ -189,7 +189,7 @@ def test_wrong_classes_are_answers_that_do_not_agree(wrong_server: RunningServer
         (["grpc image"], {"grpc_url": "tcp://x"}, "Cannot connect to 'tcp://x'"),
     ],
 )
-def test_kinds_that_cannot_be_sent(images: Images, kinds: list[str], changes: dict[str, str], message: str) -> None:
+def test_kinds_that_cannot_be_sent(images: Images, kinds: list[str], changes: dict[str, Any], message: str) -> None:
     load = dataclasses.replace(LoadTestOptions(), **changes)
     with pytest.raises(ConfigurationError, match=message):
         run_open(load, make_requests(load, kinds, images, distinct=1), images.class_names, constant(1, 1))
