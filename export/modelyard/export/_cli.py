@@ -71,6 +71,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="folder of the model repository, made if absent, or its URL in an object store (s3://, gs://)",
     )  # fmt: skip
     parser.add_argument(
+        "--stage-dir", type=Path, metavar="DIR",
+        help="keep conversions here: the same command, given again, takes them up and goes on from there",
+    )  # fmt: skip
+    parser.add_argument(
         "--signing-key", type=Path, metavar="KEY.PEM",
         help="sign the version with this private Ed25519 key (modelyard repo keygen makes one)",
     )  # fmt: skip
@@ -173,6 +177,7 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
         min_examples=arguments.min_examples,
         max_abs_error=arguments.tolerance,
         allow_unsafe_ops=arguments.allow_unsafe_ops,
+        stage_dir=arguments.stage_dir,
         signing_key=arguments.signing_key,
         precision=tuple(dict.fromkeys(arguments.precision)),
         budget=Budget(max_accuracy_drop=arguments.max_accuracy_drop, max_abs_error=arguments.max_abs_error),

@@ -23,6 +23,7 @@ from modelyard.export._onnx import export_onnx
 from modelyard.export._options import ExportEvent, ExportOptions, Format, Precision, Progress
 from modelyard.export._quantize import export_onnx_variant
 from modelyard.export._reference import Reference
+from modelyard.export._resume import Conversions
 from modelyard.export._runtimes import runtimes_of
 from modelyard.export._saved_model import export_saved_model
 from modelyard.export._tflite import export_tflite
@@ -44,6 +45,7 @@ class FormatMaker:
         progress: Called as the work goes on.
         checks: What was verified and stays, by :func:`format_key`.
         refused: What was tried and does not stay, or is not served.
+        conversions: Those of earlier tries; None where none are kept.
     """
 
     reference: Reference
@@ -53,6 +55,7 @@ class FormatMaker:
     progress: Progress
     checks: dict[str, Verification] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
+    conversions: Conversions | None = None
 
     def make(self, format: Format) -> None:
         """Makes one format in every precision asked for.
@@ -66,7 +69,7 @@ class FormatMaker:
                 float32 was not asked for and every variant was refused.
             PublishError: The directory cannot be written.
         """
-        self._progress_of("convert", format, lambda: self._convert(format))
+        self._convert_once(format, lambda: self._convert(format))
         self.checks[format] = self._in_other_runtimes(self._verify(format, "float32", None))
         if format == "saved_model":
             return
@@ -115,7 +118,7 @@ class FormatMaker:
             return False
         try:
             if precision != "bfloat16":
-                self._progress_of("convert", key, lambda: self._convert_variant(format, precision))
+                self._convert_once(key, lambda: self._convert_variant(format, precision))
             check = self._verify(format, precision, None)
         except (ConversionError, VerificationError) as exc:
             self._refuse(format, precision, "", exc.message)
@@ -190,6 +193,13 @@ class FormatMaker:
             raise ConversionError(f"Variant {format_key(format, precision)}: a TFLite file cannot be converted again.")
         else:
             export_tflite(self.reference.source, self.staged, precision=precision, calibration=calibration)
+
+    def _convert_once(self, key: str, convert: Callable[[], None]) -> None:
+        conversions = self.conversions
+        if conversions is None:
+            self._progress_of("convert", key, convert)
+        else:
+            self._progress_of("convert", key, lambda: conversions.run(key, self.staged, convert))
 
     def _progress_of(self, what: str, key: str, work: Callable[[], None]) -> None:
         self.progress(ExportEvent(stage=f"{what} {key}", done=0, total=1))

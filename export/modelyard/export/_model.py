@@ -25,6 +25,7 @@ from modelyard.export._formats import FormatMaker
 from modelyard.export._latency import main_signature, measure_latency
 from modelyard.export._options import ExportEvent, ExportOptions, ExportReport, Progress, ignore_progress
 from modelyard.export._reference import Reference, compute_reference
+from modelyard.export._resume import Conversions
 from modelyard.export._trace import trace
 from modelyard.export._warmup import write_warmup
 from modelyard.export.report import REPORT_NAME, ReportContent, render_report
@@ -126,7 +127,12 @@ def publish_model(
 
     with staging(model_dir) as staged:
         maker = FormatMaker(
-            reference=reference, staged=staged, options=options, calibration=calibrate, progress=progress
+            reference=reference,
+            staged=staged,
+            options=options,
+            calibration=calibrate,
+            progress=progress,
+            conversions=None if options.stage_dir is None else Conversions(options.stage_dir, reference, options),
         )
         for format in options.formats:
             try:

@@ -80,6 +80,8 @@ class ExportOptions:
             encoded images too: their decode is bit-exact.
         max_spread_error: Largest error allowed as a share of the spread, so that
             an output of small figures cannot be wrong below ``max_abs_error``.
+        stage_dir: Folder that keeps conversions, for a later try to take up; None
+            to keep none.
         signing_key: File of the private Ed25519 key that signs the manifest; None
             for no signature.
         allow_unsafe_ops: Export a foreign SavedModel though it has operations
@@ -116,6 +118,7 @@ class ExportOptions:
     runtimes: tuple[RuntimeName, ...] | None = None
     runtime: RuntimeName | None = None
     allow_unsafe_ops: bool = False
+    stage_dir: Path | None = None
     signing_key: Path | None = None
 
     def __post_init__(self) -> None:
