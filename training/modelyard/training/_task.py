@@ -60,9 +60,13 @@ class Task(abc.ABC):
             ``batch_size``; the command line takes them where no flag says otherwise.
         full_recipe: What ``--full`` puts on top: the training of the source,
             where that takes long.
+        shares_input: Whether :meth:`train_dataset` honours ``num_shards``, so
+            that each of several workers makes only its own part of the input.
+            Of any other task every worker makes all, and keeps its part.
     """
 
     name: ClassVar[str]
+    shares_input: ClassVar[bool] = False
     recipe: ClassVar[Mapping[str, Any]] = {}
     full_recipe: ClassVar[Mapping[str, Any]] = {}
 
@@ -178,6 +182,14 @@ class Task(abc.ABC):
 
         Returns:
             Pixels by name, uint8 ``[H, W]`` or ``[H, W, 3]``. The default has none.
+        """
+        return {}
+
+    def measurements(self) -> Mapping[str, float]:
+        """Numbers that cost more than a step of evaluation, taken where :meth:`pictures` are.
+
+        Returns:
+            Values by name. The default has none.
         """
         return {}
 

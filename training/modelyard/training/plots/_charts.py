@@ -13,44 +13,45 @@ from modelyard.errors import ConfigurationError, MissingDependencyError
 
 _SIZE = (7.0, 4.0)
 _DPI = 120
+#: So many values get a dot each.
+_FEW = 50
 
 
 def save_curves(
-    series: Mapping[str, Sequence[float]],
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
     path: Path,
     *,
     title: str,
     x_label: str = "epoch",
     first: int = 1,
-    together: bool = True,
 ) -> None:
-    """Draws numbers by epoch or step.
+    """Draws numbers by epoch or step, in one chart below the other.
 
     Args:
-        series: Values by name; a name's values are at ``first``, ``first + 1``, ...
+        panels: For each chart its label, and values by name; a name's values are
+            at ``first``, ``first + 1``, ...
         path: The PNG to write.
-        title: Above the chart.
+        title: Above the charts.
         x_label: What is counted to the right.
         first: The first number there.
-        together: All in one chart; False for a chart each, where their scales differ.
 
     Raises:
         ConfigurationError: There is nothing to draw.
         MissingDependencyError: matplotlib is not installed.
     """
-    if not series or not any(len(values) for values in series.values()):
+    if not any(len(values) for series in panels.values() for values in series.values()):
         raise ConfigurationError(f"{title}: there are no numbers to draw; expected at least one series with a value.")
-    figure = _figure(rows=1 if together else len(series))
-    charts = figure.subplots(1 if together else len(series), 1, squeeze=False)[:, 0]
-    for index, (name, values) in enumerate(series.items()):
-        chart = charts[0 if together else index]
-        chart.plot(range(first, first + len(values)), values, label=name, marker="." if len(values) <= 50 else "")
+    figure = _figure(rows=len(panels))
+    charts = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for chart, (label, series) in zip(charts, panels.items(), strict=True):
+        for name, values in series.items():
+            marker = "." if len(values) <= _FEW else ""
+            chart.plot(range(first, first + len(values)), values, label=name, marker=marker)
+        chart.set_ylabel(label)
         chart.set_xlabel(x_label)
-        if not together:
-            chart.set_ylabel(name)
         chart.grid(alpha=0.3)
-    if together:
-        charts[0].legend()
+        if len(series) > 1:
+            chart.legend()
     figure.suptitle(title)
     _save(figure, path)
 

@@ -10,16 +10,26 @@ from modelyard.training.tasks._pictures import PictureLog, draw_run
 from modelyard.training.tasks._registry import MODULES, find_task, tasks
 
 if TYPE_CHECKING:
+    from modelyard.training.tasks._capsnet import CapsnetTask
+    from modelyard.training.tasks._dcgan import DcganTask
     from modelyard.training.tasks._fashion import FashionTask
+    from modelyard.training.tasks._gan import GanTask
     from modelyard.training.tasks._linear import LinearTask
+    from modelyard.training.tasks._maml import MamlTask
     from modelyard.training.tasks._mlp import MlpTask
+    from modelyard.training.tasks._siamese import SiameseTask
     from modelyard.training.tasks._vae import VaeTask
 
 __all__ = [
+    "CapsnetTask",
+    "DcganTask",
     "FashionTask",
+    "GanTask",
     "LinearTask",
+    "MamlTask",
     "MlpTask",
     "PictureLog",
+    "SiameseTask",
     "VaeTask",
     "draw_run",
     "find_task",

@@ -47,6 +47,7 @@ class FashionTask(Task):
     """
 
     name: ClassVar[str] = "fashion"
+    shares_input: ClassVar[bool] = True
 
     def __init__(self, *, data: FashionMnist | None = None, learning_rate: float = 1e-3) -> None:
         if not learning_rate > 0:
@@ -167,7 +168,9 @@ class FashionTask(Task):
         Args:
             request: The batch size.
         """
-        return fashion_dataset("test", batch_size=request.batch_size, data=self.data)
+        return fashion_dataset(
+            "test", batch_size=request.batch_size, drop_remainder=request.drop_remainder, data=self.data
+        )
 
     def resident_data(self, request: InputRequest) -> ResidentData:
         """The training images as bytes, a quarter of what they are as float32.

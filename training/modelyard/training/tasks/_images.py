@@ -86,7 +86,9 @@ class FashionImagesTask(Task):
         Args:
             request: The batch size.
         """
-        return fashion_dataset("test", batch_size=request.batch_size, data=self.data)
+        return fashion_dataset(
+            "test", batch_size=request.batch_size, drop_remainder=request.drop_remainder, data=self.data
+        )
 
     def data_description(self) -> str:
         """Where the images came from."""

@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
+from modelyard.training._step import average_loss, minimize, regularization_loss
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask
 
@@ -103,10 +104,10 @@ class MlpTask(FashionImagesTask):
         with tf.GradientTape() as tape:
             logits = model(images, training=True)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            own = tf.add_n(model.losses)
-            loss = tf.nn.compute_average_loss(losses) + tf.nn.scale_regularization_loss(own)
+            own = regularization_loss(model.losses)
+            loss = average_loss(losses) + own
         variables = model.trainable_variables
-        self.part("optimizer").apply(tape.gradient(loss, variables), variables)
+        minimize(loss, variables, optimizer=self.part("optimizer"), tape=tape)
         return {"loss": losses, "accuracy": _hits(labels, logits), "regularization": own}
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:

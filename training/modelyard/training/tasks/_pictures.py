@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,26 @@ def draw_run(task: Task, result: TrainResult, folder: Path) -> list[Path]:
     Returns:
         The files written: ``curves.png`` and the task's own.
     """
-    series: dict[str, list[float]] = {}
+    panels: dict[str, dict[str, list[float]]] = {}
     for epoch in result.epochs:
-        for name, value in epoch.train.items():
-            series.setdefault(name, []).append(value)
-        for name, value in epoch.evaluation.items():
-            series.setdefault(f"test {name}", []).append(value)
+        for split, values in (("training", epoch.train), ("test", epoch.evaluation)):
+            for name, value in values.items():
+                panels.setdefault(name.replace("_", " "), {}).setdefault(split, []).append(value)
     curves = folder / "curves.png"
-    save_curves(series, curves, title=f"{result.task}, by epoch", together=False)
+    save_curves(panels, curves, title=result.task)
     return [curves, *task.draw(result, folder)]
 
 
 class PictureLog:
-    """Writes :meth:`Task.pictures` as PNG files and to TensorBoard, at the start and every so many steps.
+    """Looks at what the models make: at the start, every so many steps, and at the end.
+
+    :meth:`Task.pictures` go to PNG files and to TensorBoard,
+    :meth:`Task.measurements` to TensorBoard and to ``measurements.jsonl``.
 
     Args:
         task: The task that is trained.
-        folder: Where ``step-000500-<name>.png`` go; TensorBoard's files go to ``tensorboard`` beside it.
+        folder: Where ``step-000500-<name>.png`` and ``measurements.jsonl`` go;
+            TensorBoard's files go to ``tensorboard`` beside it.
         every_steps: Steps between two looks. They happen where the device loop
             comes back to Python, so choose a multiple of ``steps_per_loop``.
 
@@ -54,23 +58,34 @@ class PictureLog:
         self._every = every_steps
         self._writer: Any = None
         self._last = -1
+        #: Measurements by step.
+        self.history: dict[int, dict[str, float]] = {}
 
     def __call__(self, event: Event) -> None:
         """Looks, where it is time."""
-        if event.kind == "start" or (event.kind == "steps" and event.step // self._every > self._last // self._every):
+        due = event.kind == "steps" and event.step // self._every > self._last // self._every
+        if event.kind == "start" or due or (event.kind == "stop" and event.step > self._last):
             self._last = event.step
             self._write(event.step)
-        elif event.kind == "stop" and self._writer is not None:
+        if event.kind == "stop" and self._writer is not None:
             self._writer.close()
 
     def _write(self, step: int) -> None:
         import tensorflow as tf
 
-        pictures = self._task.pictures()
-        if pictures and self._writer is None:
+        pictures, measured = self._task.pictures(), dict(self._task.measurements())
+        if (pictures or measured) and self._writer is None:
             self._writer = tf.summary.create_file_writer(str(self._folder.parent / "tensorboard"))
         for name, pixels in pictures.items():
             save_image(pixels, self._folder / f"step-{step:06d}-{name}.png")
             image = pixels[None, :, :, None] if pixels.ndim == 2 else pixels[None]
             with self._writer.as_default(step=step):
                 tf.summary.image(name, image)
+        if measured:
+            self.history[step] = measured
+            with self._writer.as_default(step=step):
+                for name, value in measured.items():
+                    tf.summary.scalar(name, value)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with (self._folder / "measurements.jsonl").open("a", encoding="utf-8") as log:
+                log.write(json.dumps({"step": step, **measured}) + "\n")

@@ -11,16 +11,26 @@ from modelyard.training._lazy import load_attribute
 from modelyard.training._task import Task
 
 _CLASSES = {
+    "capsnet": "CapsnetTask",
+    "dcgan": "DcganTask",
     "fashion": "FashionTask",
+    "gan": "GanTask",
     "linear": "LinearTask",
+    "maml": "MamlTask",
     "mlp": "MlpTask",
+    "siamese": "SiameseTask",
     "vae": "VaeTask",
 }
 #: Where each class is; read by the package's door too.
 MODULES = {
+    "CapsnetTask": "modelyard.training.tasks._capsnet",
+    "DcganTask": "modelyard.training.tasks._dcgan",
+    "GanTask": "modelyard.training.tasks._gan",
     "FashionTask": "modelyard.training.tasks._fashion",
     "LinearTask": "modelyard.training.tasks._linear",
+    "MamlTask": "modelyard.training.tasks._maml",
     "MlpTask": "modelyard.training.tasks._mlp",
+    "SiameseTask": "modelyard.training.tasks._siamese",
     "VaeTask": "modelyard.training.tasks._vae",
 }
 

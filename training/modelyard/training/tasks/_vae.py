@@ -25,6 +25,7 @@ import tensorflow as tf
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training._results import TrainResult
+from modelyard.training._step import average_loss, minimize
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import image_grid, save_curves, save_image, save_scatter
 from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask
@@ -104,9 +105,9 @@ class VaeTask(FashionImagesTask):
         noise = self.part("random").normal([tf.shape(images)[0], self._latent])
         with tf.GradientTape() as tape:
             values = self._elbo(images, noise, training=True)
-            loss = tf.nn.compute_average_loss(values["loss"])
-        variables = self.root.trainable_variables
-        self.part("optimizer").apply(tape.gradient(loss, variables), variables)
+            loss = average_loss(values["loss"])
+        variables = list(self.root.trainable_variables)
+        minimize(loss, variables, optimizer=self.part("optimizer"), tape=tape)
         return values
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:
@@ -151,7 +152,7 @@ class VaeTask(FashionImagesTask):
     def pictures(self) -> Mapping[str, npt.NDArray[np.uint8]]:
         """Ten test images over their reconstructions, and the grid over the first two latent dimensions."""
         images = self.test_images(_SHOWN)
-        again = self._reconstruct(tf.constant(images))["image"].numpy()
+        again = self._reconstruct(tf.constant(images))["reconstruction"].numpy()
         normal = statistics.NormalDist()
         # Equal steps of probability, as N(0, I) has most of its mass in the middle.
         axis = [normal.inv_cdf((index + 0.5) / _GRID) for index in range(_GRID)]
@@ -185,10 +186,10 @@ class VaeTask(FashionImagesTask):
             means[:, :2], self.data.test_labels[: len(images)], scatter, title="Means of q(z | x), test", names=names
         )
         series = {
-            "ELBO, training": [-epoch.train["loss"] for epoch in result.epochs],
-            "ELBO, test (z at the mean)": [-epoch.evaluation["loss"] for epoch in result.epochs],
+            "training": [-epoch.train["loss"] for epoch in result.epochs],
+            "test, z at the mean": [-epoch.evaluation["loss"] for epoch in result.epochs],
         }
-        save_curves(series, curves, title="Evidence lower bound, nats")
+        save_curves({"ELBO, nats": series}, curves, title="Evidence lower bound")
         return [*written, scatter, curves]
 
     def _elbo(self, images: tf.Tensor, noise: tf.Tensor, *, training: bool) -> Mapping[str, tf.Tensor]:
@@ -212,7 +213,8 @@ class VaeTask(FashionImagesTask):
         return {"image": tf.sigmoid(self.part("decoder")(z, training=False))}
 
     def _reconstruct(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        return self._decode(self._encode(image)["mean"])
+        # Not "image": an ONNX graph cannot have an input and an output of the same name.
+        return {"reconstruction": self._decode(self._encode(image)["mean"])["image"]}
 
 
 class _Pair(tf.Module):

@@ -1,0 +1,256 @@
+"""The task ``capsnet``: capsules with dynamic routing.
+
+Source: Sabour, Frosst and Hinton, "Dynamic Routing Between Capsules", NeurIPS
+2017. Convolution of 256 filters 9x9; 32 x 6 x 6 primary capsules of 8
+dimensions (9x9, stride 2); one capsule of 16 dimensions per class, by 3
+iterations of routing. The length of a class capsule is the class's score.
+Margin loss ``T max(0, 0.9 - |v|)^2 + 0.5 (1 - T) max(0, |v| - 0.1)^2``, plus
+0.0005 times the summed squared error of a reconstruction 512-1024-784 from the
+capsule of the true class, all others masked. Adam.
+
+Measured: accuracy, and the total, margin and reconstruction losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
+from modelyard.errors import ConfigurationError
+from modelyard.training._step import average_loss, minimize
+from modelyard.training.data import FashionMnist
+from modelyard.training.plots import image_grid
+from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask
+
+_DIM_PRIMARY, _DIM_CLASS = 8, 16
+_UPPER, _LOWER, _DOWN = 0.9, 0.1, 0.5
+_RECONSTRUCTION = 0.0005
+_SHOWN = 10
+
+
+class ClassCapsules(keras.layers.Layer):
+    """Capsules of the classes, by routing between them and the primary capsules.
+
+    Args:
+        classes: How many.
+        iterations: Of routing.
+    """
+
+    def __init__(self, classes: int, iterations: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.classes = classes
+        self.iterations = iterations
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """Creates the matrices from each primary capsule to each class, ``[capsules, 8, classes * 16]``."""
+        self.matrices = self.add_weight(
+            name="matrices",
+            shape=(shape[1], shape[2], self.classes * _DIM_CLASS),
+            initializer=keras.initializers.RandomNormal(stddev=0.1),
+        )
+
+    def call(self, capsules: tf.Tensor) -> tf.Tensor:
+        """Routes by agreement.
+
+        Args:
+            capsules: float32 ``[B, N, 8]``.
+
+        Returns:
+            float32 ``[B, classes, 16]``.
+        """
+        # [N, B, classes * 16], one matrix product for each primary capsule.
+        votes = tf.matmul(tf.transpose(capsules, [1, 0, 2]), self.matrices)
+        votes = tf.reshape(tf.transpose(votes, [1, 0, 2]), [-1, capsules.shape[1], self.classes, _DIM_CLASS])
+        # Only the last iteration is differentiated, as in the paper's own program.
+        fixed = tf.stop_gradient(votes)
+        logits = tf.zeros_like(fixed[..., :1])
+        for _ in range(self.iterations - 1):
+            agreed = squash(tf.reduce_sum(tf.nn.softmax(logits, axis=2) * fixed, axis=1, keepdims=True))
+            logits += tf.reduce_sum(fixed * agreed, axis=-1, keepdims=True)
+        return squash(tf.reduce_sum(tf.nn.softmax(logits, axis=2) * votes, axis=1))
+
+
+def squash(vectors: tf.Tensor) -> tf.Tensor:
+    """Makes lengths lie between 0 and 1 and keeps directions: ``|s|^2 / (1 + |s|^2) * s / |s|``, equation 1.
+
+    Args:
+        vectors: float32 ``[..., D]``.
+    """
+    squared = tf.reduce_sum(tf.square(vectors), axis=-1, keepdims=True)
+    return squared / (1.0 + squared) * vectors / tf.sqrt(squared + 1e-9)
+
+
+class CapsnetTask(FashionImagesTask):
+    """Capsule network on Fashion-MNIST.
+
+    Args:
+        data: Images that are already loaded; None loads them when they are first needed.
+        filters: Of the first convolution; the paper has 256.
+        capsule_maps: Maps of primary capsules; the paper has 32.
+        iterations: Of routing.
+        learning_rate: Step size of Adam.
+
+    Raises:
+        ConfigurationError: There is no iteration.
+    """
+
+    name: ClassVar[str] = "capsnet"
+    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 100, "epochs": 1}
+    full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 50}
+
+    def __init__(
+        self,
+        *,
+        data: FashionMnist | None = None,
+        filters: int = 256,
+        capsule_maps: int = 32,
+        iterations: int = 3,
+        learning_rate: float = 1e-3,
+    ) -> None:
+        super().__init__(data=data)
+        if iterations < 1:
+            raise ConfigurationError(f"iterations is {iterations}; expected at least 1 of routing.")
+        self._filters = filters
+        self._maps = capsule_maps
+        self._iterations = iterations
+        self._learning_rate = learning_rate
+
+    def build(self) -> None:
+        """Creates capsules, decoder and their optimizer."""
+        layers = keras.layers
+        classes = len(self.data.class_names)
+        capsules = keras.Sequential(
+            [
+                keras.Input((SIDE, SIDE, 1)),
+                layers.Conv2D(self._filters, 9, activation="relu"),
+                layers.Conv2D(self._maps * _DIM_PRIMARY, 9, strides=2),
+                layers.Reshape((-1, _DIM_PRIMARY)),
+                layers.Lambda(squash, name="squash"),
+                ClassCapsules(classes, self._iterations),
+            ],
+            name="capsules",
+        )
+        decoder = keras.Sequential(
+            [
+                keras.Input((classes * _DIM_CLASS,)),
+                layers.Dense(512, activation="relu"),
+                layers.Dense(1024, activation="relu"),
+                layers.Dense(PIXELS, activation="sigmoid"),
+                layers.Reshape((SIDE, SIDE, 1)),
+            ],
+            name="decoder",
+        )
+        optimizer = keras.optimizers.Adam(self._learning_rate)
+        root = _Network(capsules, decoder)
+        optimizer.build(root.trainable_variables)
+        self.keep(capsules=capsules, decoder=decoder, optimizer=optimizer, root=root)
+
+    @property
+    def root(self) -> tf.Module:
+        """Capsules and decoder."""
+        return self.part("root")
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        """One step of Adam on margin and reconstruction loss.
+
+        Args:
+            batch: ``(images, labels)``: float32 ``[B, 28, 28, 1]``, int64 ``[B]``.
+
+        Returns:
+            ``loss``, ``margin``, ``reconstruction`` and ``accuracy`` of each example, float32 ``[B]``.
+        """
+        with tf.GradientTape() as tape:
+            values = self._values(batch, training=True)
+            loss = average_loss(values["loss"])
+        variables = list(self.root.trainable_variables)
+        minimize(loss, variables, optimizer=self.part("optimizer"), tape=tape)
+        return values
+
+    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+        """Losses and accuracy of a batch.
+
+        Args:
+            batch: As for :meth:`train_step`.
+
+        Returns:
+            As for :meth:`train_step`.
+        """
+        return self._values(batch, training=False)
+
+    def signatures(self) -> Mapping[str, SignatureFunction]:
+        """``serving_default``: an image to class, lengths of the class capsules, and its reconstruction."""
+        return {
+            DEFAULT_SIGNATURE: SignatureFunction(
+                inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, SIDE, SIDE, 1)),), function=self._predict
+            )
+        }
+
+    def verification_data(self, count: int) -> VerificationData:
+        """The first test images.
+
+        Args:
+            count: How many, at most.
+        """
+        return self.verification({DEFAULT_SIGNATURE: {"image": self.test_images(count)}}, classes=True)
+
+    def pictures(self) -> Mapping[str, npt.NDArray[np.uint8]]:
+        """Ten test images over their reconstructions."""
+        images = self.test_images(_SHOWN)
+        again = self._predict(tf.constant(images))["reconstruction"].numpy()
+        return {"reconstructions": image_grid(np.concatenate([images, again]), columns=_SHOWN)}
+
+    def _values(self, batch: Any, *, training: bool) -> Mapping[str, tf.Tensor]:
+        images, labels = batch
+        vectors = self.part("capsules")(images, training=training)
+        lengths = tf.norm(vectors, axis=-1)
+        truth = tf.one_hot(labels, vectors.shape[1])
+        present = truth * tf.square(tf.maximum(_UPPER - lengths, 0.0))
+        absent = _DOWN * (1 - truth) * tf.square(tf.maximum(lengths - _LOWER, 0.0))
+        margin = tf.reduce_sum(present + absent, axis=-1)
+        again = self._decode(vectors, truth, training=training)
+        reconstruction = tf.reduce_sum(tf.square(again - images), axis=[1, 2, 3])
+        hits = tf.argmax(lengths, axis=-1, output_type=labels.dtype) == labels
+        return {
+            "loss": margin + _RECONSTRUCTION * reconstruction,
+            "margin": margin,
+            "reconstruction": reconstruction,
+            "accuracy": tf.cast(hits, tf.float32),
+        }
+
+    def _decode(self, vectors: tf.Tensor, mask: tf.Tensor, *, training: bool) -> tf.Tensor:
+        size = vectors.shape[1] * vectors.shape[2]
+        return self.part("decoder")(tf.reshape(vectors * mask[..., tf.newaxis], [-1, size]), training=training)
+
+    def _predict(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        vectors = self.part("capsules")(image, training=False)
+        lengths = tf.norm(vectors, axis=-1)
+        class_id = tf.argmax(lengths, axis=-1, output_type=tf.int64)
+        return {
+            "class_id": class_id,
+            "lengths": lengths,
+            "reconstruction": self._decode(vectors, tf.one_hot(class_id, vectors.shape[1]), training=False),
+        }
+
+
+class _Network(tf.Module):
+    """What export saves.
+
+    Args:
+        capsules: From images to class capsules.
+        decoder: From masked class capsules to images.
+    """
+
+    def __init__(self, capsules: keras.Model, decoder: keras.Model) -> None:
+        super().__init__(name="capsnet")
+        self.capsules = capsules
+        self.decoder = decoder
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        return (*self.capsules.trainable_variables, *self.decoder.trainable_variables)

@@ -1,0 +1,215 @@
+"""The task ``siamese``: twin encoders that put alike images close together.
+
+Source: Hadsell, Chopra and LeCun, "Dimensionality Reduction by Learning an
+Invariant Mapping", CVPR 2006. One convolutional encoder, applied to both
+images of a pair, gives unit vectors ``[B, 64]``; the contrastive loss of a
+pair at distance d is ``d ** 2`` for the same class and ``max(0, margin - d) ** 2``
+for two classes, with a margin of 1. Pairs are made inside a batch of images
+``[B, 28, 28, 1]``: each with one drawn from its own class and one from another.
+
+Measured: verification accuracy, the share of unseen pairs (test images, half
+of them of the same class) that a distance below half the margin tells right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
+from modelyard.errors import ConfigurationError
+from modelyard.training._step import average_loss, minimize
+from modelyard.training._task import InputRequest
+from modelyard.training.data import FashionMnist
+from modelyard.training.tasks._images import SIDE, FashionImagesTask
+
+_PAIRS_SEED = 20_06
+
+
+class SiameseTask(FashionImagesTask):
+    """Tells whether two images show the same kind of garment.
+
+    Args:
+        data: Images that are already loaded; None loads them when they are first needed.
+        margin: How far apart images of two classes must be; a distance below half of it means the same class.
+        embedding: Numbers in the vector of an image.
+        learning_rate: Step size of Adam.
+
+    Raises:
+        ConfigurationError: The margin is not above 0.
+    """
+
+    name: ClassVar[str] = "siamese"
+    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 128, "epochs": 5}
+
+    def __init__(
+        self,
+        *,
+        data: FashionMnist | None = None,
+        margin: float = 1.0,
+        embedding: int = 64,
+        learning_rate: float = 1e-3,
+    ) -> None:
+        super().__init__(data=data)
+        if not margin > 0:
+            raise ConfigurationError(f"margin is {margin}; expected a distance above 0.")
+        self._margin = margin
+        self._embedding = embedding
+        self._learning_rate = learning_rate
+
+    def build(self) -> None:
+        """Creates the encoder and its optimizer."""
+        layers = keras.layers
+        encoder = keras.Sequential(
+            [
+                keras.Input((SIDE, SIDE, 1)),
+                layers.Conv2D(32, 3, activation="relu"),
+                layers.MaxPooling2D(),
+                layers.Conv2D(64, 3, activation="relu"),
+                layers.MaxPooling2D(),
+                layers.Flatten(),
+                layers.Dense(128, activation="relu"),
+                layers.Dense(self._embedding),
+                layers.UnitNormalization(),
+            ],
+            name="encoder",
+        )
+        optimizer = keras.optimizers.Adam(self._learning_rate)
+        optimizer.build(encoder.trainable_variables)
+        self.keep(encoder=encoder, optimizer=optimizer)
+
+    @property
+    def root(self) -> tf.Module:
+        """The encoder."""
+        return self.part("encoder")
+
+    def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
+        """Pairs: ``(first, second, same)``, twice as many as images, half of them of the same class.
+
+        Args:
+            request: Which part of which epoch.
+        """
+        first = self.data.train_images[..., np.newaxis]
+        partners = tf.constant(first)
+        rows = _rows_by_class(self.data.train_labels)
+
+        def pair(index: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
+            images, labels = batch
+            seed = tf.stack([tf.cast(request.seed * 1_000_003 + request.epoch, tf.int64), index])
+            same = tf.range(tf.shape(labels)[0]) % 2 == 0
+            draws = tf.random.stateless_uniform([3, tf.shape(labels)[0]], seed)
+            others = (labels + 1 + tf.cast(draws[0] * (len(rows) - 1), labels.dtype)) % len(rows)
+            wanted = tf.where(same, labels, others)
+            # Rows differ in length: classes need not be of the same size.
+            chosen = tf.gather(rows, wanted)
+            position = tf.cast(draws[1] * tf.cast(chosen.row_lengths(), tf.float32), tf.int64)
+            second = tf.gather(partners, tf.gather(chosen, position[:, tf.newaxis], batch_dims=1)[:, 0])
+            return images, tf.cast(second, tf.float32) / 255.0, tf.cast(same, tf.float32)
+
+        batches = super().train_dataset(request)
+        numbers = tf.data.Dataset.counter(request.skip_batches)
+        return tf.data.Dataset.zip(numbers, batches).map(lambda n, batch: pair(n, batch), num_parallel_calls=2)
+
+    def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
+        """Pairs of test images, the same ones each time, half of them of the same class.
+
+        Args:
+            request: The batch size.
+        """
+        first, second, same = self.test_pairs()
+        pairs = tf.data.Dataset.from_tensor_slices((first, second, same)).batch(request.batch_size)
+        return pairs.map(lambda a, b, s: (tf.cast(a, tf.float32) / 255.0, tf.cast(b, tf.float32) / 255.0, s))
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        """One step of Adam on the mean contrastive loss of a batch of pairs.
+
+        Args:
+            batch: ``(first, second, same)``: float32 ``[B, 28, 28, 1]`` twice, float32 ``[B]`` of 0 and 1.
+
+        Returns:
+            ``loss`` and ``accuracy`` of each pair, float32 ``[B]``.
+        """
+        with tf.GradientTape() as tape:
+            values = self._judge(batch, training=True)
+            loss = average_loss(values["loss"])
+        variables = list(self.root.trainable_variables)
+        minimize(loss, variables, optimizer=self.part("optimizer"), tape=tape)
+        return values
+
+    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+        """Loss and accuracy of a batch of pairs.
+
+        Args:
+            batch: As for :meth:`train_step`.
+
+        Returns:
+            As for :meth:`train_step`.
+        """
+        return self._judge(batch, training=False)
+
+    def signatures(self) -> Mapping[str, SignatureFunction]:
+        """``embed``: an image to its vector; ``distance``, the default too: two images to distance and verdict."""
+        image = TensorSpec(name="image", dtype="float32", shape=(-1, SIDE, SIDE, 1))
+        pair = tuple(TensorSpec(name=name, dtype="float32", shape=image.shape) for name in ("first", "second"))
+        distance = SignatureFunction(inputs=pair, function=self._distance_signature)
+        embed = SignatureFunction(inputs=(image,), function=lambda image: {"embedding": self._embed(image)})
+        return {"distance": distance, "embed": embed, DEFAULT_SIGNATURE: distance}
+
+    def verification_data(self, count: int) -> VerificationData:
+        """The first test images, in pairs with one another.
+
+        Args:
+            count: How many, at most.
+        """
+        images = self.test_images(count)
+        pairs = {"first": images, "second": np.roll(images, 1, axis=0)}
+        return self.verification({"embed": {"image": images}, "distance": pairs, DEFAULT_SIGNATURE: pairs})
+
+    def test_pairs(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+        """Each test image with another: of its class for those of even number, of another class for the rest.
+
+        Returns:
+            uint8 ``[N, 28, 28, 1]`` twice, and 1 for the same class, float32 ``[N]``.
+        """
+        random = np.random.default_rng(_PAIRS_SEED)
+        labels = self.data.test_labels.astype(np.int64)
+        rows = [np.flatnonzero(labels == index) for index in range(len(self.data.class_names))]
+        same = (np.arange(len(labels)) % 2 == 0).astype(np.float32)
+        others = (labels + random.integers(1, len(rows), len(labels))) % len(rows)
+        wanted = np.where(same == 1, labels, others)
+        second = np.array([random.choice(rows[index]) for index in wanted])
+        images = self.data.test_images[..., np.newaxis]
+        return images, images[second], same
+
+    def _embed(self, image: tf.Tensor) -> tf.Tensor:
+        return self.part("encoder")(image, training=False)
+
+    def _judge(self, batch: Any, *, training: bool) -> Mapping[str, tf.Tensor]:
+        first, second, same = batch
+        encoder = self.part("encoder")
+        distance = _distances(encoder(first, training=training), encoder(second, training=training))
+        apart = tf.square(tf.maximum(self._margin - distance, 0.0))
+        right = tf.cast(distance < self._margin / 2, tf.float32) == same
+        return {
+            "loss": same * tf.square(distance) + (1 - same) * apart,
+            "accuracy": tf.cast(right, tf.float32),
+        }
+
+    def _distance_signature(self, first: tf.Tensor, second: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        distance = _distances(self._embed(first), self._embed(second))
+        return {"distance": distance, "same": distance < self._margin / 2}
+
+
+def _distances(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    # The root of 0 has no gradient.
+    return tf.sqrt(tf.maximum(tf.reduce_sum(tf.square(a - b), axis=-1), 1e-12))
+
+
+def _rows_by_class(labels: npt.NDArray[Any]) -> tf.RaggedTensor:
+    order = np.argsort(labels, kind="stable").astype(np.int64)
+    return tf.RaggedTensor.from_row_lengths(order, np.bincount(labels).astype(np.int64))
