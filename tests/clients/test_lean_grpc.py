@@ -168,6 +168,8 @@ BAD = {
     "headers broken off": HELLO + frame(HEADERS, 0, 1, OK) + frame(PING, 0, 0, b"12345678"),
     "endless headers": HELLO + frame(HEADERS, 0, 1, b"\0" * 40_000) + frame(CONTINUATION, 0, 1, b"\0" * 40_000),
     "a table that was not offered": HELLO + frame(HEADERS, END_HEADERS, 1, b"\xbe"),
+    "data without its padding": HELLO + frame(DATA, PADDED, 1),
+    "headers without their padding": HELLO + frame(HEADERS, END_HEADERS | PADDED, 1),
     "no message": HELLO + frame(HEADERS, END_HEADERS, 1, OK) + frame(HEADERS, END | END_HEADERS, 1, DONE),
     "two messages": HELLO
     + frame(HEADERS, END_HEADERS, 1, OK)

@@ -207,7 +207,10 @@ class Connection:
                 break
             payload = data[at + _HEAD : at + _HEAD + size]
             at += _HEAD + size
-            self._read(kind, flags, number, payload, done)
+            try:
+                self._read(kind, flags, number, payload, done)
+            except IndexError as exc:
+                raise ProtocolError(f"An HTTP/2 peer sent a frame that is too short: {payload!r}.") from exc
         self._rest = data[at:]
         return done
 
