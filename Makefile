@@ -8,7 +8,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install loadtest data demo test lint types unit format wire results image-test bench-clients bench-serving bench-training bench-input clean
+.PHONY: help install loadtest data demo test lint types unit format wire results image-test bench-clients bench-serving bench-training bench-input bench-export clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ loadtest: install ## Load a server that it starts: smoke, rollout and overload, 
 	$(BIN)/modelyard loadtest scenario rollout --serve demo/repository --report demo/loadtest/rollout
 	$(BIN)/modelyard loadtest scenario overload --serve demo/repository --report demo/loadtest/overload \
 		--server-flag=--max_queue_delay_ms=500
+
+bench-export: install ## Export 25 architectures of keras.applications, and write the table in docs/export.md (hours)
+	$(RUN) docs/bench_export.py --write
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,60 @@
+"""docs/export.md: its Python runs, and its commands are commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from modelyard.artifact import generate_key, list_versions
+from modelyard.artifact._cli import make_parser as repo_parser
+from modelyard.export._cli import make_parser as export_parser
+from modelyard.serving._flags import parse_flags
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"
+
+
+def blocks(kind: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [text for language, text in found if language == kind]
+
+
+def test_the_python_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Flatten(), keras.layers.Dense(3, activation="softmax")]
+    names: dict[str, Any] = {
+        "model": keras.Sequential([keras.Input((4, 4, 1), name="image"), *layers]),
+        "images": np.random.default_rng(0).random((256, 4, 4, 1), np.float32),
+    }
+    for block in blocks("python"):
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert len(list_versions(tmp_path / "models" / "fashion")) == 2
+    assert len(list_versions(tmp_path / "models" / "line")) >= 1
+
+
+def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert repo_parser().parse_args(["keygen", "key.pem"]).key == Path("key.pem")
+    generate_key(Path("key.pem"))
+    commands = [part for block in blocks("") for line in block.splitlines() for part in re.split(r"\s{2,}", line)]
+    parsed = 0
+    for command in commands:
+        program, name, *arguments = shlex.split(command)
+        if "SOURCE" in arguments:
+            continue
+        assert program == "modelyard"
+        if name == "repo":
+            repo_parser().parse_args(arguments)
+        elif name == "export":
+            export_parser().parse_args(arguments)
+        else:
+            assert name == "serve"
+            parse_flags(arguments)
+        parsed += 1
+    assert parsed >= 15
