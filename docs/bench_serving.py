@@ -347,7 +347,7 @@ async def offer(port: int, rate: float | None) -> tuple[float, float, int, int]:
     times: list[float] = []
     refused = failed = 0
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        predict = channel.unary_unary(PREDICTION_SERVICE["Predict"].path)
+        predict = channel.unary_unary(PREDICTION_SERVICE["Predict"].path, bytes, bytes)
 
         async def one() -> None:
             nonlocal refused, failed
