@@ -57,7 +57,6 @@ def main() -> None:
         "averaged": {"ema_decay": 0.9},
         "micro-batches": {"accumulate_steps": 3},
         "whole epoch": {"loop": "epoch"},
-        "eager": {"loop": "eager", "epochs": 1},
     }
     apart = {
         name: _apart(LibraryTask, replace(OPTIONS, **change), replace(OPTIONS, **change), mirrored)

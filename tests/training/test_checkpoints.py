@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from modelyard.errors import CheckpointError
-from modelyard.training import EpochResult
+from modelyard.training import EpochResult, Event, Goal, Trainer, TrainerOptions, restore
 from modelyard.training._checkpoints import Checkpoints, RunState, list_checkpoints, read_state
 from modelyard.training._loop import Totals
+from tests.training.toy_task import ToyTask
 
 
 def state(step: int) -> RunState:
@@ -116,3 +118,106 @@ def test_a_missing_file_is_an_error(file: str, tmp_path: Path, value: tf.Variabl
 def test_the_state_of_a_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is damaged"):
         read_state(tmp_path / "step-000000001")
+
+
+class Nested(tf.Module):
+    """Variables in lists and dictionaries, one of them in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = tf.Variable(3.0)
+        self.items = [tf.Variable([1.0, 2.0]), {"deep": shared}]
+        self.again = shared
+        self.generator = tf.random.Generator.from_seed(4)
+
+
+def test_in_the_background_it_writes_what_was_there_when_it_was_asked(tmp_path: Path) -> None:
+    nested = Nested()
+    checkpoints = Checkpoints(tmp_path, {"nested": nested}, keep=9, background=True)
+    for step in (6, 7):
+        nested.again.assign(float(step))
+        state_before = nested.generator.state.numpy().tolist()
+        path = checkpoints.save(state(step))
+        nested.again.assign(-1.0)
+        nested.generator.normal([])
+        assert checkpoints.wait() == path
+        assert (checkpoints.wait(), checkpoints.finished()) == (None, None)
+        assert checkpoints.restore(path) == state(step)
+        assert (float(nested.again), nested.generator.state.numpy().tolist()) == (step, state_before)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-000000006", "step-000000007"]
+
+
+def test_what_fails_in_the_background_comes_out_with_the_next_call(tmp_path: Path, value: tf.Variable) -> None:
+    checkpoints = Checkpoints(tmp_path, {"value": value}, keep=9, background=True)
+    checkpoints.save(state(6))
+    checkpoints.save(state(6))
+    with pytest.raises(CheckpointError, match="step-000000006 cannot be written"):
+        checkpoints.save(state(7))
+
+
+def test_what_is_no_variable_cannot_be_written_in_the_background(tmp_path: Path) -> None:
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+    checkpoints = Checkpoints(tmp_path, {"table": table}, keep=9, background=True)
+    checkpoints.save(state(6))
+    checkpoints.save(state(7))
+    with pytest.raises(CheckpointError, match="Use async_checkpoints=False"):
+        checkpoints.wait()
+
+
+def test_the_best_is_kept_beside_the_newest(tmp_path: Path) -> None:
+    options = TrainerOptions(epochs=5, batch_size=8, model_dir=tmp_path, keep_checkpoints=1, keep_best=Goal())
+
+    class Worsening(ToyTask):
+        def eval_step(self, batch: Any) -> dict[str, Any]:
+            # Best after the second epoch of 6 steps.
+            return {"loss": tf.abs(tf.cast(self.optimizer.iterations, tf.float32) - 13.0)}
+
+    task = Worsening()
+    result = Trainer(task, options).run()
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-000000012", "step-000000030"]
+    best = restore(ToyTask(), tmp_path, goal=Goal())
+    assert (best.step, best.epochs) == (12, result.epochs[:2])
+    Trainer(Worsening(), replace(options, model_dir=tmp_path / "other", keep_best=None)).run()
+    with pytest.raises(CheckpointError, match="that of step 12, which was not kept"):
+        restore(ToyTask(), tmp_path / "other", goal=Goal())
+
+
+def test_checkpoints_by_the_clock(tmp_path: Path) -> None:
+    saved: list[str] = []
+
+    def note(event: Event) -> None:
+        if event.path is not None:
+            saved.append(event.path.name)
+
+    options = TrainerOptions(
+        epochs=1, batch_size=8, steps_per_loop=2, model_dir=tmp_path, checkpoint_every_seconds=1e-6
+    )
+    Trainer(ToyTask(), options, [note]).run()
+    assert saved == ["step-000000002", "step-000000004", "step-000000006"]
+    Trainer(ToyTask(), replace(options, model_dir=tmp_path / "slow", checkpoint_every_seconds=3600.0), [note]).run()
+    assert saved[3:] == ["step-000000006"]
+
+
+def test_a_warm_start_takes_the_models_and_nothing_else(tmp_path: Path) -> None:
+    options = TrainerOptions(epochs=1, batch_size=8, model_dir=tmp_path / "first")
+    first, second = ToyTask(), ToyTask()
+    source = Trainer(first, options).run()
+    begun: list[Any] = []
+
+    def look(event: Event) -> None:
+        if event.kind == "start":
+            begun.extend(
+                [event.step, int(second.optimizer.iterations), [v.numpy() for v in second.model.trainable_variables]]
+            )
+
+    warm = replace(options, model_dir=tmp_path / "second", warm_start=tmp_path / "first", seed=5)
+    Trainer(second, warm, [look]).run()
+    assert begun[:2] == [0, 0]
+    assert all((a == b.numpy()).all() for a, b in zip(begun[2], first.model.trainable_variables, strict=True))
+    # Its own checkpoint comes before a warm start.
+    assert Trainer(ToyTask(), replace(warm, epochs=2)).run().resumed_from == source.step
+    for bad, message in ((ToyTask(units=7), "does not fit the models"), (ToyTask(layers=2), "does not fit the models")):
+        with pytest.raises(CheckpointError, match=message):
+            Trainer(bad, replace(options, model_dir=None, warm_start=source.checkpoint)).run()
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
+        Trainer(ToyTask(), replace(options, model_dir=None, warm_start=tmp_path)).run()

@@ -61,7 +61,7 @@ class ToyTask(Task):
         return {"loss": tf.square(self.model(features, training=False)[:, 0] - targets)}
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        order = np.random.default_rng([request.seed, request.epoch]).permutation(EXAMPLES)
+        order = np.random.default_rng([request.seed, request.epoch]).permutation(len(self.features))
         whole = tf.data.Dataset.from_tensor_slices((self.features[order], self.targets[order]))
         return whole.batch(request.batch_size).skip(request.skip_batches)
 

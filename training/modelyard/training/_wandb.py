@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from modelyard.errors import MissingDependencyError
 from modelyard.training._predictions import ImagePredictions
 from modelyard.training._results import Event
@@ -105,7 +107,10 @@ class WandbLog:
         )
 
     def _panel(self, found: ImagePredictions) -> list[Any]:
-        triples = zip(found.images, found.predicted, found.actual, strict=True)
+        # Bytes, and a range over all of the images: the package would stretch each of them by itself.
+        low, high = float(found.images.min()), float(found.images.max())
+        pixels = np.round((found.images - low) * (255.0 / max(high - low, 1e-12))).astype(np.uint8)
+        triples = zip(pixels, found.predicted, found.actual, strict=True)
         return [
             self._wandb.Image(image, caption=f"{predicted}" if predicted == actual else f"{predicted} (is {actual})")
             for image, predicted, actual in triples
