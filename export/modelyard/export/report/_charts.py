@@ -73,7 +73,10 @@ def error_histogram(counts: Sequence[int], edges: Sequence[float], *, format: st
         place = left + (1 + math.log10(limit) - math.log10(edges[0])) * step
         if left < place < width - left:
             parts.append(_line(place, top - 12, place, height - bottom, "limit"))
-            parts.append(_text(place + 5, top - 4, f"allowed {limit:g}", style="limit-text"))
+            # Near the right edge the words are on the left of the line.
+            right = place > width * 0.75
+            x, anchor = (place - 5, "end") if right else (place + 5, "start")
+            parts.append(_text(x, top - 4, f"allowed {limit:g}", anchor=anchor, style="limit-text"))
     return _svg(width, height, f"Histogram of absolute errors of {format}", *parts)
 
 
@@ -84,7 +87,7 @@ def latency_bars(rows: Sequence[tuple[str, str, float]], *, title: str) -> Marku
         rows: Format, label and median time in microseconds.
         title: What is shown, for readers that cannot see it.
     """
-    width, line, label, figure = 400.0, 26.0, 186.0, 60.0
+    width, line, label, figure = 400.0, 26.0, 206.0, 60.0
     longest = max((value for *_, value in rows), default=1.0)
     parts = []
     for index, (format, text, value) in enumerate(rows):

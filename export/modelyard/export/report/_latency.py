@@ -75,7 +75,8 @@ def _table(latency: Sequence[Latency], choices: Sequence[RuntimeChoice], main: s
     }
     chosen = [(each.format, each.precision, each.runtime, each.threads) for each in choices]
     rows = []
-    for key, by_size in found.items():
+    # One signature after the other, the deciding one first.
+    for key, by_size in sorted(found.items(), key=lambda each: (each[0][0] != main, each[0][0])):
         signature, format, precision, runtime, threads = key
         cells = []
         for size in sizes:

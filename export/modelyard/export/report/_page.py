@@ -155,7 +155,7 @@ def _format_row(key: str, runtime: str, report: VerifyReport, size: int | None) 
         f"{report.max_rel_error:.2g}",
         "–" if report.top1_agreement is None else f"{report.top1_agreement:.2%}",
         metric,
-        {None: "not tried", True: "same", False: "refused or different"}[report.empty_batch],
+        {None: "not tried", True: "same", False: "differs"}[report.empty_batch],
     )
 
 

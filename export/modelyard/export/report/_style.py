@@ -26,7 +26,7 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space:
 code { font: .88em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: nowrap; }
 .charts { display: grid; gap: 1.5rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(18rem, 100%), 1fr)); }
 .wide { grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); }
-.chart svg { display: block; width: 100%; height: auto; }
+.chart svg { display: block; width: 100%; max-width: 36rem; height: auto; }
 svg text { fill: var(--text); font: 11px system-ui, sans-serif; } svg .axis { fill: var(--quiet); }
 svg line { stroke: var(--line); } svg .limit { stroke: var(--bad); stroke-dasharray: 4 3; }
 svg .limit-text { fill: var(--bad); }
