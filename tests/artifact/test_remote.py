@@ -1,0 +1,128 @@
+"""Repositories in object stores: an S3 on a socket, and a store in memory that has no conditions of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modelyard.artifact import (
+    MANIFEST_NAME,
+    RemotePath,
+    collect,
+    describe_model,
+    find_version,
+    list_models,
+    list_versions,
+    locate,
+    promote,
+    read_labels,
+    remove_version,
+    set_label,
+    verify_version,
+)
+from modelyard.artifact._publish_remote import CLAIM_PREFIX
+from modelyard.errors import ArtifactError, IntegrityError, ModelNotFoundError
+from tests.support.models import publish_affine
+from tests.support.object_store import s3
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[None]:
+    with s3("artifacts"):
+        yield
+
+
+def test_what_a_location_is() -> None:
+    assert locate("/models") == Path("/models") == locate("file:///models") == locate(Path("/models"))
+    place = locate("memory://bucket/models/")
+    assert isinstance(place, RemotePath) and str(place / "m") == "memory://bucket/models/m"
+    assert (place.name, str(place.parent), locate(place)) == ("models", "memory://bucket", place)
+
+
+def test_a_store_without_conditions_of_its_own() -> None:
+    repository = RemotePath("memory://shelf/models")
+    model = repository / "m"
+    with pytest.raises(FileNotFoundError):
+        list_versions(model)
+    with pytest.raises(ModelNotFoundError, match="memory://shelf/models has no model 'm'"):
+        describe_model(model)
+    numbers = [publish_affine(model, slope=float(number), intercept=0.0).number for number in range(3)]
+    assert numbers == [1, 2, 3] and list_models(repository) == ("m",)
+    assert promote(model, "2").number == 2 and read_labels(model) == {"stable": 2}
+    assert [info.labels for info in describe_model(model)] == [(), ("stable",), ()]
+    assert collect(model, keep=1).versions == (1,)
+    with pytest.raises(ModelNotFoundError):
+        find_version(model, "1")
+    set_label(model, "stable", "latest")
+    remove_version(model, "2")
+    (model / "3" / "onnx" / "serving_default.onnx").write_bytes(b"x")
+    with pytest.raises(IntegrityError, match="memory://shelf/models/m/3/onnx/serving_default.onnx has 1 bytes"):
+        verify_version(find_version(model, "latest"))
+    (model / "3" / "onnx" / "serving_default.onnx").unlink()
+    with pytest.raises(IntegrityError, match="lacks onnx/serving_default.onnx"):
+        verify_version(find_version(model, "latest"))
+    (model / "labels.json").write_bytes(b"{")
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        read_labels(model)
+
+
+def _publish_some(url: str, count: int) -> None:
+    for number in range(count):
+        publish_affine(RemotePath(url), slope=float(number), intercept=float(os.getpid()))
+
+
+def test_exporters_at_once_lose_nothing(store: None) -> None:
+    url = "s3://artifacts/models/shared"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_publish_some, args=(url, 3)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    versions = list_versions(RemotePath(url))
+    assert len(versions) == 6
+    manifests = [verify_version(version) for version in versions]
+    assert len({entry.sha256 for manifest in manifests for entry in manifest.files}) == 6
+    assert not [name for name in RemotePath(url).tree() if name.startswith(CLAIM_PREFIX)]
+
+
+SCRIPT = """
+import sys
+from modelyard.artifact import RemotePath
+from tests.support.models import publish_affine
+print("ready", flush=True)
+while True:
+    publish_affine(RemotePath(sys.argv[1]), slope=1.0, intercept=0.0)
+"""
+
+
+def test_a_killed_exporter_leaves_whole_versions_only(store: None) -> None:
+    model = RemotePath("s3://artifacts/models/killed")
+    for pause in (0.0, 0.05, 0.13):
+        command = [sys.executable, "-c", SCRIPT, str(model)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
+            if process.stdout is None:
+                pytest.fail("no pipe")
+            process.stdout.readline()
+            deadline = time.monotonic() + 60
+            while not model.tree() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(pause)
+            process.send_signal(signal.SIGKILL)
+    versions = list_versions(model)
+    for version in versions:
+        verify_version(version)
+    time.sleep(1.1)
+    collect(model, keep=len(versions) or 1, stale_s=0)
+    left = model.tree()
+    assert {name.partition("/")[0] for name in left} == {str(version.number) for version in versions}
+    assert sum(name.endswith(MANIFEST_NAME) for name in left) == len(versions)
