@@ -1,0 +1,93 @@
+"""Overload: what would wait too long is refused at once; who hangs up costs nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+
+from modelyard.wire import PREDICTION_SERVICE, array_to_tensor, serving_pb2
+from tests.support.models import publish_slow
+from tests.support.server import RunningServer, serve
+
+
+def by_rest(server: RunningServer) -> tuple[int, str | None, str, float]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=60)
+    started = time.monotonic()
+    connection.request("POST", "/v1/models/slow:predict", b'{"instances": [2.0]}')
+    response = connection.getresponse()
+    body = json.loads(response.read())
+    connection.close()
+    return response.status, response.getheader("retry-after"), body.get("error", ""), time.monotonic() - started
+
+
+def test_what_would_wait_too_long_is_refused(tmp_path: Path) -> None:
+    publish_slow(tmp_path / "slow", loops=400)
+    flags = ["--max_queue_delay_ms=1500", "--tensorflow_session_parallelism=1"]
+    with (
+        serve(tmp_path / "slow", model="slow", log_dir=tmp_path, flags=flags) as server,
+        ThreadPoolExecutor(120) as pool,
+        grpc.insecure_channel(server.grpc_address) as channel,
+    ):
+        assert [by_rest(server)[0] for _ in range(3)] == [200] * 3
+        waits = [pool.submit(by_rest, server) for _ in range(120)]
+        time.sleep(0.2)
+        request = serving_pb2.PredictRequest()
+        request.model_spec.name = "slow"
+        request.inputs["x"].CopyFrom(array_to_tensor(np.zeros(1, np.float32)))
+        predict = channel.unary_unary(PREDICTION_SERVICE["Predict"].path, bytes, bytes)
+        codes = set()
+        for _ in range(5):
+            try:
+                predict(request.SerializeToString(), timeout=60)
+            except grpc.RpcError as exc:
+                codes.add(exc.code())
+        answers = [wait.result() for wait in waits]
+        refused = [answer for answer in answers if answer[0] == 429]
+        assert {answer[0] for answer in answers} == {200, 429}
+        assert all(after == "1" and "overloaded" in error for _, after, error, _ in refused)
+        assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        # When the rush is over, the door is open again.
+        assert by_rest(server)[0] == 200
+
+
+def test_callers_that_hang_up_cost_nothing(tmp_path: Path) -> None:
+    publish_slow(tmp_path / "slow", loops=1500)
+    with serve(
+        tmp_path / "slow", model="slow", log_dir=tmp_path, flags=["--tensorflow_session_parallelism=1"]
+    ) as server:
+        process = psutil.Process(server.process.pid)
+        busy = process.cpu_times().user
+        started = time.monotonic()
+        by_rest(server)
+        once, seconds = process.cpu_times().user - busy, time.monotonic() - started
+        first = threading.Thread(target=by_rest, args=(server,))
+        first.start()
+        time.sleep(seconds / 4)
+        request = serving_pb2.PredictRequest()
+        request.model_spec.name = "slow"
+        request.inputs["x"].CopyFrom(array_to_tensor(np.zeros(1, np.float32)))
+        with grpc.insecure_channel(server.grpc_address) as channel:
+            predict = channel.unary_unary(PREDICTION_SERVICE["Predict"].path, bytes, bytes)
+            calls = [predict.future(request.SerializeToString(), timeout=60) for _ in range(4)]
+            connections = []
+            for _ in range(4):
+                connection = http.client.HTTPConnection("127.0.0.1", server.rest_port)
+                connection.request("POST", "/v1/models/slow:predict", b'{"instances": [2.0]}')
+                connections.append(connection)
+            time.sleep(seconds / 4)
+            for connection in connections:
+                connection.close()
+            for call in calls:
+                assert call.cancel()
+        first.join()
+        assert by_rest(server)[0] == 200
+        # Three predictions were wanted and computed, eight were not.
+        assert process.cpu_times().user - busy < 5 * once + 0.5
