@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from modelyard.errors import ConfigurationError
@@ -20,6 +22,15 @@ _STRATEGIES = ("one", "mirrored", "multiworker", "ps", "tpu")
 #: Tells a process that ``--local-cluster`` has started it.
 _STARTED = "MODELYARD_LOCAL_CLUSTER"
 _AGAIN = "import sys; from modelyard.training._cli import main; sys.exit(main(sys.argv[1:]))"
+
+_WATCHER = """\
+import os, select, signal, sys
+seconds, message, watched = sys.argv[1:]
+if not select.select([0], [], [], float(seconds))[0]:
+    sys.stderr.write(message)
+    sys.stderr.flush()
+    os.kill(int(watched), signal.SIGKILL)
+"""
 
 EXAMPLES = """\
   modelyard train fashion --strategy mirrored
@@ -66,7 +77,7 @@ def add_distribution_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=600.0,
         metavar="S",
-        help="how long processes of multiworker wait for each other at the start, in seconds (default: %(default)s)",
+        help="how long the processes wait for each other at the start, in seconds (default: %(default)s)",
     )
     group.add_argument("--tpu", metavar="NAME", help="name or address of the TPU (default: this machine's)")
 
@@ -131,8 +142,33 @@ def join(arguments: argparse.Namespace) -> tuple[tf.distribute.Strategy | None, 
     if name == "ps":
         # TensorFlow warns of each function that the chief traces for its workers.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    strategy = make_strategy(name, cluster=cluster, tpu=arguments.tpu, join_timeout_s=arguments.join_timeout)
+    with _time_limit(cluster, arguments.join_timeout):
+        strategy = make_strategy(name, cluster=cluster, tpu=arguments.tpu, join_timeout_s=arguments.join_timeout)
     return strategy, name != "multiworker" or cluster is None or cluster.is_chief
+
+
+@contextmanager
+def _time_limit(cluster: Cluster | None, seconds: float) -> Iterator[None]:
+    """Kills this process when the others have not come: TensorFlow's leader would wait for them without a limit.
+
+    It waits in C++ and gives no other thread of Python its turn, so a process outside has to do it.
+    """
+    if cluster is None:
+        yield
+        return
+    addresses = ", ".join(address for members in cluster.addresses.values() for address in members)
+    message = (
+        f"modelyard train: {cluster.name} waited {seconds:g} s for the other processes of the cluster of {addresses}. "
+        "Start all of them, or wait longer with --join-timeout.\n"
+    )
+    watcher = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _WATCHER, str(seconds), message, str(os.getpid())], stdin=subprocess.PIPE
+    )
+    try:
+        yield
+    finally:
+        # The end of its input is what it waits for.
+        watcher.communicate()
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster | None:
