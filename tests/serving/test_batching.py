@@ -18,16 +18,19 @@ from hypothesis import strategies as st
 
 from modelyard.errors import (
     ConfigurationError,
+    DeadlineExceededError,
     InternalError,
     InvalidInputError,
     ModelNotReadyError,
     ModelyardError,
     PredictionError,
+    RequestCancelledError,
     UnavailableError,
 )
 from modelyard.serving._batch_parameters import BatchParameters, read_batch_parameters
 from modelyard.serving._batching import BatchScheduler
 from modelyard.serving._metrics import Metrics
+from modelyard.serving._requests import Caller
 
 Arrays = dict[str, npt.NDArray[Any]]
 PREFIX = ":tensorflow:serving:batching_session:"
@@ -208,6 +211,32 @@ def test_a_bad_neighbour_pays_alone(scheduler: BatchScheduler, bad: int, kind: t
     assert [futures[0].result(30)["y"].tolist(), futures[2].result(30)["y"].tolist()] == [[2.5], [3.5]]
     with pytest.raises(kind):
         futures[1].result(30)
+
+
+def test_low_priority_goes_last_and_who_is_gone_costs_nothing(scheduler: BatchScheduler) -> None:
+    model = HalfPlusTwo()
+    model.open.clear()
+    parameters = BatchParameters(max_batch_size=1, threads=1)
+    gone = Caller()
+    callers = {2.0: Caller(low_priority=True), 3.0: gone, 4.0: None, 5.0: Caller(deadline=time.monotonic() + 0.05)}
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(scheduler.compute, "k", x_of(1.0), parameters, model)
+        assert model.entered.wait(10)
+        tasks = {}
+        for value, caller in callers.items():
+            tasks[value] = pool.submit(scheduler.compute, "k", x_of(value), parameters, model, caller=caller)
+            while scheduler.queued < len(tasks):
+                time.sleep(0.001)
+        gone.leave()
+        time.sleep(0.06)
+        model.open.set()
+        assert first.result()["y"].tolist() == [2.5]
+        assert [tasks[value].result()["y"].tolist() for value in (2.0, 4.0)] == [[3.0], [4.0]]
+        with pytest.raises(RequestCancelledError):
+            tasks[3.0].result()
+        with pytest.raises(DeadlineExceededError):
+            tasks[5.0].result()
+    assert [batch.tolist() for batch in model.batches] == [[1.0], [4.0], [2.0]]
 
 
 def test_closing_computes_what_is_queued(metrics: Metrics) -> None:

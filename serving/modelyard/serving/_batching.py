@@ -23,7 +23,7 @@ import numpy.typing as npt
 from modelyard.errors import InternalError, InvalidInputError, ModelNotReadyError, ModelyardError, UnavailableError
 from modelyard.serving._batch_parameters import BatchParameters
 from modelyard.serving._metrics import Metrics
-from modelyard.serving._requests import Arrays
+from modelyard.serving._requests import Arrays, Caller
 
 Outputs = dict[str, npt.NDArray[Any]]
 Run = Callable[[Arrays], Outputs]
@@ -36,6 +36,7 @@ class _Task:
     inputs: Arrays
     rows: int
     enqueued: float
+    caller: Caller | None = None
     future: Future[Outputs] = field(default_factory=Future)
 
 
@@ -55,11 +56,24 @@ class _Queue:
     def take(self) -> list[_Task]:
         batch: list[_Task] = []
         rows = 0
-        while self.tasks and (not batch or rows + self.tasks[0].rows <= self.parameters.execution_batch_size):
-            batch.append(self.tasks.popleft())
-            rows += batch[-1].rows
-        self.rows -= rows
+        # Low priority goes last; among equals the order is that of arrival.
+        waiting = deque(sorted(self.tasks, key=_is_patient)) if any(map(_is_patient, self.tasks)) else self.tasks
+        while waiting and (not batch or rows + waiting[0].rows <= self.parameters.execution_batch_size):
+            task = waiting.popleft()
+            self.rows -= task.rows
+            refusal = None if task.caller is None else task.caller.refusal()
+            if refusal is not None:
+                # Nobody waits for it any more: it costs nothing.
+                task.future.set_exception(refusal)
+                continue
+            batch.append(task)
+            rows += task.rows
+        self.tasks = waiting
         return batch
+
+
+def _is_patient(task: _Task) -> bool:
+    return task.caller is not None and task.caller.low_priority
 
 
 class BatchScheduler:
@@ -84,7 +98,9 @@ class BatchScheduler:
         for thread in self._threads:
             thread.start()
 
-    def compute(self, key: Any, inputs: Arrays, parameters: BatchParameters, run: Run) -> Outputs:
+    def compute(
+        self, key: Any, inputs: Arrays, parameters: BatchParameters, run: Run, *, caller: Caller | None = None
+    ) -> Outputs:
         """Computes a request as part of a batch, and waits for it.
 
         Args:
@@ -93,14 +109,17 @@ class BatchScheduler:
             inputs: Arrays with the same size of dimension 0.
             parameters: The model's batching parameters.
             run: Computes a batch.
+            caller: Who waits for it; None for somebody who waits for ever.
 
         Returns:
             The request's own rows of every output.
 
         Raises:
+            DeadlineExceededError: The caller's deadline passed while the request waited for its batch.
             InvalidInputError: The inputs cannot be batched, or the runtime
                 refuses them.
             ModelNotReadyError: An output has no batch dimension.
+            RequestCancelledError: The caller went away while the request waited for its batch.
             UnavailableError: The queue is full.
         """
         rows = _rows(inputs)
@@ -124,7 +143,7 @@ class BatchScheduler:
             if parameters.pad_variable_length
             else tuple(sorted((name, array.shape[1:]) for name, array in inputs.items()))
         )
-        futures = self._enqueue((key, inner), parts, parameters, run)
+        futures = self._enqueue((key, inner), parts, parameters, run, caller)
         results = [future.result() for future in futures]
         if len(results) == 1:
             return results[0]
@@ -145,10 +164,10 @@ class BatchScheduler:
             thread.join()
 
     def _enqueue(
-        self, key: Any, parts: Sequence[Arrays], parameters: BatchParameters, run: Run
+        self, key: Any, parts: Sequence[Arrays], parameters: BatchParameters, run: Run, caller: Caller | None
     ) -> list[Future[Outputs]]:
         now = time.monotonic()
-        tasks = [_Task(inputs=part, rows=_rows(part), enqueued=now) for part in parts]
+        tasks = [_Task(inputs=part, rows=_rows(part), enqueued=now, caller=caller) for part in parts]
         with self._condition:
             if self._stopping:
                 raise UnavailableError("The server is stopping; ask another one.")
@@ -172,7 +191,8 @@ class BatchScheduler:
                 if queue is None:
                     return
                 batch = queue.take()
-            self._compute(batch, queue)
+            if batch:
+                self._compute(batch, queue)
 
     def _next(self) -> _Queue | None:
         """The queue whose batch may start; waits for one. None when it is time to end."""

@@ -16,7 +16,7 @@ from modelyard.serving._lanes import Done, Door, Lane, Ticket, compute
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._plans import Plan, plan_of
-from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
+from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest, current_caller
 from modelyard.serving._servable import Servable
 from modelyard.serving._states import VersionStatus
 from modelyard.serving._statistics import ModelStatistics
@@ -182,6 +182,7 @@ class Predictor:
             refusal = self._door.refusal(ticket)
             if refusal is not None:
                 raise refusal
+            current_caller.set(ticket.caller)
             self._decode(ticket)
             plan = ticket.plan
             ticket.inputs = plan.servable.decoded(plan.signature, ticket.inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,10 @@ class ModelSpec:
 
 #: The header, and the key of gRPC metadata, whose value ``low`` lets all others go first.
 PRIORITY_KEY = "x-modelyard-priority"
+
+
+#: Who waits for what this thread computes, for a batch scheduler that the computing goes through.
+current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
 
 
 class Caller:

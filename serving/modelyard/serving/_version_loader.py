@@ -15,7 +15,7 @@ from modelyard.serving._flags import ServerOptions
 from modelyard.serving._loader import load_servable
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._plans import row_wise_graphs
-from modelyard.serving._requests import Arrays
+from modelyard.serving._requests import Arrays, current_caller
 from modelyard.serving._servable import Servable
 from modelyard.serving._warmup import warm_up
 
@@ -86,7 +86,11 @@ class VersionLoader:
         def compute(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
             wanted = tuple(outputs)
             return scheduler.compute(
-                (instance, graph, wanted), inputs, settings, lambda merged: backend.run(graph, merged, wanted)
+                (instance, graph, wanted),
+                inputs,
+                settings,
+                lambda merged: backend.run(graph, merged, wanted),
+                caller=current_caller.get(),
             )
 
         return replace(servable, compute=compute)
