@@ -152,6 +152,7 @@ def test_the_client_imports_neither_transport() -> None:
     assert _python(script) == "[]"
 
 
-def test_the_client_imports_in_less_than_half_a_second() -> None:
-    script = "import time; start = time.perf_counter(); import modelyard.clients; print(time.perf_counter() - start)"
-    assert min(float(_python(script)) for _ in range(3)) < 0.5
+def test_the_client_imports_in_three_tenths_of_a_second() -> None:
+    # Of the processor's time: that of the clock is also the other programs'.
+    script = "import time; start = time.process_time(); import modelyard.clients; print(time.process_time() - start)"
+    assert min(float(_python(script)) for _ in range(3)) <= 0.3
