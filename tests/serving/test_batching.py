@@ -196,6 +196,15 @@ def test_inner_shapes_are_padded_with_a_tensor_s_first_element(scheduler: BatchS
     assert model.batches[-1].tolist() == [[1, 2, 3], [5, 5, 5], [7, 5, 5]]
 
 
+def test_inner_shapes_are_padded_with_zeros_where_asked(scheduler: BatchScheduler) -> None:
+    model = HalfPlusTwo()
+    requests = [{"x": np.array([[1.0, 2.0, 3.0]])}, {"x": np.zeros((1, 0))}, {"x": np.array([[5.0]])}]
+    parameters = BatchParameters(pad_variable_length=True, pad_with_zeros=True)
+    for future in together(scheduler, model, parameters, requests):
+        future.result(30)
+    assert model.batches[-1].tolist() == [[1, 2, 3], [0, 0, 0], [5, 0, 0]]
+
+
 def test_different_inner_shapes_are_computed_apart_without_padding(scheduler: BatchScheduler) -> None:
     model = HalfPlusTwo()
     requests = [{"x": np.array([[1.0, 2.0]])}, {"x": np.array([[5.0]])}, {"x": np.array([[3.0, 4.0]])}]

@@ -26,6 +26,7 @@ class BatchParameters:
         pool_name: Name of the threads in metrics.
         allowed_batch_sizes: Batches are padded to one of these; empty for any.
         pad_variable_length: Inner dimensions are padded to the batch's largest.
+        pad_with_zeros: They are padded with zeros, or empty strings, and not with the tensor's own first element.
         split_large: A request larger than a batch is split.
         max_execution_batch_size: Rows of a batch at most, when splitting; None
             for ``max_batch_size``.
@@ -38,6 +39,7 @@ class BatchParameters:
     pool_name: str = "batch_threads"
     allowed_batch_sizes: tuple[int, ...] = ()
     pad_variable_length: bool = False
+    pad_with_zeros: bool = False
     split_large: bool = False
     max_execution_batch_size: int | None = None
 
@@ -57,11 +59,12 @@ class BatchParameters:
         return next((size for size in self.allowed_batch_sizes if size >= rows), rows)
 
 
-def read_batch_parameters(path: Path) -> BatchParameters:
+def read_batch_parameters(path: Path, *, pad_with_zeros: bool = False) -> BatchParameters:
     """Reads a batching parameters file.
 
     Args:
         path: ``BatchingParameters`` in protobuf text format.
+        pad_with_zeros: As :attr:`BatchParameters.pad_with_zeros`; upstream's file has no field for it.
 
     Raises:
         ConfigurationError: The file cannot be read, or its numbers make no sense.
@@ -85,6 +88,7 @@ def read_batch_parameters(path: Path) -> BatchParameters:
         pool_name=message.thread_pool_name.value or defaults.pool_name,
         allowed_batch_sizes=tuple(message.allowed_batch_sizes),
         pad_variable_length=message.pad_variable_length_inputs,
+        pad_with_zeros=pad_with_zeros,
         split_large=message.enable_large_batch_splitting.value,
         max_execution_batch_size=value("max_execution_batch_size", 0) or None,
     )

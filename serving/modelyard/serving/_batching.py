@@ -234,7 +234,7 @@ class BatchScheduler:
     def _run(self, batch: list[_Task], queue: _Queue) -> list[Outputs]:
         rows = sum(task.rows for task in batch)
         size = queue.parameters.padded_size(rows)
-        merged = _merge(batch, size - rows, pad_inner=queue.parameters.pad_variable_length)
+        merged = _merge(batch, size - rows, queue.parameters)
         self._metrics.observe(f"{_PREFIX}processed_batch_size", {}, size)
         self._metrics.observe(f"{_PREFIX}padding_size", {"execution_batch_size": str(size)}, size - rows)
         self._metrics.count(f"{_PREFIX}wrapped_run_count", {})
@@ -267,14 +267,14 @@ def _rows(inputs: Arrays) -> int:
     return next(iter(sizes), 1)
 
 
-def _merge(batch: Sequence[_Task], padding: int, *, pad_inner: bool) -> Arrays:
+def _merge(batch: Sequence[_Task], padding: int, parameters: BatchParameters) -> Arrays:
     if len(batch) == 1 and padding == 0:
         return batch[0].inputs
     merged: dict[str, npt.NDArray[Any]] = {}
     for name in batch[0].inputs:
         arrays = [task.inputs[name] for task in batch]
-        if pad_inner:
-            arrays = _pad_inner(name, arrays)
+        if parameters.pad_variable_length:
+            arrays = _pad_inner(name, arrays, zeros=parameters.pad_with_zeros)
         if padding:
             # As upstream: the first row of the last request.
             arrays.append(np.repeat(arrays[-1][:1], padding, axis=0))
@@ -282,8 +282,8 @@ def _merge(batch: Sequence[_Task], padding: int, *, pad_inner: bool) -> Arrays:
     return merged
 
 
-def _pad_inner(name: str, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    """Pads inner dimensions to the largest of the batch with the tensor's own first element, as upstream does."""
+def _pad_inner(name: str, arrays: Sequence[npt.NDArray[Any]], *, zeros: bool) -> list[npt.NDArray[Any]]:
+    """Pads inner dimensions to the largest of the batch: with the tensor's first element, as upstream, or with zeros."""
     if len({array.ndim for array in arrays}) > 1:
         raise InvalidInputError(
             f"Tensors with name {name!r} from different tasks have different numbers of dimensions."
@@ -294,9 +294,10 @@ def _pad_inner(name: str, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArra
         if array.shape[1:] == target:
             padded.append(array)
             continue
-        if array.size == 0:
+        if array.size == 0 and not zeros:
             raise InvalidInputError(f"Tensor {name!r} is empty, so it has no element to be padded with.")
-        result = np.full((array.shape[0], *target), array.flat[0], dtype=array.dtype)
+        filler = (b"" if array.dtype == object else 0) if zeros else array.flat[0]
+        result = np.full((array.shape[0], *target), filler, dtype=array.dtype)
         result[tuple(slice(size) for size in array.shape)] = array
         padded.append(result)
     return padded

@@ -101,7 +101,7 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("enable_profiler", "bool", True, "TensorFlow's profiler is not in this server; use py-spy"),
     _same("version", "bool", False, "print the version and exit"),
     _same("tensorflow_session_parallelism", "int", 0, "threads that predict (0: cores)"),
-    _same("tensorflow_intra_op_parallelism", "int", 0, "threads inside one prediction (0: the manifest's choice, or one)"),
+    _same("tensorflow_intra_op_parallelism", "int", 0, "threads in one prediction (0: the manifest's choice, or one)"),
     _ignored("tensorflow_inter_op_parallelism", "int", 0, "the runtimes here run one op at a time"),
     _ignored("tensorflow_session_config_file", "text", "", _NO_TENSORFLOW),
     _ignored("platform_config_file", "text", "", _NO_TENSORFLOW),
@@ -143,6 +143,8 @@ FLAGS: tuple[Flag, ...] = (
     _ours("grpc_transport", "text", "",
           "what serves gRPC: asyncio (default; the fastest) or grpcio (default with --grpc_channel_arguments that "
           "asyncio does not know)", ("asyncio", "grpcio")),
+    _ours("batching_zero_padding", "bool", False,
+          "with pad_variable_length_inputs, pad with zeros (or empty strings) and not with a tensor's first element"),
     _ours("greedy_batching", "bool", True,
           "compute requests that are there at the same time together; nothing waits, and only models are batched whose "
           "rows were seen at loading not to depend on each other"),

@@ -287,8 +287,8 @@ def _batching(args: argparse.Namespace) -> BatchParameters | None:
             raise ConfigurationError("--batching_parameters_file was set without setting --enable_batching to true.")
         return None
     if not args.batching_parameters_file:
-        return BatchParameters(threads=available_cpus())
-    parameters = read_batch_parameters(Path(args.batching_parameters_file))
+        return BatchParameters(threads=available_cpus(), pad_with_zeros=args.batching_zero_padding)
+    parameters = read_batch_parameters(Path(args.batching_parameters_file), pad_with_zeros=args.batching_zero_padding)
     return parameters if parameters.threads else replace(parameters, threads=available_cpus())
 
 

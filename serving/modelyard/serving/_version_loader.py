@@ -78,7 +78,7 @@ class VersionLoader:
             file = servable.path / PER_MODEL_FILE
             if not file.is_file():
                 return servable
-            parameters = read_batch_parameters(file)
+            parameters = read_batch_parameters(file, pad_with_zeros=parameters.pad_with_zeros)
         # Only requests to this very load of the version may go together.
         instance = object()
         backend, settings = servable.backend, parameters
