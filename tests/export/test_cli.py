@@ -45,9 +45,41 @@ def test_a_run_becomes_a_version(
         assert entry.verify.top1_agreement == 1.0
 
 
+def test_a_variant_outside_its_budget_is_told(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MODELYARD_DATA", "subset")
+    arguments = ["fashion", "--model-dir", str(run), "--repository", str(tmp_path), "--examples", "256"]
+    arguments += [
+        "--format",
+        "onnx",
+        "--max-abs-error",
+        "1e-9",
+        "--max-accuracy-drop",
+        "100%",
+        "--measure-seconds",
+        "1",
+        "--runtime",
+        "onnxruntime",
+    ]
+    assert main([*arguments, "--precision", "float32", "int8"]) == 0
+    out = capsys.readouterr().out
+    assert "refused: Variant onnx.int8 in onnxruntime: the " in out and "the budget allows 1e-09." in out
+    assert "Served by default with onnxruntime, onnx, " in out
+    (refusal,) = read_manifest(tmp_path / "fashion" / "1").refused
+    assert (refusal.measure, refusal.allowed) == ("abs_error", 1e-9)
+    assert main([*arguments, "--precision", "int8"]) == 1
+    assert "Format onnx was asked for in int8 only, and nothing of it is left." in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "fashion").iterdir()] == ["1"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["fashion", "--max-abs-error", "0.1"], 2, "--precision asks for none; float32 has --tolerance"),
+        (["fashion", "--max-accuracy-drop", "200%"], 2, "max_accuracy_drop is 2.0"),
+        (["fashion", "--precision", "int8", "--format", "saved_model"], 2, "only onnx and tflite have variants"),
+        (["fashion", "--calibration-data", "x.npz"], 2, "--calibration-data is for paths"),
         (["fashoin"], 2, "Did you mean 'fashion'"),
         (["fashion", "--examples", "10"], 2, "--examples is 10; expected at least 256"),
         (["fashion", "--name", "../other"], 2, "--name is '../other'; expected a plain folder name"),
