@@ -42,7 +42,7 @@ def run_python() -> RunPython:
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment},
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=400,
             check=False,
         )
 
