@@ -32,7 +32,7 @@ def describe_machine() -> dict[str, str]:
     if memory.removesuffix(" kB").isdecimal():
         found["memory"] = f"{int(memory.removesuffix(' kB')) / (1 << 20):.1f} GiB"
     if hasattr(os, "getloadavg"):
-        found["load average before the run"] = " ".join(f"{value:.2f}" for value in os.getloadavg())
+        found["load average"] = " ".join(f"{value:.2f}" for value in os.getloadavg())
     return found
 
 
