@@ -17,6 +17,19 @@ def test_the_first_ctrl_c_asks_and_the_second_insists() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_sigterm_asks_for_an_exit_of_143_and_tells_at_once() -> None:
+    told: list[bool] = []
+    with InterruptGuard() as guard:
+        guard.on_request = lambda: told.append(guard.requested)
+        signal.raise_signal(signal.SIGTERM)
+        assert (guard.requested, told) == (True, [True])
+        stop = guard.stop()
+        assert isinstance(stop, SystemExit) and stop.code == 143
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_somebody_elses_handler_stays() -> None:
     seen: list[int] = []
     previous = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))

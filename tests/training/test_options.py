@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from modelyard.errors import ConfigurationError
-from modelyard.training import TrainerOptions
+from modelyard.training import Goal, TrainerOptions
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,22 @@ def test_numbers_out_of_range_are_an_error(options: dict[str, Any], message: str
 def test_checkpoints_are_below_the_model_dir() -> None:
     assert TrainerOptions(model_dir=Path("runs/x")).checkpoint_dir == Path("runs/x/checkpoints")
     assert TrainerOptions().checkpoint_dir is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"accumulate_steps": 0}, "accumulate_steps is 0"),
+        ({"clip_norm": 0.0}, "clip_norm is 0.0; expected a number above 0"),
+        ({"clip_norm": float("inf")}, "clip_norm is inf"),
+        ({"ema_decay": 1.0}, "ema_decay is 1.0; expected a number from 0 to below 1"),
+        ({"loop": "graph"}, "loop is 'graph'; expected one of eager, step, loop, epoch"),
+        ({"precision": "float16"}, "precision is 'float16'; expected one of float32, mixed_bfloat16, mixed_float16"),
+        ({"checkpoint_every_seconds": 5.0}, "checkpoint_every_seconds is 5.0 but model_dir is None"),
+        ({"keep_best": Goal()}, "keep_best is .* but model_dir is None"),
+        ({"checkpoint_every_seconds": -1.0, "model_dir": Path("x")}, "checkpoint_every_seconds is -1.0"),
+    ],
+)
+def test_options_of_the_loop_that_make_no_sense_are_an_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        TrainerOptions(**options)
