@@ -58,6 +58,8 @@ def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
         "nowhere": ["nowhere", "out"],
         "shards": ["fashion-mnist", "out", "--shards", "0"],
         "runner": ["fashion-mnist", "out", "--runner=NoSuchRunner"],
+        "flag": ["fashion-mnist", "out", "--shrads", "3"],
+        "stray": ["fashion-mnist", "out", "stray"],
         "vocabulary": [str(source), "out", "--vocabulary", "names.txt"],
     }
     environment = {"PATH": "", "MODELYARD_DATA": "subset", "PYTHONPATH": str(ROOT)}
@@ -130,6 +132,8 @@ def test_fashion_mnist_keeps_every_pixel(subset: FashionMnist, converted: tuple[
         ("nowhere", 1, "The source nowhere has no files"),
         ("shards", 2, "Received shards 0"),
         ("runner", 2, "Beam does not accept the options --runner=NoSuchRunner"),
+        ("flag", 2, "Beam does not accept the options --shrads 3: unknown are shrads"),
+        ("stray", 2, "Beam does not accept the options stray: 'stray' is no option"),
         ("vocabulary", 2, "are not in the vocabulary class_names"),
     ],
 )

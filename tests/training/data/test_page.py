@@ -48,8 +48,8 @@ def test_an_image_folder_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run(tmp_path, "render.py")
     assert len(list((tmp_path / "photos").glob("*/*.jpeg"))) == 1000
     command = Path(sys.executable).with_name("modelyard")
-    out = run(tmp_path, str(command), "train", "photos_task:PhotosTask", "--epochs", "8", "--model-dir", "run")
-    assert "photos: 8 epochs" in out
+    out = run(tmp_path, str(command), "train", "photos_task:PhotosTask", "--epochs", "6", "--model-dir", "run")
+    assert "photos: 6 epochs" in out
 
     monkeypatch.setenv("PHOTOS", str(tmp_path / "photos"))
     spec = importlib.util.spec_from_file_location("photos_task", tmp_path / "photos_task.py")

@@ -18,18 +18,19 @@ from modelyard.pipeline._tune_cli import main
 from modelyard.training import Trainer, TrainerOptions
 from modelyard.training.tune import Parameter, TuneOptions, search
 from modelyard.training.tune._study import CONTINUES, counted, open_study
+from modelyard.training.tune._trial import run_trial
 from tests.training.conftest import ROOT
 from tests.training.toy_task import ToyTask
 
 TOY = "tests.training.toy_task:ToyTask"
 SPACE = (Parameter(name="learning_rate", kind="float", low=0.001, high=0.1, log=True),)
-EPOCHS = 40
+EPOCHS = 15
 
 
 def command(folder: Path) -> list[str]:
     code = "import sys; from modelyard.cli import main; sys.exit(main(sys.argv[1:]))"
     flags = ["--float", "learning_rate=0.001:0.1:log", "--metric", "test_loss", "--direction", "minimize"]
-    numbers = ["--trials", "4", "--jobs", "2", "--epochs", str(EPOCHS), "--startup-trials", "9"]
+    numbers = ["--trials", "3", "--jobs", "2", "--epochs", str(EPOCHS), "--startup-trials", "9"]
     return [sys.executable, "-c", code, "tune", TOY, *flags, *numbers, "--no-export", "--study-dir", str(folder)]
 
 
@@ -53,7 +54,7 @@ def test_a_killed_search_goes_on_and_loses_nothing(tmp_path: Path) -> None:
     done = subprocess.run(command(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "was lost with its process" in done.stderr
-    assert "Best of 4 trials (4 complete, 0 pruned, 0 failed)" in done.stdout
+    assert "Best of 3 trials (3 complete, 0 pruned, 0 failed)" in done.stdout
     study = open_study(TuneOptions(task=TOY, study_dir=tmp_path, direction="minimize"))
     trials = counted(study)
     gone_on = [trial for trial in trials if CONTINUES in trial.user_attrs]
@@ -94,13 +95,22 @@ def test_a_trial_whose_process_dies_goes_on_in_another(tmp_path: Path) -> None:
     assert search(options).number == result.number
 
 
-def test_errors_of_trials_end_the_search(tmp_path: Path) -> None:
-    base = {"task": TOY, "direction": "minimize", "epochs": 1, "trials": 1}
-    with pytest.raises(ConfigurationError, match="The metric is 'speed'"):
-        search(TuneOptions(**base, study_dir=tmp_path / "a", metric="speed", space=SPACE))  # type: ignore[arg-type]
+def test_a_mistake_in_the_command_ends_the_search(tmp_path: Path) -> None:
+    options = TuneOptions(task=TOY, study_dir=tmp_path, epochs=1, metric="speed", space=SPACE)
+    with pytest.raises(ConfigurationError, match="The metric is 'speed'; the task reports loss, test_loss"):
+        search(options)
+    # The corrected command may use the same folder.
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "worker-0.log"}
+
+
+def test_no_trial_that_went_to_the_end_is_an_error(tmp_path: Path) -> None:
     wild = (Parameter(name="learning_rate", kind="float", low=1e30, high=1e31),)
-    with pytest.raises(TrainingError, match=r"None of the 1 trials went to the end\. .*loss"):
-        search(TuneOptions(**base, study_dir=tmp_path / "b", metric="test_loss", space=wild))  # type: ignore[arg-type]
+    options = TuneOptions(task=TOY, study_dir=tmp_path, trials=1, metric="test_loss", direction="minimize", space=wild)
+    run_trial(options, lambda message: None, order=0)
+    with pytest.raises(
+        TrainingError, match=r"None of the 1 trials went to the end\. .*not finite|no longer finite|is nan"
+    ):
+        search(options)
 
 
 def test_the_best_trial_is_exported_once(

@@ -149,7 +149,7 @@ class Source:
         self._first = time.perf_counter() - began
         parts = tf.nest.flatten(first)
         self._example_bytes = sum(part.dtype.size * int(np.prod(part.shape[1:])) for part in parts)
-        self._loop = tf.function(_take)
+        self._loop = _make_loop()
         # Traced before the first round.
         self._loop(self._iterator, tf.constant(1))
         self._gaps: list[Any] = []
@@ -180,17 +180,22 @@ class Source:
         )
 
 
-def _take(iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Takes batches; the time before the first and after each, and the size of each."""
-    times = tf.TensorArray(tf.float64, size=count + 1)
-    sizes = tf.TensorArray(tf.int64, size=count)
-    times = times.write(0, tf.timestamp())
-    for index in tf.range(count):
-        parts = tf.nest.flatten(next(iterator))
-        with tf.control_dependencies(parts):
-            times = times.write(index + 1, tf.timestamp())
-        sizes = sizes.write(index, tf.shape(parts[0], out_type=tf.int64)[0])
-    return times.stack(), sizes.stack()
+def _make_loop() -> Any:
+    # One function for each input: TensorFlow warns where one is traced for many iterators.
+    @tf.function
+    def take(iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Takes batches; the time before the first and after each, and the size of each."""
+        times = tf.TensorArray(tf.float64, size=count + 1)
+        sizes = tf.TensorArray(tf.int64, size=count)
+        times = times.write(0, tf.timestamp())
+        for index in tf.range(count):
+            parts = tf.nest.flatten(next(iterator))
+            with tf.control_dependencies(parts):
+                times = times.write(index + 1, tf.timestamp())
+            sizes = sizes.write(index, tf.shape(parts[0], out_type=tf.int64)[0])
+        return times.stack(), sizes.stack()
+
+    return take
 
 
 class Step:

@@ -15,7 +15,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from modelyard.artifact import decode_image
 from modelyard.errors import ConfigurationError, ImageDecodeError, RequestTooLargeError, TrainingError
@@ -133,14 +133,7 @@ class _ToExample(beam.DoFn):
 
 
 def _run(options: ConvertOptions, output: str, entries: Sequence[Entry]) -> None:
-    try:
-        pipeline_options = PipelineOptions(list(options.runner_arguments))
-        pipeline = beam.Pipeline(options=pipeline_options)
-    except (SystemExit, ValueError) as exc:
-        raise ConfigurationError(
-            f"Beam does not accept the options {' '.join(options.runner_arguments)}: {exc}. See its documentation for "
-            "runners and their options."
-        ) from exc
+    pipeline = _pipeline(options.runner_arguments)
     parts = (
         pipeline
         | "List" >> beam.Create(list(entries), reshuffle=True)
@@ -167,6 +160,30 @@ def _run(options: ConvertOptions, output: str, entries: Sequence[Entry]) -> None
         ) from exc
     if str(state) not in ("DONE", "None"):
         raise TrainingError(f"The Beam pipeline ended as {state}. What {output} holds is not complete; remove it.")
+
+
+def _pipeline(arguments: Sequence[str]) -> beam.Pipeline:
+    """A pipeline with options that Beam knows; by itself it drops what it does not know."""
+    wrong: Exception | str = ""
+    try:
+        options = PipelineOptions(list(arguments))
+        known = options.get_all_options(drop_default=True)
+        unknown = set(options.get_all_options(drop_default=True, retain_unknown_options=True)) - set(known)
+        # Other runners have options that only they know.
+        if unknown and options.view_as(StandardOptions).runner in (None, "DirectRunner"):
+            wrong = f"unknown are {', '.join(sorted(unknown))}"
+        elif arguments and not arguments[0].startswith("-"):
+            wrong = f"{arguments[0]!r} is no option"
+        else:
+            return beam.Pipeline(options=options)
+    except SystemExit as exc:
+        wrong = f"exit code {exc.code}"
+    except ValueError as exc:
+        wrong = exc
+    raise ConfigurationError(
+        f"Beam does not accept the options {' '.join(arguments)}: {str(wrong).rstrip('.')}. "
+        "See modelyard data convert --help, and Beam's documentation for runners and their options."
+    ) from (wrong if isinstance(wrong, Exception) else None)
 
 
 def _fact_line(fact: tuple[tuple[str, int, int, int], int]) -> str:

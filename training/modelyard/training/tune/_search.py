@@ -25,6 +25,7 @@ from modelyard.training.tune._study import (
     FOLDER,
     TuneOptions,
     counted,
+    discard,
     locked,
     open_study,
     requeue,
@@ -90,8 +91,14 @@ def search(options: TuneOptions, progress: Progress = lambda line: None) -> Sear
         if missing > 0:
             progress(f"{missing} trials to go, {min(options.jobs, missing)} at a time; in {options.study_dir}")
             order = len(study.get_trials(deepcopy=False))
-            with _workers(options, min(options.jobs, missing), order) as workers:
-                _Search(options, study, workers, progress).run()
+            try:
+                with _workers(options, min(options.jobs, missing), order) as workers:
+                    _Search(options, study, workers, progress).run()
+            except ConfigurationError:
+                if not counted(study):
+                    # Nothing is lost, and the corrected command may use the same folder.
+                    discard(options)
+                raise
         return _result(options, study)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -177,6 +178,17 @@ def counted(study: optuna.Study) -> list[FrozenTrial]:
     trials = study.get_trials(deepcopy=False)
     gone_on = {trial.user_attrs[CONTINUES] for trial in trials if CONTINUES in trial.user_attrs}
     return [trial for trial in trials if trial.state.is_finished() and trial.number not in gone_on]
+
+
+def discard(options: TuneOptions) -> None:
+    """Removes a search of which no trial has come to an end: options, storage, checkpoints.
+
+    Args:
+        options: The search.
+    """
+    for name in (_OPTIONS, _STORAGE):
+        (options.study_dir / name).unlink(missing_ok=True)
+    shutil.rmtree(options.study_dir / "trials", ignore_errors=True)
 
 
 def requeue_lost(study: optuna.Study) -> list[int]:
