@@ -107,9 +107,7 @@ def test_no_trial_that_went_to_the_end_is_an_error(tmp_path: Path) -> None:
     wild = (Parameter(name="learning_rate", kind="float", low=1e30, high=1e31),)
     options = TuneOptions(task=TOY, study_dir=tmp_path, trials=1, metric="test_loss", direction="minimize", space=wild)
     run_trial(options, lambda message: None, order=0)
-    with pytest.raises(
-        TrainingError, match=r"None of the 1 trials went to the end\. .*not finite|no longer finite|is nan"
-    ):
+    with pytest.raises(TrainingError, match=r"None of the 1 trials went to the end\. The .* of task 'toy'"):
         search(options)
 
 
