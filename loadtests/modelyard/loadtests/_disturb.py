@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from modelyard.artifact import MANIFEST_NAME
 from modelyard.clients import ClientOptions, RetryOptions
 from modelyard.errors import LoadTestError
 from modelyard.loadtests._sender import Endpoint
@@ -19,6 +18,8 @@ from modelyard.loadtests._servers import Served
 from modelyard.loadtests._session import Mark, Side
 
 _TRICKLE_S = 0.1
+#: The artifact's description, where it has one.
+_MANIFEST = "manifest.json"
 
 
 def publisher(model_dir: Path, *, first_s: float, every_s: float, times: int) -> Side:
@@ -58,7 +59,7 @@ def copy_newest(model_dir: Path, *, ahead: int) -> tuple[Path, int]:
     number = newest + ahead
     staged = Path(tempfile.mkdtemp(prefix=".staging-", dir=model_dir))
     shutil.copytree(model_dir / str(newest), staged, dirs_exist_ok=True)
-    manifest = staged / MANIFEST_NAME
+    manifest = staged / _MANIFEST
     if manifest.is_file():
         values = json.loads(manifest.read_text("utf-8"))
         manifest.write_text(json.dumps({**values, "version": number}, indent=1), "utf-8")
