@@ -18,13 +18,17 @@ from tests.training.toy_task import EXAMPLES, WIDTH, ToyTask
 
 
 class ClusterTask(ToyTask):
-    """Reads the environment: ``CLUSTER_TASK_OUT``, a folder, and ``CLUSTER_TASK_SLEEP``, seconds for each epoch."""
+    """Reads the environment: ``CLUSTER_TASK_OUT``, a folder; ``CLUSTER_TASK_SLEEP``, seconds for each epoch;
+    ``CLUSTER_TASK_SHARES``, whether each worker makes only its own input.
+    """
 
     name: ClassVar[str] = "cluster"
+    shares_input: ClassVar[bool] = bool(os.environ.get("CLUSTER_TASK_SHARES"))
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[int] = []
+        self.requests: list[int] = []
         self.epochs = 0
 
     def build(self) -> None:
@@ -49,10 +53,20 @@ class ClusterTask(ToyTask):
         return {"loss": tf.square(self.model(features, training=False)[:, 0] - targets), "row": rows}
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
+        self.requests.append(request.num_shards)
         order = np.random.default_rng([request.seed, request.epoch]).permutation(EXAMPLES)
         arrays = (self.features[order], self.targets[order], order)
-        whole = tf.data.Dataset.from_tensor_slices(arrays)
-        return whole.batch(request.batch_size, drop_remainder=request.drop_remainder).skip(request.skip_batches)
+        size, workers, worker = request.batch_size * request.num_shards, request.num_shards, request.shard_index
+        whole = tf.data.Dataset.from_tensor_slices(arrays).batch(size, drop_remainder=request.drop_remainder)
+        left = whole.skip(request.skip_batches)
+        if workers == 1:
+            return left
+
+        def share(*batch: Any) -> Any:
+            count = tf.shape(batch[0])[0]
+            return tuple(part[count * worker // workers : count * (worker + 1) // workers] for part in batch)
+
+        return left.map(share)
 
     def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
         whole = tf.data.Dataset.from_tensor_slices((self.features, self.targets, np.arange(EXAMPLES)))
@@ -71,5 +85,5 @@ class ClusterTask(ToyTask):
         self.epochs += 1
         path = folder / f"{task['type']}-{task['index']}-{self.epochs}.json"
         weights = [np.asarray(value).tolist() for value in self.model.trainable_variables]
-        path.write_text(json.dumps({"seen": sorted(self.seen), "weights": weights}), "utf-8")
+        path.write_text(json.dumps({"seen": sorted(self.seen), "weights": weights, "shards": self.requests}), "utf-8")
         self.seen.clear()

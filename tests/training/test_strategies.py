@@ -20,6 +20,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.training import InputRequest, Trainer, TrainerOptions, restore
 from modelyard.training._checkpoints import list_checkpoints, read_state
 from modelyard.training._strategy import Layout, layout_of, make_strategy
+from tests.support.server import free_port
 from tests.training.cluster_task import ClusterTask
 from tests.training.conftest import LOGICAL_CPUS, ROOT
 from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH
@@ -31,7 +32,7 @@ MAIN = "import sys; from modelyard.training._cli import main; sys.exit(main(sys.
 class Cluster:
     """``modelyard train --local-cluster 2`` and what it writes."""
 
-    def __init__(self, folder: Path, *flags: str, sleep_s: float = 0.0) -> None:
+    def __init__(self, folder: Path, *flags: str, sleep_s: float = 0.0, shares: bool = False) -> None:
         self.model_dir, self.out = folder / "run", folder / "out"
         self.out.mkdir(exist_ok=True)
         self.log = folder / "log.txt"
@@ -45,6 +46,7 @@ class Cluster:
                     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
                     "CLUSTER_TASK_OUT": str(self.out),
                     "CLUSTER_TASK_SLEEP": str(sleep_s),
+                    "CLUSTER_TASK_SHARES": "yes" if shares else "",
                 },
                 stdout=log,
                 stderr=log,
@@ -104,11 +106,12 @@ def test_two_workers_train_as_one_and_go_on_after_a_kill(tmp_path: Path) -> None
         rf"\[worker 0\] .*Another process of the cluster is gone.* Start all processes .* {kept}", first.text()
     )
     assert "Traceback" not in first.text()
+    epochs = saved // STEPS_PER_EPOCH + 2
+    # Before, each worker made all batches and kept its part; from here on it makes only its part.
+    assert {number for path in first.out.glob("*.json") for number in json.loads(path.read_text())["shards"]} == {1}
     for path in first.out.iterdir():
         path.unlink()
-
-    epochs = saved // STEPS_PER_EPOCH + 2
-    second = Cluster(tmp_path, "--epochs", str(epochs), *flags)
+    second = Cluster(tmp_path, "--epochs", str(epochs), *flags, shares=True)
     assert second.result() == 0, second.text()
     assert f"going on from step {saved}" in second.text()
     # The same numbers as one process that was never stopped, to 1e-5.
@@ -128,10 +131,27 @@ def test_two_workers_train_as_one_and_go_on_after_a_kill(tmp_path: Path) -> None
         assert one["weights"] == other["weights"]
     assert sorted(ours[-1]["seen"] + theirs[-1]["seen"]) == list(range(EXAMPLES))
     assert ours[-1]["seen"] and theirs[-1]["seen"]
+    assert set(ours[-1]["shards"] + theirs[-1]["shards"]) == {2}
     # Only the chief saves and reports.
     assert steps(second.model_dir)[-1] == epochs * STEPS_PER_EPOCH
     lines = [line for line in second.text().splitlines() if "Epoch" in line or "Checkpoint:" in line]
     assert lines and all(line.startswith("[worker 0]") for line in lines)
+
+
+def test_a_process_whose_others_do_not_come_says_so(tmp_path: Path) -> None:
+    addresses = "worker=127.0.0.1:9,127.0.0.1:10"
+    flags = ["--cluster", addresses.replace("127.0.0.1:9", f"127.0.0.1:{free_port()}"), "--role", "worker:0"]
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, TASK, *flags, "--join-timeout", "2", "--model-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert "modelyard train: worker 0 waited 2 s for the other processes of the cluster of 127.0.0.1:" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_workers_take_steps_on_the_weights_of_a_parameter_server(tmp_path: Path) -> None:

@@ -63,11 +63,12 @@ class CoordinatedLoop(DeviceLoop):
         self._stopping = False
         self._progress_at = 0.0
 
-    def iterate(self, dataset: tf.data.Dataset) -> Any:
+    def iterate(self, dataset: tf.data.Dataset, *, shared: bool = False) -> Any:
         """An iterator over batches, in the chief.
 
         Args:
             dataset: The batches.
+            shared: As for :class:`DeviceLoop`; here never.
         """
         return iter(dataset)
 

@@ -153,14 +153,17 @@ class DeviceLoop:
         """Totals of no steps."""
         return Totals(sums=dict.fromkeys(self.names, (0.0, 0.0)))
 
-    def iterate(self, dataset: tf.data.Dataset) -> Any:
+    def iterate(self, dataset: tf.data.Dataset, *, shared: bool = False) -> Any:
         """An iterator over batches for :meth:`run`; under a strategy each batch is shared out to its replicas.
 
         Args:
             dataset: The batches, of the global size.
+            shared: Whether they are only this worker's part already.
         """
         if self._strategy is None:
             return iter(dataset)
+        if shared:
+            return iter(self._strategy.distribute_datasets_from_function(lambda context: dataset))
         # By examples: by files, batches would depend on the number of workers.
         sharding = tf.data.Options()
         sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA

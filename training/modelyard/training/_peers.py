@@ -33,6 +33,17 @@ class Peers:
         self._scratch: Path | None = None
         self._sum = tf.function(self._sum_over_replicas)
 
+    def can_share(self, batch_size: int) -> int:
+        """Into how many equal parts processes can share out the making of batches; 1 where they cannot.
+
+        Args:
+            batch_size: Examples in a global batch.
+        """
+        workers = self.layout.workers
+        if self._strategy is None or self._strategy.num_replicas_in_sync != workers or batch_size % workers:
+            return 1
+        return workers
+
     def check_shapes(self, element_spec: Any, label: str) -> None:
         """Makes sure that every batch has the same shape, where the strategy needs it.
 

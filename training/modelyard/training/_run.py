@@ -67,6 +67,7 @@ class Run:
         self._running: Future[Any] | None = None
         self._began = 0.0
         self._peers = Peers(strategy)
+        self._shares = self._peers.can_share(options.batch_size) if task.shares_input else 1
         self._values: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
         self._input_label = f"train_dataset of task {task.name!r}"
         self._resident = self._make_resident() if options.loop == "epoch" else None
@@ -201,7 +202,7 @@ class Run:
                 f"{state.epoch_step}; expected {left}, since its first epoch has {self._steps_per_epoch}. "
                 "It must leave out the first skip_batches batches, and every epoch must have the same length."
             )
-        return self._train.iterate(dataset)
+        return self._train.iterate(dataset, shared=self._shares > 1)
 
     def _checkpoint_is_due(self) -> bool:
         steps, seconds = self._options.checkpoint_every_steps, self._options.checkpoint_every_seconds
@@ -352,10 +353,12 @@ class Run:
         options = self._options
         return self._task.train_dataset(
             InputRequest(
-                batch_size=options.batch_size,
+                batch_size=options.batch_size // self._shares,
                 seed=options.seed,
                 epoch=epoch,
                 skip_batches=skip_batches,
+                num_shards=self._shares,
+                shard_index=self._peers.layout.worker if self._shares > 1 else 0,
                 drop_remainder=self._peers.layout.fixed_shapes,
             )
         )
