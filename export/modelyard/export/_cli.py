@@ -50,6 +50,13 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", metavar="SOURCE", help="name of a task, such as fashion, or path of a model")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="ARGUMENT=VALUE",
+        help="value for an argument of the task, as its training was given; may be given more than once",
+    )
     parser.add_argument("--model-dir", type=Path, metavar="RUN", help="folder of the task's run (default: runs/TASK)")
     parser.add_argument(
         "--data",
@@ -235,7 +242,7 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
     from modelyard.export._model import export_model
     from modelyard.export._progress import ProgressBar
     from modelyard.training import restore
-    from modelyard.training.tasks import find_task
+    from modelyard.training.tasks import make_task
 
     for flag, value in (
         ("--data", arguments.data),
@@ -244,8 +251,7 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
     ):
         if value is not None:
             raise ConfigurationError(f"{flag} is for paths; the task {arguments.source} brings its own.")
-    kind = find_task(arguments.source)
-    task = kind()
+    task = make_task(arguments.source, arguments.set)
     result = restore(task, arguments.model_dir or Path("runs") / arguments.source)
     with ProgressBar() as bar:
         return export_model(
@@ -255,7 +261,7 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
             model_dir=model_dir,
             source=Source(
                 task=result.task,
-                git_commit=git_commit(Path(inspect.getfile(kind))),
+                git_commit=git_commit(Path(inspect.getfile(type(task)))),
                 data=result.data,
                 config=result.config,
                 metrics=result.metrics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from PIL import Image
 
 from modelyard.artifact import Source
 from modelyard.clients import connect
+from modelyard.errors import DatasetNotFoundError
 from modelyard.export import ExportOptions, export_model
 from modelyard.training import Task, Trainer, TrainerOptions, TrainResult
 from modelyard.training.data import FashionMnist
@@ -21,16 +23,20 @@ from modelyard.training.tasks import (
     DcganTask,
     GanTask,
     LinearTask,
+    MamlTask,
     MlpTask,
     PictureLog,
     SiameseTask,
+    TransferTask,
     VaeTask,
     draw_run,
 )
 from tests.support.server import RunningServer, serve
 
 #: Enough to check that an artefact is right; how right the formats are is the export room's own test.
-EXPORT = ExportOptions(min_examples=32, batch_sizes=(1, 7), measure_seconds=0.2, latency_calls=10)
+EXPORT = ExportOptions(
+    min_examples=32, batch_sizes=(1, 7), measure_seconds=0.2, latency_calls=10, runtimes=("onnxruntime", "litert")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +51,35 @@ def options(task: Task, **values: Any) -> TrainerOptions:
     return TrainerOptions(**{**task.recipe, **values})
 
 
+def transfer_task(data: FashionMnist) -> TransferTask:
+    """A folder of real JPEG files, of several sizes, for three kinds of garment."""
+    folder = Path(tempfile.mkdtemp(prefix="garments-"))
+    for label in (1, 8, 9):
+        name = data.class_names[label].lower().replace(" ", "-")
+        for split, images, labels in (
+            ("train", data.train_images, data.train_labels),
+            ("test", data.test_images, data.test_labels),
+        ):
+            (folder / split / name).mkdir(parents=True)
+            for number, pixels in enumerate(images[labels == label][:100]):
+                side = 28 + number % 9
+                image = Image.fromarray(pixels).resize((side, side)).convert("RGB")
+                image.save(folder / split / name / f"{number:03d}.jpeg", quality=95)
+    return TransferTask(
+        folder=str(folder), weights="none", size=32, trained_layers=200, learning_rate=1e-3, augment=False
+    )
+
+
 #: Constructor and options of a brief training on the subset of 2,000 images.
 BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "capsnet": (lambda data: CapsnetTask(data=data, filters=32, capsule_maps=8), {"batch_size": 50, "epochs": 3}),
     "dcgan": (lambda data: DcganTask(data=data, width=0.25), {"epochs": 6}),
-    "gan": (lambda data: GanTask(data=data), {"epochs": 130}),
+    "gan": (lambda data: GanTask(data=data), {"epochs": 100, "steps_per_loop": 500}),
+    "maml": (lambda data: MamlTask(), {"epochs": 9}),
     "linear": (lambda data: LinearTask(), {}),
     "mlp": (lambda data: MlpTask(data=data), {"epochs": 6}),
     "siamese": (lambda data: SiameseTask(data=data), {"epochs": 3}),
+    "transfer": (lambda data: transfer_task(data), {"epochs": 8}),
     "vae": (lambda data: VaeTask(data=data), {"epochs": 6}),
 }
 
@@ -189,6 +216,46 @@ def test_dcgan_s_networks_train_each_other(zoo: Callable[[str], Trained]) -> Non
     last = run.result.epochs[-1].evaluation
     assert 0.1 < last["discriminator_loss"] < 1.0
     assert 0.3 < last["generator_loss"] < 4.0
+
+
+def test_maml_adapts_to_new_problems_in_one_step(zoo: Callable[[str], Trained]) -> None:
+    last = zoo("maml").result.epochs[-1].evaluation
+    assert last["loss"] < last["joint_loss"] / 3
+    assert last["loss"] < last["before_loss"] / 3
+
+
+def test_maml_tells_new_classes_apart(subset: FashionMnist) -> None:
+    task = MamlTask(data=subset, problem="fashion", inner_rate=0.1, learning_rate=3e-3)
+    result = Trainer(task, options(task, epochs=1, batch_size=8)).run()
+    last = result.epochs[-1].evaluation
+    # Five classes it never saw, in any order: one in five is chance, and 10,000 images leave no room for luck.
+    assert last["accuracy"] > 0.25
+    assert last["accuracy"] > last["joint_accuracy"] + 0.02
+
+
+def test_transfer_learns_from_a_folder_of_jpegs(zoo: Callable[[str], Trained]) -> None:
+    assert zoo("transfer").result.metrics["test_accuracy"] > 0.75
+
+
+def test_transfer_trains_the_last_layers_only(zoo: Callable[[str], Trained]) -> None:
+    task = zoo("transfer").task
+    assert isinstance(task, TransferTask)
+    frozen = TransferTask(folder=str(task.folder.root), weights="none", size=32, trained_layers=4, augment=False)
+    frozen.build()
+    model: Any = frozen.root
+    (backbone,) = (layer for layer in model.layers if hasattr(layer, "layers"))
+    assert [layer.trainable for layer in backbone.layers[-4:]] == [True] * 4
+    assert not any(layer.trainable for layer in backbone.layers[:-4])
+
+
+def test_transfer_says_what_to_do_offline(zoo: Callable[[str], Trained], monkeypatch: pytest.MonkeyPatch) -> None:
+    task = zoo("transfer").task
+    assert isinstance(task, TransferTask)
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    pretrained = TransferTask(folder=str(task.folder.root), size=96)
+    with pytest.raises(DatasetNotFoundError, match="copy the file that Keras names.*--set weights=none"):
+        pretrained.build()
 
 
 # ---- pictures -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from modelyard.training.tasks._maml import MamlTask
     from modelyard.training.tasks._mlp import MlpTask
     from modelyard.training.tasks._siamese import SiameseTask
+    from modelyard.training.tasks._transfer import TransferTask
     from modelyard.training.tasks._vae import VaeTask
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "MlpTask",
     "PictureLog",
     "SiameseTask",
+    "TransferTask",
     "VaeTask",
     "draw_run",
     "find_task",

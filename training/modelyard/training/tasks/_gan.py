@@ -29,7 +29,8 @@ class GanTask(AdversarialTask):
     Args:
         data: Images that are already loaded; None loads them when they are first needed.
         latent: Numbers in the vector that the generator starts from.
-        learning_rate: Step size of both Adams.
+        learning_rate: Step size of the discriminator's Adam.
+        generator_rate: Step size of the generator's; larger, or the discriminator wins early.
         beta_1: Their decay of the mean of gradients; below the usual 0.9 the two networks circle each other less.
     """
 
@@ -38,10 +39,17 @@ class GanTask(AdversarialTask):
     full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 200}
 
     def __init__(
-        self, *, data: FashionMnist | None = None, latent: int = 100, learning_rate: float = 2e-4, beta_1: float = 0.5
+        self,
+        *,
+        data: FashionMnist | None = None,
+        latent: int = 100,
+        learning_rate: float = 2e-4,
+        generator_rate: float = 6e-4,
+        beta_1: float = 0.5,
     ) -> None:
         super().__init__(data=data, latent=latent)
         self._beta_1 = beta_1
+        self._generator_rate = generator_rate
         self._learning_rate = learning_rate
 
     def make_generator(self) -> keras.Model:
@@ -71,6 +79,7 @@ class GanTask(AdversarialTask):
         )
 
     def make_optimizers(self) -> tuple[Any, Any]:
-        """Two Adams of the same step size."""
-        rate, beta_1 = self._learning_rate, self._beta_1
-        return keras.optimizers.Adam(rate, beta_1=beta_1), keras.optimizers.Adam(rate, beta_1=beta_1)
+        """Two Adams."""
+        rates = (self._learning_rate, self._generator_rate)
+        discriminator, generator = (keras.optimizers.Adam(rate, beta_1=self._beta_1) for rate in rates)
+        return discriminator, generator

@@ -8,7 +8,8 @@ the inner update. Two families of problems:
   to 5; 10 points to adapt to, 10 to be judged on; net 1-40-40-1, squared error.
 - ``fashion``: 5-way classification of Fashion-MNIST, 10 images of each class to
   adapt to and 10 to be judged on; net 784-64-64-5, cross-entropy. Five classes
-  are for training, in any order; the other five are the new problems.
+  are for training, in any order; the other five are the new problems. It learns
+  slowly: 31 % of new images after 500 steps, where 20 % is chance.
 
 A second net of the same size is trained jointly on the same points with the
 same optimizer, without an inner step: what adaptation is worth is the
@@ -35,7 +36,8 @@ from modelyard.training._task import InputRequest
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks._images import PIXELS, FashionImagesTask
 
-SCALE = 1.0
+#: Small initial weights for numbers up to 5, as the source has them: large ones make an inner step overshoot.
+_SPREAD = {"sinusoid": 0.3, "fashion": 1.0}
 _POINTS = 10
 _WAYS = 5
 _BATCHES = 500
@@ -82,7 +84,7 @@ class MamlTask(FashionImagesTask):
         """Creates both nets and an optimizer each."""
         import keras
 
-        meta, joint = _Net(self._sizes, name="meta"), _Net(self._sizes, name="joint")
+        meta, joint = (_Net(self._sizes, spread=_SPREAD[self._problem], name=name) for name in ("meta", "joint"))
         optimizers = [keras.optimizers.Adam(self._learning_rate) for _ in range(2)]
         for optimizer, net in zip(optimizers, (meta, joint), strict=True):
             optimizer.build(list(net.weights))
@@ -168,30 +170,14 @@ class MamlTask(FashionImagesTask):
         return values
 
     def signatures(self) -> Mapping[str, SignatureFunction]:
-        """``serving_default``: the net before adaptation; ``adapted``: after one step on points that come along.
+        """``serving_default``: the net before adaptation.
 
-        For ``adapted`` each example is a problem of its own: points to adapt to, and ``query`` points to answer.
+        Adaptation is not served: the gradients of its inner step have operations that neither ONNX nor TFLite has.
         """
-        inputs, outputs = self._sizes[0], self._sizes[-1]
-        count = _POINTS if outputs == 1 else _POINTS * _WAYS
-        target = (
-            TensorSpec(name="y", dtype="float32", shape=(-1, count, 1))
-            if outputs == 1
-            else TensorSpec(name="y", dtype="int64", shape=(-1, count))
-        )
         return {
             DEFAULT_SIGNATURE: SignatureFunction(
-                inputs=(TensorSpec(name="x", dtype="float32", shape=(-1, inputs)),),
-                function=self._unadapted,
-            ),
-            "adapted": SignatureFunction(
-                inputs=(
-                    TensorSpec(name="x", dtype="float32", shape=(-1, count, inputs)),
-                    target,
-                    TensorSpec(name="query", dtype="float32", shape=(-1, count, inputs)),
-                ),
-                function=self._adapted,
-            ),
+                inputs=(TensorSpec(name="x", dtype="float32", shape=(-1, self._sizes[0])),), function=self._unadapted
+            )
         }
 
     def verification_data(self, count: int) -> VerificationData:
@@ -206,9 +192,8 @@ class MamlTask(FashionImagesTask):
         if count < 1:
             raise ConfigurationError(f"count is {count}; expected at least one example to verify with.")
         problems = self._problems(tf.constant([_EVAL_SEED, 1], tf.int64), count, new=True)
-        x, y, query, _ = (part.numpy() for part in problems)
         return VerificationData(
-            inputs={DEFAULT_SIGNATURE: {"x": x[:, 0]}, "adapted": {"x": x, "y": y, "query": query}},
+            inputs={DEFAULT_SIGNATURE: {"x": problems[0].numpy()[:, 0]}},
             description=f"{count} new problems; {self.data_description()}",
         )
 
@@ -221,10 +206,6 @@ class MamlTask(FashionImagesTask):
     def _unadapted(self, x: tf.Tensor) -> Mapping[str, tf.Tensor]:
         weights = [weight[tf.newaxis] for weight in self.part("meta").weights]
         return {"y": _forward(weights, x[tf.newaxis])[0]}
-
-    def _adapted(self, x: tf.Tensor, y: tf.Tensor, query: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        weights = _tiled(self.part("meta").weights, tf.shape(x)[0])
-        return {"answer": _forward(self._adapt(weights, x, y), query)}
 
     def _adapt(self, weights: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
         """One step of gradient descent for each problem at once; the outer tape sees through it."""
@@ -283,16 +264,18 @@ class _Net(tf.Module):
 
     Args:
         sizes: Units of each layer, the input's first.
+        spread: Standard deviation of the initial weights, times the root of a layer's inputs.
         name: Its name.
     """
 
-    def __init__(self, sizes: Sequence[int], *, name: str) -> None:
+    def __init__(self, sizes: Sequence[int], *, spread: float, name: str) -> None:
         super().__init__(name=name)
         self.weights = []
         for number, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
-            spread = tf.random.get_global_generator().normal([inputs, outputs], stddev=SCALE * math.sqrt(1.0 / inputs))
+            stddev = spread / math.sqrt(inputs)
+            kernel = tf.random.get_global_generator().normal([inputs, outputs], stddev=stddev)
             self.weights += [
-                tf.Variable(spread, name=f"kernel_{number}"),
+                tf.Variable(kernel, name=f"kernel_{number}"),
                 tf.Variable(tf.zeros([outputs]), name=f"bias_{number}"),
             ]
 

@@ -19,6 +19,7 @@ _CLASSES = {
     "maml": "MamlTask",
     "mlp": "MlpTask",
     "siamese": "SiameseTask",
+    "transfer": "TransferTask",
     "vae": "VaeTask",
 }
 #: Where each class is; read by the package's door too.
@@ -31,6 +32,7 @@ MODULES = {
     "MamlTask": "modelyard.training.tasks._maml",
     "MlpTask": "modelyard.training.tasks._mlp",
     "SiameseTask": "modelyard.training.tasks._siamese",
+    "TransferTask": "modelyard.training.tasks._transfer",
     "VaeTask": "modelyard.training.tasks._vae",
 }
 
