@@ -384,7 +384,8 @@ async def offer(port: int, rate: float | None) -> tuple[float, float, int, int]:
 def memory_of(port: int) -> float:
     """Resident memory of the process that listens on a port, in MB."""
     for connection in psutil.net_connections("tcp"):
-        if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN and connection.pid:
+        listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+        if listens and connection.pid:
             return float(psutil.Process(connection.pid).memory_info().rss) / 1e6
     raise RuntimeError(f"nobody listens on port {port}")
 

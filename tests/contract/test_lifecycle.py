@@ -221,7 +221,7 @@ def test_a_swap_that_fails_to_load_keeps_or_loses_the_old_version(tmp_path: Path
 
 def test_requests_keep_their_version_while_it_is_unloaded(tmp_path: Path) -> None:
     model_dir = tmp_path / "slow"
-    publish_slow(model_dir, loops=1500)
+    publish_slow(model_dir, loops=5000)
     with serve(model_dir, model="slow", log_dir=tmp_path) as server, ThreadPoolExecutor(2) as pool:
         busy = cpu_seconds(server)
         answers = [pool.submit(server.post, "/v1/models/slow/versions/1:predict", BODY) for _ in range(2)]

@@ -283,7 +283,7 @@ def _merge(batch: Sequence[_Task], padding: int, parameters: BatchParameters) ->
 
 
 def _pad_inner(name: str, arrays: Sequence[npt.NDArray[Any]], *, zeros: bool) -> list[npt.NDArray[Any]]:
-    """Pads inner dimensions to the largest of the batch: with the tensor's first element, as upstream, or with zeros."""
+    """Pads inner dimensions to the largest of a batch: with the tensor's first element as upstream, or with zeros."""
     if len({array.ndim for array in arrays}) > 1:
         raise InvalidInputError(
             f"Tensors with name {name!r} from different tasks have different numbers of dimensions."
