@@ -220,7 +220,7 @@ def load(request: Request, count: int, seconds: float) -> float:
     connections, streams = (count, 1) if request.http1 or count <= 8 else (8, count // 8)
     command = [
         "taskset", "-c", "1", "h2load", "-t", "1", "-c", str(connections), "-m", str(streams), "-d", str(request.body),
-        "--warm-up-time=300ms", "-D", f"{seconds}s", *(["--h1"] if request.http1 else []),
+        "--warm-up-time=300ms", "-D", f"{round(1e3 * seconds)}ms", *(["--h1"] if request.http1 else []),
     ]  # fmt: skip
     for name, value in request.headers.items():
         command += ["-H", f"{name}: {value}"]
