@@ -70,9 +70,9 @@ _COMMANDS = {
 #: Import names of the packages that come with extras: only their absence means that an extra is missing.
 _PACKAGES_OF_EXTRAS = frozenset(
     {
-        "PIL", "ai_edge_litert", "gevent", "google_crc32c", "grpc_health", "grpc_reflection", "httptools",
-        "jsonschema", "keras", "locust", "onnx", "onnxruntime", "rich", "simdjson", "tensorboard", "tensorflow",
-        "tf2onnx", "uvicorn", "uvloop",
+        "PIL", "ai_edge_litert", "apache_beam", "cryptography", "fsspec", "gevent", "google_crc32c", "grpc_health",
+        "grpc_reflection", "httptools", "jsonschema", "keras", "locust", "matplotlib", "onnx", "onnxruntime",
+        "optuna", "rich", "simdjson", "tensorboard", "tensorflow", "tf2onnx", "uvicorn", "uvloop",
     }
 )  # fmt: skip
 

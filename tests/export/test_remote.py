@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-import s3fs  # type: ignore[import-untyped]
+import s3fs
 
 from modelyard.artifact import (
     RemotePath,

@@ -78,6 +78,7 @@ def test_files_that_do_not_suit_are_not_tried_again_until_they_change(config: Mo
         watcher.configure(config)
         assert watcher.wait_until_polled(TIMEOUT_S)
     assert (loader.calls, watcher.is_ready()) == (1, False)
+    assert isinstance(config.base_path, Path)
     (config.base_path / "1" / "touched").touch()
     watcher.configure(config)
     assert watcher.wait_until_polled(TIMEOUT_S)

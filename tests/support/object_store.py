@@ -12,7 +12,7 @@ from unittest import mock
 @contextlib.contextmanager
 def s3(bucket: str) -> Iterator[Mapping[str, str]]:
     """Yields the environment in which ``s3://<bucket>`` is there; it is set in this process, too."""
-    import s3fs  # type: ignore[import-untyped]
+    import s3fs
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

@@ -62,6 +62,7 @@ def newest_opset() -> int:
     from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
     from tf2onnx import constants
 
+    reasons: list[str] = []
     value = [make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
     graph = make_graph([make_node("Identity", ["x"], ["y"])], "probe", value[:1], value[1:])
     for opset, ir_version in sorted(constants.OPSET_TO_IR_VERSION.items(), reverse=True):
@@ -69,17 +70,19 @@ def newest_opset() -> int:
         try:
             onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         # onnxruntime does not say what it reads, and its exceptions share no base class: to try is the only way.
-        except Exception:
-            continue
-        return int(opset)
+        except Exception as exc:
+            reasons.append(f"{opset}: {exc}")
+        else:
+            return int(opset)
     raise ConversionError(
-        "tf2onnx as installed writes no operator set that onnxruntime as installed reads; upgrade them."
+        "tf2onnx as installed writes no operator set that onnxruntime as installed reads; upgrade them. "
+        f"What onnxruntime said: {'; '.join(reasons)}"
     )
 
 
 def _simplify(graph: str, model: Any) -> Any:
     import onnx
-    import onnxslim  # type: ignore[import-untyped]
+    import onnxslim
 
     inputs = list(model.graph.input)
     try:

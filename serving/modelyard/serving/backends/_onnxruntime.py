@@ -30,6 +30,9 @@ _DTYPES = {
     "uint64": "uint64",
 }
 
+#: Computes Pad with zeros followed by MaxPool wrongly where all values are negative, in 1.31 at least.
+_WRONG_OPTIMIZERS = ["Pad_Fusion"]
+
 
 class OnnxRuntimeBackend:
     """One onnxruntime session per graph: sessions are safe to share between threads.
@@ -65,7 +68,9 @@ class OnnxRuntimeBackend:
         self.computes_in_caller = threads == 1
         for graph, path in graphs.items():
             try:
-                session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+                session = onnxruntime.InferenceSession(
+                    str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=_WRONG_OPTIMIZERS
+                )
             # onnxruntime's exceptions share no base class of their own: this is the boundary that maps them.
             except Exception as exc:
                 raise LoadError(f"onnxruntime cannot load {path}: {exc}") from exc
