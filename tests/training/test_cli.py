@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.training._cli import main
+from modelyard.training.tasks import tasks
 from tests.training.conftest import ROOT
 
 
@@ -40,7 +41,7 @@ def test_it_trains_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_errors_are_one_line_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fashon"]) == 2
     assert capsys.readouterr().err == (
-        "modelyard train: Unknown task 'fashon'. Did you mean 'fashion'? Known tasks: fashion.\n"
+        f"modelyard train: Unknown task 'fashon'. Did you mean 'fashion'? Known tasks: {', '.join(tasks())}.\n"
     )
     assert main(["fashion", "--epochs", "0"]) == 2
     assert capsys.readouterr().err == "modelyard train: epochs is 0; expected a number >= 1.\n"

@@ -29,7 +29,10 @@ DOORS = {
         "Parameter", "ReportAction", "SearchResult", "TuneOptions", "configure", "load_options", "parse_parameter",
         "search",
     ],
-    modelyard.training.tasks: ["FashionTask", "find_task", "tasks"],
+    modelyard.training.tasks: [
+        "CapsnetTask", "DcganTask", "FashionTask", "GanTask", "LinearTask", "MamlTask", "MlpTask", "PictureLog",
+        "SiameseTask", "TransferTask", "VaeTask", "draw_run", "find_task", "make_task", "tasks",
+    ],
 }  # fmt: skip
 
 
