@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -68,8 +68,9 @@ class Doubler:
 
 def servable(backend: Doubler, *, row_wise: bool = True) -> Servable:
     return Servable(
-        name="m", version=1, path=Path("/nowhere"), backend=backend, signatures={"serving_default": backend.signature},
-        definitions={}, check_shapes=True, defaults={}, compute=backend.run,
+        name="m", version=1, path=Path("/nowhere"), backend=cast(Any, backend),
+        signatures={"serving_default": backend.signature},
+        definitions={}, check_shapes=True, defaults={}, compute=cast(Any, backend.run),
         row_wise=frozenset({"g"}) if row_wise else frozenset(),
     )  # fmt: skip
 

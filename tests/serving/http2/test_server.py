@@ -8,6 +8,7 @@ import gzip
 import struct
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -27,16 +28,16 @@ class Methods:
         self.cancelled = asyncio.Event()
         self.begun = asyncio.Event()
 
-    async def echo(self, data: bytes, context: grpc.aio.ServicerContext) -> bytes:
+    async def echo(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         if data == b"abort":
             await context.abort(grpc.StatusCode.NOT_FOUND, "nö %")
         if data == b"break":
             raise ValueError("secret")
         if data == b"metadata":
-            return repr([pair for pair in context.invocation_metadata() if pair[0].startswith("x-")]).encode()
+            return repr([pair for pair in context.invocation_metadata() or () if pair[0].startswith("x-")]).encode()
         return data
 
-    async def slow(self, data: bytes, _: grpc.aio.ServicerContext) -> bytes:
+    async def slow(self, data: bytes, _: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         self.begun.set()
         try:
             await asyncio.sleep(float(data))
@@ -45,11 +46,13 @@ class Methods:
             raise
         return data
 
-    async def double(self, requests: AsyncIterator[bytes], _: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+    async def double(
+        self, requests: AsyncIterator[bytes], _: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[bytes]:
         async for data in requests:
             yield data * 2
 
-    def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         return {
             "Echo": grpc.unary_unary_rpc_method_handler(self.echo),
             "Slow": grpc.unary_unary_rpc_method_handler(self.slow),
@@ -57,7 +60,7 @@ class Methods:
         }
 
 
-def run(test: Callable[[int, Methods, Http2Server], Awaitable[None]], **options: int) -> None:
+def run(test: Callable[[int, Methods, Http2Server], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
         server, methods, port = Http2Server(Http2Options(**options)), Methods(), free_port()
         server.add_service("test.Test", methods.handlers())
@@ -76,7 +79,7 @@ def test_calls_by_grpc_s_client() -> None:
         async with grpc.aio.insecure_channel(
             f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", -1)]
         ) as (channel):
-            echo = channel.unary_unary(ECHO)
+            echo = channel.unary_unary(ECHO, None, None)
             assert await echo(b"") == b""
             big = bytes(range(256)) * 40_000
             assert await echo(big) == big
@@ -84,7 +87,7 @@ def test_calls_by_grpc_s_client() -> None:
             metadata = (("x-text", "a"), ("x-raw-bin", b"\x00\xff"))
             assert await echo(b"metadata", metadata=metadata) == repr(list(metadata)).encode()
             assert await echo(b"z" * 1000, compression=grpc.Compression.Gzip) == b"z" * 1000
-            call = channel.stream_stream(DOUBLE)(iter([b"a", b"b" * 70_000]))
+            call = channel.stream_stream(DOUBLE, None, None)(iter([b"a", b"b" * 70_000]))
             assert [answer async for answer in call] == [b"aa", b"b" * 140_000]
             for data, code, details in (
                 (b"abort", grpc.StatusCode.NOT_FOUND, "nö %"),
@@ -94,7 +97,7 @@ def test_calls_by_grpc_s_client() -> None:
                     await echo(data)
                 assert (caught.value.code(), caught.value.details()) == (code, details)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary("/test.Test/Nothing")(b"")
+                await channel.unary_unary("/test.Test/Nothing", None, None)(b"")
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     run(test)
@@ -103,14 +106,14 @@ def test_calls_by_grpc_s_client() -> None:
 def test_a_call_whose_caller_is_gone_is_cancelled() -> None:
     async def test(port: int, methods: Methods, _: Http2Server) -> None:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary(SLOW)(b"30")
+            call = channel.unary_unary(SLOW, None, None)(b"30")
             await methods.begun.wait()
             call.cancel()
             await methods.cancelled.wait()
             methods.begun.clear()
             methods.cancelled.clear()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary(SLOW)(b"30", timeout=0.2)
+                await channel.unary_unary(SLOW, None, None)(b"30", timeout=0.2)
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             await methods.cancelled.wait()
 
@@ -122,7 +125,7 @@ def test_messages_are_limited_also_after_decompression() -> None:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await channel.unary_unary(ECHO)(b"z" * 5000, compression=compression)
+                    await channel.unary_unary(ECHO, None, None)(b"z" * 5000, compression=compression)
                 assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     run(test, max_message_bytes=1000)
@@ -131,7 +134,7 @@ def test_messages_are_limited_also_after_decompression() -> None:
 def test_a_stop_answers_what_runs() -> None:
     async def test(port: int, methods: Methods, server: Http2Server) -> None:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = asyncio.ensure_future(channel.unary_unary(SLOW)(b"0.5"))
+            call = asyncio.ensure_future(channel.unary_unary(SLOW, None, None)(b"0.5"))
             await methods.begun.wait()
             await server.stop(10)
             assert await call == b"0.5"
@@ -285,7 +288,7 @@ def test_windows_are_respected() -> None:
     ],
 )
 def test_heads_and_bodies(fields, body: bytes, status: int) -> None:
-    async def test(port: int, _: Methods, __: Http2Server) -> None:
+    async def test(port: int, methods: Methods, server: Http2Server) -> None:
         peer = await Peer.connect(port)
         peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, encode(fields)))
         peer.send(h2.frame(h2.DATA, h2.END_STREAM, 1, b"\1" + struct.pack(">I", len(body)) + body))
@@ -300,7 +303,7 @@ def test_heads_and_bodies(fields, body: bytes, status: int) -> None:
 
 
 def test_more_streams_than_allowed_are_refused_and_cost_nothing() -> None:
-    async def test(port: int, _: Methods, __: Http2Server) -> None:
+    async def test(port: int, methods: Methods, server: Http2Server) -> None:
         peer = await Peer.connect(port)
         slow = tuple((name, SLOW.encode() if name == b":path" else value) for name, value in HEAD)
         for stream in (1, 3, 5):
@@ -316,12 +319,12 @@ def test_more_streams_than_allowed_are_refused_and_cost_nothing() -> None:
 def test_old_connections_end_in_an_orderly_way() -> None:
     async def test(port: int, _: Methods, __: Http2Server) -> None:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            echo = channel.unary_unary(ECHO)
+            echo = channel.unary_unary(ECHO, None, None)
             for number in range(60):
                 assert await echo(b"%d" % number) == b"%d" % number
                 await asyncio.sleep(0.01)
 
-    run(test, max_age_s=0.1)  # type: ignore[arg-type]
+    run(test, max_age_s=0.1)
 
 
 def test_channel_arguments() -> None:
