@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 START_TIMEOUT_S = 90.0
+# urllib keeps the proxies of its first call for good, and one test or another pretends to be offline by them.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 #: The contract holds over every transport: MODELYARD_TEST_GRPC_TRANSPORT=grpcio pytest tests/contract
 GRPC_TRANSPORT = os.environ.get("MODELYARD_TEST_GRPC_TRANSPORT", "")
 
@@ -73,7 +75,7 @@ class RunningServer:
 
     def request(self, request: urllib.request.Request) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with _OPENER.open(request, timeout=60) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as exc:
             with exc:

@@ -14,6 +14,8 @@ from modelyard.training.data import FashionMnist, load_mnist, mnist_dataset
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty Keras cache, and a network that cannot be reached."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    # It keeps the proxies of its first call: they must be looked up now, and again later.
+    monkeypatch.setattr("urllib.request._opener", None)
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     folder = tmp_path / "keras" / "datasets"

@@ -13,6 +13,8 @@ from modelyard.training.data._sources import FILES, SUBSET_FOLDER, find_fashion_
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the four files; no other place has them, and the network is unreachable."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    # It keeps the proxies of its first call: they must be looked up now, and again later.
+    monkeypatch.setattr("urllib.request._opener", None)
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     folder = tmp_path / "copy" / "fashion-mnist"

@@ -251,6 +251,7 @@ def test_transfer_trains_the_last_layers_only(zoo: Callable[[str], Trained]) -> 
 def test_transfer_says_what_to_do_offline(zoo: Callable[[str], Trained], monkeypatch: pytest.MonkeyPatch) -> None:
     task = zoo("transfer").task
     assert isinstance(task, TransferTask)
+    monkeypatch.setattr("urllib.request._opener", None)
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     pretrained = TransferTask(folder=str(task.folder.root), size=96)
