@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.devices import set_logical_cpus
 from tests.support.fashion import publish_fashion
 
 #: Set by a developer's shell, they would change what the tests see.
 _SCRUBBED = ("MODELYARD_DATA", "MODEL_NAME", "MODEL_BASE_PATH")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test module is imported: the training room wants several devices."""
+    training = Path(__file__).parent / "training"
+    named = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
+    if any(training.is_relative_to(path) or path.is_relative_to(training) for path in named):
+        set_logical_cpus()
 
 
 @pytest.fixture(autouse=True, scope="session")

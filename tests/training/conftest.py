@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 
@@ -17,12 +16,6 @@ from modelyard.training.data import FashionMnist, load_fashion_mnist
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 ROOT = Path(__file__).parents[2]
-
-#: Devices for replicas and stages. TensorFlow takes their number only before its first op, so here, not in a fixture.
-LOGICAL_CPUS = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(3))
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * len(LOGICAL_CPUS)
-)
 
 
 @pytest.fixture(scope="session")

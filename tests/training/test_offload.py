@@ -12,7 +12,7 @@ from tensorflow.python.eager import context
 
 from modelyard.errors import ConfigurationError
 from modelyard.training import offload_slots
-from tests.training.conftest import LOGICAL_CPUS
+from tests.support.devices import LOGICAL_CPUS
 
 HOST, DEVICE = LOGICAL_CPUS[:2]
 optimizers = keras.optimizers

@@ -13,7 +13,7 @@ import tensorflow as tf
 from modelyard.errors import ConfigurationError
 from modelyard.training import Pipeline, PipelineOptions, PipelineResult, Trainer, TrainerOptions, restore
 from modelyard.training._schedules import SCHEDULES, Pass, Schedule, issue_order, stage_order
-from tests.training.conftest import LOGICAL_CPUS
+from tests.support.devices import LOGICAL_CPUS
 from tests.training.toy_task import WIDTH, ToyTask
 
 layers = keras.layers

@@ -20,9 +20,10 @@ from modelyard.errors import ConfigurationError
 from modelyard.training import InputRequest, Trainer, TrainerOptions, restore
 from modelyard.training._checkpoints import list_checkpoints, read_state
 from modelyard.training._strategy import Layout, layout_of, make_strategy
+from tests.support.devices import LOGICAL_CPUS
 from tests.support.server import free_port
 from tests.training.cluster_task import ClusterTask
-from tests.training.conftest import LOGICAL_CPUS, ROOT
+from tests.training.conftest import ROOT
 from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH
 
 TASK = "tests.training.cluster_task:ClusterTask"
