@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import Any
 import jsonschema
 import yaml
 
+from modelyard.serving._metrics import FAMILIES
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
+_METRIC = re.compile(r"(:[a-z_]+:[a-z_:]+)")
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -33,3 +37,16 @@ def schema_errors(name: str, document: dict[str, Any]) -> list[str]:
     schema = published_schema(name)
     validator = jsonschema.validators.validator_for(schema)(schema)
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(document)]
+
+
+def metrics_in(expression: str) -> list[str]:
+    """The metrics that a PromQL expression names."""
+    return _METRIC.findall(expression)
+
+
+def exposed_metrics() -> set[str]:
+    """Every metric name that the server's page can have."""
+    names: set[str] = set()
+    for name, kind, _, _ in FAMILIES:
+        names |= {f"{name}{suffix}" for suffix in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
+    return names

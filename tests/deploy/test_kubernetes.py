@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from modelyard.serving import parse_flags
-from tests.deploy.conftest import DEPLOY
+from tests.deploy.conftest import DEPLOY, exposed_metrics, metrics_in
 from tests.deploy.kustomize import Resource, pod_spec, render
 from tests.support.models import publish_affine
 from tests.support.server import serve
@@ -160,5 +160,8 @@ def test_the_autoscaler_reads_what_the_adapter_makes() -> None:
     metrics = one(render(KUBERNETES / "base"), "HorizontalPodAutoscaler")["spec"]["metrics"]
     (pods,) = [metric["pods"] for metric in metrics if metric["type"] == "Pods"]
     assert pods["metric"]["name"] == rule["name"]["as"]
-    assert ":tensorflow:serving:request_latency_sum" in rule["metricsQuery"]
+    in_flight = ":modelyard:serving:requests_in_flight"
+    assert in_flight in rule["seriesQuery"]
+    assert {in_flight} < set(metrics_in(rule["metricsQuery"])) <= exposed_metrics()
+    assert rule["metricsQuery"].count("<<.LabelMatchers>>") == len(metrics_in(rule["metricsQuery"]))
     assert any(metric["type"] == "Resource" for metric in metrics)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from modelyard.serving._metrics import FAMILIES
-from tests.deploy.conftest import DEPLOY
+from tests.deploy.conftest import DEPLOY, exposed_metrics, metrics_in
 from tests.support.models import publish_affine
 from tests.support.server import serve
 
@@ -20,22 +19,14 @@ DASHBOARD: dict[str, Any] = json.loads(
     (DEPLOY / "monitoring" / "grafana" / "dashboards" / "modelyard.json").read_text()
 )
 CONFIG = DEPLOY / "monitoring" / "monitoring.config"
-_METRIC = re.compile(r"(:[a-z_]+:[a-z_:]+)")
 _EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-
-
-def exposed() -> set[str]:
-    names: set[str] = set()
-    for name, kind, _, _ in FAMILIES:
-        names |= {name} if kind == "counter" else {f"{name}{suffix}" for suffix in ("_bucket", "_sum", "_count")}
-    return names
 
 
 @pytest.mark.parametrize("expression", _EXPRESSIONS)
 def test_dashboard_names_metrics_that_exist(expression: str) -> None:
-    used = set(_METRIC.findall(expression))
+    used = set(metrics_in(expression))
     assert used
-    assert used <= exposed()
+    assert used <= exposed_metrics()
 
 
 def test_dashboard_is_wired() -> None:
@@ -61,7 +52,7 @@ def test_prometheus_scrapes_what_the_server_serves(tmp_path: Path) -> None:
     assert ":tensorflow:serving:request_count" in labels
     # A label that a metric lacks makes an empty graph and no error: compare where this run wrote the metric.
     for expression in _EXPRESSIONS:
-        for metric in _METRIC.findall(expression):
+        for metric in metrics_in(expression):
             if metric in labels:
                 wanted = set(re.findall(r"(\w+)(?:=~|!=|=)\"", expression))
                 for group in re.findall(r"by \(([^)]*)\)", expression):

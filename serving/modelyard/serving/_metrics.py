@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: Upstream's buckets for microseconds: 10 * 1.8^i, 33 of them.
@@ -73,6 +73,7 @@ class _Family:
     buckets: tuple[float, ...] = ()
     counters: dict[Labels, Counter] = field(default_factory=dict)
     histograms: dict[Labels, Histogram] = field(default_factory=dict)
+    gauges: dict[Labels, Callable[[], float]] = field(default_factory=dict)
 
 
 #: Every metric that the server exposes: name, kind, help, buckets.
@@ -96,11 +97,13 @@ FAMILIES: Sequence[tuple[str, str, str, tuple[float, ...]]] = (
      EXAMPLE_BUCKETS),
     (":tensorflow:serving:batching_session:wrapped_run_count", "counter", "Batches computed.", ()),
     (":modelyard:serving:predictions", "counter", "Predictions by model, version and status.", ()),
+    (":modelyard:serving:requests_in_flight", "gauge", "Requests for predictions that are waiting or being computed.",
+     ()),
 )  # fmt: skip
 
 
 class Metrics:
-    """Counters and histograms; safe to use from several threads."""
+    """Counters, gauges and histograms; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -140,6 +143,17 @@ class Metrics:
             if histogram is None:
                 histogram = family.histograms[key] = Histogram(family.buckets)
             return histogram
+
+    def watch(self, name: str, labels: Mapping[str, str], read: Callable[[], float]) -> None:
+        """Shows a number that is kept anyway: it is read when the page is, and costs no request anything.
+
+        Args:
+            name: A gauge among :data:`FAMILIES`.
+            labels: Label names and values.
+            read: Returns the number; called on whatever thread renders the page.
+        """
+        with self._lock:
+            self._families[name].gauges[tuple(labels.items())] = read
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
         """Raises a counter.
@@ -219,6 +233,8 @@ class Metrics:
                 lines.append(f"# TYPE {name} {family.kind}")
                 for labels, counter in family.counters.items():
                     lines.append(f"{name}{_labels(labels)} {_number(counter.value)}")
+                for labels, read in family.gauges.items():
+                    lines.append(f"{name}{_labels(labels)} {_number(read())}")
                 for labels, histogram in family.histograms.items():
                     lines.extend(_histogram_lines(name, labels, histogram, family.buckets))
         return "\n".join(lines) + "\n"

@@ -71,6 +71,7 @@ class Server:
             max_queued_requests=options.max_queued_requests,
             max_queue_delay_s=options.max_queue_delay_s,
         )
+        metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
         admin = Admin(manager, allow_remote=options.remote_admin)
         started: list[GrpcServer | RestServer] = []
         poller: asyncio.Task[None] | None = None
