@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from modelyard.clients._hpack import _codes, decode, encode
+from modelyard.clients._hpack import decode, encode
 from modelyard.errors import ProtocolError
+from modelyard.wire.hpack import huffman_codes
 
 #: From the RFC's appendix C.
 HUFFMAN = {
@@ -30,8 +31,8 @@ def test_texts_of_the_rfc(text: str) -> None:
 
 def test_the_code_is_complete() -> None:
     # With the end of string, which has 30 bits, the codes fill the space exactly: no length is wrong.
-    assert sum(Fraction(1, 2**length) for length, _ in _codes()) + Fraction(1, 2**30) == 1
-    assert sorted(_codes().values()) == list(range(256))
+    assert sum(Fraction(1, 2**length) for length, _ in huffman_codes()) + Fraction(1, 2**30) == 1
+    assert sorted(huffman_codes().values()) == list(range(256))
 
 
 def test_a_request_of_the_rfc() -> None:

@@ -43,16 +43,7 @@ _PREFACE = (
         _SETTINGS,
         0,
         0,
-        b"".join(
-            number.to_bytes(2) + value.to_bytes(4)
-            for number, value in (
-                (1, 0),
-                (2, 0),
-                (_SETTING_WINDOW, _LARGEST_WINDOW),
-                (_SETTING_FRAME, _FRAME),
-                (6, _MAX_BLOCK),
-            )
-        ),
+        b"".join(number.to_bytes(2) + value.to_bytes(4) for number, value in _SETTINGS_SENT),
     )
     + _frame(_WINDOW, 0, 0, (_LARGEST_WINDOW - _FIRST_WINDOW).to_bytes(4))
 )

@@ -15,6 +15,7 @@ from modelyard.loadtests import _hpack
 from modelyard.loadtests._outcomes import GRPC_REFUSALS, Outcome
 from modelyard.loadtests._requests import Request
 from modelyard.loadtests._sender import Cancel, Done, Endpoint
+from modelyard.wire.hpack import HpackError
 
 _DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 32
@@ -264,7 +265,11 @@ class _Connection(asyncio.Protocol):
         del self._calls[stream]
         known = self._seen.get(block)
         if known is None:
-            named = dict(_hpack.fields(block))
+            try:
+                named = dict(_hpack.fields(block))
+            except (HpackError, IndexError) as exc:
+                self._finish(call, Outcome.FAILED, f"headers that cannot be read: {exc}".encode())
+                return
             known = named.get(b"grpc-status", b""), named.get(b"grpc-message", b""), named.get(b":status", b"200")
             if len(self._seen) < 1000:
                 self._seen[block] = known
