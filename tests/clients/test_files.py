@@ -13,10 +13,10 @@ import pytest
 from modelyard import errors
 from modelyard.cli import main
 from modelyard.clients import SignatureInfo, TensorInfo
-from modelyard.clients._files import read_rows, read_tfrecord
+from modelyard.clients._files import read_rows
 from modelyard.clients._sinks import done_rows, open_sink
 from modelyard.training.data import FashionMnist
-from modelyard.wire import tensorflow_pb2
+from modelyard.wire import read_records, tensorflow_pb2
 from tests.support.server import RunningServer
 
 X = [0.0, 1.0, 2.5]
@@ -182,8 +182,8 @@ def test_a_changed_byte_of_a_record_is_found(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[15] ^= 1
     path.write_bytes(bytes(data))
-    with pytest.raises(errors.InvalidRequestError, match="another checksum"):
-        list(read_tfrecord(path))
+    with pytest.raises(errors.IntegrityError, match="another checksum"):
+        list(read_records(path))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import base64
 import binascii
 import csv
 import json
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,11 @@ from google.protobuf.message import DecodeError
 
 from modelyard.clients._results import SignatureInfo, TensorInfo
 from modelyard.errors import ConfigurationError, InvalidRequestError
-from modelyard.wire import dtype_by_name, tensorflow_pb2
+from modelyard.wire import dtype_by_name, read_records, tensorflow_pb2
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 _TFRECORD = (".tfrecord", ".tfrecords")
 KINDS = "images (png, jpg, ...), .npy, .npz, .jsonl, .csv or .tfrecord"
-#: Castagnoli's polynomial, reversed; TFRecord masks the sum (``tensorflow/core/lib/hash/crc32c.h``).
-_POLYNOMIAL, _MASK_DELTA = 0x82F63B78, 0xA282EAD8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +54,8 @@ def read_rows(paths: Sequence[Path], signature: SignatureInfo) -> Iterator[Sourc
 
     Raises:
         ConfigurationError: A file of another kind, or one that cannot be read.
-        InvalidRequestError: A file does not fit the signature, or is damaged.
+        IntegrityError: A TFRecord file is damaged or cannot be read.
+        InvalidRequestError: A file does not fit the signature.
     """
     for path in paths:
         try:
@@ -213,7 +211,7 @@ def _from_text(text: str, info: TensorInfo | None, path: Path, number: int) -> A
 def _tfrecord(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
     inputs = signature.inputs
     whole = len(inputs) == 1 and next(iter(inputs.values())).dtype == "string"
-    for index, data in enumerate(read_tfrecord(path)):
+    for index, data in enumerate(read_records(path)):
         name = f"{path}:{index}"
         if whole:
             yield SourceRow(name=name, inputs={next(iter(inputs)): data})
@@ -248,43 +246,3 @@ def _feature(feature: tensorflow_pb2.Feature, info: TensorInfo, name: str) -> An
         raise InvalidRequestError(
             f"{name}: feature {info.name!r} has {len(values)} values; expected shape {list(shape)}."
         ) from exc
-
-
-def read_tfrecord(path: Path) -> Iterator[bytes]:
-    """Reads the records of a TFRecord file, each with its checksums.
-
-    Args:
-        path: The file, not compressed.
-
-    Raises:
-        InvalidRequestError: The file is damaged.
-    """
-    table = _crc_table()
-    with path.open("rb") as file:
-        while head := file.read(12):
-            length = int.from_bytes(head[:8], "little")
-            if len(head) < 12 or _masked(head[:8], table) != int.from_bytes(head[8:], "little"):
-                raise InvalidRequestError(
-                    f"{path} is damaged at byte {file.tell() - len(head)}: is it a TFRecord file?"
-                )
-            data, tail = file.read(length), file.read(4)
-            if len(data) < length or len(tail) < 4 or _masked(data, table) != struct.unpack("<I", tail)[0]:
-                raise InvalidRequestError(f"{path} is damaged: a record of {length} bytes has another checksum.")
-            yield data
-
-
-def _crc_table() -> list[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-def _masked(data: bytes, table: list[int]) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF

@@ -18,6 +18,7 @@ from modelyard.wire._status import (
     http_status_of,
 )
 from modelyard.wire._tensors import array_to_tensor, as_wire_array, shape_from_proto, shape_to_proto, tensor_to_array
+from modelyard.wire._tfrecord import crc32c, read_records
 
 __all__ = [
     "DType",
@@ -30,6 +31,7 @@ __all__ = [
     "array_to_tensor",
     "as_wire_array",
     "config_pb2",
+    "crc32c",
     "descriptor_pool",
     "dtype_by_enum",
     "dtype_by_name",
@@ -42,6 +44,7 @@ __all__ = [
     "grpc_status_of",
     "http_status_of",
     "inference_pb2",
+    "read_records",
     "serving_pb2",
     "shape_from_proto",
     "shape_to_proto",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from modelyard.errors import ConfigurationError
+from modelyard.errors import ConfigurationError, IntegrityError
 from modelyard.loadtests._decode import decode
 from modelyard.loadtests._requests import Request
-from modelyard.wire import PREDICTION_SERVICE, serving_pb2
+from modelyard.wire import PREDICTION_SERVICE, read_records, serving_pb2
 
 _METHODS = {
     "predict_log": "Predict",
@@ -24,9 +23,6 @@ _METHODS = {
     "regress_log": "Regress",
     "multi_inference_log": "MultiInference",
 }
-#: Castagnoli's polynomial, reversed.
-_POLYNOMIAL = 0x82F63B78
-_MASK_DELTA = 0xA282EAD8
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,34 +113,7 @@ def _spread(stamps: list[int]) -> npt.NDArray[np.float64]:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    table = _table()
     try:
-        with path.open("rb") as file:
-            while head := file.read(12):
-                if len(head) < 12 or _masked(head[:8], table) != struct.unpack("<I", head[8:])[0]:
-                    raise ConfigurationError(
-                        f"{path} is damaged at byte {file.tell() - len(head)}: is it a TFRecord file?"
-                    )
-                data, tail = file.read(int.from_bytes(head[:8], "little")), file.read(4)
-                if len(tail) < 4 or _masked(data, table) != struct.unpack("<I", tail)[0]:
-                    raise ConfigurationError(f"{path} is damaged: a record of {len(data)} bytes has another checksum.")
-                yield data
-    except OSError as exc:
-        raise ConfigurationError(f"Cannot read {path}: {exc.strerror}.") from exc
-
-
-def _table() -> list[int]:
-    found = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
-        found.append(byte)
-    return found
-
-
-def _masked(data: bytes, table: list[int]) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+        yield from read_records(path)
+    except IntegrityError as exc:
+        raise ConfigurationError(exc.message) from exc

@@ -11,6 +11,7 @@ import logging
 import time
 from pathlib import Path
 
+import google_crc32c
 from google.protobuf.message import DecodeError
 
 from modelyard.artifact import CLASSIFY_METHOD, REGRESS_METHOD
@@ -19,9 +20,8 @@ from modelyard.serving import _messages
 from modelyard.serving._inference import InferenceTask, infer
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._servable import Servable
-from modelyard.serving._tfrecord import read_records
 from modelyard.serving._validation import check_output_filter
-from modelyard.wire import serving_pb2
+from modelyard.wire import read_records, serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -50,7 +50,7 @@ def warm_up(servable: Servable, *, iterations: int, metrics: Metrics) -> None:
     started = time.perf_counter()
     count, status = 0, "fail"
     try:
-        for count, data in enumerate(read_records(path), start=1):
+        for count, data in enumerate(read_records(path, checksum=google_crc32c.value), start=1):
             if count > MAX_RECORDS:
                 raise InvalidRequestError(
                     f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at {path}; keep the first ones."
