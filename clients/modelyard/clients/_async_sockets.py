@@ -6,6 +6,7 @@ import asyncio
 import collections
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
@@ -15,7 +16,7 @@ from modelyard.clients._sockets import keep_alive
 from modelyard.clients._tls import ssl_context
 
 
-class Channel(asyncio.Protocol):
+class Channel(asyncio.Protocol, ABC):
     """One connection.
 
     Args:
@@ -32,22 +33,22 @@ class Channel(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self.loop.create_future()
 
     @property
+    @abstractmethod
     def takes_calls(self) -> bool:
         """Whether another call may begin here."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def idle(self) -> bool:
         """Whether no call is under way."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lose(self, exc: Exception) -> None:
         """Ends the calls that are under way.
 
         Args:
             exc: Why.
         """
-        raise NotImplementedError
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Notes the connection."""
