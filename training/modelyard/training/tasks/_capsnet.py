@@ -26,7 +26,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.training._step import average_loss, minimize
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import image_grid
-from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask
+from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask, hits
 
 _DIM_PRIMARY, _DIM_CLASS = 8, 16
 _UPPER, _LOWER, _DOWN = 0.9, 0.1, 0.5
@@ -215,12 +215,11 @@ class CapsnetTask(FashionImagesTask):
         margin = tf.reduce_sum(present + absent, axis=-1)
         again = self._decode(vectors, truth, training=training)
         reconstruction = tf.reduce_sum(tf.square(again - images), axis=[1, 2, 3])
-        hits = tf.argmax(lengths, axis=-1, output_type=labels.dtype) == labels
         return {
             "loss": margin + _RECONSTRUCTION * reconstruction,
             "margin": margin,
             "reconstruction": reconstruction,
-            "accuracy": tf.cast(hits, tf.float32),
+            "accuracy": hits(labels, lengths),
         }
 
     def _decode(self, vectors: tf.Tensor, mask: tf.Tensor, *, training: bool) -> tf.Tensor:

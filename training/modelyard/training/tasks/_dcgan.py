@@ -20,6 +20,7 @@ Fréchet distance to test images. Pictures: 64 samples, every 500 steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -131,13 +132,7 @@ class DcganTask(AdversarialTask):
             "train",
             folder=self.folder,
             image=self._image,
-            batch_size=request.batch_size,
-            seed=request.seed,
-            epoch=request.epoch,
-            skip_batches=request.skip_batches,
-            num_shards=request.num_shards,
-            shard_index=request.shard_index,
-            drop_remainder=request.drop_remainder,
+            **asdict(request),
         )
 
     def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:

@@ -7,7 +7,6 @@ with tf.distribute.Strategy"; ``docs/results.md`` has its numbers beside ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, ClassVar
 
 import keras
@@ -21,20 +20,20 @@ from modelyard.artifact import (
     TensorSpec,
     VerificationData,
 )
-from modelyard.errors import ConfigurationError, TrainingError
+from modelyard.errors import ConfigurationError
 from modelyard.training._resident import ResidentData
 from modelyard.training._step import average_loss, loss_scaled, minimize
-from modelyard.training._task import InputRequest, Task
-from modelyard.training.data import FashionMnist, fashion_dataset, load_fashion_mnist
+from modelyard.training._task import InputRequest
+from modelyard.training.data import FashionMnist
 from modelyard.training.tasks._encode import encode_variants
+from modelyard.training.tasks._images import SIDE, FashionImagesTask, hits
 
 IMAGE_BYTES = "image_bytes"
-_SIDE = 28
 # ITU-R BT.601 luma. The weights add up to 1, so a grey image keeps its values.
 _LUMA = (0.299, 0.587, 0.114)
 
 
-class FashionTask(Task):
+class FashionTask(FashionImagesTask):
     """Ten kinds of clothes from 28 x 28 grey images.
 
     Args:
@@ -52,10 +51,8 @@ class FashionTask(Task):
     def __init__(self, *, data: FashionMnist | None = None, learning_rate: float = 1e-3) -> None:
         if not learning_rate > 0:
             raise ConfigurationError(f"learning_rate is {learning_rate}; expected a number above 0.")
-        self._given_data = data
+        super().__init__(data=data)
         self._learning_rate = learning_rate
-        self._model: Any = None
-        self._optimizer: Any = None
 
     @classmethod
     def search_space(cls, trial: Any) -> Mapping[str, Any]:
@@ -69,17 +66,12 @@ class FashionTask(Task):
             "batch_size": trial.suggest_categorical("batch_size", [32, 64, 128]),
         }
 
-    @cached_property
-    def data(self) -> FashionMnist:
-        """The images, loaded on first use."""
-        return load_fashion_mnist() if self._given_data is None else self._given_data
-
     def build(self) -> None:
         """Creates the network and its optimizer."""
         layers = keras.layers
-        self._model = keras.Sequential(
+        model = keras.Sequential(
             [
-                keras.Input((_SIDE, _SIDE, 1)),
+                keras.Input((SIDE, SIDE, 1)),
                 layers.Conv2D(32, 3, activation="relu"),
                 layers.MaxPooling2D(),
                 layers.Conv2D(64, 3, activation="relu"),
@@ -90,8 +82,9 @@ class FashionTask(Task):
             ],
             name=self.name,
         )
-        self._optimizer = loss_scaled(keras.optimizers.Adam(self._learning_rate))
-        self._optimizer.build(self._model.trainable_variables)
+        optimizer = loss_scaled(keras.optimizers.Adam(self._learning_rate))
+        optimizer.build(model.trainable_variables)
+        self.keep(model=model, optimizer=optimizer)
 
     @property
     def model(self) -> keras.Model:
@@ -100,18 +93,12 @@ class FashionTask(Task):
         Raises:
             TrainingError: :meth:`build` was not called.
         """
-        if self._model is None:
-            raise TrainingError("The task 'fashion' has no model yet; call build(), run a Trainer, or restore() first.")
-        return self._model
+        return self.part("model")
 
     @property
     def root(self) -> tf.Module:
         """The network."""
         return self.model
-
-    def trackables(self) -> Mapping[str, Any]:
-        """The network and its optimizer."""
-        return {"model": self.model, "optimizer": self._optimizer}
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         """One step of Adam on the mean cross-entropy of a batch.
@@ -127,8 +114,8 @@ class FashionTask(Task):
             logits = tf.cast(self.model(images, training=True), tf.float32)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             loss = average_loss(losses)
-        minimize(loss, self.model.trainable_variables, optimizer=self._optimizer, tape=tape)
-        return {"loss": losses, "accuracy": _hits(labels, logits)}
+        minimize(loss, self.model.trainable_variables, optimizer=self.part("optimizer"), tape=tape)
+        return {"loss": losses, "accuracy": hits(labels, logits)}
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:
         """Loss and accuracy of a batch.
@@ -142,35 +129,7 @@ class FashionTask(Task):
         images, labels = batch
         logits = tf.cast(self.model(images, training=False), tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return {"loss": losses, "accuracy": _hits(labels, logits)}
-
-    def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """The training images, in an order of their own in each epoch.
-
-        Args:
-            request: Which part of which epoch.
-        """
-        return fashion_dataset(
-            "train",
-            batch_size=request.batch_size,
-            seed=request.seed,
-            epoch=request.epoch,
-            skip_batches=request.skip_batches,
-            num_shards=request.num_shards,
-            shard_index=request.shard_index,
-            drop_remainder=request.drop_remainder,
-            data=self.data,
-        )
-
-    def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """The test images, in the order of the files.
-
-        Args:
-            request: The batch size.
-        """
-        return fashion_dataset(
-            "test", batch_size=request.batch_size, drop_remainder=request.drop_remainder, data=self.data
-        )
+        return {"loss": losses, "accuracy": hits(labels, logits)}
 
     def resident_data(self, request: InputRequest) -> ResidentData:
         """The training images as bytes, a quarter of what they are as float32.
@@ -188,7 +147,7 @@ class FashionTask(Task):
         """``serving_default`` on tensors, and ``image_bytes`` on encoded images of any size."""
         return {
             DEFAULT_SIGNATURE: SignatureFunction(
-                inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, _SIDE, _SIDE, 1)),),
+                inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, SIDE, SIDE, 1)),),
                 function=self._predict,
             ),
             IMAGE_BYTES: EncodedImageFunction(
@@ -222,10 +181,6 @@ class FashionTask(Task):
             description=f"first {len(images)} test images; {self.data.source}",
         )
 
-    def data_description(self) -> str:
-        """Where the images came from."""
-        return self.data.source
-
     def _predict(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
         logits = self.model(image, training=False)
         class_id = tf.argmax(logits, axis=-1, output_type=tf.int64)
@@ -236,13 +191,9 @@ class FashionTask(Task):
         }
 
 
-def _hits(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)
-
-
 def _preprocess(image: tf.Tensor) -> tf.Tensor:
     """From uint8 ``[H, W, 3]`` to one example, float32 ``[28, 28, 1]`` from 0 to 1."""
     # No antialias: it has no equal in ONNX.
-    small = tf.image.resize(image, [_SIDE, _SIDE], method="bilinear", antialias=False)
+    small = tf.image.resize(image, [SIDE, SIDE], method="bilinear", antialias=False)
     grey = tf.reduce_sum(small * tf.constant(_LUMA), axis=-1, keepdims=True)
     return grey / 255.0

@@ -7,6 +7,8 @@ want one that knows them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +81,4 @@ def _square_root(matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _with_training(data: FashionMnist, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> FashionMnist:
-    from dataclasses import replace
-
     return replace(data, train_images=images, train_labels=labels)

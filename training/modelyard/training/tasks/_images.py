@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -70,13 +71,7 @@ class FashionImagesTask(Task):
         """
         return fashion_dataset(
             "train",
-            batch_size=request.batch_size,
-            seed=request.seed,
-            epoch=request.epoch,
-            skip_batches=request.skip_batches,
-            num_shards=request.num_shards,
-            shard_index=request.shard_index,
-            drop_remainder=request.drop_remainder,
+            **asdict(request),
             data=self.data,
         )
 
@@ -126,3 +121,16 @@ class FashionImagesTask(Task):
             class_names=self.data.class_names,
             description=description,
         )
+
+
+def hits(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Whether each example's largest logit is its label's.
+
+    Args:
+        labels: Integers, ``[B]``.
+        logits: ``[B, classes]``.
+
+    Returns:
+        1 or 0 for each example, float32 ``[B]``.
+    """
+    return tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)

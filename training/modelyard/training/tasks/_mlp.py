@@ -20,7 +20,7 @@ import tensorflow as tf
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
 from modelyard.training._step import average_loss, minimize, regularization_loss
 from modelyard.training.data import FashionMnist
-from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask
+from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask, hits
 
 _HIDDEN = 64
 
@@ -108,7 +108,7 @@ class MlpTask(FashionImagesTask):
             loss = average_loss(losses) + own
         variables = model.trainable_variables
         minimize(loss, variables, optimizer=self.part("optimizer"), tape=tape)
-        return {"loss": losses, "accuracy": _hits(labels, logits), "regularization": own}
+        return {"loss": losses, "accuracy": hits(labels, logits), "regularization": own}
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:
         """Loss and accuracy of a batch.
@@ -122,7 +122,7 @@ class MlpTask(FashionImagesTask):
         images, labels = batch
         logits = self.part("model")(images, training=False)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return {"loss": losses, "accuracy": _hits(labels, logits)}
+        return {"loss": losses, "accuracy": hits(labels, logits)}
 
     def signatures(self) -> Mapping[str, SignatureFunction]:
         """``serving_default``: images, float32 ``[B, 28, 28, 1]``, to class and probabilities."""
@@ -146,7 +146,3 @@ class MlpTask(FashionImagesTask):
             "class_id": tf.argmax(logits, axis=-1, output_type=tf.int64),
             "probabilities": tf.nn.softmax(logits),
         }
-
-
-def _hits(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)

@@ -13,6 +13,7 @@ Measured: loss and accuracy by epoch, on training and test images.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -32,6 +33,7 @@ from modelyard.errors import ConfigurationError, DatasetNotFoundError, TrainingE
 from modelyard.training._step import average_loss, minimize
 from modelyard.training._task import InputRequest, Task
 from modelyard.training.data import Augmentation, ImageFolder, ImageOptions, image_folder_dataset, scan_images
+from modelyard.training.tasks._images import hits
 
 _IMAGE_BYTES = "image_bytes"
 #: What the networks were trained on: VGG16 sees BGR less these means, MobileNetV2 values from -1 to 1.
@@ -166,13 +168,7 @@ class TransferTask(Task):
             "train",
             folder=self.folder,
             image=self._image,
-            batch_size=request.batch_size,
-            seed=request.seed,
-            epoch=request.epoch,
-            skip_batches=request.skip_batches,
-            num_shards=request.num_shards,
-            shard_index=request.shard_index,
-            drop_remainder=request.drop_remainder,
+            **asdict(request),
             augmentation=Augmentation() if self._augment else None,
         )
 
@@ -248,10 +244,9 @@ class TransferTask(Task):
         images, labels = batch
         model: Any = self.root
         logits = model(images, training=training)
-        hits = tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels
         return {
             "loss": tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits),
-            "accuracy": tf.cast(hits, tf.float32),
+            "accuracy": hits(labels, logits),
         }
 
     def _predict(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
