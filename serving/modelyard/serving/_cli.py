@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
     )
     # Their chatter says nothing about the models served; warnings that matter come as errors of ours.
-    for chatty, level in (("uvicorn.error", logging.WARNING), ("tensorflow", logging.ERROR), ("absl", logging.ERROR)):
+    for chatty, level in (("tensorflow", logging.ERROR), ("absl", logging.ERROR)):
         logging.getLogger(chatty).setLevel(level)
     try:
         options = parse_flags(argv, os.environ)

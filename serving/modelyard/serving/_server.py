@@ -15,16 +15,9 @@ from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._version_loader import VersionLoader
 from modelyard.serving.grpc import GrpcOptions, GrpcServer
+from modelyard.serving.http1 import Application, Http1Server
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
-from modelyard.serving.rest import (
-    AsgiApp,
-    RestApp,
-    RestOptions,
-    RestServer,
-    SageMakerApp,
-    config_json,
-    models_json,
-)
+from modelyard.serving.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -73,7 +66,7 @@ class Server:
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
         admin = Admin(manager, allow_remote=options.remote_admin)
-        started: list[GrpcServer | RestServer] = []
+        started: list[GrpcServer | Http1Server] = []
         poller: asyncio.Task[None] | None = None
         try:
             for transport in _transports(options, predictor, manager, admin, metrics):
@@ -98,8 +91,8 @@ class Server:
 
 def _transports(
     options: ServerOptions, predictor: Predictor, manager: ModelManager, admin: Admin, metrics: Metrics
-) -> list[GrpcServer | RestServer]:
-    transports: list[GrpcServer | RestServer] = []
+) -> list[GrpcServer | Http1Server]:
+    transports: list[GrpcServer | Http1Server] = []
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
@@ -138,8 +131,8 @@ def _transports(
                 "/v2/config": partial(config_json, options, manager),
             },
         )
-        app: AsgiApp = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
-        transports.append(RestServer(app, port=options.rest_api_port, tls=tls, short=rest.short))
+        app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
+        transports.append(Http1Server(app, port=options.rest_api_port, tls=tls))
     return transports
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from typing import Any
 import grpc
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving._listen import BACKLOG, listen
 from modelyard.serving._tls import TlsConfig
 from modelyard.serving.http2._calls import Begin, Call, Head, read_head
 from modelyard.serving.http2._connection import Connection, Stream
 from modelyard.serving.http2._hpack import Fields
 
-_BACKLOG = 2048
 _NOTICE_S = 0.3
 _INT32_MAX = (1 << 31) - 1
 _MAX_HEADS = 1024
@@ -141,27 +140,17 @@ class Http2Server:
                     path = address.removeprefix("unix:")
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(path)
-                    server = await loop.create_unix_server(self._protocol, path, backlog=_BACKLOG)
+                    server = await loop.create_unix_server(self._protocol, path, backlog=BACKLOG)
                     self._sockets.append(path)
                 else:
                     context = None if tls is None else _context(tls)
-                    listener = self._listen(int(address.rpartition(":")[2]))
-                    server = await loop.create_server(self._protocol, sock=listener, ssl=context, backlog=_BACKLOG)
+                    listener = listen(int(address.rpartition(":")[2]), reuse_port=self._options.reuse_port)
+                    server = await loop.create_server(self._protocol, sock=listener, ssl=context, backlog=BACKLOG)
             except OSError as exc:
                 raise ConfigurationError(
                     f"gRPC cannot listen on {address}: {exc.strerror}. Is the port in use? Choose another with --port."
                 ) from exc
             self._servers.append(server)
-
-    def _listen(self, port: int) -> socket.socket:
-        reuse = self._options.reuse_port
-        if socket.has_dualstack_ipv6():
-            with contextlib.suppress(OSError):
-                # Kernels with IPv6 switched off still say that they have it.
-                return socket.create_server(
-                    ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG, reuse_port=reuse
-                )
-        return socket.create_server(("", port), backlog=_BACKLOG, reuse_port=reuse)
 
     def _protocol(self) -> Connection:
         connection = Connection(self, self._connections.discard)

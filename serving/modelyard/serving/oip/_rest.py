@@ -15,13 +15,15 @@ from modelyard.errors import DeadlineExceededError, InternalError, InvalidReques
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import Caller
 from modelyard.serving._statistics import Duration, VersionStatistics
+from modelyard.serving.http1 import Answer, HttpRequest
 from modelyard.serving.oip._compression import compress, decompress, preferred_encoding
 from modelyard.serving.oip._parameters import SIGNATURE_PARAMETER
 from modelyard.serving.oip._rest_codec import PreparedRequest, infer_response, prepare_request, raw_request
 from modelyard.serving.oip._service import EXTENSIONS, SERVER_NAME, OipService
 from modelyard.serving.oip._types import InferRequest, InferResult, TensorMetadata
-from modelyard.serving.rest import Answer, HttpBegin, HttpRequest, RestOptions, error_answer
+from modelyard.serving.rest import RestOptions, error_answer
 from modelyard.serving.rest._json import parse_object, quote
+from modelyard.serving.rest._types import HttpBegin
 from modelyard.wire import http_status_of
 
 _T = TypeVar("_T")
@@ -85,6 +87,8 @@ class OipRest:
             The answer; our errors are answers too, whatever else escapes is the caller's to report.
         """
         try:
+            if request.problem is not None:
+                raise request.problem
             answer = await self._dispatch(request)
         except ModelyardError as exc:
             answer = _error(http_status_of(exc), exc.message)

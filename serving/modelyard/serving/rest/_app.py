@@ -1,4 +1,4 @@
-"""The REST transport: TensorFlow Serving's v1 API as an ASGI application on the predictor."""
+"""The REST transport: TensorFlow Serving's v1 API on the predictor."""
 
 from __future__ import annotations
 
@@ -6,45 +6,37 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from modelyard.artifact import Signature
 from modelyard.errors import (
-    DeadlineExceededError,
     InvalidRequestError,
     ModelyardError,
-    RequestTooLargeError,
     SignatureNotFoundError,
 )
 from modelyard.serving._messages import SMALL_BYTES, status_response
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
-from modelyard.serving._requests import PRIORITY_KEY, Arrays, Caller, PredictRequest
+from modelyard.serving._requests import Arrays, Caller, PredictRequest
+from modelyard.serving.http1 import Answer, Begin, Head, HttpRequest
 from modelyard.serving.rest import _examples, _json_proto, _predict
 from modelyard.serving.rest._short import RestShortWay
 from modelyard.serving.rest._types import (
     JSON,
-    Answer,
     HttpBegin,
     HttpHandler,
-    HttpRequest,
     RestOptions,
     error_answer,
     json_answer,
+    late,
     reworded,
+    too_large,
 )
 from modelyard.serving.rest._urls import Route, parse_route
 from modelyard.wire import grpc_status_of
 
 _LOG = logging.getLogger("modelyard.serving.rest")
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Scope = MutableMapping[str, Any]
-Headers = list[tuple[bytes, bytes]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _TEXT = (b"content-type", b"text/plain; version=0.0.4")
 _CORS = [
@@ -55,7 +47,7 @@ _CORS = [
 
 
 class RestApp:
-    """An ASGI application.
+    """Answers the requests of the REST API.
 
     Args:
         predictor: The data plane.
@@ -76,39 +68,41 @@ class RestApp:
         v2_short: Callable[[str], HttpBegin | None] | None = None,
         pages: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
-        #: Answers small predictions without an ASGI task.
-        self.short = RestShortWay(predictor, metrics, options, v2=v2_short)
+        self._short = RestShortWay(predictor, metrics, options, v2=v2_short)
         self._v2 = v2
         self._pages = dict(pages or {})
         self._predictor = predictor
         self._metrics = metrics
         self._options = options
+        self.max_body_bytes = options.max_body_bytes
+        self.max_short_bytes = SMALL_BYTES
+        self.timeout_s = options.timeout_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
-        if scope["type"] != "http":
-            return
-        answer = await self._guarded(scope, receive)
-        headers = [*answer.headers, (b"content-length", str(len(answer.body)).encode())]
-        if self._options.cors:
-            headers += _CORS
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+    def find(self, head: Head) -> Begin | None:
+        """Who answers requests with this head without a task; None for :meth:`answer`."""
+        return self._short.find(head)
 
-    async def _guarded(self, scope: Scope, receive: Receive) -> Answer:
+    def late(self) -> ModelyardError:
+        """The error of a request whose time is over."""
+        return late(self._options)
+
+    def too_large(self) -> ModelyardError:
+        """The error of a request whose body is larger than allowed."""
+        return too_large(self._options)
+
+    async def answer(self, request: HttpRequest) -> Answer:
         """Answers every request with something, whatever happens."""
         try:
-            return await self._dispatch(scope, receive)
+            answer = await self._dispatch(request)
         except Exception as exc:
-            return error_answer(exc, f"{scope['method']} {scope['path']}")
+            answer = error_answer(exc, f"{request.method} {request.path}")
+        return replace(answer, headers=[*answer.headers, *_CORS]) if self._options.cors else answer
 
-    async def _dispatch(self, scope: Scope, receive: Receive) -> Answer:
-        method: str = scope["method"]
-        path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
-        query = scope["query_string"].decode("latin-1")
+    async def _dispatch(self, request: HttpRequest) -> Answer:
+        method, path, query = request.method, request.path, request.query
         full = f"{path}?{query}" if query else path
         if method == "OPTIONS" and path.lower().startswith(("/v1/", "/v2/")):
-            return _options(scope)
+            return _options(request)
         metrics_path = self._options.metrics_path
         if metrics_path and method == "GET" and path == metrics_path:
             if query:
@@ -119,22 +113,11 @@ class RestApp:
             text = await self._predictor.offload(page)
             return Answer(status=200, body=text.encode(), headers=[JSON])
         if self._v2 is not None and (path == "/v2" or path.startswith("/v2/")):
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            client = scope.get("client")
-            request = HttpRequest(
-                method=method,
-                path=path,
-                query=query,
-                headers=headers,
-                body=await self._receive(receive),
-                client=client[0] if client else None,
-                caller=caller_of(scope, receive),
-            )
             return await self._v2(request)
         route = parse_route(method, full)
-        return json_answer(await self._answer(route, scope, receive))
+        return json_answer(await self._answer(route, request))
 
-    async def _answer(self, route: Route, scope: Scope, receive: Receive) -> str:
+    async def _answer(self, route: Route, request: HttpRequest) -> str:
         if route.verb == "status":
             statuses = self._predictor.status(route.spec.name, route.spec.version)
             return _json_proto.message_json(status_response(statuses)) + "\n"
@@ -143,17 +126,16 @@ class RestApp:
         started = time.perf_counter()
         code = "OK"
         try:
+            if request.problem is not None:
+                raise request.problem
             async with asyncio.timeout(self._options.timeout_s):
-                data = await self._read(scope, receive)
-                caller = caller_of(scope, receive)
+                data = self._plain(request)
                 if route.verb == "predict":
-                    return await self._predict(route, data, caller)
-                return await self._predictor.offload(lambda: self._infer(route, data), caller)
+                    return await self._predict(route, data, request.caller)
+                return await self._predictor.offload(lambda: self._infer(route, data), request.caller)
         except TimeoutError as exc:
             code = "DEADLINE_EXCEEDED"
-            raise DeadlineExceededError(
-                f"No answer within {self._options.timeout_s:g} s, the server's --rest_api_timeout_in_ms."
-            ) from exc
+            raise late(self._options) from exc
         except ModelyardError as exc:
             code = grpc_status_of(exc)
             raise
@@ -170,7 +152,7 @@ class RestApp:
             return _examples.classify_answer(self._predictor.classify(spec, body.examples))
         return _examples.regress_answer(self._predictor.regress(spec, body.examples))
 
-    async def _predict(self, route: Route, data: bytes, caller: Caller) -> str:
+    async def _predict(self, route: Route, data: bytes, caller: Caller | None) -> str:
         depth = self._options.max_json_depth
         if len(data) <= SMALL_BYTES:
             body = _predict.parse_body(data, max_depth=depth)
@@ -194,58 +176,24 @@ class RestApp:
         except SignatureNotFoundError as exc:
             raise reworded(exc, spec.signature_name) from exc
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        body = await self._receive(receive)
-        encodings = [value for name, value in scope["headers"] if name == b"content-encoding"]
-        return _inflate(body, self._options.max_body_bytes) if any(b"gzip" in value for value in encodings) else body
-
-    async def _receive(self, receive: Receive) -> bytes:
-        limit = self._options.max_body_bytes
-        parts, size = [], 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise InvalidRequestError("The connection was closed before the whole body was received.")
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > limit:
-                raise _too_large(limit)
-            if not message.get("more_body", False):
-                break
-        return b"".join(parts)
+    def _plain(self, request: HttpRequest) -> bytes:
+        gzip = "gzip" in request.headers.get("content-encoding", "")
+        return _inflate(request.body, self._options) if gzip else request.body
 
 
-def caller_of(scope: Scope, receive: Receive) -> Caller:
-    """Who waits for the answer of a request.
-
-    Args:
-        scope: The request's.
-        receive: The request's; uvicorn's belongs to an object that knows whether the client is still there.
-    """
-    cycle = getattr(receive, "__self__", None)
-    low = any(name == PRIORITY_KEY.encode() and value == b"low" for name, value in scope["headers"])
-    return Caller(gone=lambda: getattr(cycle, "disconnected", False), low_priority=low)
-
-
-def _options(scope: Scope) -> Answer:
+def _options(request: HttpRequest) -> Answer:
     """Upstream's answer to OPTIONS: 200 where an Origin header is present, whatever the CORS flag."""
-    origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
-    return Answer(status=200 if origin.startswith((b"http://", b"https://")) else 400, body=b"", headers=[JSON])
+    origin = request.headers.get("origin", "")
+    return Answer(status=200 if origin.startswith(("http://", "https://")) else 400, body=b"", headers=[JSON])
 
 
-def _inflate(body: bytes, limit: int) -> bytes:
+def _inflate(body: bytes, options: RestOptions) -> bytes:
     """Decompresses a gzip body; a bad one counts as empty, as upstream has it."""
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        data = inflater.decompress(body, limit + 1)
+        data = inflater.decompress(body, options.max_body_bytes + 1)
     except zlib.error:
         return b""
-    if len(data) > limit:
-        raise _too_large(limit)
+    if len(data) > options.max_body_bytes:
+        raise too_large(options)
     return data if inflater.eof else b""
-
-
-def _too_large(limit: int) -> RequestTooLargeError:
-    return RequestTooLargeError(
-        f"The request body has more than {limit} bytes; send fewer rows per request, or use gRPC."
-    )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from urllib.parse import quote
 
-from modelyard.serving.rest._app import AsgiApp, Receive, Scope, Send
+from modelyard.errors import ModelyardError
+from modelyard.serving.http1 import Answer, Application, Begin, Head, HttpRequest
 
 _READY = "/v2/health/ready"
-_ATTRIBUTES = b"x-amzn-sagemaker-custom-attributes"
+_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 
 
 class SageMakerApp:
@@ -26,20 +29,38 @@ class SageMakerApp:
         model: The model for calls that name none.
     """
 
-    def __init__(self, app: AsgiApp, *, model: str) -> None:
+    def __init__(self, app: Application, *, model: str) -> None:
         self._app = app
         self._model = model
+        self.max_body_bytes = app.max_body_bytes
+        self.max_short_bytes = app.max_short_bytes
+        self.timeout_s = app.timeout_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def find(self, head: Head) -> Begin | None:
+        """Who answers requests with this head without a task; None for :meth:`answer`."""
+        path = self._path(head.path, lambda: head.texts)
+        return self._app.find(head if path == head.path else replace(head, path=path))
+
+    def late(self) -> ModelyardError:
+        """The error of a request whose time is over."""
+        return self._app.late()
+
+    def too_large(self) -> ModelyardError:
+        """The error of a request whose body is larger than allowed."""
+        return self._app.too_large()
+
+    async def answer(self, request: HttpRequest) -> Answer:
         """Answers one request."""
-        if scope["type"] == "http" and scope["path"] in ("/ping", "/invocations"):
-            path = _READY if scope["path"] == "/ping" else self._target(scope)
-            # A new mapping: the server keeps the scope for its own log.
-            scope = {**scope, "path": path, "raw_path": path.encode("ascii")}
-        await self._app(scope, receive, send)
+        path = self._path(request.path, lambda: request.headers)
+        return await self._app.answer(request if path == request.path else replace(request, path=path))
 
-    def _target(self, scope: Scope) -> str:
-        attributes = _attributes(scope)
+    def _path(self, path: str, headers: Callable[[], Mapping[str, str]]) -> str:
+        if path == "/ping":
+            return _READY
+        return self._target(headers()) if path == "/invocations" else path
+
+    def _target(self, headers: Mapping[str, str]) -> str:
+        attributes = _attributes(headers.get(_ATTRIBUTES, ""))
         name = attributes.get("tfs-model-name", self._model)
         version = attributes.get("tfs-model-version")
         method = attributes.get("tfs-method", "predict")
@@ -48,7 +69,6 @@ class SageMakerApp:
         return f"/v1/models/{quote(name, safe='')}{between}:{quote(method, safe='')}"
 
 
-def _attributes(scope: Scope) -> dict[str, str]:
-    text = ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == _ATTRIBUTES)
+def _attributes(text: str) -> dict[str, str]:
     pairs = (item.partition("=") for item in text.split(","))
     return {name.strip(): value.strip() for name, equals, value in pairs if equals}

@@ -9,21 +9,18 @@ from functools import lru_cache, partial
 from typing import Any
 
 from modelyard.artifact import Signature
-from modelyard.errors import DeadlineExceededError, ModelyardError
-from modelyard.serving._messages import SMALL_BYTES
+from modelyard.errors import ModelyardError
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
+from modelyard.serving.http1 import Answer, Begin, Head, Respond
 from modelyard.serving.rest import _predict
-from modelyard.serving.rest._protocol import Begin, Respond
-from modelyard.serving.rest._timeouts import Timeouts
-from modelyard.serving.rest._types import Answer, HttpBegin, RestOptions, error_answer, json_answer, reworded
+from modelyard.serving.rest._types import HttpBegin, RestOptions, error_answer, json_answer, late, reworded
 from modelyard.serving.rest._urls import NoSuchUrl, Route, parse_route
 from modelyard.wire import grpc_status_of
 
-_MAX_URLS = 1024
 #: What asks for more than the short way can.
-_LONG = (b"content-encoding", b"transfer-encoding", b"origin")
+_LONG = (b"content-encoding", b"origin")
 
 
 @lru_cache(maxsize=256)
@@ -53,30 +50,16 @@ class RestShortWay:
         self._metrics = metrics
         self._options = options
         self._v2 = v2
-        self.timeouts = Timeouts(options.timeout_s)
-        self._found: dict[bytes, Begin | None] = {}
-        self.closing = False
-        self.max_bytes = min(SMALL_BYTES, options.max_body_bytes)
 
-    def find(self, url: bytes) -> Begin | None:
-        """Who answers a POST to this URL; None where it takes the long way."""
-        try:
-            return self._found[url]
-        except KeyError:
-            begin = self._look(url)
-            if len(self._found) >= _MAX_URLS:
-                self._found.clear()
-            self._found[url] = begin
-            return begin
+    def find(self, head: Head) -> Begin | None:
+        """Who answers requests with this head; None where they take the long way.
 
-    def suits(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether nothing in the headers asks for more than the short way can."""
-        return not any(name in headers for name in _LONG)
-
-    def _look(self, url: bytes) -> Begin | None:
-        path = url.decode("latin-1")
-        if self._options.cors:
+        Args:
+            head: The head.
+        """
+        if head.method != "POST" or head.query or self._options.cors or any(name in head.headers for name in _LONG):
             return None
+        path = head.path
         if path.startswith("/v2/") and self._v2 is not None:
             begin = self._v2(path)
             return None if begin is None else partial(self._begin_v2, begin)
@@ -91,7 +74,7 @@ class RestShortWay:
         self, begin: HttpBegin, headers: Mapping[bytes, bytes], body: bytes | None, caller: Caller, respond: Respond
     ) -> None:
         if body is None:
-            respond(error_answer(self._late(), "v2", indent=None))
+            respond(error_answer(late(self._options), "v2", indent=None))
         else:
             begin(headers, body, caller, respond)
 
@@ -118,7 +101,7 @@ class RestShortWay:
                 fail(reworded(error, request.spec.signature_name))
 
         if body is None:
-            fail(self._late())
+            fail(late(self._options))
             return
         try:
             request, encode = self._request(route, body, caller)
@@ -126,11 +109,6 @@ class RestShortWay:
             fail(exc)
             return
         self._predictor.begin(request, encode, done)
-
-    def _late(self) -> DeadlineExceededError:
-        return DeadlineExceededError(
-            f"No answer within {self._options.timeout_s:g} s, the server's --rest_api_timeout_in_ms."
-        )
 
     def _request(
         self, route: Route, data: bytes, caller: Caller

@@ -1,4 +1,4 @@
-"""Requests and answers of the REST doors, with no server in them."""
+"""Options and answers of the REST doors, with no server in them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from modelyard.errors import ModelyardError, OverloadedError, SignatureNotFoundError
+from modelyard.errors import (
+    DeadlineExceededError,
+    ModelyardError,
+    OverloadedError,
+    RequestTooLargeError,
+    SignatureNotFoundError,
+)
 from modelyard.serving._requests import Caller
+from modelyard.serving.http1 import Answer, HttpRequest
 from modelyard.serving.rest._urls import NoSuchUrl
 from modelyard.wire import http_status_of
 
 _LOG = logging.getLogger("modelyard.serving.rest")
-
-Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
 #: Seconds after which a refused request may find the door open; the smallest number that the header can say.
@@ -44,44 +49,6 @@ class RestOptions:
     strict_json: bool = False
     extensions: bool = False
     metrics_path: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What goes back for one request.
-
-    Attributes:
-        status: HTTP status.
-        body: The body.
-        headers: Its headers, without the length.
-    """
-
-    status: int
-    body: bytes
-    headers: Headers
-
-
-@dataclass(frozen=True, kw_only=True)
-class HttpRequest:
-    """A request that is not TensorFlow Serving's, whole and with no ASGI in it.
-
-    Attributes:
-        method: Such as ``POST``.
-        path: As sent, percent escapes and all.
-        query: What follows the question mark.
-        headers: By lower-case name.
-        body: As sent, compressed or not.
-        client: The caller's IP address; None where it is not known.
-        caller: Who waits for the answer; None for somebody who waits for ever.
-    """
-
-    method: str
-    path: str
-    query: str
-    headers: Mapping[str, str]
-    body: bytes
-    client: str | None
-    caller: Caller | None = None
 
 
 #: Answers what is below a path that is not TensorFlow Serving's.
@@ -133,3 +100,23 @@ def reworded(error: BaseException, signature: str) -> BaseException:
     if not isinstance(error, SignatureNotFoundError):
         return error
     return SignatureNotFoundError(f'Serving signature name: "{signature}" not found in signature def. {error.message}')
+
+
+def late(options: RestOptions) -> DeadlineExceededError:
+    """The error of a request whose time is over.
+
+    Args:
+        options: Limits.
+    """
+    return DeadlineExceededError(f"No answer within {options.timeout_s:g} s, the server's --rest_api_timeout_in_ms.")
+
+
+def too_large(options: RestOptions) -> RequestTooLargeError:
+    """The error of a request whose body is larger than allowed.
+
+    Args:
+        options: Limits.
+    """
+    return RequestTooLargeError(
+        f"The request body has more than {options.max_body_bytes} bytes; send fewer rows per request, or use gRPC."
+    )

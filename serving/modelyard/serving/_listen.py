@@ -1,0 +1,27 @@
+"""Sockets that listen, for every transport."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+BACKLOG = 2048
+
+
+def listen(port: int, *, reuse_port: bool = False) -> socket.socket:
+    """Listens on a port, on all addresses of both families.
+
+    Args:
+        port: The port.
+        reuse_port: Other processes may listen on the same port.
+
+    Raises:
+        OSError: The port cannot be had.
+    """
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            # Kernels with IPv6 switched off still say that they have it.
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG, reuse_port=reuse_port
+            )
+    return socket.create_server(("", port), backlog=BACKLOG, reuse_port=reuse_port)

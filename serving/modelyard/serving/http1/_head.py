@@ -1,0 +1,131 @@
+"""The first lines of an HTTP/1.1 request, read by httptools and judged once more here.
+
+What two servers in a row may read differently lets a stranger smuggle requests
+past the first of them: whatever is not certain is refused (RFC 9112, section 6.3).
+"""
+
+from __future__ import annotations
+
+import httptools
+
+from modelyard.serving.http1._types import Head
+
+#: What stands before the body may have so many bytes, and so many lines.
+MAX_HEAD_BYTES = 32 << 10
+MAX_HEADERS = 100
+_HOST = b"host"
+_LENGTH = b"content-length"
+_CODING = b"transfer-encoding"
+_MAX_LENGTH_DIGITS = 18
+
+
+class BadRequest(Exception):
+    """The bytes are no request: the connection ends.
+
+    Args:
+        status: HTTP status.
+        reason: What is wrong, for the client.
+    """
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class _Lines:
+    """What httptools calls back."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.fields: list[tuple[bytes, bytes]] = []
+        self.complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name.lower(), value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+def read_head(data: bytes) -> Head:
+    """Reads the head of a request.
+
+    Args:
+        data: Its bytes, with the empty line at the end.
+
+    Raises:
+        BadRequest: They are none, or too many.
+    """
+    if len(data) > MAX_HEAD_BYTES:
+        raise too_long()
+    if not data.count(b"\r") == data.count(b"\n") == data.count(b"\r\n"):
+        raise BadRequest(400, "Invalid HTTP request: its lines must end with a carriage return and a line feed.")
+    lines = _Lines()
+    parser = httptools.HttpRequestParser(lines)
+    try:
+        parser.feed_data(data)
+        upgrade = False
+    except httptools.HttpParserUpgrade:
+        # An offer to speak another protocol may be left unheard.
+        upgrade = True
+    except httptools.HttpParserError as exc:
+        raise BadRequest(400, f"Invalid HTTP request: {exc}") from exc
+    method = parser.get_method().decode("latin-1")
+    version = parser.get_http_version()
+    if not lines.complete or version not in ("1.0", "1.1") or method == "CONNECT":
+        raise BadRequest(400, "Invalid HTTP request: expected HTTP/1.1, and a method other than CONNECT.")
+    if len(lines.fields) > MAX_HEADERS:
+        raise BadRequest(431, f"The request has {len(lines.fields)} header fields; expected {MAX_HEADERS} at most.")
+    headers: dict[bytes, bytes] = {}
+    for name, value in lines.fields:
+        if name in headers:
+            if name in (_HOST, _LENGTH, _CODING):
+                raise BadRequest(400, f"Invalid HTTP request: more than one {name.decode('latin-1')}.")
+            value = headers[name] + b", " + value
+        headers[name] = value
+    path, query = _target(lines.url)
+    return Head(
+        method=method,
+        path=path,
+        query=query,
+        headers=headers,
+        length=_length(headers, version),
+        keep_alive=version == "1.1" and (upgrade or parser.should_keep_alive()) and not _closes(headers),
+        expects=version == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue",
+    )
+
+
+def too_long() -> BadRequest:
+    """What a head that is too long is answered with."""
+    return BadRequest(431, f"The request's line and header fields take more than {MAX_HEAD_BYTES} bytes.")
+
+
+def _target(url: bytes) -> tuple[str, str]:
+    try:
+        parsed = httptools.parse_url(url)
+    except httptools.HttpParserError as exc:
+        raise BadRequest(400, f"Invalid HTTP request: its URL is none: {exc}") from exc
+    return (parsed.path or b"").decode("latin-1"), (parsed.query or b"").decode("latin-1")
+
+
+def _length(headers: dict[bytes, bytes], version: str) -> int | None:
+    coding, length = headers.get(_CODING), headers.get(_LENGTH)
+    if coding is not None:
+        if length is not None:
+            raise BadRequest(400, "Invalid HTTP request: it has both Content-Length and Transfer-Encoding.")
+        if coding.lower() != b"chunked" or version != "1.1":
+            raise BadRequest(400, "Invalid HTTP request: the only Transfer-Encoding is chunked, of HTTP/1.1.")
+        return None
+    if length is None:
+        return 0
+    if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
+        raise BadRequest(400, "Invalid HTTP request: Content-Length is no number.")
+    return int(length)
+
+
+def _closes(headers: dict[bytes, bytes]) -> bool:
+    return b"close" in [token.strip() for token in headers.get(b"connection", b"").lower().split(b",")]

@@ -1,0 +1,129 @@
+"""Heads and chunks: what is read, and what is refused because another server might read it otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelyard.serving.http1._chunks import Chunks
+from modelyard.serving.http1._head import MAX_HEAD_BYTES, MAX_HEADERS, BadRequest, read_head
+
+
+def head(*lines: str, start: str = "POST /a%20b?c=d HTTP/1.1") -> bytes:
+    return "\r\n".join([start, "Host: x", *lines, "", ""]).encode("latin-1")
+
+
+def test_what_a_head_says() -> None:
+    result = read_head(head("Content-Length: 12", "X-A: 1", "x-a:  2 ", "Expect: 100-Continue"))
+    assert (result.method, result.path, result.query, result.length) == ("POST", "/a%20b", "c=d", 12)
+    assert (result.keep_alive, result.expects) == (True, True)
+    assert result.texts == {"host": "x", "content-length": "12", "x-a": "1, 2", "expect": "100-Continue"}
+
+
+@pytest.mark.parametrize(
+    ("data", "length", "keep_alive"),
+    [
+        (head("Transfer-Encoding: Chunked"), None, True),
+        (head(), 0, True),
+        (head("Connection: close"), 0, False),
+        (head("Connection: x, Close"), 0, False),
+        (head(start="GET / HTTP/1.0"), 0, False),
+        (head("Connection: keep-alive", start="GET / HTTP/1.0"), 0, False),
+        (head("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "Content-Length: 3"), 3, True),
+        (head(start="GET http://other.example/p HTTP/1.1"), 0, True),
+    ],
+)
+def test_bodies_and_connections(data: bytes, length: int | None, keep_alive: bool) -> None:
+    result = read_head(data)
+    assert (result.length, result.keep_alive) == (length, keep_alive)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        head("Content-Length: 1", "Transfer-Encoding: chunked"),
+        head("Transfer-Encoding: chunked", "Content-Length: 1"),
+        head("Content-Length: 1", "Content-Length: 1"),
+        head("Content-Length: 1", "Content-Length: 2"),
+        head("Content-Length: 1, 1"),
+        head("Content-Length: +1"),
+        head("Content-Length: -1"),
+        head("Content-Length: 0x1"),
+        head("Content-Length: 1 1"),
+        head("Content-Length:"),
+        head("Content-Length: 9999999999999999999999"),
+        head("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"),
+        head("Transfer-Encoding: gzip, chunked"),
+        head("Transfer-Encoding: chunked, identity"),
+        head("Transfer-Encoding: xchunked"),
+        head("Transfer-Encoding : chunked"),
+        head("Transfer-Encoding:\x0bchunked"),
+        head("Transfer-Encoding: chunked", start="POST / HTTP/1.0"),
+        head("Content-Length : 1"),
+        head(" Content-Length: 1"),
+        head("X: 1", "\tfolded"),
+        head("X: a\nTransfer-Encoding: chunked"),
+        head("X: a\rContent-Length: 1"),
+        head("X: a\0b"),
+        head("Host: y"),
+        head("no colon"),
+        head(": no name"),
+        head("bad name: 1"),
+        head(start="POST / HTTP/2.0"),
+        head(start="POST / HTTP/1.1 x"),
+        head(start="POST /a b HTTP/1.1"),
+        head(start="POST"),
+        head(start="P(ST / HTTP/1.1"),
+        head(start="CONNECT x:1 HTTP/1.1"),
+        b"GET / HTTP/1.1\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\n\nGET /b HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    ],
+    ids=repr,
+)
+def test_what_is_not_certain_is_refused(data: bytes) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        read_head(data)
+    assert refusal.value.status == 400
+
+
+def test_limits() -> None:
+    read_head(head(*(f"X-{number}: 1" for number in range(MAX_HEADERS - 1))))
+    for data in (head(*(f"X-{number}: 1" for number in range(MAX_HEADERS))), head("X: " + "a" * MAX_HEAD_BYTES)):
+        with pytest.raises(BadRequest) as refusal:
+            read_head(data)
+        assert refusal.value.status == 431
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize(
+    ("data", "body"),
+    [
+        (b"0\r\n\r\n", b""),
+        (b"3\r\nabc\r\n0\r\n\r\n", b"abc"),
+        (b"3;x=y; z\r\na\r\n\r\n00A\r\n0123456789\r\n0\r\n\r\n", b"a\r\n0123456789"),
+        (b"1\r\na\r\n000\r\nX: 1\r\nY:\r\n\r\n", b"a"),
+    ],
+)
+def test_chunks_come_in_any_pieces(data: bytes, body: bytes, step: int) -> None:
+    chunks, stream = Chunks(), data + b"GET /"
+    rest = None
+    at = 0
+    while rest is None:
+        assert at < len(stream)
+        rest = chunks.feed(stream[at : at + step])
+        at += step
+    assert (bytes(chunks.body), rest + stream[at:]) == (body, b"GET /")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x\r\n", b"-1\r\n", b"+1\r\n", b"0x1\r\n", b" 1\r\n", b"\r\n", b"1 1\r\n", b"1\n", b"1\r\nab\r\n", b"1\r\na\n",
+        b"1\r\na\rb", b"f" * 16 + b"\r\n", b"1;" + b"a" * 300, b"1;a\0\r\n", b"0\r\nno colon\r\n", b"0\r\n a: 1\r\n",
+        b"0\r\nX: 1\n\r\n", b"0\r\n" + b"X: 1\r\n" * 2000,
+    ],
+    ids=lambda data: repr(data[:20]),
+)  # fmt: skip
+def test_what_is_no_chunk(data: bytes) -> None:
+    with pytest.raises(BadRequest):
+        Chunks().feed(data)
