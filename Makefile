@@ -22,6 +22,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing modelyard and its tools into $(VENV) (once; about 1 GB with TensorFlow) ..."
 	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev
+	@# The tests read its API models; what it depends on is a second serving stack.
+	$(BIN)/pip install --quiet --no-deps kserve==0.21.0
 	@touch $@
 
 data: ## Install Debian's package of Fashion-MNIST where that is possible

@@ -39,7 +39,7 @@ def test_follows_the_schema(path: Path) -> None:
 def test_calls_targets_that_exist(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     called = {word for command in commands(path) for word in re.findall(r"^make ([a-z-]+)", command, re.MULTILINE)}
-    assert {"lint", "types", "unit", "image-test", "demo"} <= called
+    assert {"lint", "types", "unit", "image-test", "demo", "loadtest"} <= called
     assert called <= targets
 
 
@@ -48,3 +48,11 @@ def test_has_no_rights_and_always_ends(path: Path) -> None:
     document = load(path)
     assert document["permissions"] == {"contents": "read"}
     assert all(int(job["timeout-minutes"]) <= 60 for job in document["jobs"].values())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_actions_are_pinned_to_commits(path: Path) -> None:
+    """A tag can be moved to other code; the comment says which one it was."""
+    used = re.findall(r"uses: (.*)", path.read_text())
+    assert used
+    assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []
