@@ -30,8 +30,8 @@ DOORS = {
         "search",
     ],
     modelyard.training.tasks: [
-        "CapsnetTask", "DcganTask", "FashionTask", "GanTask", "LinearTask", "MamlTask", "MlpTask", "PictureLog",
-        "SiameseTask", "TransferTask", "VaeTask", "draw_run", "find_task", "make_task", "tasks",
+        "CapsnetTask", "CycleganTask", "DcganTask", "FashionTask", "GanTask", "LinearTask", "MamlTask", "MlpTask",
+        "PictureLog", "SiameseTask", "TransferTask", "VaeTask", "draw_run", "find_task", "make_task", "tasks",
     ],
 }  # fmt: skip
 

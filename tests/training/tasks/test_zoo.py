@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from modelyard.artifact import Source
 from modelyard.clients import connect
 from modelyard.errors import DatasetNotFoundError
 from modelyard.export import ExportOptions, export_model
-from modelyard.training import Task, Trainer, TrainerOptions, TrainResult
+from modelyard.training import InputRequest, Task, Trainer, TrainerOptions, TrainResult
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import (
     CapsnetTask,
+    CycleganTask,
     DcganTask,
     GanTask,
     LinearTask,
@@ -31,6 +32,7 @@ from modelyard.training.tasks import (
     VaeTask,
     draw_run,
 )
+from modelyard.training.tasks._cyclegan import edge_maps
 from tests.support.server import RunningServer, serve
 
 #: Enough to check that an artefact is right; how right the formats are is the export room's own test.
@@ -49,6 +51,12 @@ class Trained:
 
 def options(task: Task, **values: Any) -> TrainerOptions:
     return TrainerOptions(**{**task.recipe, **values})
+
+
+def cyclegan_task(data: FashionMnist) -> CycleganTask:
+    """A small network; 200 test images are enough to evaluate them."""
+    few = replace(data, test_images=data.test_images[:200], test_labels=data.test_labels[:200])
+    return CycleganTask(data=few, blocks=1, learning_rate=2e-3)
 
 
 def transfer_task(data: FashionMnist) -> TransferTask:
@@ -73,6 +81,7 @@ def transfer_task(data: FashionMnist) -> TransferTask:
 #: Constructor and options of a brief training on the subset of 2,000 images.
 BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "capsnet": (lambda data: CapsnetTask(data=data, filters=32, capsule_maps=8), {"batch_size": 50, "epochs": 3}),
+    "cyclegan": (lambda data: cyclegan_task(data), {"epochs": 3}),
     "dcgan": (lambda data: DcganTask(data=data, width=0.25), {"epochs": 6}),
     "gan": (lambda data: GanTask(data=data), {"epochs": 100, "steps_per_loop": 500}),
     "maml": (lambda data: MamlTask(), {"epochs": 9}),
@@ -216,6 +225,44 @@ def test_dcgan_s_networks_train_each_other(zoo: Callable[[str], Trained]) -> Non
     last = run.result.epochs[-1].evaluation
     assert 0.1 < last["discriminator_loss"] < 1.0
     assert 0.3 < last["generator_loss"] < 4.0
+
+
+def test_cyclegan_comes_back_to_where_it_started(zoo: Callable[[str], Trained]) -> None:
+    history = list(zoo("cyclegan").pictures.history.values())
+    assert history[-1]["cycle"] < history[0]["cycle"] / 2
+    assert history[-1]["identity"] < history[0]["identity"] / 2
+    assert 0.1 < history[-1]["discriminator_loss"] < 1.0
+
+
+def test_cyclegan_s_drawings_tell_what_they_are_of(zoo: Callable[[str], Trained]) -> None:
+    run = zoo("cyclegan")
+    assert isinstance(run.task, CycleganTask)
+    garments = run.task.data.test_images[:100] / 255
+    drawings = edge_maps(run.task.data.test_images[:100]) / 255
+    last = list(run.pictures.history.values())[-1]
+    # What comes back through a translation that forgets the image is at best each pixel's median.
+    forgetful = sum(np.abs(images - np.median(images, axis=0)).mean() for images in (garments, drawings))
+    assert last["cycle"] < 0.7 * forgetful
+    # And the translation is in the other domain: far nearer to the true drawing than the garment itself is.
+    assert last["drawing_error"] < 0.6 * np.abs(garments - drawings).mean()
+    assert last["garment_error"] < 0.7 * np.abs(garments - drawings).mean()
+
+
+def test_edge_maps_are_white_but_where_brightness_changes() -> None:
+    image = np.zeros((1, 5, 6), np.uint8)
+    image[:, :, 3:] = 100
+    row = 255 - edge_maps(image)[0, 2].astype(int)
+    # Sobel's gradient is 4 * 100 beside the edge, and a quarter of it is drawn; the last column has black beside it.
+    assert row.tolist() == [0, 0, 100, 100, 0, 100]
+
+
+def test_cyclegan_s_domains_share_no_garment(subset: FashionMnist) -> None:
+    task = CycleganTask(data=subset)
+    garments, drawings = next(iter(task.train_dataset(InputRequest(batch_size=1000))))
+    drawn = {image.tobytes() for image in (drawings.numpy()[..., 0] * 255).round().astype(np.uint8)}
+    seen = edge_maps((garments.numpy()[..., 0] * 255).round().astype(np.uint8))
+    assert len(drawn) > 900
+    assert not drawn & {image.tobytes() for image in seen}
 
 
 def test_maml_adapts_to_new_problems_in_one_step(zoo: Callable[[str], Trained]) -> None:

@@ -11,6 +11,7 @@ from modelyard.training.tasks._registry import MODULES, find_task, tasks
 
 if TYPE_CHECKING:
     from modelyard.training.tasks._capsnet import CapsnetTask
+    from modelyard.training.tasks._cyclegan import CycleganTask
     from modelyard.training.tasks._dcgan import DcganTask
     from modelyard.training.tasks._fashion import FashionTask
     from modelyard.training.tasks._gan import GanTask
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CapsnetTask",
+    "CycleganTask",
     "DcganTask",
     "FashionTask",
     "GanTask",

@@ -12,6 +12,7 @@ from modelyard.training._task import Task
 
 _CLASSES = {
     "capsnet": "CapsnetTask",
+    "cyclegan": "CycleganTask",
     "dcgan": "DcganTask",
     "fashion": "FashionTask",
     "gan": "GanTask",
@@ -25,6 +26,7 @@ _CLASSES = {
 #: Where each class is; read by the package's door too.
 MODULES = {
     "CapsnetTask": "modelyard.training.tasks._capsnet",
+    "CycleganTask": "modelyard.training.tasks._cyclegan",
     "DcganTask": "modelyard.training.tasks._dcgan",
     "GanTask": "modelyard.training.tasks._gan",
     "FashionTask": "modelyard.training.tasks._fashion",
