@@ -6,12 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from modelyard.artifact import ONNX_FOLDER
+from modelyard.artifact import ONNX_FOLDER, Signature
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._freeze import freeze
 from modelyard.export._onnx_pads import guard_pads
 from modelyard.export._tf2onnx import convert_function
-from modelyard.export._trace import TracedModel
+from modelyard.export._trace import TracedModel, graph_signature
 
 
 def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = None, simplify: bool = True) -> None:
@@ -24,8 +24,8 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
         simplify: Simplify the graphs.
 
     Raises:
-        ConversionError: tf2onnx cannot convert a graph, onnxslim cannot simplify
-            it, or what they made is not valid ONNX.
+        ConversionError: An input and an output share a name, tf2onnx cannot convert
+            a graph, onnxslim cannot simplify it, or what they made is not valid ONNX.
         PublishError: The directory cannot be written.
     """
     import onnx
@@ -33,6 +33,7 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
     opset = opset or newest_opset()
     folder = directory / ONNX_FOLDER
     for graph, function in source.graphs.items():
+        _check_names(graph, graph_signature(source, graph))
         try:
             frozen = freeze(function)
             model = convert_function(frozen, opset=opset)
@@ -48,6 +49,16 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
             (folder / f"{graph}.onnx").write_bytes(model.SerializeToString())
         except OSError as exc:
             raise PublishError(f"Cannot write {graph}.onnx below {folder}: {exc}") from exc
+
+
+def _check_names(graph: str, signature: Signature) -> None:
+    # The converter's own words for it are about duplicate nodes that nobody wrote.
+    shared = sorted({spec.name for spec in signature.inputs} & {spec.name for spec in signature.outputs})
+    if shared:
+        raise ConversionError(
+            f"Format onnx, graph {graph!r}: {', '.join(map(repr, shared))} is the name of an input and of an output; "
+            "a value of an ONNX graph has one name. Rename the output, or export saved_model and tflite only."
+        )
 
 
 @cache
