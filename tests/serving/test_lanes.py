@@ -22,7 +22,7 @@ from modelyard.errors import (
 )
 from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, PredictRequest, Servable, WatchOptions
 from modelyard.serving._metrics import Metrics
-from modelyard.serving._plans import row_wise_graphs
+from modelyard.serving._plans import Plan, row_wise_graphs
 from modelyard.serving._requests import Caller
 
 Arrays = dict[str, Any]
@@ -133,12 +133,52 @@ async def blocked(predictor: Predictor, backend: Doubler) -> asyncio.Task[list[f
     return task
 
 
+def plan_of(predictor: Predictor) -> Plan:
+    """What the data plane knows of the model, which was asked before."""
+    with predictor._manager.acquire(ModelSpec(name="m")) as loaded:
+        plan: Plan
+        (plan,) = loaded.plans.values()
+        return plan
+
+
 def test_one_request_waits_for_nobody_and_neighbours_share_a_batch(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
         assert await ask(predictor, 1.0) == [2.0]
+        # Whatever else this machine did meanwhile.
+        plan_of(predictor).row_seconds = 1e-5
         assert await asyncio.gather(*(ask(predictor, float(n)) for n in range(10))) == [[2.0 * n] for n in range(10)]
         assert backend.batches == [[1.0], [float(n) for n in range(10)]]
         assert predictor.statistics.of("m", 1).inference_count == 11
+
+    run(tmp_path, backend, test)
+
+
+def test_a_long_batch_is_computed_in_pieces_with_turns_of_the_loop_between(
+    tmp_path: Path, backend: Doubler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(predictor: Predictor) -> None:
+        await ask(predictor, 0.0)
+        plan = plan_of(predictor)
+        plan.row_seconds = 0.00025
+        threads: set[int] = set()
+        # The model is so fast that it would be known for it after the first piece.
+        monkeypatch.setattr(plan, "learn", lambda *_: threads.add(threading.get_ident()))
+        turns: list[int] = []
+
+        async def count() -> None:
+            while True:
+                turns.append(len(backend.batches))
+                await asyncio.sleep(0)
+
+        counter = asyncio.ensure_future(count())
+        answers = await asyncio.gather(*(ask(predictor, float(n)) for n in range(100, 120)))
+        counter.cancel()
+        assert answers == [[2.0 * n] for n in range(100, 120)]
+        # 2 ms at a time, on the event loop itself, which goes on between them.
+        sizes = [len(batch) for batch in backend.batches[1:]]
+        assert sum(sizes) == 20 and len(sizes) == 3 and max(sizes) <= 8
+        assert threads == {threading.get_ident()}
+        assert {2, 3} <= set(turns)
 
     run(tmp_path, backend, test)
 

@@ -20,14 +20,14 @@ from typing import Any
 from modelyard.errors import InternalError, ModelyardError, OverloadedError, UnavailableError
 from modelyard.serving._plans import Plan, merge, split
 from modelyard.serving._requests import Arrays, Caller, Prediction, PredictRequest
-from modelyard.serving._statistics import ModelStatistics
+from modelyard.serving._statistics import ModelStatistics, RequestTimes
 from modelyard.serving._versions import Version
 from modelyard.serving._watcher import ModelWatcher
 
 #: A hop to a worker thread and back costs about this much: below it a prediction is cheaper in place.
 INLINE_SECONDS = 0.0004
-#: A batch computed in place holds everybody else up for so long at most.
-_MAX_INLINE_BATCH_SECONDS = 0.002
+#: What is computed in place holds everybody else up for so long at most.
+_MAX_INLINE_SECONDS = 0.002
 #: More rows gain nothing, and make the first of them wait.
 MAX_ROWS = 64
 
@@ -180,29 +180,44 @@ class Lane:
         """
         low = ticket.caller is not None and ticket.caller.low_priority
         (self._patient if low else self._urgent).append(ticket)
-        if not self._scheduled and self._running < self._workers:
-            self._scheduled = True
+        if self._running < self._workers:
             # Not at once: what else arrived in this turn of the loop comes along.
-            self._loop.call_soon(self._flush)
+            self._schedule()
 
     def _flush(self) -> None:
         self._scheduled = False
+        left: int | None = None
         while self._running < self._workers:
-            batch = self._take()
+            row_seconds = self._plan.row_seconds
+            in_place = self._inline and row_seconds < INLINE_SECONDS
+            most = int(_MAX_INLINE_SECONDS / max(row_seconds, 1e-6)) if in_place else MAX_ROWS
+            # What would hold everybody else up is computed in pieces, with a turn of the loop between them.
+            left = most if left is None else min(left, most)
+            batch = self._take(min(MAX_ROWS, left))
             if not batch:
                 return
-            seconds = self._plan.row_seconds * sum(ticket.rows for ticket in batch)
-            if self._inline and self._plan.row_seconds < INLINE_SECONDS and (seconds < _MAX_INLINE_BATCH_SECONDS):
+            rows = sum(ticket.rows for ticket in batch)
+            if in_place and rows <= most:
                 self._deliver(batch, compute(self._plan, batch, self._statistics))
+                left -= rows
+                if left <= 0 and (self._urgent or self._patient):
+                    self._schedule()
+                    return
             else:
                 self._running += 1
                 self._pool.submit(self._work, batch)
 
-    def _take(self) -> list[Ticket]:
-        """The next batch, without those that nobody waits for any more."""
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _take(self, limit: int) -> list[Ticket]:
+        """The next batch of so many rows, without those that nobody waits for any more."""
         batch: list[Ticket] = []
         rows = 0
-        limit = MAX_ROWS if self._plan.shared else 1
+        if not self._plan.shared:
+            limit = 1
         for queue in (self._urgent, self._patient):
             while queue and (not batch or rows + queue[0].rows <= limit):
                 ticket = queue.popleft()
@@ -262,7 +277,8 @@ def compute(
         error = exc if isinstance(exc, ModelyardError) else InternalError(f"Computing failed: {type(exc).__name__}")
         if error is not exc:
             error.__cause__ = exc
-        _record(plan, batch[0], statistics, started_ns, time.perf_counter_ns(), ok=False)
+        times = [_times(batch[0], started_ns, time.perf_counter_ns(), ok=False)]
+        statistics.record_all(servable.name, servable.version, times)
         plan.failed(error)
         return [(None, error)]
     computed_ns = time.perf_counter_ns()
@@ -271,6 +287,7 @@ def compute(
     plan.succeeded.add(len(batch))
     plan.latency.add(seconds * 1e6, len(batch))
     answers: list[tuple[Any, BaseException | None]] = []
+    times = []
     for ticket, values in zip(batch, outputs, strict=True):
         try:
             answer: tuple[Any, BaseException | None] = (ticket.encode(Prediction(spec=plan.spec, outputs=values)), None)
@@ -278,23 +295,21 @@ def compute(
         except Exception as exc:
             answer = (None, exc)
         answers.append(answer)
-        _record(plan, ticket, statistics, started_ns, computed_ns, ok=answer[1] is None)
+        times.append(_times(ticket, started_ns, computed_ns, ok=answer[1] is None))
+    statistics.record_all(servable.name, servable.version, times)
     return answers
 
 
-def _record(
-    plan: Plan, ticket: Ticket, statistics: ModelStatistics, started_ns: int, computed_ns: int, *, ok: bool
-) -> None:
+def _times(ticket: Ticket, started_ns: int, computed_ns: int, *, ok: bool) -> RequestTimes:
     ended_ns = time.perf_counter_ns()
     decode_ns = ticket.decoded_ns - ticket.started_ns
-    statistics.record(
-        plan.servable.name,
-        plan.servable.version,
-        ok=ok,
-        total_ns=ended_ns - ticket.arrived_ns,
-        queue_ns=started_ns - ticket.arrived_ns - decode_ns,
-        input_ns=decode_ns,
-        infer_ns=computed_ns - started_ns,
-        output_ns=ended_ns - computed_ns,
-        rows=ticket.rows,
+    arrived_ns = ticket.arrived_ns
+    return RequestTimes(
+        ok,
+        ended_ns - arrived_ns,
+        started_ns - arrived_ns - decode_ns,
+        decode_ns,
+        computed_ns - started_ns,
+        ended_ns - computed_ns,
+        ticket.rows,
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 
 @dataclass
@@ -25,13 +26,14 @@ class Duration:
     count: int = 0
     ns: int = 0
 
-    def add(self, ns: int) -> None:
-        """Adds one event.
+    def add(self, ns: int, count: int = 1) -> None:
+        """Adds events.
 
         Args:
-            ns: How long it took, in nanoseconds.
+            ns: How long they took, in nanoseconds in all.
+            count: How many.
         """
-        self.count += 1
+        self.count += count
         self.ns += ns
 
 
@@ -64,6 +66,28 @@ class VersionStatistics:
     compute_input: Duration = field(default_factory=Duration)
     compute_infer: Duration = field(default_factory=Duration)
     compute_output: Duration = field(default_factory=Duration)
+
+
+class RequestTimes(NamedTuple):
+    """Where the nanoseconds of one request went; the parts of one that failed do not count.
+
+    Attributes:
+        ok: Whether it was answered.
+        total: In all.
+        queue: Waiting for a thread.
+        input: Decoding and checking.
+        infer: The model.
+        output: Encoding.
+        rows: Rows (examples) in the request.
+    """
+
+    ok: bool
+    total: int
+    queue: int = 0
+    input: int = 0
+    infer: int = 0
+    output: int = 0
+    rows: int = 1
 
 
 class Timing:
@@ -173,21 +197,37 @@ class ModelStatistics:
             output_ns: Encoding.
             rows: Rows (examples) in the request.
         """
+        times = RequestTimes(ok, total_ns, queue_ns, input_ns, infer_ns, output_ns, rows)
+        self.record_all(name, version, [times])
+
+    def record_all(self, name: str, version: int, requests: Sequence[RequestTimes]) -> None:
+        """Records requests that were computed together.
+
+        Args:
+            name: The model.
+            version: The version that answered.
+            requests: Their times.
+        """
         with self._lock:
             row = self._versions.get((name, version))
             if row is None:
                 row = self._versions[name, version] = VersionStatistics(name=name, version=version)
             row.last_inference_ms = time.time_ns() // 1_000_000
-            if not ok:
-                row.fail.add(total_ns)
+            good = [times for times in requests if times.ok]
+            for times in requests:
+                if not times.ok:
+                    row.fail.add(times.total)
+            if not good:
                 return
+            count = len(good)
+            _, total, queue, read, infer, write, rows = map(sum, zip(*good, strict=True))
             row.inference_count += rows
-            row.execution_count += 1
-            row.success.add(total_ns)
-            row.queue.add(queue_ns)
-            row.compute_input.add(input_ns)
-            row.compute_infer.add(infer_ns)
-            row.compute_output.add(output_ns)
+            row.execution_count += count
+            row.success.add(total, count)
+            row.queue.add(queue, count)
+            row.compute_input.add(read, count)
+            row.compute_infer.add(infer, count)
+            row.compute_output.add(write, count)
 
     def of(self, name: str, version: int) -> VersionStatistics:
         """A copy of what was measured for a version; zeros for one that was never asked.

@@ -256,16 +256,20 @@ class ModelWatcher:
         """
         with self._lock:
             version.requests -= 1
-            if version.requests == 0:
+            # Only who unloads it waits for that.
+            if version.requests == 0 and not version.available:
                 self._lock.notify_all()
 
     def _resolve(self, spec: ModelSpec) -> Version:
         wanted = spec.version
         if wanted is None and spec.label is None:
             # What most requests ask for costs no more than it must.
-            newest = max((number for number, version in self._versions.items() if version.available), default=None)
+            newest = None
+            for version in self._versions.values():
+                if version.available and (newest is None or version.number > newest.number):
+                    newest = version
             if newest is not None:
-                return self._versions[newest]
+                return newest
         if spec.label is not None:
             labels = self.labels
             wanted = labels.get(spec.label)

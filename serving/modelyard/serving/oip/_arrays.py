@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,48 @@ def check_shape(shape: Sequence[Any], *, tensor: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def raw_decoder(
+    datatype: str, shape: Sequence[int], *, tensor: str
+) -> Callable[[bytes | memoryview], npt.NDArray[Any]]:
+    """What decodes raw bytes, again and again.
+
+    Args:
+        datatype: Such as ``FP32``.
+        shape: Sizes, checked.
+        tensor: Name of the tensor, for errors.
+
+    Returns:
+        Takes the bytes, and returns the array; one of numbers views the bytes and is read-only. It raises
+        InvalidInputError for an unknown datatype, or another number of bytes than the shape takes, and
+        UnsupportedError for BF16 where the package ml_dtypes is not installed.
+    """
+    sizes, count = tuple(shape), math.prod(shape)
+    storage: np.dtype[Any] | None = None
+
+    def decode(data: bytes | memoryview) -> npt.NDArray[Any]:
+        nonlocal storage
+        if storage is None:
+            # Not before there is a model: it comes first among what may be wrong.
+            dtype = dtype_of(datatype, tensor=tensor)
+            if dtype.name == "string":
+                return _split_bytes(data, count, tensor).reshape(sizes)
+            storage = _storage(dtype, tensor).newbyteorder("<")
+        if len(data) != count * storage.itemsize:
+            raise InvalidInputError(
+                f"Input {tensor!r} has {len(data)} bytes of binary data; {datatype} {format_shape(sizes)} takes "
+                f"{count * storage.itemsize}."
+            )
+        if storage.kind == "b":
+            # Any bit pattern but zero is true; a bool array of other patterns would be none.
+            return np.not_equal(np.frombuffer(data, dtype=np.uint8), 0).reshape(sizes)
+        values: npt.NDArray[Any] = np.frombuffer(data, dtype=storage)
+        return values.reshape(sizes)
+
+    return decode
+
+
 def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], *, tensor: str) -> npt.NDArray[Any]:
-    """Decodes raw bytes.
+    """Decodes raw bytes; raises as :func:`raw_decoder` says.
 
     Args:
         data: The bytes.
@@ -86,26 +127,8 @@ def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], 
 
     Returns:
         The array; one of numbers views ``data`` and is read-only.
-
-    Raises:
-        InvalidInputError: Unknown datatype, or not the number of bytes that the shape takes.
-        UnsupportedError: BF16, and the package ml_dtypes is not installed.
     """
-    dtype = dtype_of(datatype, tensor=tensor)
-    count = math.prod(shape)
-    if dtype.name == "string":
-        return _split_bytes(data, count, tensor).reshape(shape)
-    storage = _storage(dtype, tensor)
-    if len(data) != count * storage.itemsize:
-        raise InvalidInputError(
-            f"Input {tensor!r} has {len(data)} bytes of binary data; {datatype} {format_shape(shape)} takes "
-            f"{count * storage.itemsize}."
-        )
-    if dtype.name == "bool":
-        # Any bit pattern but zero is true; a bool array of other patterns would be none.
-        return np.not_equal(np.frombuffer(data, dtype=np.uint8), 0).reshape(shape)
-    values: npt.NDArray[Any] = np.frombuffer(data, dtype=storage.newbyteorder("<"))
-    return values.reshape(shape)
+    return raw_decoder(datatype, shape, tensor=tensor)(data)
 
 
 def array_to_raw(array: npt.NDArray[Any]) -> bytes:
@@ -123,7 +146,9 @@ def array_to_raw(array: npt.NDArray[Any]) -> bytes:
     if array.dtype.kind == "V":
         # bfloat16 is a dtype of ml_dtypes, which has no byte orders: its bits have.
         array = np.ascontiguousarray(array).view(np.uint16)
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    if sys.byteorder == "big" or array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array.tobytes()
 
 
 def contents_to_array(

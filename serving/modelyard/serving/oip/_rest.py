@@ -5,23 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
-from modelyard.errors import DeadlineExceededError, InternalError, InvalidRequestError, ModelyardError, UnsupportedError
+from modelyard.errors import DeadlineExceededError, InvalidRequestError, ModelyardError, UnsupportedError
 from modelyard.serving._predictor import Predictor
-from modelyard.serving._requests import Caller
 from modelyard.serving._statistics import Duration, VersionStatistics
 from modelyard.serving.http1 import Answer, HttpRequest
-from modelyard.serving.oip._compression import compress, decompress, preferred_encoding
+from modelyard.serving.oip._compression import decompress
 from modelyard.serving.oip._parameters import SIGNATURE_PARAMETER
-from modelyard.serving.oip._rest_codec import PreparedRequest, infer_response, prepare_request, raw_request
+from modelyard.serving.oip._rest_short import (
+    JSON,
+    LENGTH_KEY,
+    MODEL,
+    OipShortWay,
+    answer_of,
+    compressed,
+    read_call,
+)
 from modelyard.serving.oip._service import EXTENSIONS, SERVER_NAME, OipService
-from modelyard.serving.oip._types import InferRequest, InferResult, TensorMetadata
-from modelyard.serving.rest import RestOptions, error_answer
+from modelyard.serving.oip._types import InferRequest, TensorMetadata
+from modelyard.serving.rest import RestOptions
 from modelyard.serving.rest._json import parse_object, quote
 from modelyard.serving.rest._types import HttpBegin
 from modelyard.wire import http_status_of
@@ -30,21 +37,14 @@ _T = TypeVar("_T")
 
 #: Bodies up to this size are handled on the event loop: a hop to a worker thread would cost more.
 _INLINE_BYTES = 1 << 16
-_JSON_LENGTH = "inference-header-content-length"
-_JSON_LENGTH_KEY = _JSON_LENGTH.encode()
-_MAX_KNOWN_BYTES = 4096
-_JSON = (b"content-type", b"application/json")
-_BINARY = (b"content-type", b"application/octet-stream")
+_JSON_LENGTH = LENGTH_KEY.decode()
 
-_MODEL = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 #: What Triton has below these paths and this server has not.
 _MISSING = re.compile(
     r"/v2/(?:logging|trace/setting|(?:system|cuda)sharedmemory/.+)"
-    rf"|{_MODEL}/(?:config|generate|generate_stream|trace/setting)"
+    rf"|{MODEL}/(?:config|generate|generate_stream|trace/setting)"
 )
-
-_INFER_PATH = re.compile(rf"{_MODEL}/infer")
 
 _Handler = Callable[["HttpRequest", Sequence[str]], Awaitable[Answer]]
 
@@ -62,16 +62,17 @@ class OipRest:
         self._service = service
         self._predictor = predictor
         self._options = options
+        self._short = OipShortWay(predictor, options)
         # The first pattern that matches decides.
         routes: list[tuple[str, str, _Handler]] = [
             ("GET", r"/v2/?", self._server_metadata),
             ("GET", r"/v2/health/live", self._live),
             ("GET", r"/v2/health/ready", self._ready),
             ("GET", r"/v2/models/stats", self._statistics),
-            ("GET", rf"{_MODEL}/stats", self._statistics),
-            ("GET", rf"{_MODEL}/ready", self._model_ready),
-            ("POST", rf"{_MODEL}/infer", self._infer),
-            ("GET", _MODEL, self._model_metadata),
+            ("GET", rf"{MODEL}/stats", self._statistics),
+            ("GET", rf"{MODEL}/ready", self._model_ready),
+            ("POST", rf"{MODEL}/infer", self._infer),
+            ("GET", MODEL, self._model_metadata),
             ("POST", rf"{_REPOSITORY}/index", self._index),
             ("POST", rf"{_REPOSITORY}/models/([^/]+)/(load|unload)", self._control),
         ]
@@ -93,7 +94,7 @@ class OipRest:
         except ModelyardError as exc:
             answer = _error(http_status_of(exc), exc.message)
         accepted = request.headers.get("accept-encoding", "")
-        return await self._offload(len(answer.body), lambda: _compressed(answer, accepted))
+        return await self._offload(len(answer.body), lambda: compressed(answer, accepted))
 
     def short_way(self, path: str) -> HttpBegin | None:
         """Who answers a POST to a path without a task.
@@ -104,28 +105,7 @@ class OipRest:
         Returns:
             None for everything but inference.
         """
-        match = _INFER_PATH.fullmatch(path)
-        if match is None:
-            return None
-        name, version = (unquote(group or "") for group in match.groups())
-
-        def begin(
-            headers: Mapping[bytes, bytes], body: bytes, caller: Caller, respond: Callable[[Answer], object]
-        ) -> None:
-            def done(answer: Answer | None, error: BaseException | None) -> None:
-                if answer is None:
-                    answer = error_answer(error or InternalError("No answer. This is a bug."), path, indent=None)
-                encoding = headers.get(b"accept-encoding")
-                respond(answer if encoding is None else _compressed(answer, encoding.decode("latin-1")))
-
-            try:
-                length = headers.get(_JSON_LENGTH_KEY)
-                call = self._call(body, None if length is None else length.decode("latin-1"), name, version)
-                self._service.begin(call, self._encode, done, caller=caller)
-            except Exception as exc:
-                done(None, exc)
-
-        return begin
+        return self._short.find(path)
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
         for method, pattern, handler in self._routes:
@@ -199,34 +179,16 @@ class OipRest:
         call = await self._parse(request, body, name, version)
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                return await self._service.infer(call, self._encode)
+                return await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))
         except TimeoutError as exc:
             raise DeadlineExceededError(
                 f"No answer within {self._options.timeout_s:g} s, the server's --rest_api_timeout_in_ms."
             ) from exc
 
     async def _parse(self, request: HttpRequest, body: bytes, name: str, version: str) -> InferRequest:
-        length = request.headers.get(_JSON_LENGTH)
-        call = await self._offload(len(body), lambda: self._call(body, length, name, version))
+        length, depth = request.headers.get(_JSON_LENGTH), self._options.max_json_depth
+        call = await self._offload(len(body), lambda: read_call(body, length, name, version, max_depth=depth))
         return replace(call, caller=request.caller)
-
-    def _call(self, body: bytes, json_length: str | None, name: str, version: str) -> InferRequest:
-        length = _json_length(json_length, len(body))
-        if length == 0:
-            return raw_request(body, model=name, version=version)
-        text, tail = (body, memoryview(b"")) if length is None else (body[:length], memoryview(body)[length:])
-        depth = self._options.max_json_depth
-        # The JSON part before binary tensors is the same in every request of a client.
-        known = length is not None and length <= _MAX_KNOWN_BYTES
-        prepared = (_known if known else _prepared)(text, len(tail), depth)
-        return prepared.bind(tail, model=name, version=version)
-
-    def _encode(self, result: InferResult) -> Answer:
-        text, tail = infer_response(result, strict=self._options.strict_json)
-        if not any(output.binary for output in result.outputs):
-            return Answer(status=200, body=text, headers=[_JSON])
-        length = (_JSON_LENGTH.encode(), str(len(text)).encode())
-        return Answer(status=200, body=text + tail, headers=[_BINARY, length])
 
     async def _body_object(self, request: HttpRequest) -> dict[str, Any]:
         body = await self._inflated(request)
@@ -244,38 +206,13 @@ class OipRest:
         return work() if size <= _INLINE_BYTES else await self._predictor.offload(work)
 
 
-def _prepared(text: bytes, tail_bytes: int, max_depth: int) -> PreparedRequest:
-    return prepare_request(parse_object(text, max_depth=max_depth), tail_bytes)
-
-
-_known = lru_cache(maxsize=256)(_prepared)
-
-
-def _compressed(answer: Answer, accepted: str) -> Answer:
-    encoding = preferred_encoding(accepted)
-    if encoding is None or not answer.body:
-        return answer
-    headers = [*answer.headers, (b"content-encoding", encoding.encode())]
-    return Answer(status=answer.status, body=compress(answer.body, encoding), headers=headers)
-
-
-def _json_length(text: str | None, size: int) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal()) or int(text[:20]) > size:
-        raise InvalidRequestError(
-            f"Inference-Header-Content-Length is {text!r}; expected the length of the JSON part, 0 to {size}."
-        )
-    return int(text)
-
-
 def _document(value: Any) -> Answer:
-    return Answer(status=200, body=json.dumps(value, ensure_ascii=False).encode(), headers=[_JSON])
+    return Answer(status=200, body=json.dumps(value, ensure_ascii=False).encode(), headers=[JSON])
 
 
 def _error(status: int, text: str) -> Answer:
     body = json.dumps({"error": text}, ensure_ascii=False).encode("utf-8", "replace")
-    return Answer(status=status, body=body, headers=[_JSON])
+    return Answer(status=status, body=body, headers=[JSON])
 
 
 def _empty(*, ok: bool) -> Answer:

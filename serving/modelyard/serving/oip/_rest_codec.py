@@ -16,7 +16,14 @@ from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError, InvalidRequestError
 from modelyard.serving._requests import Arrays
 from modelyard.serving._validation import format_shape
-from modelyard.serving.oip._arrays import array_to_json, array_to_raw, check_shape, json_to_array, raw_to_array
+from modelyard.serving.oip._arrays import (
+    array_to_json,
+    array_to_raw,
+    check_shape,
+    json_to_array,
+    raw_decoder,
+    raw_to_array,
+)
 from modelyard.serving.oip._datatypes import datatype_of
 from modelyard.serving.oip._parameters import (
     BINARY_DEFAULT_PARAMETER,
@@ -64,11 +71,22 @@ class PreparedRequest:
             version=version,
             id=self.id,
             parameters=self.parameters,
-            inputs=lambda _: collect_inputs(
-                (name, decode if place is None else partial(decode, tail[place])) for name, decode, place in self.inputs
-            ),
+            inputs=lambda _: self.arrays(tail),
             outputs=self.outputs,
             binary=self.binary,
+        )
+
+    def arrays(self, tail: memoryview) -> Arrays:
+        """Decodes the inputs.
+
+        Args:
+            tail: The binary part.
+
+        Raises:
+            InvalidInputError: The same name twice, or what decoding raises.
+        """
+        return collect_inputs(
+            (name, decode if place is None else partial(decode, tail[place])) for name, decode, place in self.inputs
         )
 
 
@@ -193,7 +211,7 @@ def _input(item: Mapping[str, Any], rest: int) -> tuple[str, Callable[..., npt.N
         raise InvalidInputError(
             f"Input {name!r} has {_BINARY_SIZE} {size}, but only {rest} bytes are left of the body."
         )
-    return name, partial(raw_to_array, datatype=datatype, shape=sizes, tensor=name), size
+    return name, raw_decoder(datatype, sizes, tensor=name), size
 
 
 def _output(item: Mapping[str, Any], binary: bool) -> RequestedOutput:

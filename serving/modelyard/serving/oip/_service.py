@@ -14,7 +14,7 @@ from modelyard.errors import InvalidInputError, InvalidRequestError, ModelNotFou
 from modelyard.serving._admin import Admin
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._predictor import Predictor
-from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
+from modelyard.serving._requests import Arrays, ModelSpec, Prediction, PredictRequest
 from modelyard.serving._states import VersionState, VersionStatus
 from modelyard.serving._statistics import VersionStatistics
 from modelyard.serving.oip._arrays import classify
@@ -131,33 +131,8 @@ class OipService:
             UnsupportedError: An output's dtype has no name in the protocol.
         """
         return await self._predictor.submit(
-            _predict_request(request, small=request.small, caller=request.caller),
-            lambda prediction: encode(_result(request, prediction)),
-        )
-
-    def begin(
-        self,
-        request: InferRequest,
-        encode: Callable[[InferResult], Any],
-        done: Callable[[Any, BaseException | None], None],
-        *,
-        caller: Caller,
-    ) -> None:
-        """Starts one small inference; :meth:`infer` for transports that have no task to wait in.
-
-        Args:
-            request: The request.
-            encode: As for :meth:`infer`.
-            done: Called once with the encoded answer, or with one of the errors of :meth:`infer`.
-            caller: Who waits for the answer.
-
-        Raises:
-            InvalidRequestError: The version or the signature makes no sense.
-        """
-        self._predictor.begin(
-            _predict_request(request, small=True, caller=caller),
-            lambda prediction: encode(_result(request, prediction)),
-            done,
+            predict_request(request),
+            lambda prediction: encode(infer_result(request, prediction)),
         )
 
     def index(self, *, repository: str = "", ready: bool = False) -> tuple[IndexEntry, ...]:
@@ -256,14 +231,22 @@ class OipService:
         return tuple(status for status in self._statuses(name) if status.state is VersionState.AVAILABLE)
 
 
-def _predict_request(request: InferRequest, *, small: bool, caller: Caller | None) -> PredictRequest:
+def predict_request(request: InferRequest) -> PredictRequest:
+    """What an inference asks of the data plane.
+
+    Args:
+        request: The request.
+
+    Raises:
+        InvalidRequestError: The version or the signature makes no sense.
+    """
     signature = signature_of(request.parameters)
     return PredictRequest(
         spec=ModelSpec(name=request.model, version=parse_version(request.version), signature=signature),
         inputs=request.inputs,
         output_filter=tuple(output.name for output in request.outputs),
-        small=small,
-        caller=caller,
+        small=request.small,
+        caller=request.caller,
     )
 
 
@@ -324,7 +307,16 @@ def _index_entry(name: str, status: VersionStatus) -> IndexEntry:
     return IndexEntry(name=name, version=str(status.version), state=state, reason=reason)
 
 
-def _result(request: InferRequest, prediction: Prediction) -> InferResult:
+def infer_result(request: InferRequest, prediction: Prediction) -> InferResult:
+    """What the data plane's answer means in the protocol.
+
+    Args:
+        request: The request.
+        prediction: The answer.
+
+    Raises:
+        UnsupportedError: An output's dtype has no name in the protocol.
+    """
     wanted = request.outputs or tuple(RequestedOutput(name=name, binary=request.binary) for name in prediction.outputs)
     outputs = []
     for output in wanted:

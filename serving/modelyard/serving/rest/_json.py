@@ -69,7 +69,10 @@ def _with_array(rest: bytes, array: NumericArray, *, max_depth: int) -> dict[str
     elif len(path) == 2:
         result[path[0]] = {**document[path[0]], path[1]: array}
     else:
-        result[path[0]] = [{**document[path[0]][0], path[2]: array}]
+        key, index, name = path
+        rows = list(document[key])
+        rows[index] = {**rows[index], name: array}
+        result[key] = rows
     return result
 
 
@@ -80,11 +83,17 @@ def _around(rest: bytes, max_depth: int) -> tuple[dict[str, Any], tuple[Any, ...
     except InvalidRequestError:
         # Offsets and quotes in the error must be those of the whole body.
         return {}, ()
-    rows = document.get("instances")
-    row = rows[0] if isinstance(rows, list) and len(rows) == 1 else None
-    places: list[tuple[Any, tuple[Any, ...]]] = [
-        (document, ()), (document.get("inputs"), ("inputs",)), (row, ("instances", 0)),
-    ]  # fmt: skip
+    rows, inputs = document.get("instances"), document.get("inputs")
+    places: list[tuple[Any, tuple[Any, ...]]] = [(document, ()), (inputs, ("inputs",))]
+    if isinstance(rows, list) and len(rows) == 1:
+        places.append((rows[0], ("instances", 0)))
+    if isinstance(inputs, list):
+        # The Open Inference Protocol; shapes are arrays of numbers too.
+        places += [
+            ({key: value for key, value in item.items() if key == "data"}, ("inputs", index))
+            for index, item in enumerate(inputs)
+            if isinstance(item, dict)
+        ]
     for owner, path in places:
         if isinstance(owner, dict):
             for key, value in owner.items():
@@ -209,26 +218,21 @@ def float_texts(values: list[float], *, single: bool) -> list[str]:
     Returns:
         One JSON number each; NaN, Infinity and -Infinity bare, as upstream.
     """
-    texts = [f"{value:g}" for value in values]
+    count, together = len(values), tuple(values)
+    # All at once: a call for each costs more than its digits.
+    texts = ("%g " * count % together).split()
     read: Iterable[float] = map(float, texts)
     if single:
         read = packed("f", read)
-    digits = ".9g" if single else ".17g"
-    return [
-        (text if "." in text or "e" in text else _whole(text)) if value == again else _longer(value, text, digits)
-        for text, value, again in zip(texts, values, read, strict=True)
+    longer = (("%.9g " if single else "%.17g ") * count % together).split()
+    chosen = [
+        text if value == again else long for value, text, again, long in zip(values, texts, read, longer, strict=True)
     ]
+    return [text if "." in text or "e" in text else _whole(text) for text in chosen]
 
 
 def _whole(text: str) -> str:
     return _NOT_FINITE.get(text) or text + ".0"
-
-
-def _longer(value: float, text: str, digits: str) -> str:
-    if text in _NOT_FINITE:
-        return _NOT_FINITE[text]
-    text = format(value, digits)
-    return text if "." in text or "e" in text else text + ".0"
 
 
 _NOT_FINITE = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

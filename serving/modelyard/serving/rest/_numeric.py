@@ -24,6 +24,8 @@ import simdjson
 _PLACE = b'{"\\u0000modelyard.array":0}'
 _PLACE_KEY = "\0modelyard.array"
 _BETWEEN = b"0123456789+-.eE \n\r\t"
+#: The key of an array in the Open Inference Protocol.
+_DATA = b'"data"'
 #: simdjson's codes for 64-bit floats, signed and unsigned integers.
 _BUFFERS = {"f": ("d", np.float64), "i": ("i", np.int64), "u": ("u", np.uint64)}
 #: Below this many bytes the general path is as fast.
@@ -85,7 +87,14 @@ def cut_array(body: bytes) -> tuple[bytes, NumericArray] | None:
     # One row with a name: the list of rows is not the array, but holds it.
     first = body.find(b"[", start + 1)
     if start >= 0 and b"{" in body[start + 1 : first]:
-        start, end = first, body.rfind(b"]", 0, end - 1) + 1
+        data = body.find(_DATA, start)
+        if data < 0:
+            start, end = first, body.rfind(b"]", 0, end - 1) + 1
+        else:
+            # The Open Inference Protocol: the array ends with the last bracket before anything that is no number.
+            start = body.find(b"[", data)
+            stops = [stop for stop in (body.find(b"}", start), body.find(b'"', start)) if stop >= 0]
+            end = body.rfind(b"]", start, min(stops, default=len(body))) + 1
     if start < 0 or end <= start:
         return None
     text = body[start:end]

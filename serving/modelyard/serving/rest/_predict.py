@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from json.encoder import encode_basestring
 from typing import Any, Literal
 
 import numpy as np
@@ -242,11 +244,17 @@ def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False, extensi
                 f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} expecting: {size}"
             )
         size = array.shape[0]
-    rows = {name: _row_texts(_widened(array, extensions=extensions), name) for name, array in outputs.items()}
-    items = [
-        _bare_or_object({name: texts[index] for name, texts in rows.items()}, "        ") for index in range(size or 0)
-    ]
+    rows = [_row_texts(_widened(array, extensions=extensions), name) for name, array in outputs.items()]
+    items: Iterable[str] = rows[0] if rows else ()
+    if len(rows) > 1:
+        items = map(_row_form(tuple(outputs)).__mod__, zip(*rows, strict=True))
     return f'{{\n    "predictions": [{", ".join(items)}\n    ]\n}}'
+
+
+@lru_cache(maxsize=256)
+def _row_form(names: tuple[str, ...]) -> str:
+    """What stands around the values of a row."""
+    return _bare_or_object(dict.fromkeys((name.replace("%", "%%") for name in names), "%s"), "        ")
 
 
 def _check_finite(outputs: Arrays) -> None:
@@ -291,8 +299,10 @@ def _text(array: npt.NDArray[Any], name: str) -> str:
 def _nest(values: list[str], shape: tuple[int, ...]) -> str:
     if not shape:
         return values[0]
-    if len(shape) == 1 or 0 in shape:
-        return f"[{', '.join(values)}]" if len(shape) == 1 else json.dumps(np.zeros(shape).tolist())
+    if len(shape) == 1:
+        return f"[{', '.join(values)}]"
+    if 0 in shape:
+        return json.dumps(np.zeros(shape).tolist())
     step = len(values) // shape[0]
     return f"[{', '.join(_nest(values[row * step : (row + 1) * step], shape[1:]) for row in range(shape[0]))}]"
 
@@ -308,7 +318,7 @@ def _value_texts(array: npt.NDArray[Any], name: str) -> list[str]:
         if name.endswith("_bytes"):
             return [json.dumps({"b64": base64.b64encode(_as_bytes(value)).decode("ascii")}) for value in flat]
         # Bytes that are no UTF-8 cannot be JSON; upstream sends them raw, which no strict parser reads.
-        return [json.dumps(_as_bytes(value).decode("utf-8", "replace"), ensure_ascii=False) for value in flat]
+        return [encode_basestring(_as_bytes(value).decode("utf-8", "replace")) for value in flat]
     if dtype in _UNWRITABLE:
         # Upstream says INVALID_ARGUMENT here, which is 400.
         raise InvalidInputError(f"Failed to write JSON value for tensor type: {_UNWRITABLE[dtype]} (output {name!r})")
