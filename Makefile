@@ -1,5 +1,7 @@
 # The same commands locally and in CI. They need Python >= 3.11, make and a package index; the rest they install.
 PYTHON ?= python3
+# Processes that run tests at a time: each may take 4 GB.
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
@@ -47,7 +49,7 @@ types: install
 	$(BIN)/mypy
 
 unit: install
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 format: install ## Format and sort the code
 	$(BIN)/ruff check --fix .

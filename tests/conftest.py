@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ _SCRUBBED = ("MODELYARD_DATA", "MODEL_NAME", "MODEL_BASE_PATH")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test module is imported: the training room wants several devices."""
+    """Before any test module is imported: the training room wants several devices, and tests press Ctrl-C."""
+    # A worker of pytest-xdist ignores Ctrl-C, and all that it starts would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     training = Path(__file__).parent / "training"
     named = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
     if any(training.is_relative_to(path) or path.is_relative_to(training) for path in named):
