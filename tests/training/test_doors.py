@@ -31,7 +31,8 @@ DOORS = {
     ],
     modelyard.training.tasks: [
         "CapsnetTask", "CycleganTask", "DcganTask", "FashionTask", "GanTask", "LinearTask", "MamlTask", "MlpTask",
-        "PictureLog", "SiameseTask", "TransferTask", "VaeTask", "draw_run", "find_task", "make_task", "tasks",
+        "NasTask", "PictureLog", "SiameseTask", "TransferTask", "VaeTask", "draw_run", "find_task", "make_task",
+        "tasks",
     ],
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from modelyard.training.tasks import FashionTask, find_task, tasks
 from tests.training.conftest import RunPython
 from tests.training.toy_task import ToyTask
 
-NAMES = ["capsnet", "cyclegan", "dcgan", "fashion", "gan", "linear", "maml", "mlp", "siamese", "transfer", "vae"]
+NAMES = ["capsnet", "cyclegan", "dcgan", "fashion", "gan", "linear", "maml", "mlp", "nas", "siamese", "transfer", "vae"]
 
 
 def test_tasks_are_found_by_name() -> None:

@@ -16,7 +16,7 @@ from modelyard.artifact import Source
 from modelyard.clients import connect
 from modelyard.errors import DatasetNotFoundError
 from modelyard.export import ExportOptions, export_model
-from modelyard.training import InputRequest, Task, Trainer, TrainerOptions, TrainResult
+from modelyard.training import Task, Trainer, TrainerOptions, TrainResult
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import (
     CapsnetTask,
@@ -26,6 +26,7 @@ from modelyard.training.tasks import (
     LinearTask,
     MamlTask,
     MlpTask,
+    NasTask,
     PictureLog,
     SiameseTask,
     TransferTask,
@@ -87,6 +88,7 @@ BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "maml": (lambda data: MamlTask(), {"epochs": 9}),
     "linear": (lambda data: LinearTask(), {}),
     "mlp": (lambda data: MlpTask(data=data), {"epochs": 6}),
+    "nas": (lambda data: NasTask(data=data, images=400, child_steps=15, learning_rate=0.03), {"epochs": 3, "seed": 4}),
     "siamese": (lambda data: SiameseTask(data=data), {"epochs": 3}),
     "transfer": (lambda data: transfer_task(data), {"epochs": 8}),
     "vae": (lambda data: VaeTask(data=data), {"epochs": 6}),
@@ -248,23 +250,6 @@ def test_cyclegan_s_drawings_tell_what_they_are_of(zoo: Callable[[str], Trained]
     assert last["garment_error"] < 0.7 * np.abs(garments - drawings).mean()
 
 
-def test_edge_maps_are_white_but_where_brightness_changes() -> None:
-    image = np.zeros((1, 5, 6), np.uint8)
-    image[:, :, 3:] = 100
-    row = 255 - edge_maps(image)[0, 2].astype(int)
-    # Sobel's gradient is 4 * 100 beside the edge, and a quarter of it is drawn; the last column has black beside it.
-    assert row.tolist() == [0, 0, 100, 100, 0, 100]
-
-
-def test_cyclegan_s_domains_share_no_garment(subset: FashionMnist) -> None:
-    task = CycleganTask(data=subset)
-    garments, drawings = next(iter(task.train_dataset(InputRequest(batch_size=1000))))
-    drawn = {image.tobytes() for image in (drawings.numpy()[..., 0] * 255).round().astype(np.uint8)}
-    seen = edge_maps((garments.numpy()[..., 0] * 255).round().astype(np.uint8))
-    assert len(drawn) > 900
-    assert not drawn & {image.tobytes() for image in seen}
-
-
 def test_maml_adapts_to_new_problems_in_one_step(zoo: Callable[[str], Trained]) -> None:
     last = zoo("maml").result.epochs[-1].evaluation
     assert last["loss"] < last["joint_loss"] / 3
@@ -278,6 +263,37 @@ def test_maml_tells_new_classes_apart(subset: FashionMnist) -> None:
     # Five classes it never saw, in any order: one in five is chance, and 10,000 images leave no room for luck.
     assert last["accuracy"] > 0.25
     assert last["accuracy"] > last["joint_accuracy"] + 0.02
+
+
+def test_nas_designs_better_networks_than_chance(zoo: Callable[[str], Trained]) -> None:
+    run = zoo("nas")
+    assert isinstance(run.task, NasTask)
+    rewards = run.task.rewards
+    assert rewards.shape == (120, 2)
+    last = run.pictures.history[run.result.step]
+    assert last["last_quarter_reward"] == pytest.approx(rewards[90:, 0].mean())
+    assert last["mean_random_reward"] == pytest.approx(rewards[:, 1].mean())
+    # A tenth is chance for an untrained child too: the margin is several times the standard error of either mean.
+    assert last["last_quarter_reward"] > last["mean_random_reward"] + 0.05
+    assert run.result.epochs[-1].train["entropy"] < run.result.epochs[0].train["entropy"]
+
+
+def test_nas_s_best_child_is_the_network_that_was_found(zoo: Callable[[str], Trained]) -> None:
+    run = zoo("nas")
+    assert isinstance(run.task, NasTask)
+    search: Any = run.task.part("search")
+    found_at = int(search.best_at)
+    assert found_at == run.task.rewards[:, 0].argmax()
+    # Cut to its own size, on the images that judged it and on the test images, it is as good as inside the search.
+    child: Any = run.task.root
+    data = run.task.data
+    for images, labels, accuracy in (
+        (data.train_images[400:600], data.train_labels[400:600], float(run.task.rewards[found_at, 0])),
+        (data.test_images, data.test_labels, run.result.metrics["test_accuracy"]),
+    ):
+        logits = child(images[..., np.newaxis].astype(np.float32) / 255, training=False)
+        assert (np.asarray(logits).argmax(axis=1) == labels).mean() == pytest.approx(accuracy, abs=0.006)
+    assert run.task.best_child.count(";") + 1 == sum("conv" in layer.name for layer in child.layers)
 
 
 def test_transfer_learns_from_a_folder_of_jpegs(zoo: Callable[[str], Trained]) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from modelyard.training.tasks._linear import LinearTask
     from modelyard.training.tasks._maml import MamlTask
     from modelyard.training.tasks._mlp import MlpTask
+    from modelyard.training.tasks._nas import NasTask
     from modelyard.training.tasks._siamese import SiameseTask
     from modelyard.training.tasks._transfer import TransferTask
     from modelyard.training.tasks._vae import VaeTask
@@ -31,6 +32,7 @@ __all__ = [
     "LinearTask",
     "MamlTask",
     "MlpTask",
+    "NasTask",
     "PictureLog",
     "SiameseTask",
     "TransferTask",

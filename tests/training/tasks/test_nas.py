@@ -1,0 +1,71 @@
+"""The search of ``nas`` itself; what it finds is in the test of the zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelyard.errors import ConfigurationError
+from modelyard.training import InputRequest, Trainer, TrainerOptions, restore
+from modelyard.training.data import FashionMnist
+from modelyard.training.tasks import NasTask
+
+
+def test_nas_is_restored_with_its_best_child(subset: FashionMnist, tmp_path: Path) -> None:
+    def make() -> NasTask:
+        return NasTask(data=subset, layers=1, kernels=(1, 3), filters=(2,), images=50, child_steps=2)
+
+    task, again = make(), make()
+    Trainer(task, TrainerOptions(epochs=1, batch_size=1, model_dir=tmp_path)).run()
+    restore(again, tmp_path)
+    assert len(task.rewards) == 10
+    np.testing.assert_array_equal(again.rewards, task.rewards)
+    assert again.best_child == task.best_child
+    for mine, other in zip(again.root.variables, task.root.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), other.numpy())
+    assert any(variable.numpy().any() for variable in again.root.variables)
+
+
+def test_nas_asks_for_the_same_children_again(subset: FashionMnist) -> None:
+    task = NasTask(data=subset)
+
+    def seeds(*, epoch: int, skip_batches: int = 0) -> list[list[list[int]]]:
+        request = InputRequest(batch_size=4, seed=7, epoch=epoch, skip_batches=skip_batches)
+        return [batch.numpy().tolist() for batch in task.train_dataset(request)]
+
+    assert seeds(epoch=1)[0] == [[7, 40], [7, 41], [7, 42], [7, 43]]
+    assert seeds(epoch=1, skip_batches=3) == seeds(epoch=1)[3:]
+    assert len({tuple(child) for epoch in (0, 1) for batch in seeds(epoch=epoch) for child in batch}) == 80
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"layers": 4}, "layers is 4; expected a number from 1 to 3"),
+        ({"kernels": (2,)}, r"kernels is \[2\]; expected odd"),
+        ({"filters": ()}, r"filters is \[\]; expected numbers above 0"),
+        ({"child_steps": 0}, "child_steps is 0; expected a number >= 1"),
+    ],
+)
+def test_nas_refuses_a_search_without_children(values: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        NasTask(**values)
+
+
+def test_nas_refuses_too_few_images(subset: FashionMnist) -> None:
+    with pytest.raises(ConfigurationError, match="images is 1500; expected at most 1333 of 2000"):
+        NasTask(data=subset, images=1500).build()
+
+
+def test_nas_refuses_replicas(subset: FashionMnist) -> None:
+    import tensorflow as tf
+
+    with (
+        tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope(),
+        pytest.raises(ConfigurationError, match="got 2 replicas; expected one"),
+    ):
+        NasTask(data=subset).build()
