@@ -6,13 +6,22 @@ import http.client
 import json
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import psutil
+import pytest
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
 
+from modelyard.clients import ClientOptions, RetryOptions, connect
+from modelyard.errors import OverloadedError
 from modelyard.wire import PREDICTION_SERVICE, array_to_tensor, serving_pb2
 from tests.support.models import publish_slow
 from tests.support.server import RunningServer, serve
@@ -56,6 +65,61 @@ def test_what_would_wait_too_long_is_refused(tmp_path: Path) -> None:
         assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED}
         # When the rush is over, the door is open again.
         assert by_rest(server)[0] == 200
+
+
+@pytest.mark.parametrize("transport", ["asyncio", "grpcio"])
+def test_refusals_say_when_to_come_back(tmp_path: Path, transport: str) -> None:
+    publish_slow(tmp_path / "slow", loops=200)
+    # One computes, and nobody else may wait so long.
+    flags = ["--max_queue_delay_ms=50", "--tensorflow_session_parallelism=1", f"--grpc_transport={transport}"]
+    once = ClientOptions(retry=RetryOptions(attempts=1))
+    inputs = {"x": np.zeros(1, np.float32)}
+    over = threading.Event()
+
+    def rush() -> None:
+        while not over.is_set():
+            if by_rest(server)[0] == 429:
+                time.sleep(0.01)
+
+    def refusal(call: Callable[[], object], kind: type[Exception]) -> Any:
+        for _ in range(200):
+            try:
+                call()
+            except kind as exc:
+                return exc
+        raise AssertionError("the server is not overloaded")
+
+    with serve(tmp_path / "slow", model="slow", log_dir=tmp_path, flags=flags) as server, ThreadPoolExecutor(8) as pool:
+        assert [by_rest(server)[0] for _ in range(3)] == [200] * 3
+        urls = [f"grpc://{server.grpc_address}", server.rest_url]
+        rushing = [pool.submit(rush) for _ in range(8)]
+        try:
+            own, library = once, replace(once, transport="library")
+            for url, options in [(urls[0], own), (urls[0], library), (urls[1], own)]:
+                with connect(url, options) as client:
+                    error = refusal(partial(client.predict, "slow", inputs), OverloadedError)
+                # gRPC says it in milliseconds, HTTP in whole seconds.
+                assert 0.05 <= error.retry_after_s <= 10
+                assert url != urls[1] or error.retry_after_s in range(1, 11)
+            with grpc.insecure_channel(server.grpc_address) as channel:
+                request = serving_pb2.PredictRequest()
+                request.model_spec.name = "slow"
+                request.inputs["x"].CopyFrom(array_to_tensor(inputs["x"]))
+                predict = channel.unary_unary(PREDICTION_SERVICE["Predict"].path, bytes, bytes)
+                error = refusal(lambda: predict(request.SerializeToString(), timeout=60), grpc.RpcError)
+        finally:
+            over.set()
+        status = rpc_status.from_call(error)
+        assert (status.code, status.message) == (8, error.details())
+        (detail,), info = status.details, error_details_pb2.RetryInfo()
+        assert detail.Unpack(info)
+        pushback = int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"])
+        assert info.retry_delay.ToMilliseconds() == pushback >= 50
+        for task in rushing:
+            task.result()
+        # Whoever comes back when it was told to is let in.
+        with connect(urls[0]) as client:
+            assert client.predict("slow", inputs)["y"].tolist() == [0.0]
 
 
 def test_callers_that_hang_up_cost_nothing(tmp_path: Path) -> None:

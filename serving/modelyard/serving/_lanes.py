@@ -31,6 +31,9 @@ _MAX_INLINE_SECONDS = 0.002
 #: More rows gain nothing, and make the first of them wait.
 MAX_ROWS = 64
 
+#: Whoever is refused is asked to come back when there may be room, within these bounds.
+_MIN_RETRY_S, _MAX_RETRY_S = 0.05, 10.0
+
 Done = Callable[[Any, BaseException | None], None]
 Encode = Callable[[Prediction], Any]
 
@@ -98,19 +101,21 @@ class Door:
         Raises:
             OverloadedError: Too many wait, or the wait would be longer than the caller's time, or than the limit.
         """
+        wait = self._backlog_s / self._workers
         if self._max_waiting and self.waiting >= self._max_waiting:
-            raise OverloadedError(
+            raise _overloaded(
                 f"The server is overloaded: {self.waiting} requests wait, the most that "
                 "--max_queued_requests allows. Try again in a moment.",
+                wait,
             )
-        wait = self._backlog_s / self._workers
         limit = self._max_delay_s
         if caller is not None and caller.deadline is not None:
             limit = min(limit, caller.deadline - time.monotonic())
         if wait + cost > limit and self.waiting:
-            raise OverloadedError(
+            raise _overloaded(
                 f"The server is overloaded: an answer would take about {wait + cost:.2f} s, longer than the "
-                f"{max(0.0, limit):.2f} s there are. Try again in a moment."
+                f"{max(0.0, limit):.2f} s there are. Try again in a moment.",
+                wait + cost - limit,
             )
         self.waiting += 1
         self._backlog_s += cost
@@ -134,6 +139,12 @@ class Door:
         self.waiting -= 1
         # Rounding must not leave a ghost of a backlog behind.
         self._backlog_s = self._backlog_s - cost if self.waiting else 0.0
+
+
+def _overloaded(text: str, seconds: float) -> OverloadedError:
+    error = OverloadedError(text)
+    error.retry_after_s = min(_MAX_RETRY_S, max(_MIN_RETRY_S, seconds))
+    return error
 
 
 class Lane:

@@ -15,7 +15,8 @@ from google.protobuf.message import DecodeError
 from modelyard.errors import InvalidRequestError, ModelyardError
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._requests import Caller, PredictRequest
-from modelyard.serving.http2 import Begin, Respond
+from modelyard.serving.grpc._retry import retry_metadata
+from modelyard.serving.http2 import Begin, Metadata, Respond
 from modelyard.wire import Method, grpc_status_of
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
@@ -52,6 +53,7 @@ def unary(
     async def call(data: bytes, context: Context) -> bytes:
         started = time.perf_counter()
         name, code, text = "", "OK", ""
+        trailers: Metadata = ()
         try:
             message = _parsed(method, read, data)
             if counted:
@@ -62,11 +64,12 @@ def unary(
             raise
         except Exception as exc:
             code, text = failure_of(exc, method.path)
+            trailers = retry_metadata(exc, text)
         finally:
             if counted:
                 seconds = time.perf_counter() - started
                 metrics.record_request(name, api=method.name, entrypoint="GRPC", status=code, seconds=seconds)
-        await context.abort(grpc.StatusCode[code], text)
+        await context.abort(grpc.StatusCode[code], text, trailers)
 
     return grpc.unary_unary_rpc_method_handler(call)
 
@@ -94,7 +97,7 @@ def short(
             code, text = ("OK", "") if error is None else failure_of(error, method.path)
             seconds = time.perf_counter() - started
             metrics.record_request(name, api=method.name, entrypoint="GRPC", status=code, seconds=seconds)
-            respond(result, grpc.StatusCode[code], text)
+            respond(result, grpc.StatusCode[code], text, () if error is None else retry_metadata(error, text))
 
         try:
             request = _parsed(method, lambda body: parse(body, caller), data)

@@ -30,14 +30,19 @@ class Http1Server:
         app: Answers the requests.
         port: Port to listen on, on all addresses.
         tls: Serve HTTPS; None for plain text.
+        reuse_port: Other processes may listen on the same port.
     """
 
-    def __init__(self, app: Application, *, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, app: Application, *, port: int, tls: ssl.SSLContext | None = None, reuse_port: bool = False
+    ) -> None:
         self.app = app
         self.closing = False
         self.heads: dict[bytes, tuple[Head, Begin | None]] = {}
         self._port = port
+        self._reuse_port = reuse_port
         self._tls = tls
+        self._reuse_port = reuse_port
         self._starts: dict[tuple[Any, ...], bytes] = {}
         self._date = b""
         self._connections: set[Connection] = set()
@@ -53,7 +58,7 @@ class Http1Server:
             ConfigurationError: The port cannot be listened on.
         """
         try:
-            listener = listen(self._port)
+            listener = listen(self._port, reuse_port=self._reuse_port)
         except OSError as exc:
             raise ConfigurationError(
                 f"REST cannot listen on port {self._port}: {exc.strerror}. Is it in use? Choose another with "

@@ -25,8 +25,10 @@ from modelyard.serving.http2._hpack import Fields, encode
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
 
-#: Called with the answer, or with a status and a message.
-Respond = Callable[[bytes | None, grpc.StatusCode, str], None]
+#: Names and values; those of names that end with ``-bin`` are bytes.
+Metadata = tuple[tuple[str, str | bytes], ...]
+#: Called with the answer, or with a status, a message and trailing metadata.
+Respond = Callable[[bytes | None, grpc.StatusCode, str, Metadata], None]
 #: A unary method that needs no task of its own: called with the request and who waits for the answer.
 Begin = Callable[[memoryview, Caller, Respond], None]
 Handlers = Mapping[str, Any]
@@ -131,6 +133,10 @@ def _metadata(fields: Fields) -> list[tuple[str, str | bytes]]:
     return result
 
 
+def _plain_value(value: str | bytes) -> bytes:
+    return value.encode("ascii") if isinstance(value, str) else base64.b64encode(value).rstrip(b"=")
+
+
 class _Aborted(Exception):
     """A handler has ended its call."""
 
@@ -150,6 +156,7 @@ class Context:
         self._call = call
         self.code = grpc.StatusCode.OK
         self.details = ""
+        self.trailers: Metadata = ()
 
     def peer(self) -> str:
         """The client's address."""
@@ -174,7 +181,7 @@ class Context:
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
         """Ends the call."""
-        self.code, self.details = code, details
+        self.code, self.details, self.trailers = code, details, tuple(trailing_metadata)
         raise _Aborted
 
     async def write(self, message: Any) -> None:
@@ -306,9 +313,9 @@ class Call:
 
     # What goes back.
 
-    def _respond(self, data: bytes | None, code: grpc.StatusCode, text: str) -> None:
+    def _respond(self, data: bytes | None, code: grpc.StatusCode, text: str, trailers: Metadata = ()) -> None:
         if data is None:
-            self.finish(code, text)
+            self.finish(code, text, trailers)
             return
         self.stream.send(_PREFIX.pack(0, len(data)) + data, start=_START, end=_OK)
 
@@ -326,12 +333,13 @@ class Call:
             # Streams here are few and small: looking again now and then is enough.
             await asyncio.sleep(0.01)
 
-    def finish(self, code: grpc.StatusCode, text: str = "") -> None:
+    def finish(self, code: grpc.StatusCode, text: str = "", trailers: Metadata = ()) -> None:
         """Ends the call with a status and no message.
 
         Args:
             code: The status.
             text: Its message.
+            trailers: Metadata that goes with them.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -344,6 +352,7 @@ class Call:
                 fields += ((b"grpc-message", quote(text, safe=_PLAIN).encode()),)
             if code is grpc.StatusCode.UNIMPLEMENTED:
                 fields += ((b"grpc-accept-encoding", _ENCODINGS),)
+            fields += tuple((name.encode(), _plain_value(value)) for name, value in trailers)
             block = encode(fields)
         # A call that ends before it began has its status among the headers.
         self.stream.send(b"", start=b"", end=block if self._started else _START + block)
@@ -386,7 +395,7 @@ class Call:
                     return
         except _Aborted:
             _LOG.debug("%s was aborted by its handler", self.head.path)
-        self.finish(context.code, context.details)
+        self.finish(context.code, context.details, context.trailers)
 
     async def _run_stream(self) -> None:
         handler, context = self.head.handler, Context(self)
@@ -394,7 +403,7 @@ class Call:
             await self._respond_stream(handler.stream_stream(self._requests(), context))
         except _Aborted:
             _LOG.debug("%s was aborted by its handler", self.head.path)
-        self.finish(context.code, context.details)
+        self.finish(context.code, context.details, context.trailers)
 
     async def _respond_stream(self, answers: Any) -> None:
         if inspect.isasyncgen(answers):

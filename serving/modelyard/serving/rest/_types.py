@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -23,8 +24,6 @@ from modelyard.wire import http_status_of
 _LOG = logging.getLogger("modelyard.serving.rest")
 
 JSON = (b"content-type", b"application/json")
-#: Seconds after which a refused request may find the door open; the smallest number that the header can say.
-RETRY_AFTER = (b"retry-after", b"1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,8 @@ def error_answer(error: BaseException, request: str, *, indent: int | None = 4) 
     if isinstance(error, ModelyardError):
         status, text = http_status_of(error), error.message
         if isinstance(error, OverloadedError):
-            headers.append(RETRY_AFTER)
+            # The smallest number that the header can say is one second.
+            headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s or 0.0))))
     elif isinstance(error, NoSuchUrl):
         status, text = 404, str(error)
     else:
