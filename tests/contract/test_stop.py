@@ -124,3 +124,41 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
         assert server.process.wait(timeout=10) == 128 + signal.SIGTERM
         with pytest.raises((OSError, http.client.HTTPException)):
             answer.result()
+
+
+def test_a_server_that_was_killed_leaves_a_socket_that_the_next_one_takes(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
+    path = tmp_path / "grpc.sock"
+    flags = [f"--grpc_socket_path={path}", "--port=0"]
+    request = serving_pb2.PredictRequest()
+    request.model_spec.name = "affine"
+    request.inputs["x"].CopyFrom(array_to_tensor(np.array([2.0], np.float32)))
+    options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
+    answered = threading.Event()
+
+    def call_until_it_fails(predict: grpc.UnaryUnaryMultiCallable[bytes, bytes]) -> grpc.StatusCode:
+        while True:
+            try:
+                predict(request.SerializeToString(), timeout=30)
+                answered.set()
+            except grpc.RpcError as exc:
+                return exc.code()
+
+    with grpc.insecure_channel(f"unix:{path}", options) as channel, ThreadPoolExecutor(4) as pool:
+        predict = channel.unary_unary(PREDICTION_SERVICE["Predict"].path, bytes, bytes)
+        with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, flags=flags) as server:
+            callers = [pool.submit(call_until_it_fails, predict) for _ in range(4)]
+            assert answered.wait(30)
+            server.process.kill()
+            # Nobody waits for the deadline.
+            assert [caller.result(10) for caller in callers] == [grpc.StatusCode.UNAVAILABLE] * 4
+        assert path.is_socket()
+        with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, flags=flags) as server:
+            # The same channel finds the new server.
+            response = serving_pb2.PredictResponse.FromString(
+                predict(request.SerializeToString(), timeout=30, wait_for_ready=True)
+            )
+            assert response.outputs["y"].float_val == [2.0]
+            server.process.terminate()
+            assert server.process.wait(timeout=30) == 0
+        assert not path.exists()
