@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from modelyard.serving._metrics import EXAMPLE_BUCKETS, FAMILIES, LATENCY_BUCKETS_US, Metrics
+from modelyard.serving._metrics_page import merged, page
 
 COUNTER = ":tensorflow:serving:request_count"
 HISTOGRAM = ":tensorflow:serving:request_example_counts"
+GAUGE = ":modelyard:serving:requests_in_flight"
 PADDING = ":tensorflow:serving:batching_session:wrapped_run_count"
 
 
@@ -81,3 +85,23 @@ def test_every_family_is_on_the_page_from_the_start() -> None:
     page = Metrics().render()
     for name, kind, text, _ in FAMILIES:
         assert f"# HELP {name} {text}\n# TYPE {name} {kind}\n" in page
+
+
+def test_sums_over_processes() -> None:
+    processes = [Metrics(), Metrics()]
+    for number, metrics in enumerate(processes, start=1):
+        metrics.count(COUNTER, {"model_name": "abc", "status": "OK"}, number)
+        metrics.observe(HISTOGRAM, {"model": "good"}, 20 * number)
+        metrics.watch(GAUGE, {}, lambda number=number: number)  # type: ignore[misc]
+    processes[1].count(COUNTER, {"model_name": "other", "status": "OK"})
+    # As they come from another process.
+    snapshots = json.loads(json.dumps([each.snapshot() for each in processes]))
+    text = page(merged(snapshots), FAMILIES)
+    assert f'{COUNTER}{{model_name="abc",status="OK"}} 3\n' in text
+    assert f'{COUNTER}{{model_name="other",status="OK"}} 1\n' in text
+    assert f'{HISTOGRAM}_bucket{{model="good",le="32"}} 1\n' in text
+    assert f'{HISTOGRAM}_bucket{{model="good",le="64"}} 2\n' in text
+    assert f'{HISTOGRAM}_sum{{model="good"}} 60\n' in text
+    assert f"{GAUGE}{{}} 3\n" in text
+    past = page(merged(snapshots, gauges=False), FAMILIES)
+    assert f"{GAUGE}{{}}" not in past and f'{COUNTER}{{model_name="abc",status="OK"}} 3\n' in past

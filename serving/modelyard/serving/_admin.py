@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import ipaddress
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from modelyard.errors import ConfigurationError, ModelyardError, PermissionDeniedError, ServerError
@@ -15,6 +16,9 @@ from modelyard.serving._manager import ModelManager
 from modelyard.wire import serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
+
+#: What is to be changed: ``kind``, ``about`` (a later change about the same replaces it), and what goes with the kind.
+Change = dict[str, str]
 
 #: Longest wait for the versions of a new model to be tried.
 _RELOAD_TIMEOUT_S = 600.0
@@ -26,11 +30,22 @@ class Admin:
     Args:
         manager: The models.
         allow_remote: Whether other hosts than this one may ask for changes.
+        everywhere: Makes a change in all processes that serve together, by :meth:`apply` in each; None where this
+            is the only one.
     """
 
-    def __init__(self, manager: ModelManager, *, allow_remote: bool) -> None:
+    def __init__(
+        self,
+        manager: ModelManager,
+        *,
+        allow_remote: bool,
+        everywhere: Callable[[Change], Awaitable[None]] | None = None,
+    ) -> None:
         self._manager = manager
         self._allow_remote = allow_remote
+        self._everywhere = everywhere or self.apply
+        #: Changes happen one after the other.
+        self.changing = asyncio.Lock()
 
     def check_peer(self, host: str | None) -> None:
         """Refuses changes that come from elsewhere.
@@ -72,7 +87,48 @@ class Admin:
                 f"supported; received {config.WhichOneof('config') or 'nothing'}."
             )
         self._check_platforms(config)
-        await self.reload(models_from_message(config))
+        models_from_message(config)
+        text = base64.b64encode(config.SerializeToString()).decode()
+        await self._everywhere({"kind": "reload", "about": "configuration", "config": text})
+
+    async def load(self, name: str) -> None:
+        """Loads a model, and returns when it can answer.
+
+        Args:
+            name: The model.
+
+        Raises:
+            LoadError: A version cannot be loaded, or there is none.
+            ModelNotFoundError: The model is not configured.
+            UnsupportedError: The server is not in explicit mode.
+        """
+        await self._everywhere({"kind": "load", "about": f"model {name}", "name": name})
+
+    async def unload(self, name: str) -> None:
+        """Unloads a model, and returns when that is done; raises as :meth:`load` does.
+
+        Args:
+            name: The model.
+        """
+        await self._everywhere({"kind": "unload", "about": f"model {name}", "name": name})
+
+    async def apply(self, change: Change) -> None:
+        """Makes a change in this process.
+
+        Args:
+            change: What :meth:`reload_message`, :meth:`load` or :meth:`unload` asked for.
+
+        Raises:
+            ModelyardError: As they say.
+        """
+        async with self.changing:
+            if change["kind"] == "reload":
+                config = serving_pb2.ModelServerConfig.FromString(base64.b64decode(change["config"]))
+                await self.reload(models_from_message(config))
+            elif change["kind"] == "load":
+                await asyncio.to_thread(self._manager.load_model, change["name"])
+            else:
+                await asyncio.to_thread(self._manager.unload_model, change["name"])
 
     def _check_platforms(self, config: serving_pb2.ModelServerConfig) -> None:
         for item in config.model_config_list.config:

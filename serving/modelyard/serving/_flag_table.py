@@ -151,5 +151,8 @@ FLAGS: tuple[Flag, ...] = (
     _ours("max_queued_requests", "int", 10_000, "requests that may wait; more are refused (0: any number)"),
     _ours("max_queue_delay_ms", "float", 0.0,
           "refuse a request that would wait longer than this, by what is queued and what it takes (0: any time)"),
+    _ours("workers", "int", 1,
+          "processes that serve, on the same ports: the kernel gives each connection to one of them, one that dies is "
+          "replaced, and the metrics page shows their sum (0: one for each CPU)"),
     _ours("drain_seconds", "float", 10.0, "time that running requests get at SIGTERM"),
 )  # fmt: skip

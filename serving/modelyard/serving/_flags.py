@@ -80,7 +80,8 @@ class ServerOptions:
         watch: How base paths are watched.
         load: How versions are loaded.
         allow_new_labels: New version labels may point to versions not loaded.
-        workers: Threads that compute predictions.
+        processes: Processes that serve on the same ports.
+        workers: Threads that compute predictions, in each of them.
         tensor_content: gRPC answers carry ``tensor_content``.
         cors: REST answers carry CORS headers.
         sagemaker: REST answers SageMaker's URLs too.
@@ -116,6 +117,7 @@ class ServerOptions:
     watch: WatchOptions = field(default_factory=WatchOptions)
     load: LoadOptions = LoadOptions()
     allow_new_labels: bool = False
+    processes: int = 1
     workers: int = 2
     tensor_content: bool = False
     cors: bool = False
@@ -182,7 +184,14 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
     if args.port == 0 and args.rest_api_port == 0 and not args.grpc_socket_path:
         raise ConfigurationError("Both --port and --rest_api_port are 0; expected at least one port to serve on.")
     _check_parallelism(args)
-    batching = _batching(args)
+    processes = args.workers or available_cpus()
+    if processes > 1 and args.grpc_socket_path:
+        raise ConfigurationError(
+            f"--workers={processes} and --grpc_socket_path are both set; only one process can listen on a UNIX "
+            "socket. Use --workers=1, or ports."
+        )
+    cpus = max(1, available_cpus() // processes)
+    batching = _batching(args, cpus)
     config_file = Path(args.model_config_file) if args.model_config_file else None
     return ServerOptions(
         port=args.port,
@@ -206,13 +215,15 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
             runtime=args.runtime or None,
             precision=args.precision or None,
             threads=args.tensorflow_intra_op_parallelism or None,
-            interpreters=args.num_tflite_pools or available_cpus(),
+            cpus=cpus,
+            interpreters=args.num_tflite_pools or cpus,
             prefer_tflite=args.prefer_tflite_model,
             tags=tuple(args.saved_model_tags.split(",")),
             trusted_keys=load_trusted_keys([Path(path) for path in args.trusted_key]),
         ),
         allow_new_labels=args.allow_version_labels_for_unavailable_models,
-        workers=args.tensorflow_session_parallelism or (_BATCHING_WORKERS if batching else available_cpus()),
+        processes=processes,
+        workers=args.tensorflow_session_parallelism or (_BATCHING_WORKERS if batching else cpus),
         tensor_content=args.enable_serialization_as_tensor_content,
         cors=args.rest_api_enable_cors_support,
         sagemaker=args.sagemaker,
@@ -281,15 +292,15 @@ def _check_parallelism(args: argparse.Namespace) -> None:
         )
 
 
-def _batching(args: argparse.Namespace) -> BatchParameters | None:
+def _batching(args: argparse.Namespace, cpus: int) -> BatchParameters | None:
     if not args.enable_batching:
         if args.batching_parameters_file:
             raise ConfigurationError("--batching_parameters_file was set without setting --enable_batching to true.")
         return None
     if not args.batching_parameters_file:
-        return BatchParameters(threads=available_cpus(), pad_with_zeros=args.batching_zero_padding)
+        return BatchParameters(threads=cpus, pad_with_zeros=args.batching_zero_padding)
     parameters = read_batch_parameters(Path(args.batching_parameters_file), pad_with_zeros=args.batching_zero_padding)
-    return parameters if parameters.threads else replace(parameters, threads=available_cpus())
+    return parameters if parameters.threads else replace(parameters, threads=cpus)
 
 
 def _metrics_path(path: str) -> str:

@@ -65,6 +65,7 @@ class LoadOptions:
             for the runtime, or else float32.
         threads: Intra-op threads of a runtime; None for the manifest's choice for
             it, as far as this machine has them, or else one.
+        cpus: CPUs that this process may use, and no more threads than these; None for all.
         interpreters: LiteRT interpreters, or OpenVINO requests, per version.
         prefer_tflite: ``model.tflite`` wins over every other file.
         tags: Tags of a SavedModel's meta graph.
@@ -74,6 +75,7 @@ class LoadOptions:
     runtime: Runtime | None = None
     precision: str | None = None
     threads: int | None = None
+    cpus: int | None = None
     interpreters: int = 1
     prefer_tflite: bool = False
     tags: tuple[str, ...] = ("serve",)
@@ -249,7 +251,8 @@ def _plan(path: Path, manifest: Manifest | None, runtime: Runtime, options: Load
             f"{verified or 'none'}. Export it with: modelyard export --precision {precision}"
         )
     # More threads than processors only take turns.
-    threads = options.threads or (1 if choice is None else min(choice.threads, available_cpus()))
+    cpus = options.cpus or available_cpus()
+    threads = options.threads or (1 if choice is None else min(choice.threads, cpus))
     return _Plan(precision=precision, threads=threads, interpreters=options.interpreters, tags=options.tags)
 
 

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from modelyard.serving._metrics_page import Snapshot, page
+
 #: Upstream's buckets for microseconds: 10 * 1.8^i, 33 of them.
 LATENCY_BUCKETS_US: tuple[float, ...] = tuple(10 * 1.8**index for index in range(33))
 #: Upstream's buckets for numbers of examples: powers of two.
@@ -224,41 +226,21 @@ class Metrics:
         """
         return model in self._models
 
+    def snapshot(self) -> Snapshot:
+        """All series as plain data."""
+        with self._lock:
+            return {
+                name: [
+                    *(["counter", labels, counter.value] for labels, counter in family.counters.items()),
+                    *(["gauge", labels, read()] for labels, read in family.gauges.items()),
+                    *(
+                        ["histogram", labels, [list(each.counts), each.sum]]
+                        for labels, each in family.histograms.items()
+                    ),
+                ]
+                for name, family in self._families.items()
+            }
+
     def render(self) -> str:
         """The page that Prometheus scrapes, in its text format 0.0.4."""
-        lines: list[str] = []
-        with self._lock:
-            for name, family in self._families.items():
-                lines.append(f"# HELP {name} {family.help}")
-                lines.append(f"# TYPE {name} {family.kind}")
-                for labels, counter in family.counters.items():
-                    lines.append(f"{name}{_labels(labels)} {_number(counter.value)}")
-                for labels, read in family.gauges.items():
-                    lines.append(f"{name}{_labels(labels)} {_number(read())}")
-                for labels, histogram in family.histograms.items():
-                    lines.extend(_histogram_lines(name, labels, histogram, family.buckets))
-        return "\n".join(lines) + "\n"
-
-
-def _histogram_lines(name: str, labels: Labels, histogram: Histogram, buckets: tuple[float, ...]) -> list[str]:
-    lines, total = [], 0
-    # Six digits, as upstream prints bounds: they are part of a series' name.
-    for bound, count in zip([*(f"{bucket:g}" for bucket in buckets), "+Inf"], histogram.counts, strict=True):
-        total += count
-        lines.append(f"{name}_bucket{_labels((*labels, ('le', bound)))} {total}")
-    lines.append(f"{name}_sum{_labels(labels)} {_number(histogram.sum)}")
-    lines.append(f"{name}_count{_labels(labels)} {total}")
-    return lines
-
-
-def _labels(labels: Labels) -> str:
-    pairs = (f'{name}="{_escape(value)}"' for name, value in labels)
-    return "{" + ",".join(pairs) + "}"
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+        return page(self.snapshot(), FAMILIES)

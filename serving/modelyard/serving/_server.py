@@ -6,20 +6,26 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from functools import partial
 
+from modelyard.errors import ModelyardError
 from modelyard.serving._admin import Admin
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._manager import ModelManager
-from modelyard.serving._metrics import Metrics
+from modelyard.serving._metrics import FAMILIES, Metrics
+from modelyard.serving._metrics_page import merged, page
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._version_loader import VersionLoader
 from modelyard.serving.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.http1 import Application, Http1Server
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
+from modelyard.serving.workers import WorkerLink
 
 _LOG = logging.getLogger("modelyard.serving")
+#: Longest wait of a worker for its models before it listens.
+_FIRST_LOOK_S = 600.0
 
 
 class Server:
@@ -27,10 +33,12 @@ class Server:
 
     Args:
         options: What to serve, and where.
+        channel: For one process of several, its end of the control channel.
     """
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: ServerOptions, *, channel: socket.socket | None = None) -> None:
         self._options = options
+        self._channel = channel
         self._stop = asyncio.Event()
 
     @property
@@ -65,15 +73,38 @@ class Server:
             max_queue_delay_s=options.max_queue_delay_s,
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
-        admin = Admin(manager, allow_remote=options.remote_admin)
+        try:
+            if self._channel is None:
+                admin = Admin(manager, allow_remote=options.remote_admin)
+                await self._run(manager, predictor, admin, metrics, link=None)
+            else:
+                admin = Admin(manager, allow_remote=options.remote_admin, everywhere=lambda change: link.change(change))
+                link = WorkerLink(self._channel, apply=admin.apply, snapshot=metrics.snapshot, leave=self.request_stop)
+                async with link:
+                    await self._run(manager, predictor, admin, metrics, link=link)
+        finally:
+            # What still computes after the grace period belongs to callers that are gone.
+            await asyncio.to_thread(predictor.close)
+            await asyncio.to_thread(manager.stop)
+            await asyncio.to_thread(loader.close)
+            _LOG.info("stopped")
+
+    async def _run(
+        self, manager: ModelManager, predictor: Predictor, admin: Admin, metrics: Metrics, *, link: WorkerLink | None
+    ) -> None:
+        options = self._options
         started: list[GrpcServer | Http1Server] = []
         poller: asyncio.Task[None] | None = None
         try:
-            for transport in _transports(options, predictor, manager, admin, metrics):
+            watching = link is not None and await _catch_up(link, manager, admin)
+            for transport in _transports(options, predictor, manager, admin, metrics, link):
                 await transport.start()
                 started.append(transport)
             _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
-            manager.start()
+            if not watching:
+                manager.start()
+            if link is not None:
+                await link.ready()
             if options.model_config_file is not None and options.model_config_poll_s > 0:
                 poller = asyncio.create_task(admin.poll_file(options.model_config_file, options.model_config_poll_s))
             await self._stop.wait()
@@ -82,15 +113,35 @@ class Server:
             if poller is not None:
                 poller.cancel()
             await asyncio.gather(*(transport.stop(options.drain_s) for transport in started))
-            # What still computes after the grace period belongs to callers that are gone.
-            await asyncio.to_thread(predictor.close)
-            await asyncio.to_thread(manager.stop)
-            await asyncio.to_thread(loader.close)
-            _LOG.info("stopped")
+
+
+async def _catch_up(link: WorkerLink, manager: ModelManager, admin: Admin) -> bool:
+    """Loads what the other workers serve by now, and says whether that was done.
+
+    Beside workers that can answer, a port that cannot would cost its callers
+    errors: this one listens when it can.
+    """
+    async with admin.changing:
+        changes, others = await link.begin()
+        if not others and not changes:
+            return False
+        manager.start()
+        await asyncio.to_thread(manager.wait_until_polled, _FIRST_LOOK_S)
+    for change in changes:
+        try:
+            await admin.apply(change)
+        except ModelyardError as exc:
+            _LOG.error("an earlier change is not possible now: %s", exc.message)
+    return True
 
 
 def _transports(
-    options: ServerOptions, predictor: Predictor, manager: ModelManager, admin: Admin, metrics: Metrics
+    options: ServerOptions,
+    predictor: Predictor,
+    manager: ModelManager,
+    admin: Admin,
+    metrics: Metrics,
+    link: WorkerLink | None,
 ) -> list[GrpcServer | Http1Server]:
     transports: list[GrpcServer | Http1Server] = []
     oip = OipService(manager, predictor, admin)
@@ -104,6 +155,7 @@ def _transports(
             health=options.health,
             reflection=options.reflection,
             transport=options.grpc_transport,
+            reuse_port=link is not None,
         )
         transports.append(
             GrpcServer(predictor, manager, admin, metrics, grpc_options, more=OipGrpc(oip, metrics).services())
@@ -124,6 +176,7 @@ def _transports(
             predictor,
             metrics,
             rest_options,
+            metrics_page=partial(_metrics_page, metrics, link),
             v2=v2.answer,
             v2_short=v2.short_way,
             pages={
@@ -132,15 +185,22 @@ def _transports(
             },
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
-        transports.append(Http1Server(app, port=options.rest_api_port, tls=tls))
+        transports.append(Http1Server(app, port=options.rest_api_port, tls=tls, reuse_port=link is not None))
     return transports
 
 
-def run(options: ServerOptions) -> None:
+async def _metrics_page(metrics: Metrics, link: WorkerLink | None) -> str:
+    if link is None:
+        return metrics.render()
+    return page(merged(await link.snapshots()), FAMILIES)
+
+
+def run(options: ServerOptions, *, channel: socket.socket | None = None) -> None:
     """Serves in this process until SIGTERM or SIGINT.
 
     Args:
         options: What to serve, and where.
+        channel: For one process of several, its end of the control channel.
 
     Raises:
         ConfigurationError: A port cannot be listened on.
@@ -149,13 +209,13 @@ def run(options: ServerOptions) -> None:
         import uvloop
     except ModuleNotFoundError:
         # uvloop has no wheels for Windows; asyncio's own loop serves there.
-        asyncio.run(_serve(options))
+        asyncio.run(_serve(options, channel))
     else:
-        uvloop.run(_serve(options))
+        uvloop.run(_serve(options, channel))
 
 
-async def _serve(options: ServerOptions) -> None:
-    server = Server(options)
+async def _serve(options: ServerOptions, channel: socket.socket | None) -> None:
+    server = Server(options, channel=channel)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_signal, server, number))

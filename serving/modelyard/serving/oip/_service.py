@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from importlib.metadata import version as installed_version
 from typing import Any, TypeVar
@@ -172,7 +171,7 @@ class OipService:
             UnsupportedError: Not in explicit mode, a repository was named, or a parameter that is not supported.
         """
         self._check_control(parameters, repository, peer)
-        await asyncio.to_thread(self._manager.load_model, name)
+        await self._admin.load(name)
 
     async def unload(
         self, name: str, parameters: Iterable[str], *, repository: str = "", peer: str | None = None
@@ -186,7 +185,7 @@ class OipService:
             peer: The caller's IP address; None for a UNIX socket.
         """
         self._check_control((key for key in parameters if key != _NO_EFFECT_ON_UNLOAD), repository, peer)
-        await asyncio.to_thread(self._manager.unload_model, name)
+        await self._admin.unload(name)
 
     def _check_control(self, parameters: Iterable[str], repository: str, peer: str | None) -> None:
         self._admin.check_peer(peer)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from modelyard.artifact import Signature
@@ -51,8 +51,9 @@ class RestApp:
 
     Args:
         predictor: The data plane.
-        metrics: Where requests are counted, and what the metrics page shows.
+        metrics: Where requests are counted.
         options: What to offer, and limits.
+        metrics_page: What the metrics page shows.
         v2: Answers everything below /v2; None for nothing.
         v2_short: Finds who answers a path below /v2 without a task; None for nobody.
         pages: JSON pages that GET serves, by path, beside what upstream has.
@@ -64,6 +65,7 @@ class RestApp:
         metrics: Metrics,
         options: RestOptions,
         *,
+        metrics_page: Callable[[], Awaitable[str]],
         v2: HttpHandler | None = None,
         v2_short: Callable[[str], HttpBegin | None] | None = None,
         pages: Mapping[str, Callable[[], str]] | None = None,
@@ -73,6 +75,7 @@ class RestApp:
         self._pages = dict(pages or {})
         self._predictor = predictor
         self._metrics = metrics
+        self._metrics_page = metrics_page
         self._options = options
         self.max_body_bytes = options.max_body_bytes
         self.max_short_bytes = SMALL_BYTES
@@ -107,7 +110,7 @@ class RestApp:
         if metrics_path and method == "GET" and path == metrics_path:
             if query:
                 raise InvalidRequestError(f"Unexpected path: {full}. Should be {metrics_path}")
-            return Answer(status=200, body=self._metrics.render().encode(), headers=[_TEXT])
+            return Answer(status=200, body=(await self._metrics_page()).encode(), headers=[_TEXT])
         page = self._pages.get(path) if method == "GET" and not query else None
         if page is not None:
             text = await self._predictor.offload(page)
