@@ -77,3 +77,12 @@ def test_server_may_drain_before_it_is_killed() -> None:
 
     drain_s = parse_flags(["--model_base_path=/models/model"]).drain_s
     assert float(SERVICES["server"]["stop_grace_period"].removesuffix("s")) > drain_s
+
+
+def test_workers_load_the_same_servers_as_the_master() -> None:
+    """Locust does not pass them on: without its own flags a worker loads its own container."""
+    hosts = [
+        [flag for flag in SERVICES[f"locust-{role}"]["command"] if "host-" in flag] for role in ("master", "worker")
+    ]
+    assert hosts[0] == ["--host-grpc=grpc://server:8500", "--host-rest=http://server:8501"]
+    assert set(hosts[0]) <= set(hosts[1])
