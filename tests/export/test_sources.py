@@ -66,6 +66,14 @@ def test_a_keras_model(keras_model: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(answer["sum"].numpy(), keras_model(values)["sum"].numpy(), atol=1e-6)
 
 
+def test_one_array_is_for_a_model_with_one_input(affine: Path, keras_model: Any, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).random((16, 4), np.float32)
+    report = export(affine, tmp_path / "m", data=array, formats=("saved_model",), options=OPTIONS)
+    assert report.checks["saved_model"].report.examples == 16
+    with pytest.raises(ConfigurationError, match=r"one array, but there are inputs \['a', 'b'\]"):
+        export(keras_model, tmp_path / "two", data=array, options=OPTIONS)
+
+
 # What Keras itself does while it saves.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("kind", ["sequential", "list", "dict"])

@@ -31,7 +31,7 @@ from modelyard.export._trace import trace
 SAVED_MODEL_FILE = "saved_model.pb"
 _EXAMPLES = 512
 
-Data = VerificationData | Path | str | Mapping[str, Any]
+Data = VerificationData | Path | str | Mapping[str, Any] | npt.NDArray[Any]
 
 
 def export(
@@ -59,8 +59,8 @@ def export(
         destination: ``<repository>/<model>``; the folder's name is the model's.
             Also in an object store: ``s3://bucket/models/fashion``.
         data: Examples to verify with: :class:`VerificationData`; a path or
-            ``random``, see ``--data``; or arrays by input name (or by signature
-            and then input name).
+            ``random``, see ``--data``; arrays by input name (or by signature
+            and then input name); or one array, for a model with one input.
         signatures: What to serve, by name, for a ``tf.Module`` or Keras model;
             names of signatures to choose for a SavedModel; None for a Keras
             model's own inputs and outputs, and for all of a SavedModel.
@@ -182,6 +182,8 @@ def _verification_data(data: Data, signatures: Mapping[str, Signature], examples
         return data
     if isinstance(data, (str, Path)):
         return load_data(data, signatures, limit=examples)
+    if not isinstance(data, Mapping):
+        data = {_only_input(signatures): data}
     if all(isinstance(value, Mapping) for value in data.values()):
         return VerificationData(inputs=data)
     inputs: dict[str, dict[str, npt.NDArray[Any]]] = {
@@ -192,3 +194,10 @@ def _verification_data(data: Data, signatures: Mapping[str, Signature], examples
         wanted = sorted({spec.name for each in signatures.values() for spec in each.inputs})
         raise ConfigurationError(f"The data has {sorted(data)}; expected arrays by input name, some of {wanted}.")
     return VerificationData(inputs={name: arrays for name, arrays in inputs.items() if arrays})
+
+
+def _only_input(signatures: Mapping[str, Signature]) -> str:
+    names = sorted({spec.name for each in signatures.values() for spec in each.inputs})
+    if len(names) != 1:
+        raise ConfigurationError(f"The data is one array, but there are inputs {names}; expected arrays by input name.")
+    return names[0]
