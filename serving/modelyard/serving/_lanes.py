@@ -28,6 +28,8 @@ from modelyard.serving._watcher import ModelWatcher
 INLINE_SECONDS = 0.0004
 #: What is computed in place holds everybody else up for so long at most.
 _MAX_INLINE_SECONDS = 0.002
+#: A batch in place is cut into pieces that take so long, but not into smaller ones than so many rows.
+_PIECE_SECONDS, _MIN_PIECE_ROWS = 0.0005, 8
 #: More rows gain nothing, and make the first of them wait.
 MAX_ROWS = 64
 
@@ -201,9 +203,12 @@ class Lane:
         while self._running < self._workers:
             row_seconds = self._plan.row_seconds
             in_place = self._inline and row_seconds < INLINE_SECONDS
-            most = int(_MAX_INLINE_SECONDS / max(row_seconds, 1e-6)) if in_place else MAX_ROWS
-            # What would hold everybody else up is computed in pieces, with a turn of the loop between them.
-            left = most if left is None else min(left, most)
+            most = int(_MAX_INLINE_SECONDS / max(row_seconds, 1e-6)) if in_place else 0
+            if left is None:
+                # What would hold everybody else up is computed in pieces, with a turn of the loop between them:
+                # meanwhile clients read the answers of the piece before.
+                piece = max(_MIN_PIECE_ROWS, int(_PIECE_SECONDS / max(row_seconds, 1e-6)))
+                left = min(most, piece) if in_place else MAX_ROWS
             batch = self._take(min(MAX_ROWS, left))
             if not batch:
                 return
