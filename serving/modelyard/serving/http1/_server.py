@@ -1,4 +1,4 @@
-"""An HTTP/1.1 server on asyncio: as uvicorn, as far as this package needs one, and a few times as fast."""
+"""An HTTP/1.1 server on asyncio, as far as this package needs one."""
 
 from __future__ import annotations
 
