@@ -24,6 +24,8 @@ images, and batches are larger than 1.
 Measured: these losses; and, as the test images do have pairs, the mean absolute
 error of each translation against the image that was to be found. Pictures: three
 rows of garments, their drawings, and the garments again; three rows the other way.
+``--full`` trains for 30 epochs of 938 steps: below two hours on two cores that others
+use too, extrapolated from one, which took 223 s, 153 s of them for its steps.
 """
 
 from __future__ import annotations
@@ -133,7 +135,8 @@ class CycleganTask(FashionImagesTask):
         Args:
             request: The batch size.
         """
-        domains = (fashion_dataset("test", batch_size=request.batch_size, data=data) for data in self._domains)
+        size, exact = request.batch_size, request.drop_remainder
+        domains = (fashion_dataset("test", batch_size=size, drop_remainder=exact, data=data) for data in self._domains)
         return tf.data.Dataset.zip(*domains).map(_without_labels)
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:

@@ -16,7 +16,8 @@ and trained for as long, with the same images: the baseline that a search has to
 Measured: ``reward`` and ``random_reward`` by epoch; ``loss`` and ``accuracy`` of the
 best child so far on the test images. Picture: rewards by sample, of both. The
 best child, with the weights that it had when it was found, is what is exported.
-``--full`` runs 2,000 children and as many random ones.
+``--full`` trains 2,000 children and as many random ones: 11 minutes on two cores that
+others use too, extrapolated from 200 and 200, which took 68 s.
 """
 
 from __future__ import annotations

@@ -1,0 +1,335 @@
+"""What ``make_results.py`` runs for each task but ``fashion``, and which figure it reads off."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from modelyard.training import Event, ProgressBar, Task, Trainer, TrainerOptions, TrainResult
+from modelyard.training.data import FashionMnist, load_fashion_mnist
+from modelyard.training.tasks import (
+    CapsnetTask,
+    CycleganTask,
+    DcganTask,
+    GanTask,
+    LinearTask,
+    MamlTask,
+    MlpTask,
+    NasTask,
+    PictureLog,
+    SiameseTask,
+    TransferTask,
+    VaeTask,
+)
+
+_SEED = 0
+#: Garments of each class and split that are rendered to JPEG files.
+_RENDERED = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a figure is read off.
+
+    Attributes:
+        task: As training left it.
+        result: Of the run.
+        history: Measurements by step.
+        seconds: Of the whole run.
+    """
+
+    task: Any
+    result: TrainResult
+    history: Mapping[int, Mapping[str, float]]
+    seconds: float
+
+    def by_epoch(self, name: str) -> list[float]:
+        """A number of the evaluation, after each epoch."""
+        return [epoch.evaluation[name] for epoch in self.result.epochs]
+
+    def ends(self, name: str) -> tuple[float, float]:
+        """A measurement before the first step and after the last."""
+        values = [measured[name] for measured in self.history.values()]
+        return values[0], values[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One task's row.
+
+    Attributes:
+        make: Makes the task from the full data set.
+        must_show: What the row is there for.
+        read: From the run to the figure in words, and whether it shows what it must.
+        options: On top of the task's recipe.
+        values: What differs from the task's defaults, in words.
+    """
+
+    make: Callable[[FashionMnist], Task]
+    must_show: str
+    read: Callable[[Run], tuple[str, bool]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    values: str = ""
+
+
+class TimeLimit:
+    """Ends a run after the epoch in which its time is up.
+
+    Args:
+        seconds: From its making on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self.should_stop = False
+
+    def __call__(self, event: Event) -> None:
+        """Looks at the clock."""
+        self.should_stop = time.monotonic() >= self._end
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Runs a task and makes its row.
+
+    Args:
+        name: Of the task.
+    """
+    recipe = RECIPES[name]
+    run = _run(recipe.make(load_fashion_mnist(allow_subset=False)), recipe.options, ProgressBar())
+    measured, reached = recipe.read(run)
+    epochs = len(run.result.epochs)
+    parts = [
+        f"{epochs} epoch{'s' if epochs > 1 else ''}, {run.result.step:,} steps of {run.result.config['batch_size']}",
+        recipe.values,
+        run.result.data,
+    ]
+    return {
+        "run": "; ".join(part for part in parts if part),
+        "measured": measured,
+        "reached": reached,
+        "seconds": run.seconds,
+    }
+
+
+def _run(task: Task, options: Mapping[str, Any], *actions: Callable[[Event], None]) -> Run:
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        # Before the first step and after the last.
+        pictures = PictureLog(task, Path(folder) / "pictures", every_steps=10_000_000)
+        values = TrainerOptions(**{**task.recipe, "seed": _SEED, **options})
+        result = Trainer(task, values, [*actions, pictures]).run()
+    return Run(task=task, result=result, history=pictures.history, seconds=time.monotonic() - started)
+
+
+def _linear(run: Run) -> tuple[str, bool]:
+    slope, intercept = run.task.parameters
+    loss = run.by_epoch("loss")[-1]
+    near = abs(slope - 3.23) < 0.1 and abs(intercept - 1.80) < 0.1 and abs(loss - 1.14) < 0.1
+    return f"W = {slope:.2f}, b = {intercept:.2f}, loss {loss:.2f}; seed {_SEED}", near
+
+
+def _mlp(run: Run) -> tuple[str, bool]:
+    data = load_fashion_mnist(allow_subset=False)
+    few = replace(data, train_images=data.train_images[:6400], train_labels=data.train_labels[:6400])
+    rates: dict[str, float] = {}
+    for loop in ("eager", "step", "eager", "step"):
+        # The second epoch of each: tracing and warming up are over.
+        again = _run(MlpTask(data=few), {"epochs": 2, "loop": loop}).result.epochs[-1]
+        rates[loop] = max(rates.get(loop, 0.0), again.examples_per_second)
+    ratio = rates["step"] / rates["eager"]
+    accuracy = ", ".join(f"{100 * value:.1f}" for value in run.by_epoch("accuracy"))
+    return f"test accuracy by epoch {accuracy} %; compiled step {ratio:.1f} times as fast as eager", ratio >= 3
+
+
+def _vae(run: Run) -> tuple[str, bool]:
+    losses = run.by_epoch("loss")
+    bounds = ", ".join(f"{-loss:.1f}" for loss in losses)
+    return f"ELBO by epoch, test images, z at the mean: {bounds} nats", losses == sorted(losses, reverse=True)
+
+
+def _siamese(run: Run) -> tuple[str, bool]:
+    accuracy = run.by_epoch("accuracy")[-1]
+    return f"{accuracy:.3f}", accuracy >= 0.85
+
+
+def _capsnet(run: Run) -> tuple[str, bool]:
+    accuracy = run.by_epoch("accuracy")[-1]
+    # The margin is small: other images of the same number say by how much it depends on which.
+    other = _run(_capsnet_task(_first(load_fashion_mnist(allow_subset=False))), RECIPES["capsnet"].options)
+    text = f"{100 * accuracy:.1f} % after {run.result.step} steps"
+    text += f"; on the first 2,000 + 1,000 images of the full data set {100 * other.by_epoch('accuracy')[-1]:.1f} %"
+    return text, accuracy >= 0.75
+
+
+def _gan(run: Run) -> tuple[str, bool]:
+    before, after = run.ends("frechet")
+    discriminator, generator = run.by_epoch("discriminator_loss")[-1], run.by_epoch("generator_loss")[-1]
+    balanced = 0.1 < discriminator < 1.0 and 0.3 < generator < 4.0
+    return (
+        f"{before:.1f} to {after:.1f}; test losses: discriminator {discriminator:.2f}, generator {generator:.2f}",
+        after < before / 2 and balanced,
+    )
+
+
+def _dcgan(run: Run) -> tuple[str, bool]:
+    text, good = _gan(run)
+    other = _run(GanTask(data=load_fashion_mnist(allow_subset=False)), {"epochs": 10_000}, TimeLimit(run.seconds))
+    mine, theirs = run.ends("frechet")[1], other.ends("frechet")[1]
+    return f"{text}; `gan` after {other.seconds:.0f} s: {theirs:.1f}", good and mine < theirs
+
+
+def _maml(run: Run) -> tuple[str, bool]:
+    mine, joint = run.by_epoch("loss")[-1], run.by_epoch("joint_loss")[-1]
+    return f"{mine:.3f} against {joint:.3f}: {joint / mine:.1f} times lower", joint >= 3 * mine
+
+
+def _cyclegan(run: Run) -> tuple[str, bool]:
+    before, after = run.ends("cycle")
+    drawing, garment = run.ends("drawing_error")[1], run.ends("garment_error")[1]
+    return (
+        f"{before:.3f} to {after:.3f}; mean absolute error against the true image: drawings {drawing:.3f}, "
+        f"garments {garment:.3f}",
+        after < before / 2,
+    )
+
+
+def _nas(run: Run) -> tuple[str, bool]:
+    last = list(run.history.values())[-1]
+    quarter, random = last["last_quarter_reward"], last["mean_random_reward"]
+    return (
+        f"{quarter:.3f} against {random:.3f}, {len(run.task.rewards)} children each; best child {run.task.best_child}: "
+        f"{last['best_reward']:.3f}, on test images {run.by_epoch('accuracy')[-1]:.3f}",
+        quarter > random,
+    )
+
+
+def _transfer(run: Run) -> tuple[str, bool]:
+    accuracy = run.by_epoch("accuracy")[-1]
+    # Three classes of the same size: a third is chance.
+    return f"learns from JPEG files: test accuracy {accuracy:.3f}, chance 0.333", accuracy > 0.75
+
+
+def _subset() -> FashionMnist:
+    """The 2,000 + 1,000 images that ship with modelyard, those of the tests."""
+    before = os.environ.get("MODELYARD_DATA")
+    os.environ["MODELYARD_DATA"] = "subset"
+    try:
+        return load_fashion_mnist()
+    finally:
+        if before is None:
+            del os.environ["MODELYARD_DATA"]
+        else:
+            os.environ["MODELYARD_DATA"] = before
+
+
+def _first(data: FashionMnist) -> FashionMnist:
+    return replace(
+        data,
+        train_images=data.train_images[:2000],
+        train_labels=data.train_labels[:2000],
+        test_images=data.test_images[:1000],
+        test_labels=data.test_labels[:1000],
+    )
+
+
+def _capsnet_task(data: FashionMnist) -> CapsnetTask:
+    return CapsnetTask(data=data, filters=32, capsule_maps=8)
+
+
+def _folder(data: FashionMnist) -> str:
+    """A folder of JPEG files, of several sizes, of three kinds of garment; it stays for the process's time."""
+    folder = Path(tempfile.mkdtemp(prefix="garments-"))
+    for label in (1, 8, 9):
+        name = data.class_names[label].lower().replace(" ", "-")
+        for split in ("train", "test"):
+            images, labels = getattr(data, f"{split}_images"), getattr(data, f"{split}_labels")
+            (folder / split / name).mkdir(parents=True)
+            for number, pixels in enumerate(images[labels == label][:_RENDERED]):
+                side = 28 + number % 9
+                image = Image.fromarray(pixels).resize((side, side)).convert("RGB")
+                image.save(folder / split / name / f"{number:03d}.jpeg", quality=95)
+    return str(folder)
+
+
+def _transfer_task(data: FashionMnist) -> TransferTask:
+    return TransferTask(
+        folder=_folder(data), weights="none", size=32, trained_layers=200, learning_rate=1e-3, augment=False
+    )
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "capsnet": Recipe(
+        make=lambda data: _capsnet_task(_subset()),
+        options={"batch_size": 50, "epochs": 3},
+        values="32 filters, 8 maps of capsules",
+        must_show="test accuracy at least 75 % on the subset that ships",
+        read=_capsnet,
+    ),
+    "cyclegan": Recipe(
+        make=lambda data: CycleganTask(data=data),
+        options={"epochs": 1},
+        must_show="cycle loss falls by half",
+        read=_cyclegan,
+    ),
+    "dcgan": Recipe(
+        make=lambda data: DcganTask(data=data, width=0.25),
+        options={"epochs": 1},
+        values="a quarter of the width",
+        must_show="Fréchet distance falls by half, losses in balance, better than `gan` at equal time",
+        read=_dcgan,
+    ),
+    "gan": Recipe(
+        make=lambda data: GanTask(data=data),
+        must_show="Fréchet distance falls by half, losses in balance",
+        read=_gan,
+    ),
+    "linear": Recipe(
+        make=lambda data: LinearTask(),
+        must_show="W = 3.23, b = 1.80, loss 1.14 after 10 epochs, each within 0.1",
+        read=_linear,
+    ),
+    "maml": Recipe(
+        make=lambda data: MamlTask(),
+        must_show="loss after 1 inner step on new problems at least 3 times lower than of a jointly trained net",
+        read=_maml,
+    ),
+    "mlp": Recipe(
+        make=lambda data: MlpTask(data=data),
+        options={"epochs": 5},
+        must_show="accuracy by epoch; compiled step at least 3 times as fast as eager",
+        read=_mlp,
+    ),
+    "nas": Recipe(
+        make=lambda data: NasTask(data=data),
+        must_show="mean reward of the last quarter above random search's mean",
+        options={"epochs": 5},
+        read=_nas,
+    ),
+    "siamese": Recipe(
+        make=lambda data: SiameseTask(data=data),
+        options={"epochs": 1},
+        must_show="verification accuracy on unseen pairs at least 0.85",
+        read=_siamese,
+    ),
+    "transfer": Recipe(
+        make=_transfer_task,
+        options={"epochs": 5},
+        values="MobileNetV2 at 32 x 32 from random weights, all layers trained",
+        must_show="works from a folder of real JPEG files",
+        read=_transfer,
+    ),
+    "vae": Recipe(
+        make=lambda data: VaeTask(data=data),
+        options={"epochs": 5},
+        values="z of 2",
+        must_show="negative ELBO by epoch falling",
+        read=_vae,
+    ),
+}
