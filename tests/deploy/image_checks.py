@@ -295,7 +295,7 @@ def test_the_load_test_image_loads_the_server_image(
             client.wait_ready("fashion")
         hosts = [f"--host-grpc=127.0.0.1:{server.grpc_port}", f"--host-rest=http://127.0.0.1:{server.rest_port}"]
         # The classifier is right on two of three, of images drawn by chance; a guess is on a tenth.
-        flags = ["-u", "2", "-t", "5s", "--rate=40", "--min-requests=30", "--min-accuracy=0.25", *hosts]
+        flags = ["-u", "2", "-t", "5s", "--rate=40", "--min-requests=10", "--min-accuracy=0.25", *hosts]
         entrypoint = engine.config(loader)["Entrypoint"]
         assert entrypoint == ["modelyard", "loadtest"]
         with running(
