@@ -153,6 +153,18 @@ def test_one_request_waits_for_nobody_and_neighbours_share_a_batch(tmp_path: Pat
     run(tmp_path, backend, test)
 
 
+def test_a_batch_has_as_many_rows_as_it_may(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        first = await blocked(predictor, backend)
+        tasks = [asyncio.ensure_future(ask(predictor, float(n))) for n in range(1, 11)]
+        await asyncio.sleep(0.01)
+        backend.gate.set()
+        assert await asyncio.gather(first, *tasks) == [[2.0 * n] for n in range(11)]
+        assert max(len(batch) for batch in backend.batches) == 4
+
+    run(tmp_path, backend, test, max_batch_rows=4)
+
+
 def test_a_long_batch_is_computed_in_pieces_with_turns_of_the_loop_between(
     tmp_path: Path, backend: Doubler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

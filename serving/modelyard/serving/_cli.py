@@ -9,6 +9,7 @@ import socket
 import sys
 
 from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.serving._autotune import run_autotune
 from modelyard.serving._flags import ServerOptions, parse_flags
 from modelyard.serving._server import run
 from modelyard.serving.workers import Supervisor, worker_command
@@ -42,6 +43,9 @@ def main(argv: list[str], *, worker: tuple[socket.socket, int] | None = None) ->
         sys.stderr.write(f"modelyard serve: {exc.message}\n")
         return 2
     try:
+        if options.autotune_file:
+            run_autotune(options)
+            return 0
         if worker is None and options.processes > 1:
             return asyncio.run(_supervise(options, argv))
         run(options, channel=None if worker is None else worker[0])

@@ -148,11 +148,18 @@ FLAGS: tuple[Flag, ...] = (
     _ours("greedy_batching", "bool", True,
           "compute requests that are there at the same time together; nothing waits, and only models are batched whose "
           "rows were seen at loading not to depend on each other"),
+    _ours("max_batch_rows", "int", 64, "rows that are computed together at most, with --greedy_batching"),
     _ours("max_queued_requests", "int", 10_000, "requests that may wait; more are refused (0: any number)"),
     _ours("max_queue_delay_ms", "float", 0.0,
           "refuse a request that would wait longer than this, by what is queued and what it takes (0: any time)"),
     _ours("workers", "int", 1,
           "processes that serve, on the same ports: the kernel gives each connection to one of them, one that dies is "
           "replaced, and the metrics page shows their sum (0: one for each CPU)"),
+    _ours("flagfile", "text", "",
+          "a file of flags, one on a line, read as if they stood here; lines that begin with # are comments"),
+    _ours("autotune", "text", "",
+          "do not serve: measure the model, and write the flags to this file that serve the most within "
+          "--autotune_latency_ms: threads, instances, rows of a batch"),
+    _ours("autotune_latency_ms", "float", 50.0, "longest time of a request, without the network, for --autotune"),
     _ours("drain_seconds", "float", 10.0, "time that running requests get at SIGTERM"),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from modelyard.serving import _sagemaker
 from modelyard.serving._batch_parameters import BatchParameters, read_batch_parameters
 from modelyard.serving._config import ModelConfig, base_location, models_from_message, read_text_proto
 from modelyard.serving._cpus import available_cpus
+from modelyard.serving._flag_files import with_files
 from modelyard.serving._flag_table import FLAGS, Flag
 from modelyard.serving._loader import LoadOptions
 from modelyard.serving._tls import TlsConfig, read_tls_config
@@ -100,10 +101,13 @@ class ServerOptions:
         batching: How requests are batched; None for not at all.
         per_model_batching: Versions say themselves how; those that do not are not batched.
         greedy_batching: Requests that arrive together are computed together, where the model allows it.
+        max_batch_rows: Rows that are computed together at most.
         max_queued_requests: Requests that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
         warmup_iterations: How often warm-up records are replayed; 0 for never.
         drain_s: Seconds that running requests get when the server stops.
+        autotune_file: Measure and write this file instead of serving; empty to serve.
+        autotune_latency_s: Longest time of a request, in seconds, for that.
     """
 
     port: int
@@ -137,10 +141,13 @@ class ServerOptions:
     batching: BatchParameters | None = None
     per_model_batching: bool = False
     greedy_batching: bool = True
+    max_batch_rows: int = 64
     max_queued_requests: int = 0
     max_queue_delay_s: float = 0.0
     warmup_iterations: int = 1
     drain_s: float = 10.0
+    autotune_file: str = ""
+    autotune_latency_s: float = 0.05
 
 
 class _Parser(argparse.ArgumentParser):
@@ -166,7 +173,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
             configuration file that cannot be used.
     """
     parser = _parser()
-    args, unknown = parser.parse_known_args(argv)
+    args, unknown = parser.parse_known_args(with_files(argv))
     if unknown == [_sagemaker.ARGUMENT]:
         args.sagemaker, unknown = True, []
     if unknown:
@@ -242,10 +249,13 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         batching=batching,
         per_model_batching=args.enable_per_model_batching_parameters,
         greedy_batching=args.greedy_batching,
+        max_batch_rows=args.max_batch_rows or 1,
         max_queued_requests=args.max_queued_requests,
         max_queue_delay_s=args.max_queue_delay_ms / 1e3,
         warmup_iterations=max(1, args.num_request_iterations_for_warmup) if args.enable_model_warmup else 0,
         drain_s=args.drain_seconds,
+        autotune_file=args.autotune,
+        autotune_latency_s=args.autotune_latency_ms / 1e3,
     )
 
 

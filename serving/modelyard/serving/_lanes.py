@@ -30,7 +30,7 @@ INLINE_SECONDS = 0.0004
 _MAX_INLINE_SECONDS = 0.002
 #: A batch in place is cut into pieces that take so long, but not into smaller ones than so many rows.
 _PIECE_SECONDS, _MIN_PIECE_ROWS = 0.0005, 8
-#: More rows gain nothing, and make the first of them wait.
+#: More rows gain nothing as a rule, and make the first of them wait.
 MAX_ROWS = 64
 
 #: Whoever is refused is asked to come back when there may be room, within these bounds.
@@ -160,6 +160,7 @@ class Lane:
         door: What waits is counted there.
         statistics: What is answered is counted there.
         inline: Fast batches are computed on the event loop.
+        max_rows: Rows in a batch at most.
     """
 
     def __init__(
@@ -172,8 +173,10 @@ class Lane:
         door: Door,
         statistics: ModelStatistics,
         inline: bool,
+        max_rows: int = MAX_ROWS,
     ) -> None:
         self._plan = plan
+        self._max_rows = max_rows
         self._loop = loop
         self._pool = pool
         self._workers = workers
@@ -208,8 +211,8 @@ class Lane:
                 # What would hold everybody else up is computed in pieces, with a turn of the loop between them:
                 # meanwhile clients read the answers of the piece before.
                 piece = max(_MIN_PIECE_ROWS, int(_PIECE_SECONDS / max(row_seconds, 1e-6)))
-                left = min(most, piece) if in_place else MAX_ROWS
-            batch = self._take(min(MAX_ROWS, left))
+                left = min(most, piece) if in_place else self._max_rows
+            batch = self._take(min(self._max_rows, left))
             if not batch:
                 return
             rows = sum(ticket.rows for ticket in batch)

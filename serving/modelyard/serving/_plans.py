@@ -200,7 +200,7 @@ def row_wise_graphs(servable: Servable) -> frozenset[str]:
 
 def _is_row_wise(servable: Servable, graph: str) -> bool:
     described = servable.backend.signatures.get(graph)
-    batch = None if described is None else _probe(described)
+    batch = None if described is None else probe(described, _PROBE_ROWS)
     if described is None or batch is None:
         return False
     outputs = [spec.name for spec in described.outputs]
@@ -227,8 +227,16 @@ def _is_row_wise(servable: Servable, graph: str) -> bool:
     return min(batches) < min(seconds for _, seconds in apart) * _WORTH_IT
 
 
-def _probe(described: Signature) -> dict[str, npt.NDArray[Any]] | None:
-    """Rows that any model of this signature may take; None where its rows cannot be told apart, or are no numbers."""
+def probe(described: Signature, rows: int) -> dict[str, npt.NDArray[Any]] | None:
+    """Inputs that any model of this signature may take.
+
+    Args:
+        described: The signature.
+        rows: How many rows.
+
+    Returns:
+        Arrays by input name; None where rows cannot be told apart, or are no numbers.
+    """
     rng = np.random.default_rng(0)
     batch: dict[str, npt.NDArray[Any]] = {}
     if not described.inputs or any(not spec.shape or spec.shape[0] != -1 for spec in described.outputs):
@@ -238,7 +246,7 @@ def _probe(described: Signature) -> dict[str, npt.NDArray[Any]] | None:
         if not spec.shape or spec.shape[0] != -1 or dtype is None or dtype.kind not in "fiub":
             return None
         # Small numbers are valid for whatever integers index.
-        values = rng.random((_PROBE_ROWS, *(max(1, size) for size in spec.shape[1:])))
+        values = rng.random((rows, *(max(1, size) for size in spec.shape[1:])))
         batch[spec.name] = values.astype(dtype) if dtype.kind == "f" else (values > 0.5).astype(dtype)
     return batch
 

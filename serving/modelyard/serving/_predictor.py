@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature
 from modelyard.errors import InternalError, InvalidModelSpecError, InvalidRequestError, ModelyardError
 from modelyard.serving._inference import Classification, InferenceTask, Regression, check_tasks, infer
-from modelyard.serving._lanes import Done, Door, Lane, Ticket, compute
+from modelyard.serving._lanes import MAX_ROWS, Done, Door, Lane, Ticket, compute
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._plans import Plan, plan_of
@@ -51,6 +51,7 @@ class Predictor:
         check_methods: Calls by another method than the signature's are refused.
         inline: Small requests to fast models are computed on the event loop
             itself. Not with batching, where a request waits for company.
+        max_batch_rows: Rows that are computed together at most.
         max_queued_requests: Requests that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
     """
@@ -63,6 +64,7 @@ class Predictor:
         workers: int,
         check_methods: bool = False,
         inline: bool = True,
+        max_batch_rows: int = MAX_ROWS,
         max_queued_requests: int = 0,
         max_queue_delay_s: float = 0.0,
     ) -> None:
@@ -70,6 +72,7 @@ class Predictor:
         self._metrics = metrics
         self._check_methods = check_methods
         self._inline = inline
+        self._max_batch_rows = max_batch_rows
         self._workers = workers
         self._door = Door(workers=workers, max_waiting=max_queued_requests, max_delay_s=max_queue_delay_s)
         #: What every door's requests are counted in.
@@ -211,6 +214,7 @@ class Predictor:
                 door=self._door,
                 statistics=self.statistics,
                 inline=self._inline,
+                max_rows=self._max_batch_rows,
             )
             if len(lanes) < _MAX_LANES:
                 lanes[key] = lane

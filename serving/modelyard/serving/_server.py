@@ -69,6 +69,7 @@ class Server:
             workers=options.workers,
             check_methods=options.check_methods,
             inline=options.batching is None,
+            max_batch_rows=options.max_batch_rows,
             max_queued_requests=options.max_queued_requests,
             max_queue_delay_s=options.max_queue_delay_s,
         )
