@@ -17,6 +17,11 @@ def test_tasks_are_found_by_name() -> None:
     assert all(task.name == name for name, task in tasks().items())
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_recipes_hold_only_what_the_command_line_leaves_to_them(name: str) -> None:
+    assert {*tasks()[name].recipe, *tasks()[name].full_recipe} <= {"batch_size", "epochs"}
+
+
 @pytest.mark.parametrize(("name", "hint"), [("fasion", "Did you mean 'fashion'? "), ("zzz", "")])
 def test_an_unknown_task_is_an_error_that_names_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

@@ -72,7 +72,7 @@ class NasTask(FashionImagesTask):
     """
 
     name: ClassVar[str] = "nas"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 4, "epochs": 10, "steps_per_loop": 5}
+    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 4, "epochs": 10}
     full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 50}
 
     def __init__(
