@@ -10,7 +10,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install loadtest data demo test lint types unit format wire results image-test bench-clients bench-serving bench-training bench-input bench-export clean
+.PHONY: help install loadtest data demo test lint types unit format wire results image-test bench-clients bench-serving bench-models bench-training bench-input bench-export clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ bench-clients: install ## Measure the clients against the official stub and requ
 
 bench-serving: install ## Measure the server on one core, and write its table in docs/performance.md
 	$(RUN) docs/bench_serving.py --write
+
+bench-models: install ## Measure a larger model and several processes, and write their tables in docs/performance.md
+	$(RUN) docs/bench_models.py --write
 
 bench-training: install ## Measure the trainer against model.fit and a plain loop, and write its table in docs/performance.md
 	$(RUN) docs/bench_training.py --write

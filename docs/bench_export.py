@@ -152,13 +152,13 @@ def _watch(process: subprocess.Popen[str], limit_bytes: int) -> tuple[int, bool]
 
 
 def _work(name: str, route: str) -> int:
-    model, images = _make(name)
+    model, images = make_model(name)
     for line in _ours(model, images) if route == "ours" else _plain(model, images):
         print(json.dumps(line), flush=True)
     return 0
 
 
-def _make(name: str) -> tuple[Any, npt.NDArray[np.float32]]:
+def make_model(name: str, *, size: int | None = None, examples: int = EXAMPLES) -> tuple[Any, npt.NDArray[np.float32]]:
     """A model with random weights and batch-norm statistics, and images for it.
 
     It ends in logits: a softmax over a thousand classes of a model that never
@@ -167,7 +167,7 @@ def _make(name: str) -> tuple[Any, npt.NDArray[np.float32]]:
     import keras
 
     keras.utils.set_random_seed(0)
-    size = SIZES[name]
+    size = size or SIZES[name]
     model = getattr(keras.applications, name)(
         weights=None, input_shape=(size, size, 3), classes=CLASSES, classifier_activation=None
     )
@@ -181,8 +181,8 @@ def _make(name: str) -> tuple[Any, npt.NDArray[np.float32]]:
             layer.moving_variance.assign(rng.uniform(0.5, 1.5, layer.moving_variance.shape))
     scalers = (keras.layers.Rescaling, keras.layers.Normalization)
     # Colours and contrasts differ, for the answers to differ.
-    colours = rng.random((EXAMPLES, 1, 1, 3), np.float32)
-    images = colours + rng.random((EXAMPLES, 1, 1, 1), np.float32) * rng.normal(0.0, 0.5, (EXAMPLES, size, size, 3))
+    colours = rng.random((examples, 1, 1, 3), np.float32)
+    images = colours + rng.random((examples, 1, 1, 1), np.float32) * rng.normal(0.0, 0.5, (examples, size, size, 3))
     images = np.clip(images, 0.0, 1.0)
     scales_itself = any(isinstance(layer, scalers) for layer in model.layers)
     return model, np.asarray(images * 255.0 if scales_itself else images * 2.0 - 1.0, np.float32)

@@ -1,0 +1,249 @@
+"""Measures a larger model, and several processes, and writes both sections of docs/performance.md.
+
+MobileNetV2 (224x224, untrained, with random batch statistics) is exported with
+the package's own verification and served on one core: the load generator
+(h2load, of Debian's nghttp2-client) has another one. Rounds alternate between the
+server, the same runtime in a process with nothing around it, and the server
+with TensorFlow.
+
+    python docs/bench_models.py [--write] [--rounds N] [--seconds S]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+# Beside this script, which is where Python looks first.
+from bench_serving import PAGE, Request, load, pinned, wait_for, write  # type: ignore[import-not-found]
+
+ROOT = Path(__file__).resolve().parents[1]
+LARGER, WORKERS = "larger", "workers"
+MODEL, SIZE = "mobilenet", 224
+COUNTS = (1, 2, 4)
+#: Images in a request, and requests in flight.
+FORMS = ((1, 1), (1, 8), (8, 4))
+
+EXPORT = """
+import sys
+sys.path.insert(0, {docs!r})
+from bench_export import make_model
+from modelyard.export import export
+model, images = make_model("MobileNetV2", size={size}, examples=256)
+export(model, sys.argv[1], data=images)
+"""
+
+ALONE = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from modelyard.serving._loader import LoadOptions, load_servable
+servable = load_servable("m", 1, Path(sys.argv[1]), LoadOptions(threads=1))
+signature = servable.signature("serving_default")
+name = signature.inputs[0].name
+outputs = [spec.name for spec in signature.outputs]
+shape = signature.inputs[0].shape[1:]
+x = {rows: np.random.default_rng(0).random((rows, *shape)).astype(np.float32) for rows in (1, 8)}
+print(servable.backend.name, flush=True)
+for line in sys.stdin:
+    rows, seconds = line.split()
+    inputs = {name: x[int(rows)]}
+    servable.run(signature, inputs, outputs)
+    calls, started = 0, time.perf_counter()
+    while time.perf_counter() - started < float(seconds):
+        servable.run(signature, inputs, outputs)
+        calls += 1
+    print(calls * int(rows) / (time.perf_counter() - started), flush=True)
+"""
+
+
+def main() -> int:
+    """Measures, prints the sections, and writes them where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the sections into docs/performance.md")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a round (default %(default)s)")
+    parser.add_argument("--repository", type=Path, help="where the model is, or is to be kept (default: nowhere)")
+    args = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        model_dir = (args.repository or work / "repository") / MODEL
+        if not model_dir.exists():
+            subprocess.run(
+                [sys.executable, "-c", EXPORT.format(docs=str(ROOT / "docs"), size=SIZE), str(model_dir)], check=True
+            )
+        version = max(path for path in model_dir.iterdir() if path.name.isdigit())
+        sections = {LARGER: larger(work, version, args.rounds, args.seconds), WORKERS: workers(work, model_dir)}
+    for key, section in sections.items():
+        print(section)
+        if args.write:
+            text = PAGE.read_text()
+            before, rest = text.split(f"<!-- {key}:begin -->")
+            after = rest.split(f"<!-- {key}:end -->")[1]
+            PAGE.write_text(f"{before}<!-- {key}:begin -->\n{section}\n<!-- {key}:end -->{after}")
+    return 0
+
+
+def larger(work: Path, version: Path, rounds: int, seconds: float) -> str:
+    """Served images a second beside those of the runtime alone, and of TensorFlow served."""
+    from tests.support.server import free_port
+
+    ports = [free_port() for _ in range(4)]
+    lines = []
+    with contextlib.ExitStack() as stack:
+        for index, flags in enumerate(([], ["--runtime=tensorflow"])):
+            grpc_port, rest_port = ports[2 * index : 2 * index + 2]
+            command = [
+                sys.executable, "-m", "modelyard.serving", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
+                f"--model_name={MODEL}", f"--model_base_path={version.parent}", *flags,
+            ]  # fmt: skip
+            stack.enter_context(pinned(command, work / f"{index}.log"))
+            wait_for(f"http://127.0.0.1:{rest_port}/v2/health/ready")
+        alone = stack.enter_context(
+            subprocess.Popen(
+                ["taskset", "-c", "0", sys.executable, "-c", ALONE, str(version)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+        if alone.stdin is None or alone.stdout is None:
+            raise RuntimeError("no pipes to the process that runs the runtime alone")
+        runtime = alone.stdout.readline().strip()
+        for rows, flight in FORMS:
+            found: list[tuple[float, float, float]] = []
+            ours, theirs = (request(work, port, rows) for port in (ports[0], ports[2]))
+            for _ in range(rounds):
+                served = rows * load(ours, flight, seconds)
+                alone.stdin.write(f"{rows} {seconds}\n")
+                alone.stdin.flush()
+                bare = float(alone.stdout.readline())
+                found.append((served, bare, rows * load(theirs, flight, seconds)))
+            medians = [statistics.median(column) for column in zip(*found, strict=True)]
+            share = statistics.median(served / bare for served, bare, _ in found)
+            gain = statistics.median(served / slow for served, _, slow in found)
+            cells = " | ".join(f"{each:,.1f}" for each in medians)
+            lines.append(f"| {rows} | {flight} | {cells} | {share:.0%} | {gain:.1f} |")
+            print(lines[-1], file=sys.stderr, flush=True)
+        alone.stdin.close()
+    return "\n".join(
+        [
+            f"MobileNetV2, {SIZE}x{SIZE}, float32, untrained; {platform.machine()}, {os.cpu_count()} cores, of which "
+            f"the server has one; gRPC; median of {rounds} rounds of {seconds:g} s. The export chose {runtime}.",
+            "",
+            "| images a request | in flight | images/s | the runtime alone | TensorFlow, served | of the runtime's | "
+            "times TensorFlow's |",
+            "|---|---|---|---|---|---|---|",
+            *lines,
+        ]
+    )
+
+
+def request(work: Path, port: int, rows: int) -> Request:
+    """A Predict call with some images, which is answered: h2load does not see the status of a gRPC call."""
+    from modelyard.clients import connect
+    from modelyard.wire import array_to_tensor, serving_pb2
+
+    x = np.random.default_rng(0).random((rows, SIZE, SIZE, 3)).astype(np.float32)
+    with connect(f"grpc://127.0.0.1:{port}") as client:
+        (name,) = client.metadata(MODEL).signatures["serving_default"].inputs
+        answers = client.predict(MODEL, {name: x})
+    if any(len(array) != rows for array in answers.values()):
+        raise RuntimeError(f"{rows} images were answered by {[array.shape for array in answers.values()]}")
+    message = serving_pb2.PredictRequest()
+    message.model_spec.name = MODEL
+    message.inputs[name].CopyFrom(array_to_tensor(x, as_content=True))
+    data = message.SerializeToString()
+    return Request(
+        url=f"http://127.0.0.1:{port}/tensorflow.serving.PredictionService/Predict",
+        body=write(work / f"{port}-{rows}.bin", b"\0" + struct.pack(">I", len(data)) + data),
+        headers={"content-type": "application/grpc", "te": "trailers"},
+        http1=False,
+    )
+
+
+def workers(work: Path, model_dir: Path) -> str:
+    """Memory and restarts of several processes."""
+    lines = []
+    for count in COUNTS:
+        with several(work, model_dir, count) as (process, port):
+            memory = sum(each.memory_full_info().pss for each in [process, *process.children()]) / 1e6
+            seconds = restart_seconds(process, port) if count > 1 else None
+            shown = "" if seconds is None else f"{seconds:.2f} s"
+            lines.append(f"| {count} | {memory:,.0f} MB | {shown} |")
+            print(lines[-1], file=sys.stderr, flush=True)
+    return "\n".join(
+        [
+            "| `--workers` | memory, all processes | from a SIGKILL to a listening successor |",
+            "|---|---|---|",
+            *lines,
+            "",
+            "MobileNetV2; memory is the proportional share (PSS) after each process has answered. The pages of "
+            "programs and libraries are shared; weights are not: runtimes rewrite them at loading into the order that "
+            "their kernels want, in memory of their own.",
+        ]
+    )
+
+
+@contextlib.contextmanager
+def several(work: Path, model_dir: Path, count: int) -> Iterator[tuple[psutil.Process, int]]:
+    """A server of some processes, each of which has answered."""
+    from tests.support.server import free_port
+
+    grpc_port, rest_port = free_port(), free_port()
+    command = [
+        sys.executable, "-m", "modelyard.serving", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
+        f"--model_name={MODEL}", f"--model_base_path={model_dir}", f"--workers={count}",
+    ]  # fmt: skip
+    log = work / f"workers-{count}.log"
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            for _ in range(8 * count):
+                # Each look has a connection of its own, and so a process that the kernel chooses.
+                wait_for(f"http://127.0.0.1:{rest_port}/v2/health/ready")
+            load(request(work, grpc_port, 1), 8 * count, 2.0)
+            yield psutil.Process(process.pid), rest_port
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def restart_seconds(supervisor: psutil.Process, port: int) -> float:
+    """Seconds until as many processes listen as before one was killed; median of 5."""
+    results = []
+    for _ in range(5):
+        before = listeners(supervisor, port)
+        os.kill(min(before), signal.SIGKILL)
+        started = time.monotonic()
+        while len(listeners(supervisor, port) - {min(before)}) < len(before):
+            time.sleep(0.01)
+        results.append(time.monotonic() - started)
+    return statistics.median(results)
+
+
+def listeners(supervisor: psutil.Process, port: int) -> set[int]:
+    """The processes below the supervisor that listen on a port."""
+    found = set()
+    for child in supervisor.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            sockets = child.net_connections("tcp")
+            if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in sockets):
+                found.add(child.pid)
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
