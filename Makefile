@@ -58,7 +58,7 @@ format: install ## Format and sort the code
 wire: install ## Regenerate the protobuf code
 	$(RUN) clients/generate_wire.py
 
-results: install data ## Train 10 epochs and write docs/results.md
+results: install data ## Run every task and write docs/results.md
 	$(RUN) docs/make_results.py
 
 image-test: install ## Build the server's image and test it running (Docker, or buildah where root may install it)

@@ -16,7 +16,7 @@ _PACKAGES = (
     "onnxruntime",
     "ai-edge-litert",
     "openvino",
-    "uvicorn",
+    "uvloop",
 )
 
 
