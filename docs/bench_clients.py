@@ -33,6 +33,7 @@ PAGE = ROOT / "docs" / "clients.md"
 START, END = "<!-- clients-table: written by docs/bench_clients.py -->", "<!-- clients-table: end -->"
 TURN_S = 0.5
 IN_FLIGHT = 64
+SLOW = "a model that takes milliseconds"
 
 
 def main() -> int:
@@ -56,7 +57,7 @@ def measure(turns: int) -> str:
     """Runs every comparison and returns the table."""
     from modelyard.training.data import load_fashion_mnist
     from tests.support.classifier import publish_classifier
-    from tests.support.models import publish_affine
+    from tests.support.models import publish_affine, publish_slow
     from tests.support.server import serve
 
     rng = np.random.default_rng(0)
@@ -65,6 +66,7 @@ def measure(turns: int) -> str:
         folder = Path(name)
         publish_classifier(folder / "fashion", load_fashion_mnist(allow_download=False))
         publish_affine(folder / "affine", slope=0.5, intercept=2)
+        publish_slow(folder / "slow", loops=2)
         payloads: dict[str, list[tuple[str, str, Any]]] = {
             "fashion": [
                 ("1 image 28x28 in, 3 small outputs", "image", rng.random((1, 28, 28, 1), np.float32)),
@@ -88,6 +90,12 @@ def measure(turns: int) -> str:
                         rows.append(asyncio.run(_concurrent(url, label, model, key, array, turns, "library")))
                         if shutil.which("h2load"):
                             rows.append(asyncio.run(_concurrent(url, label, model, key, array, turns, "h2load")))
+        if shutil.which("h2load"):
+            # The server is what callers wait for here, as it is with most models.
+            with serve(folder / "slow", model="slow", log_dir=folder, flags=["--greedy_batching=false"]) as server:
+                for url in (f"grpc://{server.grpc_address}", server.rest_url):
+                    one = np.zeros(1, np.float32)
+                    rows.append(asyncio.run(_concurrent(url, SLOW, "slow", "x", one, turns, "h2load")))
     head = "| | payload | modelyard | reference | ratio, median | lowest to highest |\n|---|---|---|---|---|---|"
     where = (
         f"{os.cpu_count()} cores shared by client and server, {platform.machine()}, Python {platform.python_version()}."
@@ -208,9 +216,9 @@ def _h2load(url: str, model: str, key: str, array: Any) -> float:
             body.write_bytes(predict_json("", {key: array}))
             how = ["--h1", f"-c{IN_FLIGHT}", "-m1", "-H", "content-type: application/json"]
             how.append(f"{url}/v1/models/{model}:predict")
-        subprocess.run(
-            ["h2load", "-t1", "-n2000", "-d", str(body), f"--log-file={log}", *how], check=True, capture_output=True
-        )
+        count = 1000 if model == "slow" else 2000
+        command = ["h2load", "-t1", f"-n{count}", "-d", str(body), f"--log-file={log}", *how]
+        subprocess.run(command, check=True, capture_output=True)
         times = sorted(int(line.split()[2]) for line in log.read_text().splitlines() if line.split()[1] == "200")
     return times[int(len(times) * 0.99)] / 1e6
 
