@@ -27,9 +27,9 @@ async def answer(name: str, value: Any) -> Any:
 async def pair() -> tuple[Channel, Channel, list[asyncio.Task[None]]]:
     ours, theirs = socket.socketpair()
     left, right = Channel(answer), Channel(answer)
-    tasks = [asyncio.create_task(left.run(ours)), asyncio.create_task(right.run(theirs))]
-    while not (left.is_open and right.is_open):
-        await asyncio.sleep(0)
+    await left.open(ours)
+    await right.open(theirs)
+    tasks = [asyncio.create_task(left.run()), asyncio.create_task(right.run())]
     return left, right, tasks
 
 

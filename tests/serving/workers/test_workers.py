@@ -45,6 +45,13 @@ def children(process: int) -> set[int]:
     return {int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()}
 
 
+def wait_for_the_end(processes: set[int]) -> None:
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in processes):
+        assert time.monotonic() < deadline, "a worker outlives its supervisor"
+        time.sleep(0.05)
+
+
 def requests(server: RunningServer) -> float:
     return value(scrape(server), ":tensorflow:serving:request_count", model_name="one", status="OK")
 
@@ -134,6 +141,19 @@ def test_models_come_and_go_everywhere(models: Path, tmp_path: Path) -> None:
         assert {answer[0] for answer in answers(server, "one")} == {404}  # type: ignore[index]
 
 
+@pytest.mark.parametrize("wait_s", [0.0, 0.4, 0.7])
+def test_they_end_with_a_supervisor_that_is_killed_while_they_start(
+    models: Path, tmp_path: Path, wait_s: float
+) -> None:
+    with serve(models / "one", model="one", log_dir=tmp_path, flags=["--workers=2"], wait=False) as server:
+        server.wait_until(lambda: len(children(server.process.pid)) == 2, 20, "starting workers")
+        workers = children(server.process.pid)
+        time.sleep(wait_s)
+        server.process.kill()
+        server.process.wait()
+        wait_for_the_end(workers)
+
+
 def test_they_end_with_their_supervisor_and_at_sigterm(models: Path, tmp_path: Path) -> None:
     with serve(models / "one", model="one", log_dir=tmp_path, flags=["--workers=2"]) as server:
         workers = children(server.process.pid)
@@ -145,10 +165,7 @@ def test_they_end_with_their_supervisor_and_at_sigterm(models: Path, tmp_path: P
         workers = children(server.process.pid)
         server.process.kill()
         server.process.wait()
-        deadline = time.monotonic() + 20
-        while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+        wait_for_the_end(workers)
 
 
 def test_what_no_worker_can_do_ends_the_server(models: Path) -> None:

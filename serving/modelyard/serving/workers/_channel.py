@@ -36,22 +36,21 @@ class Channel:
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether questions reach the other side."""
-        return self._writer is not None
-
-    async def run(self, end: socket.socket) -> None:
-        """Serves until the other side closes its end; questions that it owes an answer fail then.
+    async def open(self, end: socket.socket) -> None:
+        """Takes the socket: questions can be asked from now on, and are answered by :meth:`run`.
 
         Args:
-            end: This side's socket.
+            end: This side's.
         """
-        reader, self._writer = await asyncio.open_unix_connection(sock=end, limit=_LONGEST_LINE)
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=end, limit=_LONGEST_LINE)
+
+    async def run(self) -> None:
+        """Serves until the other side closes its end; questions that it owes an answer fail then."""
         try:
-            while line := await reader.readline():
+            while self._reader is not None and (line := await self._reader.readline()):
                 message = json.loads(line)
                 if "ask" in message:
                     task = asyncio.create_task(self._reply(message))
@@ -63,7 +62,8 @@ class Channel:
             # As good as the end of the stream: the other process is gone.
             _LOG.debug("a control channel was cut")
         finally:
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
             self._writer = None
             for future in self._waiting.values():
                 if not future.done():

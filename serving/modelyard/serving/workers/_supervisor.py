@@ -129,7 +129,8 @@ class Supervisor:
         worker.channel = Channel(partial(self._answer, worker))
         if self._stop.is_set():
             process.send_signal(signal.SIGTERM)
-        listening = asyncio.create_task(worker.channel.run(ours))
+        await worker.channel.open(ours)
+        listening = asyncio.create_task(worker.channel.run())
         code = await process.wait()
         await listening
         del self._workers[index]

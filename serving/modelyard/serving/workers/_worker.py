@@ -44,10 +44,8 @@ class WorkerLink:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> WorkerLink:
+        await self._channel.open(self._end)
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._report())]
-        # One turn of the loop, so that the channel is open.
-        while not self._channel.is_open:
-            await asyncio.sleep(0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -81,7 +79,7 @@ class WorkerLink:
         return [self._snapshot(), *await self._channel.ask("snapshots", self._snapshot())]
 
     async def _listen(self) -> None:
-        await self._channel.run(self._end)
+        await self._channel.run()
         _LOG.error("the supervisor is gone; stopping")
         self._leave()
 
