@@ -44,6 +44,7 @@ from modelyard.artifact._manifest_parts import (
     format_key,
     format_path,
 )
+from modelyard.artifact._openvino import openvino_core
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate
 from modelyard.artifact._repository import STAGING_PREFIX, AnyVersion, ModelVersion, list_versions, publish, staging
 from modelyard.artifact._signature import (
@@ -133,6 +134,7 @@ __all__ = [
     "load_signing_key",
     "load_trusted_keys",
     "locate",
+    "openvino_core",
     "parse_manifest",
     "promote",
     "publish",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec
+from modelyard.artifact import Signature, TensorSpec, openvino_core
 from modelyard.errors import VerificationError
 
 _BITS = (8, 16, 32, 64)
@@ -52,7 +52,7 @@ class OpenVino:
             openvino.properties.num_streams(): 1,
             openvino.properties.inference_num_threads(): threads,
         }
-        core = openvino.Core()
+        core = openvino_core()
         self._requests: dict[str, Any] = {}
         graphs: dict[str, Signature] = {}
         for name, path in files.items():

@@ -28,6 +28,7 @@ from modelyard.artifact import (
     decode_image,
     format_key,
     format_path,
+    openvino_core,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
 from modelyard.wire import dtype_by_name, dtype_by_numpy
@@ -136,9 +137,7 @@ def runtimes_of(format: str, precision: str = "float32", *, among: Iterable[str]
 def _has_bfloat16() -> bool:
     if find_spec("openvino") is None:
         return False
-    import openvino
-
-    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return "BF16" in openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:

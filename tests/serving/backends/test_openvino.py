@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -305,3 +306,29 @@ def test_inputs_that_are_missing_are_never_those_of_the_call_before(sum_onnx: Pa
     backend.run("graph", {"a": one, "b": one}, ["y"])
     with pytest.raises(InvalidInputError, match="received a; expected a, b"):
         backend.run("graph", {"a": one}, ["y"])
+
+
+_PRESS_CTRL_C = """
+import gc, os, signal, sys, threading
+from pathlib import Path
+from modelyard.serving.backends import OpenVinoBackend
+
+held = [OpenVinoBackend(graphs={"scores": Path(sys.argv[1])}, threads=1, requests=1)]
+
+def unload():
+    held.pop().close()
+    gc.collect()
+
+# As the server does it: a thread of its own unloads.
+thread = threading.Thread(target=unload)
+thread.start()
+thread.join()
+signal.signal(signal.SIGINT, lambda *_: print("pressed", flush=True))
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_signals_arrive_after_a_model_was_unloaded_on_another_thread(scores_onnx: Path) -> None:
+    command = [sys.executable, "-c", _PRESS_CTRL_C, str(scores_onnx)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "pressed\n"), done.stderr

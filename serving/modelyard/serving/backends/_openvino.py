@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature
+from modelyard.artifact import Signature, openvino_core
 from modelyard.errors import InternalError, InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving.backends._base import Arrays
 from modelyard.serving.backends._openvino_reader import OpenVinoGraph, read_onnx, read_saved_model, short_reason
@@ -81,8 +81,9 @@ class OpenVinoBackend:
             openvino.properties.num_streams(): requests,
             openvino.properties.inference_num_threads(): threads * requests,
         }
-        core = openvino.Core()
-        self._graphs = {name: _compile(core, name, graph, settings, requests) for name, graph in read.items()}
+        self._graphs = {
+            name: _compile(openvino_core(), name, graph, settings, requests) for name, graph in read.items()
+        }
         self._signatures = {name: graph.signature for name, graph in read.items()}
 
     @property
