@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -152,7 +153,12 @@ def test_the_client_imports_neither_transport() -> None:
     assert _python(script) == "[]"
 
 
-def test_the_client_imports_in_three_tenths_of_a_second() -> None:
-    # Of the processor's time: that of the clock is also the other programs'.
-    script = "import time; start = time.process_time(); import modelyard.clients; print(time.process_time() - start)"
-    assert min(float(_python(script)) for _ in range(3)) <= 0.3
+def test_the_client_imports_in_not_much_more_than_twice_numpy_s_time() -> None:
+    # 0.3 s here when nothing else runs, of which numpy takes half. Of the processor's time, in turns: other programs
+    # slow both down.
+    script = "import time; start = time.process_time(); import {}; print(time.process_time() - start)"
+    ratios = []
+    for _ in range(7):
+        numpy, ours = (float(_python(script.format(name))) for name in ("numpy", "modelyard.clients"))
+        ratios.append(ours / numpy)
+    assert statistics.median(ratios) <= 2.3
