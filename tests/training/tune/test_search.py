@@ -80,7 +80,8 @@ def test_a_trial_whose_process_dies_goes_on_in_another(tmp_path: Path) -> None:
     def watch(line: str) -> None:
         lines.append(line)
         if line.startswith("trial 0 epoch 2/"):
-            (child,) = psutil.Process().children()
+            # Other tests of this process may have left children of theirs.
+            (child,) = (each for each in psutil.Process().children() if str(tmp_path) in " ".join(each.cmdline()))
             os.kill(child.pid, signal.SIGKILL)
 
     options = TuneOptions(
