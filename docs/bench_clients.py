@@ -28,6 +28,9 @@ from typing import Any
 
 import numpy as np
 
+# Beside this script, which is where Python looks first.
+from pages import write_section  # type: ignore[import-not-found]
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "clients.md"
 START, END = "<!-- clients-table: written by docs/bench_clients.py -->", "<!-- clients-table: end -->"
@@ -47,9 +50,7 @@ def main() -> int:
     table = measure(args.turns)
     print(table)
     if args.write:
-        text = PAGE.read_text()
-        before, rest = text.split(START)
-        PAGE.write_text(f"{before}{START}\n{table}\n{END}{rest.split(END)[1]}")
+        write_section(PAGE, START, END, table)
     return 0
 
 

@@ -24,6 +24,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+# Beside this script, which is where Python looks first.
+from pages import write_section  # type: ignore[import-not-found]
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "export.md"
 START, END = "<!-- breadth-table: written by docs/bench_export.py -->", "<!-- breadth-table: end -->"
@@ -94,9 +97,7 @@ def main() -> int:
     if left:
         print(f"not yet measured: {', '.join(left)}")
     elif args.write:
-        text = PAGE.read_text("utf-8")
-        before, rest = text.split(START)
-        PAGE.write_text(f"{before}{START}\n{table}\n{END}{rest.split(END)[1]}", "utf-8")
+        write_section(PAGE, START, END, table)
     return 1 if left else 0
 
 

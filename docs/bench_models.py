@@ -30,6 +30,7 @@ import psutil
 
 # Beside this script, which is where Python looks first.
 from bench_serving import PAGE, Request, load, pinned, wait_for, write  # type: ignore[import-not-found]
+from pages import write_section  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGER, WORKERS = "larger", "workers"
@@ -92,10 +93,7 @@ def main() -> int:
     for key, section in sections.items():
         print(section)
         if args.write:
-            text = PAGE.read_text()
-            before, rest = text.split(f"<!-- {key}:begin -->")
-            after = rest.split(f"<!-- {key}:end -->")[1]
-            PAGE.write_text(f"{before}<!-- {key}:begin -->\n{section}\n<!-- {key}:end -->{after}")
+            write_section(PAGE, f"<!-- {key}:begin -->", f"<!-- {key}:end -->", section)
     return 0
 
 

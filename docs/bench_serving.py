@@ -33,6 +33,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+# Beside this script, which is where Python looks first.
+from pages import write_section  # type: ignore[import-not-found]
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 START, END = "<!-- serving:begin -->", "<!-- serving:end -->"
@@ -91,9 +94,7 @@ def main() -> int:
         section = measure(Path(folder), args)
     print(section)
     if args.write:
-        text = PAGE.read_text()
-        before, rest = text.split(START)
-        PAGE.write_text(f"{before}{START}\n{section}\n{END}{rest.split(END)[1]}")
+        write_section(PAGE, START, END, section)
     return 0
 
 

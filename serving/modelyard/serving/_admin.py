@@ -87,7 +87,6 @@ class Admin:
                 f"supported; received {config.WhichOneof('config') or 'nothing'}."
             )
         self._check_platforms(config)
-        models_from_message(config)
         text = base64.b64encode(config.SerializeToString()).decode()
         await self._everywhere({"kind": "reload", "about": "configuration", "config": text})
 

@@ -12,7 +12,7 @@ from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.serving._autotune import run_autotune
 from modelyard.serving._flags import ServerOptions, parse_flags
 from modelyard.serving._server import run
-from modelyard.serving.workers import Supervisor, worker_command
+from modelyard.serving.workers import Supervisor
 
 
 def main(argv: list[str], *, worker: tuple[socket.socket, int] | None = None) -> int:
@@ -57,4 +57,4 @@ def main(argv: list[str], *, worker: tuple[socket.socket, int] | None = None) ->
 
 async def _supervise(options: ServerOptions, argv: list[str]) -> int:
     ports = [port for port in (options.port, options.rest_api_port) if port]
-    return await Supervisor(worker_command(), argv, count=options.processes, ports=ports).run()
+    return await Supervisor(argv, count=options.processes, ports=ports).run()

@@ -41,14 +41,12 @@ class Supervisor:
     and loads nothing.
 
     Args:
-        command: Starts a worker; the number of its end of the control channel and its index follow.
-        arguments: The server's own, that follow these.
+        arguments: The server's own, for each worker.
         count: How many workers.
         ports: TCP ports that they listen on.
     """
 
-    def __init__(self, command: Sequence[str], arguments: Sequence[str], *, count: int, ports: Sequence[int]) -> None:
-        self._command = [*command]
+    def __init__(self, arguments: Sequence[str], *, count: int, ports: Sequence[int]) -> None:
         self._arguments = [*arguments]
         self._count = count
         self._ports = ports
@@ -120,7 +118,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                *self._command, str(theirs.fileno()), str(index), *self._arguments,
+                sys.executable, "-m", "modelyard.serving.workers", str(theirs.fileno()), str(index), *self._arguments,
                 pass_fds=[theirs.fileno()],
                 # Ctrl-C reaches a whole group: here the supervisor passes it on, once.
                 process_group=0,
@@ -194,8 +192,3 @@ class Supervisor:
 def _exit_code(code: int) -> int:
     # As a shell has it for a process that a signal ended.
     return code if code >= 0 else 128 - code
-
-
-def worker_command() -> list[str]:
-    """Starts a worker of this version with this interpreter."""
-    return [sys.executable, "-m", "modelyard.serving.workers"]
