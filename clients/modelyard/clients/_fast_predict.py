@@ -19,7 +19,7 @@ import numpy.typing as npt
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from modelyard.wire import array_to_tensor, dtype_by_numpy
+from modelyard.wire import array_to_tensor, dtype_by_numpy, varint
 
 #: Number in ``tensorflow.DataType`` to the field of ``TensorProto`` and the dtype of its packed bytes.
 _PACKED = {1: ("float_val", "<f4"), 2: ("double_val", "<f8"), 10: ("bool_val", "|b1")}
@@ -109,24 +109,15 @@ def _array(tensor: Any) -> npt.NDArray[Any] | None:
 @lru_cache(maxsize=256)
 def _head(name: str, dtype: int, shape: tuple[int, ...], nbytes: int) -> bytes:
     """All of an entry of ``inputs`` that comes before the bytes of ``tensor_content``."""
-    dims = b"".join(_tagged(0x12, b"\x08" + _varint(size)) for size in shape)
-    content = b"\x08" + _varint(dtype) + _tagged(0x12, dims) + b"\x22" + _varint(nbytes)
+    dims = b"".join(_tagged(0x12, b"\x08" + varint(size)) for size in shape)
+    content = b"\x08" + varint(dtype) + _tagged(0x12, dims) + b"\x22" + varint(nbytes)
     key = _tagged(0x0A, name.encode())
-    tensor = b"\x12" + _varint(len(content) + nbytes) + content
-    return b"\x12" + _varint(len(key) + len(tensor) + nbytes) + key + tensor
+    tensor = b"\x12" + varint(len(content) + nbytes) + content
+    return b"\x12" + varint(len(key) + len(tensor) + nbytes) + key + tensor
 
 
 def _tagged(tag: int, data: bytes) -> bytes:
-    return bytes((tag,)) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    result = bytearray()
-    while value > 0x7F:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    result.append(value)
-    return bytes(result)
+    return bytes((tag,)) + varint(len(data)) + data
 
 
 @cache

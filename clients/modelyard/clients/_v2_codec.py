@@ -23,7 +23,7 @@ from modelyard.clients._requests import DEFAULT_SIGNATURE, Target
 from modelyard.clients._responses import parse, parse_json, quote_bytes
 from modelyard.clients._results import ModelMetadata, Prediction, SignatureInfo, TensorInfo
 from modelyard.errors import InvalidInputError, ProtocolError, RequestTooLargeError, UnsupportedError
-from modelyard.wire import dtype_by_name, dtype_by_numpy, inference_pb2
+from modelyard.wire import dtype_by_name, dtype_by_numpy, inference_pb2, varint
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -69,7 +69,7 @@ def infer_message(call: PredictCall, arrays: Arrays) -> bytes:
     parts = [request.SerializeToString()]
     for array in arrays.values():
         raw = array_to_raw(array)
-        parts += (_RAW_TAG, _varint(len(raw)), raw)
+        parts += (_RAW_TAG, varint(len(raw)), raw)
     size = sum(map(len, parts))
     if size > _LARGEST_MESSAGE:
         raise RequestTooLargeError(
@@ -368,12 +368,3 @@ def _objects(values: list[bytes]) -> npt.NDArray[Any]:
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
-
-
-def _varint(value: int) -> bytes:
-    result = bytearray()
-    while value > 0x7F:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    result.append(value)
-    return bytes(result)

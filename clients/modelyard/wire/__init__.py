@@ -19,6 +19,7 @@ from modelyard.wire._status import (
 )
 from modelyard.wire._tensors import array_to_tensor, as_wire_array, shape_from_proto, shape_to_proto, tensor_to_array
 from modelyard.wire._tfrecord import crc32c, read_records
+from modelyard.wire._varint import varint
 
 __all__ = [
     "DType",
@@ -50,4 +51,5 @@ __all__ = [
     "shape_to_proto",
     "tensor_to_array",
     "tensorflow_pb2",
+    "varint",
 ]

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from modelyard.errors import InvalidInputError, RequestTooLargeError, UnsupportedError
 from modelyard.wire._dtypes import DType, dtype_by_enum, dtype_by_numpy
 from modelyard.wire._generated import tensorflow_pb2
+from modelyard.wire._varint import varint
 
 #: Tag bytes (field number << 3 | 2) of the packed fields whose packed form is the array's own bytes.
 _PACKED_TAGS = {"float_val": b"\x2a", "double_val": b"\x32", "scomplex_val": b"\x4a", "dcomplex_val": b"\x62"}
@@ -97,7 +98,7 @@ def array_to_tensor(array: npt.NDArray[Any], *, as_content: bool = False) -> ten
     elif dtype.field in _PACKED_TAGS:
         data = _little_endian(array).tobytes()
         # The packed form of a float field is the array's own bytes: no Python object per value.
-        tensor.MergeFromString(_PACKED_TAGS[dtype.field] + _varint(len(data)) + data)
+        tensor.MergeFromString(_PACKED_TAGS[dtype.field] + varint(len(data)) + data)
     elif dtype.field == "half_val":
         tensor.half_val.extend(_half_bits(array).ravel().tolist())
     else:
@@ -241,15 +242,6 @@ def _little_endian(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _half_bits(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).view(np.uint16)
-
-
-def _varint(value: int) -> bytes:
-    result = bytearray()
-    while value > 0x7F:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    result.append(value)
-    return bytes(result)
 
 
 def shape_to_proto(shape: Iterable[int] | None) -> tensorflow_pb2.TensorShapeProto:

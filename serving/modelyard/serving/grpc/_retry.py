@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from modelyard.errors import OverloadedError
 from modelyard.serving.http2 import Metadata
+from modelyard.wire import varint
 
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
@@ -31,17 +32,9 @@ def retry_metadata(error: BaseException, text: str) -> Metadata:
     # The messages google.rpc.Status and RetryInfo are not among protobuf's own, and small enough to be written here.
     detail = AnyMessage(type_url=_RETRY_INFO, value=_field(1, pause.SerializeToString()))
     code: int = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
-    status = b"\x08" + _varint(code) + _field(2, text.encode()) + _field(3, detail.SerializeToString())
+    status = b"\x08" + varint(code) + _field(2, text.encode()) + _field(3, detail.SerializeToString())
     return (("grpc-retry-pushback-ms", str(milliseconds)), ("grpc-status-details-bin", status))
 
 
 def _field(number: int, data: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + _varint(len(data)) + data
-
-
-def _varint(number: int) -> bytes:
-    result = b""
-    while number > 0x7F:
-        result += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return result + bytes([number])
+    return bytes([number << 3 | 2]) + varint(len(data)) + data
