@@ -173,20 +173,39 @@ def make_model(name: str, *, size: int | None = None, examples: int = EXAMPLES) 
         weights=None, input_shape=(size, size, 3), classes=CLASSES, classifier_activation=None
     )
     rng = np.random.default_rng(0)
-    for layer in _layers(model):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            # Without these a ReLU may be zero for every image.
-            if layer.center:
-                layer.beta.assign(rng.normal(0.0, 0.3, layer.beta.shape))
-            layer.moving_mean.assign(rng.normal(0.0, 0.1, layer.moving_mean.shape))
-            layer.moving_variance.assign(rng.uniform(0.5, 1.5, layer.moving_variance.shape))
     scalers = (keras.layers.Rescaling, keras.layers.Normalization)
     # Colours and contrasts differ, for the answers to differ.
     colours = rng.random((examples, 1, 1, 3), np.float32)
     images = colours + rng.random((examples, 1, 1, 1), np.float32) * rng.normal(0.0, 0.5, (examples, size, size, 3))
     images = np.clip(images, 0.0, 1.0)
     scales_itself = any(isinstance(layer, scalers) for layer in model.layers)
-    return model, np.asarray(images * 255.0 if scales_itself else images * 2.0 - 1.0, np.float32)
+    images = np.asarray(images * 255.0 if scales_itself else images * 2.0 - 1.0, np.float32)
+    _randomise(model, images, rng)
+    return model, images
+
+
+def _randomise(model: Any, images: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
+    """Statistics of batch norms around what the images have, as after training.
+
+    Any other numbers let what tells images apart fade from layer to layer: at
+    the end of MobileNet nothing is left of it.
+    """
+    import keras
+
+    layers = [layer for layer in _layers(model) if isinstance(layer, keras.layers.BatchNormalization)]
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 0.0
+        if layer.center:
+            # Without these a ReLU may be zero for every image.
+            layer.beta.assign(rng.normal(0.0, 0.3, layer.beta.shape))
+    if layers:
+        model(images, training=True)
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+        deviation = np.sqrt(np.asarray(layer.moving_variance))
+        layer.moving_mean.assign_add(deviation * rng.normal(0.0, 0.1, deviation.shape))
+        layer.moving_variance.assign(np.maximum(deviation**2, 1e-3) * rng.uniform(0.7, 1.4, deviation.shape))
 
 
 def _layers(model: Any) -> Iterator[Any]:

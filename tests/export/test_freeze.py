@@ -116,3 +116,16 @@ def test_gelu_as_keras_writes_it(tmp_path: Path) -> None:
     reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
     export_onnx(traced, tmp_path, opset=18)
     assert verify(reference, tmp_path, format="onnx", options=OPTIONS).report.max_abs_error <= 1e-6
+
+
+def test_a_scalar_added_to_a_convolution(tmp_path: Path) -> None:
+    """As MobileNetV3's activation does; tf2onnx takes it for the convolution's bias, and stops."""
+    layer = keras.layers.Conv2D(4, 3, use_bias=False)
+    layer.build((None, 8, 8, 3))
+    spec = TensorSpec(name="x", dtype="float32", shape=(-1, 8, 8, 3))
+    function = SignatureFunction(inputs=(spec,), function=lambda x: {"y": tf.nn.relu6(layer(x) + 3.0) / 6.0})
+    traced = trace(layer, {"f": function})
+    examples = np.random.default_rng(0).random((9, 8, 8, 3), np.float32)
+    reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
+    export_onnx(traced, tmp_path, opset=18)
+    assert verify(reference, tmp_path, format="onnx", options=OPTIONS).report.max_abs_error <= 1e-6

@@ -1,4 +1,4 @@
-"""tf2onnx, held to two rules of ours: what fails is an error, and operations that it lacks are added."""
+"""tf2onnx, held to two rules of ours: what fails is an error, and what it lacks or breaks is made here."""
 
 from __future__ import annotations
 
@@ -23,9 +23,29 @@ def convert_function(function: Any, *, opset: int) -> Any:
 
     with _environment(_CATCH_ERRORS, "FALSE"):
         model, _ = tf2onnx.convert.from_function(
-            function, input_signature=function.input_signature, opset=opset, custom_op_handlers={"Erfc": (_erfc, [])}
+            function,
+            input_signature=function.input_signature,
+            opset=opset,
+            custom_op_handlers={"AddV2": (_add, []), "Erfc": (_erfc, [])},
         )
     return model
+
+
+def _add(context: Any, node: Any, name: str, _: list[str]) -> None:
+    """A sum, with a scalar constant as one of one value.
+
+    tf2onnx 1.17 takes a constant that is added to a convolution for its bias,
+    and stops where it has no size at all: MobileNetV3 adds 3 in its activation.
+    """
+    inputs, output = list(node.input), node.output[0]
+    dtype, shape = context.get_dtype(output), context.get_shape(output)
+    if shape:
+        for index, operand in enumerate(node.inputs):
+            if operand.is_const() and operand.get_tensor_value(as_list=False).ndim == 0:
+                value = operand.get_tensor_value(as_list=False).reshape(1)
+                inputs[index] = context.make_const(f"{name}/{index}", value).output[0]
+    context.remove_node(name)
+    context.make_node("Add", inputs, outputs=[output], name=name, dtypes=[dtype], shapes=[shape])
 
 
 def _erfc(context: Any, node: Any, name: str, _: list[str]) -> None:
