@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from modelyard.errors import (
     RequestCancelledError,
 )
 from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, PredictRequest, Servable, WatchOptions
+from modelyard.serving._lanes import Door
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._plans import Plan, row_wise_graphs
 from modelyard.serving._requests import Caller
@@ -344,6 +346,85 @@ def test_what_would_wait_too_long_is_refused_at_the_door(tmp_path: Path, backend
         await ask(predictor, 1.0, caller=Caller(deadline=time.monotonic() + 0.5))
 
     run(tmp_path, Steady(), test, row_wise=False, max_queue_delay_s=0.2)
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_decoding_counts_towards_the_wait(tmp_path: Path, backend: Doubler, size: int) -> None:
+    """The model itself takes no time to speak of: what waits at the door are bodies to be decoded."""
+
+    async def test(predictor: Predictor) -> None:
+        decoded = []
+
+        async def one(size: int = size) -> list[float]:
+            def inputs(_: Signature) -> Arrays:
+                time.sleep(0.02)
+                decoded.append(size)
+                return {"x": np.array([1.0], np.float32)}
+
+            request = PredictRequest(spec=ModelSpec(name="m"), inputs=inputs, small=False, size=size)
+            answer: list[float] = await predictor.submit(request, lambda prediction: prediction.outputs["y"].tolist())
+            return answer
+
+        await one()
+        answers = await asyncio.gather(*(one() for _ in range(40)), return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, OverloadedError)]
+        assert 2 <= len(answers) - len(refused) <= 15
+        assert len(decoded) == 1 + len(answers) - len(refused), "a refused request was decoded"
+        assert all(answer == [2.0] for answer in answers if not isinstance(answer, OverloadedError))
+        if size:
+            # Twenty times as many bytes do not fit into the time that one more of the usual size would.
+            three = await asyncio.gather(one(), one(20 * size), one(), return_exceptions=True)
+            assert [isinstance(answer, OverloadedError) for answer in three] == [False, True, False]
+
+    run(tmp_path, backend, test, max_queue_delay_s=0.2)
+
+
+def test_bodies_that_cannot_be_decoded_cost_time_too(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        def inputs(_: Signature) -> Arrays:
+            time.sleep(0.02)
+            raise InvalidInputError("no image")
+
+        request = PredictRequest(spec=ModelSpec(name="m"), inputs=inputs, small=False, size=10)
+        with pytest.raises(InvalidInputError):
+            await predictor.submit(request, lambda _: None)
+        answers = await asyncio.gather(
+            *(predictor.submit(request, lambda _: None) for _ in range(40)), return_exceptions=True
+        )
+        assert {type(answer) for answer in answers} == {InvalidInputError, OverloadedError}
+
+    run(tmp_path, backend, test, max_queue_delay_s=0.2)
+
+
+def test_other_work_counts_towards_the_wait(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        await predictor.offload(lambda: time.sleep(0.02), Caller())
+        answers = await asyncio.gather(
+            *(predictor.offload(lambda: time.sleep(0.02), Caller()) for _ in range(40)), return_exceptions=True
+        )
+        assert 2 <= sum(answer is None for answer in answers) <= 15
+        assert {type(answer) for answer in answers} == {type(None), OverloadedError}
+
+    run(tmp_path, backend, test, max_queue_delay_s=0.2)
+
+
+def test_threads_have_long_turns_while_requests_are_refused() -> None:
+    usual = sys.getswitchinterval()
+    try:
+        for long_turns in (False, True):
+            sys.setswitchinterval(0.0005)
+            door = Door(workers=1, max_waiting=1, max_delay_s=0, long_turns=long_turns)
+            door.enter(None, 0.0)
+            for _ in range(2):
+                with pytest.raises(OverloadedError):
+                    door.enter(None, 0.0)
+            assert sys.getswitchinterval() == pytest.approx(0.005 if long_turns else 0.0005)
+            door.leave(0.0)
+            time.sleep(0.11)
+            door.enter(None, 0.0)
+            assert sys.getswitchinterval() == pytest.approx(0.0005)
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def test_the_queue_is_bounded(tmp_path: Path, backend: Doubler) -> None:

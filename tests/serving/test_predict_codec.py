@@ -30,7 +30,10 @@ def outcome(read, data: bytes):
         inputs = request.inputs(SIGNATURE)
     except (ModelyardError, DecodeError) as exc:
         return type(exc), str(exc)
-    values = {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in inputs.items()}
+    values = {
+        name: (array.dtype.str, array.shape, array.tolist() if array.dtype == object else array.tobytes())
+        for name, array in inputs.items()
+    }
     return request.spec, request.output_filter, values
 
 
@@ -90,11 +93,30 @@ def test_messages_of_one_length_are_told_apart() -> None:
         assert (received, values.dtype, values.shape) == (name, array.dtype, array.shape)
 
 
+def test_strings_are_protobuf_s_also_when_they_were_seen_before() -> None:
+    """What is remembered of a signature that takes strings decides who reads a message, and not what it says."""
+    files = np.array([b"one", b"two"], dtype=object)
+    more = serving_pb2.PredictRequest(model_spec={"signature_name": "s"})
+    for data in (
+        request_bytes(files, "files"),
+        request_bytes(files[:1], "files"),
+        # Numbers for the same signature, and a second model spec that is merged with the first.
+        request_bytes(np.zeros(3, np.float32), "files"),
+        request_bytes(files, "files") + more.SerializeToString(),
+        request_bytes(files, "files")[:-1],
+        b"",
+        b"\n",
+    ):  # fmt: skip
+        assert outcome(lambda data: read_predict(data, None), data) == outcome(by_protobuf, data)
+
+
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_predict_codec, "_MAX_HEADS", 4)
     for size in range(1, 20):
         read_predict(request_bytes(np.zeros(size, np.float32)), None)
+        read_predict(request_bytes(np.array([b"x"], dtype=object), model=f"m{size}"), None)
     assert len(_predict_codec._heads) <= 4
+    assert len(_predict_codec._strings) <= 4
 
 
 def test_errors_are_protobuf_s() -> None:

@@ -48,16 +48,21 @@ def spec_of(spec: serving_pb2.ModelSpec) -> ModelSpec:
     )
 
 
-def predict_request(message: serving_pb2.PredictRequest, *, caller: Caller | None = None) -> PredictRequest:
+def predict_request(
+    message: serving_pb2.PredictRequest, *, size: int | None = None, caller: Caller | None = None
+) -> PredictRequest:
     """Decodes a Predict request; its tensors are decoded later, on a worker thread.
 
     Args:
         message: The request.
+        size: Its bytes, where they were counted.
         caller: Who waits for the answer.
 
     Raises:
         InvalidModelSpecError: The model spec is absent.
     """
+    if size is None:
+        size = message.ByteSize()
 
     def inputs(signature: Signature) -> Arrays:
         return {name: tensor_to_array(tensor, name=name) for name, tensor in message.inputs.items()}
@@ -66,8 +71,9 @@ def predict_request(message: serving_pb2.PredictRequest, *, caller: Caller | Non
         spec=spec_from_message(message),
         inputs=inputs,
         output_filter=tuple(message.output_filter),
-        small=message.ByteSize() <= SMALL_BYTES,
+        small=size <= SMALL_BYTES,
         caller=caller,
+        size=size,
     )
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from modelyard.artifact import Signature
 from modelyard.errors import InternalError, ModelyardError
+from modelyard.serving._costs import RequestCost
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._requests import Arrays, ModelSpec
 from modelyard.serving._servable import Servable
@@ -62,6 +63,8 @@ class Plan:
         self.row_seconds = math.inf
         #: The same by the clock on the wall, with what others on this machine take from it: how long callers wait.
         self.row_wait_seconds = 0.0
+        #: What requests cost that a worker thread takes whole: with what is decoded before the graph.
+        self.whole_cost = RequestCost()
         self._metrics = metrics
         self._labels = {"model": servable.name, "version": str(servable.version)}
         self.succeeded = metrics.counter(_PREDICTIONS, {**self._labels, "status": "OK"})

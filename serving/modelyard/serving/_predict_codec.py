@@ -18,7 +18,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature
 from modelyard.serving import _messages
 from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
-from modelyard.wire import array_to_tensor, dtype_by_enum, dtype_by_numpy, serving_pb2
+from modelyard.wire import array_to_tensor, dtype_by_enum, dtype_by_numpy, serving_pb2, tensorflow_pb2
 
 _VARINT, _BYTES = 0, 2
 _MAX_HEADS = 512
@@ -27,6 +27,8 @@ _FEW = 64
 #: The one-byte tags of ``TensorProto``'s packed fields whose packed form is the array's own bytes.
 _PACKED = {"float_val": b"\x2a", "double_val": b"\x32"}
 _CONTENT = b"\x22"
+#: The tag of a model spec, which clients send first.
+_SPEC = 0x0A
 _INT64 = b"\x52"
 _STRING = b"\x42"
 
@@ -47,8 +49,14 @@ class _Odd(Exception):
     """The message is of a form that is not read here."""
 
 
+class _Strings(_Odd):
+    """It holds strings, as every message to its signature will."""
+
+
 #: Heads by the length of the whole message.
 _heads: dict[int, _Head] = {}
+#: Model specs, as they are sent, of signatures that take strings: reading those here first would be for nothing.
+_strings: set[bytes] = set()
 
 
 def read_predict(data: bytes | memoryview, caller: Caller | None) -> PredictRequest:
@@ -65,10 +73,20 @@ def read_predict(data: bytes | memoryview, caller: Caller | None) -> PredictRequ
     size = len(data)
     head = _heads.get(size)
     if head is None or data[: len(head.data)] != head.data:
+        # Of other forms than a short field of bytes at the beginning this is no model spec, and not among those known.
+        begin = bytes(data[: 2 + data[1]]) if size > 1 else b""
+        if begin in _strings:
+            return _parse(data, caller)
         try:
             head, request = _scan(memoryview(data), caller)
+        except _Strings:
+            if len(_strings) >= _MAX_HEADS:
+                _strings.clear()
+            if begin[0] == _SPEC and begin[1] < 0x80:
+                _strings.add(begin)
+            return _parse(data, caller)
         except (_Odd, IndexError, UnicodeDecodeError):
-            return _messages.predict_request(serving_pb2.PredictRequest.FromString(bytes(data)), caller=caller)
+            return _parse(data, caller)
         if head is None:
             return request
         if len(_heads) >= _MAX_HEADS:
@@ -81,7 +99,12 @@ def read_predict(data: bytes | memoryview, caller: Caller | None) -> PredictRequ
         array = np.frombuffer(data, known.dtype, known.count, len(known.data)).reshape(known.shape)
         return {known.name: array}
 
-    return PredictRequest(spec=known.spec, inputs=inputs, small=small, caller=caller)
+    return PredictRequest(spec=known.spec, inputs=inputs, small=small, caller=caller, size=size)
+
+
+def _parse(data: bytes | memoryview, caller: Caller | None) -> PredictRequest:
+    message = serving_pb2.PredictRequest.FromString(bytes(data))
+    return _messages.predict_request(message, size=len(data), caller=caller)
 
 
 def _scan(data: memoryview, caller: Caller | None) -> tuple[_Head | None, PredictRequest]:
@@ -114,6 +137,7 @@ def _scan(data: memoryview, caller: Caller | None) -> tuple[_Head | None, Predic
         output_filter=tuple(outputs),
         small=len(data) <= _messages.SMALL_BYTES,
         caller=caller,
+        size=len(data),
     )
     if last is None or last[2] or outputs or len(arrays) != 1:
         return None, request
@@ -177,6 +201,8 @@ def _tensor(data: memoryview) -> tuple[npt.NDArray[Any], int]:
         tail = 1
         if tag == 1 << 3 | _VARINT:
             number, at = _varint(data, at + 1)
+            if number == tensorflow_pb2.DT_STRING:
+                raise _Strings
             continue
         field, value, at = _field(data, at)
         if field == 2:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature
 from modelyard.errors import InternalError, InvalidModelSpecError, InvalidRequestError, ModelyardError
+from modelyard.serving._costs import RequestCost
 from modelyard.serving._inference import Classification, InferenceTask, Regression, check_tasks, infer
 from modelyard.serving._lanes import MAX_ROWS, Done, Door, Lane, Ticket, compute
 from modelyard.serving._manager import ModelManager
@@ -54,6 +55,8 @@ class Predictor:
         max_batch_rows: Rows that are computed together at most.
         max_queued_requests: Requests that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
+        long_turns: While requests are refused, the threads of this process
+            may keep Python's lock for longer.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Predictor:
         max_batch_rows: int = MAX_ROWS,
         max_queued_requests: int = 0,
         max_queue_delay_s: float = 0.0,
+        long_turns: bool = False,
     ) -> None:
         self._manager = manager
         self._metrics = metrics
@@ -74,9 +78,13 @@ class Predictor:
         self._inline = inline
         self._max_batch_rows = max_batch_rows
         self._workers = workers
-        self._door = Door(workers=workers, max_waiting=max_queued_requests, max_delay_s=max_queue_delay_s)
+        self._door = Door(
+            workers=workers, max_waiting=max_queued_requests, max_delay_s=max_queue_delay_s, long_turns=long_turns
+        )
         #: What every door's requests are counted in.
         self.statistics = ModelStatistics()
+        #: What work cost that is no prediction of a known signature, such as Classify.
+        self._work_cost = RequestCost()
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="modelyard-predict")
 
     @property
@@ -149,15 +157,14 @@ class Predictor:
 
     def _begin(self, ticket: Ticket) -> None:
         request, plan = ticket.request, ticket.plan
-        cost = plan.row_wait_seconds
         if not (request.small and self._inline and plan.signature.decode is None):
             # Large bodies are decoded where they do not hold anybody up; then the size is known too late to batch.
-            self._door.enter(request.caller, cost)
-            ticket.cost = cost
+            ticket.cost = plan.whole_cost.of(request.size)
+            self._door.enter(request.caller, ticket.cost)
             self._pool.submit(self._whole, ticket, asyncio.get_running_loop())
             return
         self._decode(ticket)
-        ticket.cost = cost * ticket.rows
+        ticket.cost = plan.row_wait_seconds * ticket.rows
         self._door.enter(request.caller, ticket.cost)
         self._lane(plan, ticket.inputs).add(ticket)
 
@@ -181,8 +188,9 @@ class Predictor:
     def _whole(self, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> None:
         """Decodes, computes and encodes one request, on a worker thread."""
         answer: tuple[Any, BaseException | None]
+        started = time.perf_counter()
+        refusal = self._door.refusal(ticket)
         try:
-            refusal = self._door.refusal(ticket)
             if refusal is not None:
                 raise refusal
             current_caller.set(ticket.caller)
@@ -193,6 +201,8 @@ class Predictor:
         # A thread of the pool has nobody else to tell.
         except Exception as exc:
             answer = (None, exc)
+        if refusal is None:
+            ticket.plan.whole_cost.learn(time.perf_counter() - started, ticket.request.size)
         loop.call_soon_threadsafe(self._deliver, ticket, *answer)
 
     def _deliver(self, ticket: Ticket, result: Any, error: BaseException | None) -> None:
@@ -246,16 +256,20 @@ class Predictor:
             refusal = caller.refusal()
             if refusal is not None:
                 raise refusal
-            return work()
+            started = time.perf_counter()
+            result = work()
+            self._work_cost.learn(time.perf_counter() - started, 0)
+            return result
 
-        self._door.enter(caller, 0.0)
+        cost = self._work_cost.of(0)
+        self._door.enter(caller, cost)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, begin)
         except asyncio.CancelledError:
             caller.leave()
             raise
         finally:
-            self._door.leave(0.0)
+            self._door.leave(cost)
 
     def predict(self, request: PredictRequest) -> Prediction:
         """Computes one prediction on the calling thread; raises as :meth:`submit` does.

@@ -98,6 +98,8 @@ class PredictRequest:
         output_filter: Outputs to return; empty for all.
         small: The body is small, so that decoding it takes no time to speak of.
         caller: Who waits for the answer; None for somebody who waits for ever.
+        size: Bytes of the body, by which it is guessed what the request will
+            cost; 0 where the transport does not say.
     """
 
     spec: ModelSpec
@@ -105,6 +107,7 @@ class PredictRequest:
     output_filter: tuple[str, ...] = ()
     small: bool = False
     caller: Caller | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

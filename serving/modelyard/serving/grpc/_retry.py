@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -27,7 +28,12 @@ def retry_metadata(error: BaseException, text: str) -> Metadata:
     """
     if not isinstance(error, OverloadedError) or error.retry_after_s is None:
         return ()
-    milliseconds = math.ceil(error.retry_after_s * 1000)
+    return _metadata(math.ceil(error.retry_after_s * 1000), text)
+
+
+# A server with too much to do refuses many calls in the same words.
+@lru_cache(maxsize=256)
+def _metadata(milliseconds: int, text: str) -> Metadata:
     pause = Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
     # The messages google.rpc.Status and RetryInfo are not among protobuf's own, and small enough to be written here.
     detail = AnyMessage(type_url=_RETRY_INFO, value=_field(1, pause.SerializeToString()))

@@ -13,6 +13,7 @@ import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 from urllib.parse import quote
 
@@ -346,14 +347,7 @@ class Call:
         if code is grpc.StatusCode.OK and not text:
             block = _OK
         else:
-            number = str(code.value[0]).encode()
-            fields: Fields = ((b"grpc-status", number),)
-            if text:
-                fields += ((b"grpc-message", quote(text, safe=_PLAIN).encode()),)
-            if code is grpc.StatusCode.UNIMPLEMENTED:
-                fields += ((b"grpc-accept-encoding", _ENCODINGS),)
-            fields += tuple((name.encode(), _plain_value(value)) for name, value in trailers)
-            block = encode(fields)
+            block = _status(code, text, trailers)
         # A call that ends before it began has its status among the headers.
         self.stream.send(b"", start=b"", end=block if self._started else _START + block)
 
@@ -426,6 +420,19 @@ class Call:
                 return
             waker.clear()
             await waker.wait()
+
+
+# Whoever refuses many calls does it in few words.
+@lru_cache(maxsize=256)
+def _status(code: grpc.StatusCode, text: str, trailers: Metadata) -> bytes:
+    number = str(code.value[0]).encode()
+    fields: Fields = ((b"grpc-status", number),)
+    if text:
+        fields += ((b"grpc-message", quote(text, safe=_PLAIN).encode()),)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        fields += ((b"grpc-accept-encoding", _ENCODINGS),)
+    fields += tuple((name.encode(), _plain_value(value)) for name, value in trailers)
+    return encode(fields)
 
 
 def _serialized(handler: Any, message: Any) -> bytes:

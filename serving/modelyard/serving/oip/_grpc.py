@@ -91,7 +91,8 @@ class OipGrpc:
         return response.SerializeToString()
 
     async def _infer(self, message: inference_pb2.ModelInferRequest, context: Context) -> bytes:
-        request = replace(infer_request(message), small=message.ByteSize() <= SMALL_BYTES, caller=caller_of(context))
+        size = message.ByteSize()
+        request = replace(infer_request(message), small=size <= SMALL_BYTES, size=size, caller=caller_of(context))
         return await self._service.infer(request, lambda result: infer_response(result).SerializeToString())
 
     async def _stream(self, requests: AsyncIterator[bytes], _: Context) -> AsyncIterator[bytes]:

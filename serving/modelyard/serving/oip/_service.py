@@ -246,6 +246,7 @@ def predict_request(request: InferRequest) -> PredictRequest:
         output_filter=tuple(output.name for output in request.outputs),
         small=request.small,
         caller=request.caller,
+        size=request.size,
     )
 
 

@@ -43,6 +43,7 @@ class InferRequest:
         binary: Over REST, whether all outputs go into the binary part where none is asked for by name.
         small: The body is small, so that decoding it takes no time to speak of.
         caller: Who waits for the answer; None for somebody who waits for ever.
+        size: Bytes of the body; 0 where the transport does not say.
     """
 
     model: str
@@ -54,6 +55,7 @@ class InferRequest:
     binary: bool = False
     small: bool = False
     caller: Caller | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
