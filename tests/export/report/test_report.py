@@ -19,6 +19,7 @@ from modelyard.export import Reference, verify
 from modelyard.export._verification import ERROR_EDGES
 from modelyard.export.report import ReportContent, render_report
 from modelyard.export.report._charts import confusion_matrix, error_histogram, latency_bars, microseconds
+from modelyard.export.report._examples import class_section, worst_section
 from modelyard.export.report._markup import Markup, element, table
 from tests.export.conftest import OPTIONS
 
@@ -77,7 +78,15 @@ def test_it_is_well_formed_and_whole(page: str) -> None:
     reader = Reader(page)
     assert reader.open == []
     text = " ".join(reader.text)
-    for heading in ("Formats", "Errors", "Latency", "Signatures", "Confusion before and after", "Worst 16 examples"):
+    for heading in (
+        "Formats",
+        "Errors",
+        "Latency",
+        "Signatures",
+        "Confusion before and after",
+        "Accuracy of each class",
+        "Worst 16 examples",
+    ):
         assert heading in text
     assert "version 7" in text and "onnxruntime" in text and "1.23 ms" in text and "34 µs" in text
     # One histogram for each format, one chart of bars for each signature, three confusion matrices.
@@ -113,13 +122,60 @@ def test_without_labels_there_is_no_confusion(content: ReportContent) -> None:
     data = replace(content.reference.data, labels=None)
     plain = replace(content, reference=replace(content.reference, data=data, measured=None), source=Source())
     page = render_report(plain)
-    assert "Confusion" not in page and "true:" not in page and "Where it came from" not in page
+    assert (
+        "Confusion" not in page
+        and "each class" not in page
+        and "true:" not in page
+        and "Where it came from" not in page
+    )
 
 
 def test_too_many_classes_are_said_not_drawn(content: ReportContent) -> None:
     data = replace(content.reference.data, class_names=tuple(str(index) for index in range(41)))
     page = render_report(replace(content, reference=replace(content.reference, data=data)))
     assert "41 classes are more than the 40 that fit" in page
+
+
+def test_accuracy_of_each_class(content: ReportContent) -> None:
+    labels, names = content.reference.data.labels, content.reference.data.class_names
+    assert labels is not None and len(names) == 3
+    # A format that has lost the first class.
+    check = content.checks["onnx"]
+    lost = replace(check, classes_after=np.where(labels == 0, 1, check.classes_before))
+    page = class_section(content.reference, {"onnx": lost})
+    rows = [row.split("</td>") for row in page.split("<tr>")[2:]]
+    for index, row in enumerate(rows):
+        of_class = labels == index
+        before = f"{np.mean(check.classes_before[of_class] == index):.1%}"
+        after = "<strong>0.0%</strong>" if index == 0 else before
+        assert [cell.rpartition('"n">')[2] for cell in row[1:4]] == [f"{of_class.sum():,}", before, after]
+    assert len(rows) == 3
+
+
+def test_classes_that_change_most_where_there_are_many(content: ReportContent) -> None:
+    count = 50
+    labels = np.repeat(np.arange(count), 4)
+    after = labels.copy()
+    # Class 49 changes most, 48 less.
+    after[-4:], after[-8] = 0, 0
+    data = replace(content.reference.data, labels=labels, class_names=())
+    check = replace(content.checks["onnx"], classes_before=labels, classes_after=after)
+    page = class_section(replace(content.reference, data=data), {"onnx": check})
+    shown = re.findall(r"<tr><td>(\d+)</td>", page)
+    assert len(shown) == 40 and shown[:2] == ["49", "48"]
+    assert "The 40 of 50 classes that change most" in page
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(0.25, "0.0015882"), (1.7e-6, "0.0015882"), (9.31e-10, "0.00158820123")]
+)
+def test_as_many_digits_as_show_the_error(content: ReportContent, error: float, expected: str) -> None:
+    check = content.checks["onnx"]
+    worst = replace(
+        check.worst[0], error=error, source={"y": np.array([0.00158820123])}, exported={"y": np.array([0.0])}
+    )
+    page = worst_section(content.reference, {"onnx": replace(check, worst=(worst,))})
+    assert f"<td>{expected}</td>" in page
 
 
 def test_charts_show_the_figures() -> None:

@@ -1,7 +1,8 @@
-"""Sections that show examples: confusion matrices and the worst of them as pictures."""
+"""Sections that show examples: what becomes of each class, and the worst of them as pictures."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from modelyard.export.report._markup import Markup, element, join, section, tabl
 
 _MOST_CLASSES = 40
 _MOST_VALUES = 4
+_DECIMALS, _MOST_DECIMALS = 7, 12
 
 
 def confusion_section(reference: Reference, checks: Mapping[str, Verification]) -> Markup:
@@ -33,11 +35,11 @@ def confusion_section(reference: Reference, checks: Mapping[str, Verification]) 
     if data.labels is None or reference.measured is None:
         return Markup("")
     first = next(iter(checks.values()))
-    size = int(max(len(data.class_names), data.labels.max() + 1, first.classes_before.max() + 1))
+    names = _class_names(reference, first)
+    size = len(names)
     title = "Confusion before and after"
     if size > _MOST_CLASSES:
         return section(title, lead=f"Not drawn: {size} classes are more than the {_MOST_CLASSES} that fit.")
-    names = [*data.class_names, *(str(index) for index in range(len(data.class_names), size))]
     charts = [_matrix("Trained model", data.labels, first.classes_before, size, names)]
     for name, check in checks.items():
         charts.append(_matrix(name, data.labels, check.classes_after, size, names))
@@ -47,6 +49,51 @@ def confusion_section(reference: Reference, checks: Mapping[str, Verification]) 
         lead=f"True classes down, predicted classes across; {len(data.labels):,} labelled examples of "
         f"{reference.measured}.",
     )
+
+
+def class_section(reference: Reference, checks: Mapping[str, Verification]) -> Markup:
+    """Accuracy of the source and of every format on each class.
+
+    Args:
+        reference: Brings labels and class names.
+        checks: By format.
+
+    Returns:
+        Nothing where there are no labels.
+    """
+    data = reference.data
+    if data.labels is None or reference.measured is None:
+        return Markup("")
+    first = next(iter(checks.values()))
+    answers = [first.classes_before, *(check.classes_after for check in checks.values())]
+    rows = []
+    for index, name in enumerate(_class_names(reference, first)):
+        of_class = data.labels == index
+        count = int(of_class.sum())
+        if count:
+            right = [int((classes[of_class] == index).sum()) for classes in answers]
+            rows.append((max(abs(each - right[0]) / count for each in right), name, count, right))
+    lead = "Share of the examples of each class that are recognized; bold where a format differs from the model."
+    if len(rows) > _MOST_CLASSES:
+        lead += f" The {_MOST_CLASSES} of {len(rows)} classes that change most."
+        rows = sorted(rows, key=lambda row: (-row[0], row[3][0] / row[2]))[:_MOST_CLASSES]
+    cells = [
+        (name, f"{count:,}", *(_share(each, count, changed=each != right[0]) for each in right))
+        for _, name, count, right in rows
+    ]
+    header = ("Class", "Examples", "Trained model", *checks)
+    return section("Accuracy of each class", table(header, cells, numbers=frozenset(range(1, len(header)))), lead=lead)
+
+
+def _share(right: int, count: int, *, changed: bool) -> Markup:
+    text = f"{right / count:.1%}"
+    return element("strong", None, text) if changed else Markup(text)
+
+
+def _class_names(reference: Reference, check: Verification) -> list[str]:
+    data = reference.data
+    highest = max(int(each.max(initial=-1)) for each in (np.asarray(data.labels), check.classes_before))
+    return [*data.class_names, *(str(index) for index in range(len(data.class_names), highest + 1))]
 
 
 def worst_section(reference: Reference, checks: Mapping[str, Verification]) -> Markup:
@@ -102,18 +149,25 @@ def _card(reference: Reference, format: str, worst: WorstExample) -> Markup:
         # Of a long vector the largest entry is what people look for.
         place = int(np.argmax(source)) if source.dtype.kind == "f" and source.size > _MOST_VALUES else None
         title = name if place is None else f"{name}[{place}]"
-        rows.append((title, _value(source, place), _value(exported, place)))
+        rows.append((title, *(_value(each, place, _decimals(worst.error)) for each in (source, exported))))
     answers = table(("", "model", format), rows)
     return element("div", {"class": "card"}, image, element("div", None, *lines), answers)
 
 
-def _value(value: npt.NDArray[Any], place: int | None) -> str:
+def _value(value: npt.NDArray[Any], place: int | None, decimals: int) -> str:
     flat = value.ravel().tolist()
     shown = flat[:_MOST_VALUES] if place is None else [flat[place]]
-    return " ".join(_text(item) for item in shown)
+    return " ".join(_text(item, decimals) for item in shown)
 
 
-def _text(item: object) -> str:
+def _decimals(error: float) -> int:
+    """As many as it takes to see an error."""
+    if not 0 < error < 1:
+        return _DECIMALS
+    return min(max(_DECIMALS, 1 - math.floor(math.log10(error))), _MOST_DECIMALS)
+
+
+def _text(item: object, decimals: int) -> str:
     if isinstance(item, bytes):
         return item.decode("utf-8", "replace")
-    return f"{item:.7f}" if isinstance(item, float) else str(item)
+    return f"{item:.{decimals}f}" if isinstance(item, float) else str(item)

@@ -11,7 +11,7 @@ from modelyard.export._options import Budget
 from modelyard.export._reference import Reference
 from modelyard.export._verification import ERROR_EDGES, Verification
 from modelyard.export.report._charts import error_histogram
-from modelyard.export.report._examples import confusion_section, worst_section
+from modelyard.export.report._examples import class_section, confusion_section, worst_section
 from modelyard.export.report._latency import describe_choice, latency_section
 from modelyard.export.report._markup import Markup, element, join, section, table
 from modelyard.export.report._style import STYLE
@@ -78,6 +78,7 @@ def render_report(content: ReportContent) -> str:
         latency_section(content.latency, content.choices, list(content.reference.source.signatures)),
         _signatures(content),
         confusion_section(content.reference, content.checks),
+        class_section(content.reference, content.checks),
         worst_section(content.reference, content.checks),
         _origin(content),
     )
