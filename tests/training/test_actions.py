@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
-import struct
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from modelyard.errors import ConfigurationError, MissingDependencyError, TrainingError
+from modelyard.errors import ConfigurationError, TrainingError
 from modelyard.training import (
     CsvLog,
     EarlyStop,
@@ -32,6 +29,7 @@ from modelyard.training import (
 )
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import FashionTask
+from tests.support.wandb_files import wandb_history
 from tests.training.conftest import RunPython
 from tests.training.toy_task import STEPS_PER_EPOCH, ToyTask
 
@@ -133,37 +131,6 @@ def test_tensorboard_has_histograms_and_images(tmp_path: Path, fashion: FashionT
     assert [value[:4] for value in images.string_val[2:]] == [b"\x89PNG"] * 3
 
 
-def wandb_records(folder: Path) -> list[Any]:
-    """What the package has written, once its own process is through with it."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        records = read_wandb_records(folder)
-        if any(record.HasField("exit") for record in records):
-            return records
-        time.sleep(0.1)
-    pytest.fail("the package has not finished its file")
-
-
-def read_wandb_records(folder: Path) -> list[Any]:
-    """Protobuf records in LevelDB's log format, after a header of 7 bytes."""
-    record_type = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
-    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    data, position, part, records = path.read_bytes(), 7, b"", []
-    while position + 7 <= len(data):
-        if 32768 - position % 32768 < 7:
-            position += 32768 - position % 32768
-        length, kind = struct.unpack_from("<HB", data, position + 4)
-        if position + 7 + length > len(data):
-            break
-        part += data[position + 7 : position + 7 + length]
-        position += 7 + length
-        # Whole, or the last part of one; parts before it are only collected.
-        if kind in (1, 4):
-            records.append(record_type.FromString(part))
-            part = b""
-    return records
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb", "ignore::ResourceWarning")
 def test_wandb_gets_losses_accuracies_and_25_images_with_labels(tmp_path: Path, subset: FashionMnist) -> None:
     small = replace(subset, train_images=subset.train_images[:256], train_labels=subset.train_labels[:256])
@@ -176,11 +143,7 @@ def test_wandb_gets_losses_accuracies_and_25_images_with_labels(tmp_path: Path, 
 
     log = WandbLog("modelyard", tmp_path, predictions=predictions, mode="offline", config={"note": "test"})
     Trainer(task, TrainerOptions(epochs=1, steps_per_loop=2), [log]).run()
-    history = [
-        {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
-        for record in wandb_records(tmp_path)
-        if record.HasField("history")
-    ]
+    history = wandb_history(tmp_path)
     assert [row["train/loss"] for row in history if "train/loss" in row]
     assert {"train/accuracy", "train/examples_per_second"} <= {name for row in history for name in row}
     (last,) = [row for row in history if "test/accuracy" in row]
@@ -203,4 +166,3 @@ def test_wandb_that_is_not_installed_says_what_to_install(run_python: RunPython)
         "except MissingDependencyError as exc: sys.stdout.write(exc.message)"
     )
     assert "pip install 'modelyard[wandb]'" in done.stdout, done.stderr
-    assert MissingDependencyError.__mro__

@@ -11,6 +11,7 @@ import pytest
 
 from modelyard.training._cli import main
 from modelyard.training.tasks import tasks
+from tests.support.wandb_files import wandb_history
 from tests.training.conftest import ROOT
 
 
@@ -86,3 +87,51 @@ def test_ctrl_c_ends_with_130_and_a_checkpoint(tmp_path: Path) -> None:
     assert f"The same command goes on from the checkpoint in {tmp_path}" in rest
     assert "Traceback" not in rest
     assert list((tmp_path / "checkpoints").iterdir())
+
+
+def test_early_stop_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["linear", "--model-dir", str(tmp_path), "--epochs", "40", "--early-stop", "loss"]
+    # More is better, they say: the first epoch's loss is the best.
+    assert main([*arguments, "--patience", "2"]) == 0
+    assert "linear: 3 epochs" in capsys.readouterr().out
+    # A run that it has ended stays ended.
+    assert main([*arguments, "--patience", "2"]) == 0
+    assert "linear: 3 epochs" in capsys.readouterr().out
+    assert main([*arguments, "--patience", "0"]) == 2
+    assert "patience 0" in capsys.readouterr().err
+    assert main([*arguments[:-1], "f1", "--model-dir", str(tmp_path / "other")]) == 2
+    assert "f1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--patience", "2"], "--patience says something about --early-stop, which is not given."),
+        (["--wandb-mode", "offline"], "--wandb-mode says something about --wandb, which is not given."),
+    ],
+)
+def test_flags_that_need_another_one(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["linear", "--model-dir", str(tmp_path), *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb", "ignore::ResourceWarning")
+def test_wandb_has_the_pictures_of_tasks_that_have_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fashion = ["fashion", "--batch-size", "200", "--epochs", "1", "--wandb", "shop"]
+    assert main([*fashion, "--model-dir", str(tmp_path / "fashion"), "--wandb-mode", "offline"]) == 0
+    rows = wandb_history(tmp_path / "fashion" / "wandb")
+    (last,) = [row for row in rows if "test/accuracy" in row]
+    assert last["test/predictions/count"] == 25
+    # Its environment variable, and a task without pictures.
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert main(["linear", "--epochs", "1", "--wandb", "shop", "--model-dir", str(tmp_path / "linear")]) == 0
+    rows = wandb_history(tmp_path / "linear" / "wandb")
+    (last,) = [row for row in rows if "test/loss" in row]
+    assert not any("predictions" in name for name in last)
+    monkeypatch.setenv("WANDB_MODE", "dryrun")
+    assert main([*fashion, "--model-dir", str(tmp_path / "other")]) == 2
+    assert "WANDB_MODE is 'dryrun'; expected online, offline, disabled." in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,15 @@ from modelyard.training._goal import Goal
 from modelyard.training._join import EXAMPLES as _CLUSTER_EXAMPLES
 from modelyard.training._join import add_distribution_arguments, join, start_local_cluster
 from modelyard.training._options import LOOP_FORMS, PRECISIONS, TrainerOptions
-from modelyard.training._results import TrainResult
+from modelyard.training._results import Action, TrainResult
 from modelyard.training._task import Task
+from modelyard.training._wandb import WANDB_MODES
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 _DEFAULTS = TrainerOptions()
+_PATIENCE = 3
 _EXAMPLES = """\
 examples:
   modelyard train fashion
@@ -32,6 +35,8 @@ examples:
   modelyard train fashion --loop epoch --ema-decay 0.999 --keep-best accuracy
       The fastest loop, on data in memory; evaluates and exports an average of
       the weights, and keeps the best epoch's checkpoint beside the newest.
+  modelyard train fashion --epochs 50 --early-stop -loss --patience 5 --wandb shop
+      Ends when five epochs in a row were no better; logs to Weights & Biases.
   MODELYARD_DATA=subset modelyard train fashion --epochs 2
       Seconds, not minutes: on the small subset that ships with modelyard.
 """
@@ -95,6 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="steps on the device between two updates of the progress bar (default: %(default)s)",
     )
     _add_loop_arguments(parser)
+    _add_action_arguments(parser)
     add_distribution_arguments(parser)
     return parser
 
@@ -134,6 +140,26 @@ def _add_loop_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--warm-start", type=Path, metavar="PATH", help="checkpoint or model directory whose models to begin with"
+    )
+
+
+def _add_action_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--early-stop",
+        metavar="[-]METRIC",
+        help="end the run when this gets no better, such as accuracy, or -loss where less is better",
+    )
+    parser.add_argument(
+        "--patience",
+        type=int,
+        metavar="N",
+        help=f"epochs in a row that may be no better before --early-stop ends the run (default: {_PATIENCE})",
+    )
+    parser.add_argument("--wandb", metavar="PROJECT", help="log to this project of Weights & Biases")
+    parser.add_argument(
+        "--wandb-mode",
+        choices=WANDB_MODES,
+        help="online; offline: to be sent later, by 'wandb sync'; disabled (default: WANDB_MODE, or online)",
     )
 
 
@@ -183,7 +209,8 @@ def main(argv: list[str]) -> int:
             keep_best=_goal(arguments.keep_best),
             warm_start=arguments.warm_start,
         )
-        result, drawn = _train(task, options, model_dir, strategy, reports=reports)
+        wanted = _wanted_actions(arguments, task, model_dir, reports=reports)
+        result, drawn = _train(task, options, model_dir, strategy, wanted, reports=reports)
     except ModelyardError as exc:
         sys.stderr.write(f"modelyard train: {exc.message}\n")
         return 2 if isinstance(exc, ConfigurationError) else 1
@@ -204,21 +231,58 @@ def _task(name: str, assignments: list[str]) -> Task:
     return make_task(name, assignments)
 
 
+def _wanted_actions(arguments: argparse.Namespace, task: Task, model_dir: Path, *, reports: bool) -> list[Action]:
+    """Those that a flag asks for."""
+    from modelyard.training import EarlyStop, WandbLog
+    from modelyard.training._predictions import find_predictions
+
+    goal = _goal(arguments.early_stop)
+    for flag, needs, given in (
+        ("--patience", "--early-stop", arguments.patience is not None and goal is None),
+        ("--wandb-mode", "--wandb", arguments.wandb_mode is not None and arguments.wandb is None),
+    ):
+        if given:
+            raise ConfigurationError(f"{flag} says something about {needs}, which is not given.")
+    actions: list[Action] = []
+    if goal is not None:
+        actions.append(EarlyStop(goal, patience=_PATIENCE if arguments.patience is None else arguments.patience))
+    if arguments.wandb is not None and reports:
+        mode = arguments.wandb_mode or os.environ.get("WANDB_MODE", WANDB_MODES[0])
+        if mode not in WANDB_MODES:
+            raise ConfigurationError(f"WANDB_MODE is {mode!r}; expected {', '.join(WANDB_MODES)}.")
+        actions.append(
+            WandbLog(
+                arguments.wandb,
+                model_dir / "wandb",
+                predictions=lambda: find_predictions(task),
+                mode=mode,
+            )
+        )
+    return actions
+
+
 def _train(
-    task: Task, options: TrainerOptions, model_dir: Path, strategy: tf.distribute.Strategy | None, *, reports: bool
+    task: Task,
+    options: TrainerOptions,
+    model_dir: Path,
+    strategy: tf.distribute.Strategy | None,
+    wanted: Sequence[Action],
+    *,
+    reports: bool,
 ) -> tuple[TrainResult, list[Path]]:
     from modelyard.training import CsvLog, JsonlLog, ProgressBar, TensorBoardLog, ThroughputLog, Trainer
     from modelyard.training.tasks import PictureLog, draw_run
 
     if not reports:
-        return Trainer(task, options, strategy=strategy).run(), []
-    actions = (
+        return Trainer(task, options, tuple(wanted), strategy=strategy).run(), []
+    actions: tuple[Action, ...] = (
         ProgressBar(),
         JsonlLog(model_dir / "log.jsonl"),
         CsvLog(model_dir / "epochs.csv"),
         TensorBoardLog(model_dir / "tensorboard", histograms=task),
         ThroughputLog(model_dir / "throughput.json"),
         PictureLog(task, model_dir / "pictures"),
+        *wanted,
     )
     result = Trainer(task, options, actions, strategy=strategy).run()
     return result, draw_run(task, result, model_dir / "pictures")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from modelyard.errors import MissingDependencyError
 from modelyard.training._predictions import ImagePredictions
 from modelyard.training._results import Event
 
+WandbMode = Literal["online", "offline", "disabled"]
+WANDB_MODES: tuple[WandbMode, ...] = get_args(WandbMode)
 _RUN_ID = "wandb-run-id"
 
 
@@ -28,8 +30,8 @@ class WandbLog:
         project: Of W&B.
         folder: Where the package keeps its files, and where the id of the W&B
             run is remembered.
-        predictions: Called after each epoch for the images; None for none. Such
-            as ``lambda: predict_images(task)``.
+        predictions: Called after each epoch for the images; None for none, and
+            so may its answer be. Such as ``lambda: predict_images(task)``.
         mode: ``online``, ``offline`` (``wandb sync`` sends it later), or ``disabled``.
         config: Further entries of the run's configuration.
 
@@ -42,8 +44,8 @@ class WandbLog:
         project: str,
         folder: Path,
         *,
-        predictions: Callable[[], ImagePredictions] | None = None,
-        mode: Literal["online", "offline", "disabled"] = "online",
+        predictions: Callable[[], ImagePredictions | None] | None = None,
+        mode: WandbMode = "online",
         config: dict[str, Any] | None = None,
     ) -> None:
         try:
@@ -77,8 +79,9 @@ class WandbLog:
             self._run.log(values, step=event.step)
         elif event.kind == "epoch" and event.result is not None:
             logged: dict[str, Any] = {f"test/{name}": value for name, value in event.result.evaluation.items()}
-            if self._predictions is not None:
-                logged["test/predictions"] = self._panel(self._predictions())
+            found = None if self._predictions is None else self._predictions()
+            if found is not None:
+                logged["test/predictions"] = self._panel(found)
             self._run.log({**logged, "epoch": event.result.epoch}, step=event.step)
         elif event.kind == "stop":
             self._run.finish(exit_code=0 if event.message == "finished" else 1)
