@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +31,8 @@ from modelyard.training.tasks import (
 )
 
 _SEED = 0
+#: Eager and compiled in turn, so often.
+_ROUNDS = 5
 #: Garments of each class and split that are rendered to JPEG files.
 _RENDERED = 300
 
@@ -43,12 +46,14 @@ class Run:
         result: Of the run.
         history: Measurements by step.
         seconds: Of the whole run.
+        processor_seconds: What all cores spent on it, whatever else they did meanwhile.
     """
 
     task: Any
     result: TrainResult
     history: Mapping[int, Mapping[str, float]]
     seconds: float
+    processor_seconds: float
 
     def by_epoch(self, name: str) -> list[float]:
         """A number of the evaluation, after each epoch."""
@@ -70,6 +75,7 @@ class Recipe:
         read: From the run to the figure in words, and whether it shows what it must.
         options: On top of the task's recipe.
         values: What differs from the task's defaults, in words.
+        data: What it trains on, where the task itself would name a folder that is gone by then.
     """
 
     make: Callable[[FashionMnist], Task]
@@ -77,22 +83,23 @@ class Recipe:
     read: Callable[[Run], tuple[str, bool]]
     options: Mapping[str, Any] = field(default_factory=dict)
     values: str = ""
+    data: str = ""
 
 
-class TimeLimit:
-    """Ends a run after the epoch in which its time is up.
+class ProcessorLimit:
+    """Ends a run after the epoch in which its processor time is up.
 
     Args:
         seconds: From its making on.
     """
 
     def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
+        self._end = time.process_time() + seconds
         self.should_stop = False
 
     def __call__(self, event: Event) -> None:
         """Looks at the clock."""
-        self.should_stop = time.monotonic() >= self._end
+        self.should_stop = time.process_time() >= self._end
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -108,7 +115,7 @@ def measure(name: str) -> dict[str, Any]:
     parts = [
         f"{epochs} epoch{'s' if epochs > 1 else ''}, {run.result.step:,} steps of {run.result.config['batch_size']}",
         recipe.values,
-        run.result.data,
+        recipe.data or run.result.data,
     ]
     return {
         "run": "; ".join(part for part in parts if part),
@@ -119,13 +126,19 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def _run(task: Task, options: Mapping[str, Any], *actions: Callable[[Event], None]) -> Run:
-    started = time.monotonic()
+    started, processor = time.monotonic(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         # Before the first step and after the last.
         pictures = PictureLog(task, Path(folder) / "pictures", every_steps=10_000_000)
         values = TrainerOptions(**{**task.recipe, "seed": _SEED, **options})
         result = Trainer(task, values, [*actions, pictures]).run()
-    return Run(task=task, result=result, history=pictures.history, seconds=time.monotonic() - started)
+    return Run(
+        task=task,
+        result=result,
+        history=pictures.history,
+        seconds=time.monotonic() - started,
+        processor_seconds=time.process_time() - processor,
+    )
 
 
 def _linear(run: Run) -> tuple[str, bool]:
@@ -138,14 +151,16 @@ def _linear(run: Run) -> tuple[str, bool]:
 def _mlp(run: Run) -> tuple[str, bool]:
     data = load_fashion_mnist(allow_subset=False)
     few = replace(data, train_images=data.train_images[:6400], train_labels=data.train_labels[:6400])
-    rates: dict[str, float] = {}
-    for loop in ("eager", "step", "eager", "step"):
-        # The second epoch of each: tracing and warming up are over.
-        again = _run(MlpTask(data=few), {"epochs": 2, "loop": loop}).result.epochs[-1]
-        rates[loop] = max(rates.get(loop, 0.0), again.examples_per_second)
-    ratio = rates["step"] / rates["eager"]
+    rates: dict[str, list[float]] = {"eager": [], "step": []}
+    for _ in range(_ROUNDS):
+        for loop, measured in rates.items():
+            # The second epoch of each: tracing and warming up are over.
+            again = _run(MlpTask(data=few), {"epochs": 2, "loop": loop}).result.epochs[-1]
+            measured.append(again.examples_per_second)
+    ratio = statistics.median(step / eager for eager, step in zip(rates["eager"], rates["step"], strict=True))
     accuracy = ", ".join(f"{100 * value:.1f}" for value in run.by_epoch("accuracy"))
-    return f"test accuracy by epoch {accuracy} %; compiled step {ratio:.1f} times as fast as eager", ratio >= 3
+    text = f"test accuracy by epoch {accuracy} %; compiled step {ratio:.1f} times as fast as eager"
+    return f"{text}, median of {_ROUNDS} rounds in turn", ratio >= 3
 
 
 def _vae(run: Run) -> tuple[str, bool]:
@@ -180,9 +195,14 @@ def _gan(run: Run) -> tuple[str, bool]:
 
 def _dcgan(run: Run) -> tuple[str, bool]:
     text, good = _gan(run)
-    other = _run(GanTask(data=load_fashion_mnist(allow_subset=False)), {"epochs": 10_000}, TimeLimit(run.seconds))
+    # By processor time: beside other work, the clock would measure that.
+    seconds = run.processor_seconds
+    other = _run(GanTask(data=load_fashion_mnist(allow_subset=False)), {"epochs": 10_000}, ProcessorLimit(seconds))
     mine, theirs = run.ends("frechet")[1], other.ends("frechet")[1]
-    return f"{text}; `gan` after {other.seconds:.0f} s: {theirs:.1f}", good and mine < theirs
+    text += (
+        f"; both in {seconds:.0f} s of processor time, where `gan` comes to {theirs:.1f} in {other.result.step:,} steps"
+    )
+    return text, good and mine < theirs
 
 
 def _maml(run: Run) -> tuple[str, bool]:
@@ -243,7 +263,7 @@ def _capsnet_task(data: FashionMnist) -> CapsnetTask:
     return CapsnetTask(data=data, filters=32, capsule_maps=8)
 
 
-def _folder(data: FashionMnist) -> str:
+def rendered_folder(data: FashionMnist) -> str:
     """A folder of JPEG files, of several sizes, of three kinds of garment; it stays for the process's time."""
     folder = Path(tempfile.mkdtemp(prefix="garments-"))
     for label in (1, 8, 9):
@@ -260,7 +280,7 @@ def _folder(data: FashionMnist) -> str:
 
 def _transfer_task(data: FashionMnist) -> TransferTask:
     return TransferTask(
-        folder=_folder(data), weights="none", size=32, trained_layers=200, learning_rate=1e-3, augment=False
+        folder=rendered_folder(data), weights="none", size=32, trained_layers=200, learning_rate=1e-3, augment=False
     )
 
 
@@ -279,10 +299,10 @@ RECIPES: Mapping[str, Recipe] = {
         read=_cyclegan,
     ),
     "dcgan": Recipe(
-        make=lambda data: DcganTask(data=data, width=0.25),
-        options={"epochs": 1},
-        values="a quarter of the width",
-        must_show="Fréchet distance falls by half, losses in balance, better than `gan` at equal time",
+        make=lambda data: DcganTask(data=data, width=0.125),
+        options={"epochs": 2},
+        values="an eighth of the width",
+        must_show="Fréchet distance falls by half, losses in balance, better than `gan` at equal processor time",
         read=_dcgan,
     ),
     "gan": Recipe(
@@ -322,6 +342,7 @@ RECIPES: Mapping[str, Recipe] = {
         make=_transfer_task,
         options={"epochs": 5},
         values="MobileNetV2 at 32 x 32 from random weights, all layers trained",
+        data=f"{3 * _RENDERED:,} + {3 * _RENDERED:,} JPEG files of 28 x 28 to 36 x 36 in 3 classes",
         must_show="works from a folder of real JPEG files",
         read=_transfer,
     ),

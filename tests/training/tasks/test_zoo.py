@@ -34,6 +34,7 @@ from modelyard.training.tasks import (
     draw_run,
 )
 from modelyard.training.tasks._cyclegan import edge_maps
+from tests.support.garments import write_garments
 from tests.support.server import RunningServer, serve
 
 #: Enough to check that an artefact is right; how right the formats are is the export room's own test.
@@ -63,17 +64,7 @@ def cyclegan_task(data: FashionMnist) -> CycleganTask:
 def transfer_task(data: FashionMnist) -> TransferTask:
     """A folder of real JPEG files, of several sizes, for three kinds of garment."""
     folder = Path(tempfile.mkdtemp(prefix="garments-"))
-    for label in (1, 8, 9):
-        name = data.class_names[label].lower().replace(" ", "-")
-        for split, images, labels in (
-            ("train", data.train_images, data.train_labels),
-            ("test", data.test_images, data.test_labels),
-        ):
-            (folder / split / name).mkdir(parents=True)
-            for number, pixels in enumerate(images[labels == label][:100]):
-                side = 28 + number % 9
-                image = Image.fromarray(pixels).resize((side, side)).convert("RGB")
-                image.save(folder / split / name / f"{number:03d}.jpeg", quality=95)
+    write_garments(folder, data, labels=(1, 8, 9), side=lambda number: 28 + number % 9)
     return TransferTask(
         folder=str(folder), weights="none", size=32, trained_layers=200, learning_rate=1e-3, augment=False
     )
@@ -83,7 +74,7 @@ def transfer_task(data: FashionMnist) -> TransferTask:
 BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "capsnet": (lambda data: CapsnetTask(data=data, filters=32, capsule_maps=8), {"batch_size": 50, "epochs": 3}),
     "cyclegan": (lambda data: cyclegan_task(data), {"epochs": 3}),
-    "dcgan": (lambda data: DcganTask(data=data, width=0.25), {"epochs": 6}),
+    "dcgan": (lambda data: DcganTask(data=data, width=0.125), {"epochs": 10}),
     "gan": (lambda data: GanTask(data=data), {"epochs": 100, "steps_per_loop": 500}),
     "maml": (lambda data: MamlTask(), {"epochs": 9}),
     "linear": (lambda data: LinearTask(), {}),
@@ -220,10 +211,10 @@ def test_gan_comes_closer_to_real_images(zoo: Callable[[str], Trained]) -> None:
     assert 0.5 < last["generator_loss"] < 4.0
 
 
-def test_dcgan_s_networks_train_each_other(zoo: Callable[[str], Trained]) -> None:
+def test_dcgan_comes_closer_to_real_images(zoo: Callable[[str], Trained]) -> None:
     run = zoo("dcgan")
     distances = [values["frechet"] for values in run.pictures.history.values()]
-    assert distances[-1] < 0.7 * distances[0]
+    assert distances[-1] < distances[0] / 2
     last = run.result.epochs[-1].evaluation
     assert 0.1 < last["discriminator_loss"] < 1.0
     assert 0.3 < last["generator_loss"] < 4.0

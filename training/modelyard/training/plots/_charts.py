@@ -49,6 +49,8 @@ def save_curves(
             chart.plot(range(first, first + len(values)), values, label=name, marker=marker)
         chart.set_ylabel(label)
         chart.set_xlabel(x_label)
+        # There is no epoch 1.25.
+        chart.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         chart.grid(alpha=0.3)
         if len(series) > 1:
             chart.legend()

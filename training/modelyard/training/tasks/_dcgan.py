@@ -3,15 +3,27 @@
 Source: Radford, Metz and Chintala, "Unsupervised Representation Learning with
 Deep Convolutional Generative Adversarial Networks", 2015, in two variants:
 
-- ``keras``: that of Keras' guide on custom training steps. Latent 128, LeakyReLU
+- ``keras``: after Keras' guide on custom training steps. Latent 128, LeakyReLU
   0.2, transposed convolutions, uniform noise of 0.05 on the labels, Adam 3e-4
   for the discriminator and 4e-4 for the generator.
 - ``cookbook``: that of TensorFlow's tutorial. Latent 100, batch normalization,
   LeakyReLU, dropout 0.3, Adam 1e-4 for both.
 
+Two things are not the guide's. Its discriminator ends in a global maximum over
+features that see 7 x 7 pixels each, so it judges strokes and no shapes: of
+garments it was satisfied with good texture, and the Fréchet distance stayed
+where it began (132 before training, 120 after 600 steps; a quarter of the width,
+seed 0). Here the features keep their places. And beta_1 of both Adams is 0.5, as
+the paper has it: with the guide's 0.9 the distance was still 117 after 750 steps,
+with 0.5 it was 15 after 600.
+
 Images ``[B, 28, 28, 1]`` of Fashion-MNIST, or, with ``folder=``, ``[B, 64, 64, 3]``
 from a folder of image files (any classes, any sizes), for which the generator
-has one more doubling.
+has one more doubling. Latent vectors ``[B, 128]`` or ``[B, 100]`` from N(0, I).
+
+Losses: the discriminator's is the mean of the cross-entropies of its logits ``[B]``
+for real images and for made ones; the generator's is the cross-entropy of "real"
+for what it made, the form that does not saturate.
 
 Measured: both losses, the share of made images that pass for real, and for 28 x 28 the
 Fréchet distance to test images. Pictures: 64 samples, every 500 steps.
@@ -50,9 +62,10 @@ class DcganTask(AdversarialTask):
         variant: ``keras`` or ``cookbook``.
         folder: Folder of image files to learn instead, in colour and 64 x 64; empty for Fashion-MNIST.
         width: Filters of the widest layers, as a share of the source's.
+        beta_1: Both Adams' decay of the mean of gradients.
 
     Raises:
-        ConfigurationError: An unknown variant, or a width that leaves no filter.
+        ConfigurationError: An unknown variant, a width that leaves no filter, or a decay that is none.
     """
 
     name: ClassVar[str] = "dcgan"
@@ -66,15 +79,19 @@ class DcganTask(AdversarialTask):
         variant: Literal["keras", "cookbook"] = "keras",
         folder: str = "",
         width: float = 1.0,
+        beta_1: float = 0.5,
     ) -> None:
         if variant not in ("keras", "cookbook"):
             raise ConfigurationError(f"variant is {variant!r}; expected keras or cookbook.")
         if not width * 64 >= 1:
             raise ConfigurationError(f"width is {width}; expected a share of the source's filters, such as 1 or 0.25.")
+        if not 0 <= beta_1 < 1:
+            raise ConfigurationError(f"beta_1 is {beta_1}; expected a number from 0 to below 1.")
         super().__init__(data=data, latent=128 if variant == "keras" else 100)
         self._variant = variant
         self._folder = folder
         self._width = width
+        self._beta_1 = beta_1
         self.label_noise = _NOISE if variant == "keras" else 0.0
 
     @cached_property
@@ -112,13 +129,15 @@ class DcganTask(AdversarialTask):
             ]
             if self._variant == "cookbook":
                 stack.append(layers.Dropout(0.3))
-        stack += [layers.GlobalMaxPooling2D() if self._variant == "keras" else layers.Flatten(), layers.Dense(1)]
+        # Not a global maximum: see above.
+        stack += [layers.Flatten(), layers.Dense(1)]
         return keras.Sequential(stack, name="discriminator")
 
     def make_optimizers(self) -> tuple[Any, Any]:
         """Adam 3e-4 and 4e-4, or 1e-4 for both."""
         rates = (3e-4, 4e-4) if self._variant == "keras" else (1e-4, 1e-4)
-        return keras.optimizers.Adam(rates[0]), keras.optimizers.Adam(rates[1])
+        discriminator, generator = (keras.optimizers.Adam(rate, beta_1=self._beta_1) for rate in rates)
+        return discriminator, generator
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
         """``(images, labels)`` of the training images.

@@ -1,7 +1,15 @@
 """The task ``fashion``: a small convolutional network on Fashion-MNIST.
 
-The model and its training are those of TensorFlow's tutorial "Custom training
-with tf.distribute.Strategy"; ``docs/results.md`` has its numbers beside ours.
+Source: the model and the training of TensorFlow's tutorial "Custom training with
+tf.distribute.Strategy" (2018), on the images of Xiao, Rasul and Vollgraf,
+"Fashion-MNIST", 2017. Two convolutions of 32 and 64 filters 3x3, each halved by a
+maximum, and dense layers of 64 and 10. Images ``[B, 28, 28, 1]`` from 0 to 1, logits
+``[B, 10]``; the loss is their cross-entropy; Adam at 1e-3, batches of 64.
+
+Measured: loss and accuracy by epoch, on training and test images; in
+``docs/results.md`` beside the tutorial's numbers. After ten epochs the accuracy
+still moves by half a percent from epoch to epoch; ``--ema-decay 0.999``, an
+average of the weights, is steadier and about a percent better.
 """
 
 from __future__ import annotations

@@ -5,6 +5,10 @@ Source: Goodfellow et al., "Generative Adversarial Networks", 2014. Generator
 initial weights, Adam, one step of each network in turn. Images
 ``[B, 28, 28, 1]`` from 0 to 1, latent vectors ``[B, 100]`` from N(0, I).
 
+Losses: the discriminator's is the mean of the cross-entropies of its logits ``[B]``
+for real images and for made ones; the generator's is the cross-entropy of "real"
+for what it made, the form that does not saturate.
+
 Measured: both losses, the share of made images that pass for real, and the
 Fréchet distance to test images. Pictures: 64 samples, every 500 steps.
 """

@@ -1,0 +1,124 @@
+"""How long the trainings of the tasks' sources take here: some steps of each are timed, the rest is multiplied."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# Beside this script, which is where Python looks first.
+from task_results import rendered_folder  # type: ignore[import-not-found]
+
+from modelyard.training import InputRequest, Task, Trainer, TrainerOptions
+from modelyard.training.data import FashionMnist, load_fashion_mnist
+from modelyard.training.tasks import TransferTask, tasks
+
+#: Processor seconds of timed steps for each task, and bounds of how many steps.
+_SECONDS = 8.0
+_LEAST, _MOST = 4, 200
+#: Photographs of the source of ``transfer``; the folder here is smaller, its images are resized to the same size.
+_RETINAL_SCANS = 84_495
+
+
+def time_full(name: str) -> dict[str, Any]:
+    """Times some steps of what ``modelyard train NAME --full`` runs.
+
+    Args:
+        name: Of the task.
+
+    Returns:
+        What the page says of it; times in seconds.
+    """
+    data = load_fashion_mnist(allow_subset=False)
+    task = _make(name, data)
+    recipe = {**TASK_DEFAULTS, **task.recipe, **task.full_recipe}
+    batch_size, epochs = recipe["batch_size"], recipe["epochs"]
+    options = TrainerOptions(epochs=epochs, batch_size=batch_size, loop="step", seed=0)
+    wall, processor = _step_times(task, options)
+    if name == "transfer":
+        steps = -(-_RETINAL_SCANS // batch_size)
+    else:
+        steps = int(task.train_dataset(InputRequest(batch_size=batch_size)).cardinality())
+    return {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "steps": steps,
+        "timed": len(wall),
+        "step_seconds": statistics.median(wall),
+        "processor_seconds": statistics.median(processor),
+    }
+
+
+def full_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """The part of results.md about the full recipes; empty where none was timed.
+
+    Args:
+        rows: By task; those with ``full`` have been timed.
+    """
+    timed = {name: row["full"] for name, row in sorted(rows.items()) if "full" in row}
+    if not timed:
+        return ""
+    lines = [
+        f"| `{name}` | {full['epochs']} of {full['steps']:,} steps of {full['batch_size']} | {full['timed']} "
+        f"| {_readable(full['step_seconds'])} | {_readable(full['processor_seconds'])} "
+        f"| {_readable(full['step_seconds'] * full['steps'])} "
+        f"| {_readable(full['processor_seconds'] * full['steps'])} "
+        f"| {_readable(full['processor_seconds'] * full['steps'] * full['epochs'])} |"
+        for name, full in timed.items()
+    ]
+    return f"""
+## The full recipes
+
+What `modelyard train TASK --full` takes on two cores, evaluation and pictures left out. Not run to the end: some
+steps are timed, by the clock and in processor time of both cores, and the medians multiplied. Beside other work the
+clock says more than the task takes, processor time does not: on two idle cores an epoch takes between half its
+processor time and all of it. `transfer` is MobileNetV2 at its default size and with its default number of layers
+trained, for as many images as its source had, {_RETINAL_SCANS:,}.
+
+| Task | `--full`: epochs | Steps timed | One step | Processor | One epoch | Processor | All, processor |
+|---|---|---:|---:|---:|---:|---:|---:|
+{chr(10).join(lines)}
+
+Made with `python docs/make_results.py --full-times`.
+"""
+
+
+TASK_DEFAULTS: Mapping[str, Any] = {"batch_size": TrainerOptions().batch_size, "epochs": TrainerOptions().epochs}
+
+
+def _make(name: str, data: FashionMnist) -> Task:
+    if name == "transfer":
+        # Weights of any value take the same time.
+        return TransferTask(folder=rendered_folder(data), weights="none")
+    kind: Callable[..., Task] = tasks()[name]
+    return kind() if name in ("linear", "maml") else kind(data=data)
+
+
+def _step_times(task: Task, options: TrainerOptions) -> tuple[list[float], list[float]]:
+    wall: list[float] = []
+    processor: list[float] = []
+    stream = Trainer(task, options).stream()
+    try:
+        # Tracing and warming up are in the first two steps.
+        next(stream)
+        next(stream)
+        before = time.perf_counter(), time.process_time()
+        for _ in stream:
+            now = time.perf_counter(), time.process_time()
+            wall.append(now[0] - before[0])
+            processor.append(now[1] - before[1])
+            before = now
+            if len(wall) >= _MOST or (len(wall) >= _LEAST and sum(processor) >= _SECONDS):
+                break
+    finally:
+        stream.close()
+    return wall, processor
+
+
+def _readable(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:,.1f} ms"
+    if seconds < 120:
+        return f"{seconds:,.1f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"

@@ -1,0 +1,120 @@
+"""``dcgan`` on a folder of colour images, and what it refuses; on Fashion-MNIST it is in the test of the zoo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from modelyard.artifact import Source, read_manifest
+from modelyard.errors import ConfigurationError
+from modelyard.export import ExportOptions, export_model
+from modelyard.training import restore
+from modelyard.training._cli import main
+from modelyard.training.data import FashionMnist
+from modelyard.training.tasks import DcganTask
+from modelyard.training.tasks._frechet import FrechetDistance
+from tests.support.garments import write_garments
+
+SEED = 0
+WIDTH = 0.125
+
+
+def as_grey(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The strongest colour of coloured garments, in the size of the images that the measure knows."""
+    pixels = np.rint(images.max(axis=-1) * 255).astype(np.uint8)
+    small = [np.asarray(Image.fromarray(image).resize((28, 28), Image.Resampling.BOX)) for image in pixels]
+    return np.stack(small)[..., np.newaxis].astype(np.float32) / np.float32(255)
+
+
+def colour(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Shares of red, green and blue in all light."""
+    light = images.astype(np.float64).sum(axis=(0, 1, 2))
+    share: npt.NDArray[np.float64] = light / light.sum()
+    return share
+
+
+@pytest.fixture(scope="module")
+def garments(session_dir: Path, subset: FashionMnist) -> Path:
+    # Sizes on both sides of 64, so that some are enlarged and some are not.
+    return write_garments(session_dir / "garments-64", subset, side=lambda number: 60 + number % 9, coloured=True)
+
+
+@pytest.fixture(scope="module")
+def model_dir(session_dir: Path, garments: Path) -> Path:
+    folder = session_dir / "dcgan-64"
+    arguments = ["--set", f"folder={garments}", "--set", f"width={WIDTH}", "--seed", str(SEED)]
+    assert main(["dcgan", *arguments, "--batch-size", "32", "--epochs", "8", "--model-dir", str(folder)]) == 0
+    return folder
+
+
+def trained(garments: Path, model_dir: Path) -> DcganTask:
+    task = DcganTask(folder=str(garments), width=WIDTH)
+    restore(task, model_dir)
+    return task
+
+
+def test_a_folder_of_colour_images_is_learned_by_command(garments: Path, model_dir: Path, subset: FashionMnist) -> None:
+    task = trained(garments, model_dir)
+    fresh = DcganTask(folder=str(garments), width=WIDTH)
+    fresh.build()
+    real, before, after = task.real_images(1000), fresh.samples(1000), task.samples(1000)
+    assert real.shape == before.shape == after.shape == (1000, 64, 64, 3)
+    distance = FrechetDistance(subset)
+    # JPEG and the two changes of size cost the real images little: the measure still knows them.
+    assert distance(as_grey(real)) < 10
+    assert distance(as_grey(after)) < distance(as_grey(before)) / 2
+    assert np.abs(colour(after) - colour(real)).sum() < np.abs(colour(before) - colour(real)).sum() / 2
+
+
+def test_its_samples_are_in_colour_in_files_and_in_tensorboard(model_dir: Path) -> None:
+    import tensorflow as tf
+
+    with Image.open(model_dir / "pictures" / "samples.png") as image:
+        assert image.mode == "RGB"
+        # Eight by eight images of 64 x 64, a gap between two, every pixel twice.
+        assert image.width == image.height == 2 * (8 * 66 - 2)
+    tags = {
+        value.tag
+        for file in (model_dir / "tensorboard").glob("events.*")
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        for value in event.summary.value
+    }
+    assert "samples" in tags
+
+
+def test_its_export_is_verified_at_its_size(garments: Path, model_dir: Path, tmp_path: Path) -> None:
+    task = trained(garments, model_dir)
+    options = ExportOptions(
+        min_examples=32, batch_sizes=(1, 7), measure_seconds=0.2, latency_calls=10, runtimes=("onnxruntime", "litert")
+    )
+    report = export_model(
+        task.root,
+        task.signatures(),
+        task.verification_data(48),
+        model_dir=tmp_path / "dcgan",
+        source=Source(task="dcgan", data=task.data_description(), metrics={}),
+        options=options,
+    )
+    manifest = read_manifest(report.version.path)
+    assert {"saved_model", "onnx", "tflite"} <= set(manifest.formats)
+    assert all(entry.verify.examples >= 32 for entry in manifest.formats.values())
+    (image,) = manifest.signatures["generate"].outputs
+    assert image.shape == (-1, 64, 64, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"variant": "guide"}, "variant is 'guide'; expected keras or cookbook"),
+        ({"width": 0.01}, "width is 0.01"),
+        ({"beta_1": 1.0}, "beta_1 is 1.0; expected a number from 0 to below 1"),
+        ({"beta_1": -0.1}, "beta_1 is -0.1"),
+    ],
+)
+def test_arguments_that_make_no_network_are_errors(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        DcganTask(**arguments)  # type: ignore[arg-type]
