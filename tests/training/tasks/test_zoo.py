@@ -70,7 +70,7 @@ def transfer_task(data: FashionMnist) -> TransferTask:
     )
 
 
-#: Constructor and options of a brief training on the subset of 2,000 images.
+#: Constructor and options of a brief training on the subset of 2,000 images, with seed 0.
 BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "capsnet": (lambda data: CapsnetTask(data=data, filters=32, capsule_maps=8), {"batch_size": 50, "epochs": 3}),
     "cyclegan": (lambda data: cyclegan_task(data), {"epochs": 3}),
@@ -79,7 +79,7 @@ BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "maml": (lambda data: MamlTask(), {"epochs": 9}),
     "linear": (lambda data: LinearTask(), {}),
     "mlp": (lambda data: MlpTask(data=data), {"epochs": 6}),
-    "nas": (lambda data: NasTask(data=data, images=400, child_steps=15, learning_rate=0.03), {"epochs": 3, "seed": 4}),
+    "nas": (lambda data: NasTask(data=data, images=400, child_steps=15, learning_rate=0.03), {"epochs": 4}),
     "siamese": (lambda data: SiameseTask(data=data), {"epochs": 3}),
     "transfer": (lambda data: transfer_task(data), {"epochs": 8}),
     "vae": (lambda data: VaeTask(data=data), {"epochs": 6}),
@@ -214,6 +214,7 @@ def test_gan_comes_closer_to_real_images(zoo: Callable[[str], Trained]) -> None:
 def test_dcgan_comes_closer_to_real_images(zoo: Callable[[str], Trained]) -> None:
     run = zoo("dcgan")
     distances = [values["frechet"] for values in run.pictures.history.values()]
+    # Seeds 0, 1 and 2: from 126, 123 and 126 to 23, 39 and 43.
     assert distances[-1] < distances[0] / 2
     last = run.result.epochs[-1].evaluation
     assert 0.1 < last["discriminator_loss"] < 1.0
@@ -260,11 +261,12 @@ def test_nas_designs_better_networks_than_chance(zoo: Callable[[str], Trained]) 
     run = zoo("nas")
     assert isinstance(run.task, NasTask)
     rewards = run.task.rewards
-    assert rewards.shape == (120, 2)
+    assert rewards.shape == (160, 2)
     last = run.pictures.history[run.result.step]
-    assert last["last_quarter_reward"] == pytest.approx(rewards[90:, 0].mean())
+    assert last["last_quarter_reward"] == pytest.approx(rewards[120:, 0].mean())
     assert last["mean_random_reward"] == pytest.approx(rewards[:, 1].mean())
     # A tenth is chance for an untrained child too: the margin is several times the standard error of either mean.
+    # Seeds 0 and 1 come to 0.17 and 0.22.
     assert last["last_quarter_reward"] > last["mean_random_reward"] + 0.05
     assert run.result.epochs[-1].train["entropy"] < run.result.epochs[0].train["entropy"]
 
