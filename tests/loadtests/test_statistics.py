@@ -10,7 +10,7 @@ import pytest
 from modelyard.loadtests import _hpack
 from modelyard.loadtests._outcomes import Outcome
 from modelyard.loadtests._record import Log
-from modelyard.loadtests._scenarios import latency_step
+from modelyard.loadtests._scenarios_events import latency_step
 from modelyard.loadtests._server_metrics import parse_page, splits
 from modelyard.loadtests._statistics import ratio, tail
 

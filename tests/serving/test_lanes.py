@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -22,7 +21,6 @@ from modelyard.errors import (
     RequestCancelledError,
 )
 from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, PredictRequest, Servable, WatchOptions
-from modelyard.serving._lanes import Door
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._plans import Plan, row_wise_graphs
 from modelyard.serving._requests import Caller
@@ -406,25 +404,6 @@ def test_other_work_counts_towards_the_wait(tmp_path: Path, backend: Doubler) ->
         assert {type(answer) for answer in answers} == {type(None), OverloadedError}
 
     run(tmp_path, backend, test, max_queue_delay_s=0.2)
-
-
-def test_threads_have_long_turns_while_requests_are_refused() -> None:
-    usual = sys.getswitchinterval()
-    try:
-        for long_turns in (False, True):
-            sys.setswitchinterval(0.0005)
-            door = Door(workers=1, max_waiting=1, max_delay_s=0, long_turns=long_turns)
-            door.enter(None, 0.0)
-            for _ in range(2):
-                with pytest.raises(OverloadedError):
-                    door.enter(None, 0.0)
-            assert sys.getswitchinterval() == pytest.approx(0.005 if long_turns else 0.0005)
-            door.leave(0.0)
-            time.sleep(0.11)
-            door.enter(None, 0.0)
-            assert sys.getswitchinterval() == pytest.approx(0.0005)
-    finally:
-        sys.setswitchinterval(usual)
 
 
 def test_the_queue_is_bounded(tmp_path: Path, backend: Doubler) -> None:

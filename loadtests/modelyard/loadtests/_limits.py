@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,7 +105,7 @@ def check_limits(
     *,
     total: Measured | None = None,
     step_ms: float | None = None,
-    capacity: float | None = None,
+    goodput: Sequence[float] = (),
 ) -> list[Check]:
     """Holds a run against its limits.
 
@@ -113,7 +114,8 @@ def check_limits(
         measured: One for each kind of request that should have been sent.
         total: All kinds together; None where throughput is no matter.
         step_ms: Rise of the 95th percentile around the events of the run; None where there were none.
-        capacity: Right answers per second that the server can give; None where it was not measured.
+        goodput: Right answers per second as a share of what the server can give, in each round; empty where that
+            was not measured.
 
     Returns:
         A check for each limit that there is, and for each kind of request.
@@ -127,11 +129,10 @@ def check_limits(
     good = total.answered_per_s if total else 0.0
     for name, limit, value, text in (
         ("min_throughput", limits.min_throughput, good, f"{good:.1f} right answers per second"),
-        ("min_goodput", limits.min_goodput, good / capacity if capacity else 0.0,
-         f"{good:.1f} right answers per second of a capacity of {capacity or 0:.1f}"),
-    ):  # fmt: skip
+        ("min_goodput", limits.min_goodput, statistics.median(goodput) if goodput else 0.0, _goodput_text(goodput)),
+    ):
         if limit is not None:
-            text = f"{text}; expected at least {limit:g}{' of it' if name == 'min_goodput' else ''}"
+            text = f"{text}; expected at least {limit:g}"
             found.append(Check(subject="all", name=name, limit=limit, value=value, kept=value >= limit, text=text))
     if limits.max_step_ms is not None:
         step = math.inf if step_ms is None else step_ms
@@ -145,6 +146,13 @@ def check_limits(
             )
         )  # fmt: skip
     return found
+
+
+def _goodput_text(rounds: Sequence[float]) -> str:
+    if not rounds:
+        return "it was not measured what the server can do"
+    text = f"right answers came at {statistics.median(rounds):.1%} of what the server can do"
+    return text if len(rounds) == 1 else f"{text}, the median of {', '.join(f'{each:.0%}' for each in rounds)}"
 
 
 def broken_limits(limits: Limits, measured: Sequence[Measured]) -> list[str]:

@@ -79,7 +79,9 @@ class Served:
                 # Children have the cores of their parent: there is no moment at which it runs elsewhere.
                 os.sched_setaffinity(0, self.cores)
             with self.log.open("ab") as output:
-                self.process = subprocess.Popen(self.command, stdout=output, stderr=output)
+                # A session of its own: Linux shares cores between sessions first (sched_autogroup), and the generator
+                # is to be no part of what the server gets. Ctrl-C ends the generator, which ends the server.
+                self.process = subprocess.Popen(self.command, stdout=output, stderr=output, start_new_session=True)
         except OSError as exc:
             raise LoadTestError(f"Cannot start {self.command[0]}: {exc.strerror}.") from exc
         finally:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,8 +35,6 @@ MAX_ROWS = 64
 
 #: Whoever is refused is asked to come back when there may be room, within these bounds.
 _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 10.0
-#: How long a thread may keep Python's lock while requests are refused, and until so long after the last of them.
-_LONG_TURN_S, _CALM_S = 0.005, 0.1
 
 Done = Callable[[Any, BaseException | None], None]
 Encode = Callable[[Prediction], Any]
@@ -85,22 +82,14 @@ class Door:
         workers: Batches that are computed at the same time.
         max_waiting: Requests that may wait; 0 for any number.
         max_delay_s: Seconds that a request may have to wait; 0 for any time.
-        long_turns: While requests are refused, threads may keep Python's lock
-            for longer. On a full core each refusal would otherwise interrupt
-            the worker that computes, which costs more than the refusal; and
-            who is refused can wait for a few milliseconds to hear it. This
-            changes the whole process.
     """
 
-    def __init__(self, *, workers: int, max_waiting: int, max_delay_s: float, long_turns: bool = False) -> None:
+    def __init__(self, *, workers: int, max_waiting: int, max_delay_s: float) -> None:
         self._workers = workers
         self._max_waiting = max_waiting
         self._max_delay_s = max_delay_s or math.inf
         self.waiting = 0
         self._backlog_s = 0.0
-        self._long_turns = long_turns
-        self._short_turn_s: float | None = None
-        self._refused_at = 0.0
         #: Nothing is begun any more.
         self.closed = False
 
@@ -116,7 +105,7 @@ class Door:
         """
         wait = self._backlog_s / self._workers
         if self._max_waiting and self.waiting >= self._max_waiting:
-            raise self._refuse(
+            raise _overloaded(
                 f"The server is overloaded: {self.waiting} requests wait, the most that "
                 "--max_queued_requests allows. Try again in a moment.",
                 wait,
@@ -125,14 +114,11 @@ class Door:
         if caller is not None and caller.deadline is not None:
             limit = min(limit, caller.deadline - time.monotonic())
         if wait + cost > limit and self.waiting:
-            raise self._refuse(
+            raise _overloaded(
                 f"The server is overloaded: an answer would take about {wait + cost:.2f} s, longer than the "
                 f"{max(0.0, limit):.2f} s there are. Try again in a moment.",
                 wait + cost - limit,
             )
-        if self._short_turn_s is not None and time.monotonic() - self._refused_at > _CALM_S:
-            sys.setswitchinterval(self._short_turn_s)
-            self._short_turn_s = None
         self.waiting += 1
         self._backlog_s += cost
 
@@ -156,15 +142,12 @@ class Door:
         # Rounding must not leave a ghost of a backlog behind.
         self._backlog_s = self._backlog_s - cost if self.waiting else 0.0
 
-    def _refuse(self, text: str, seconds: float) -> OverloadedError:
-        self._refused_at = time.monotonic()
-        if self._long_turns and self._short_turn_s is None:
-            self._short_turn_s = sys.getswitchinterval()
-            sys.setswitchinterval(max(_LONG_TURN_S, self._short_turn_s))
-        error = OverloadedError(text)
-        # In whole steps: the answers to callers that are refused together are alike, and made once.
-        error.retry_after_s = min(_MAX_RETRY_S, max(1, math.ceil(seconds / _MIN_RETRY_S)) * _MIN_RETRY_S)
-        return error
+
+def _overloaded(text: str, seconds: float) -> OverloadedError:
+    error = OverloadedError(text)
+    # In whole steps: the answers to callers that are refused together are alike, and made once.
+    error.retry_after_s = min(_MAX_RETRY_S, max(1, math.ceil(seconds / _MIN_RETRY_S)) * _MIN_RETRY_S)
+    return error
 
 
 class Lane:

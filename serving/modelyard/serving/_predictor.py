@@ -55,8 +55,6 @@ class Predictor:
         max_batch_rows: Rows that are computed together at most.
         max_queued_requests: Requests that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
-        long_turns: While requests are refused, the threads of this process
-            may keep Python's lock for longer.
     """
 
     def __init__(
@@ -70,7 +68,6 @@ class Predictor:
         max_batch_rows: int = MAX_ROWS,
         max_queued_requests: int = 0,
         max_queue_delay_s: float = 0.0,
-        long_turns: bool = False,
     ) -> None:
         self._manager = manager
         self._metrics = metrics
@@ -78,9 +75,7 @@ class Predictor:
         self._inline = inline
         self._max_batch_rows = max_batch_rows
         self._workers = workers
-        self._door = Door(
-            workers=workers, max_waiting=max_queued_requests, max_delay_s=max_queue_delay_s, long_turns=long_turns
-        )
+        self._door = Door(workers=workers, max_waiting=max_queued_requests, max_delay_s=max_queue_delay_s)
         #: What every door's requests are counted in.
         self.statistics = ModelStatistics()
         #: What work cost that is no prediction of a known signature, such as Classify.

@@ -72,7 +72,6 @@ class Server:
             max_batch_rows=options.max_batch_rows,
             max_queued_requests=options.max_queued_requests,
             max_queue_delay_s=options.max_queue_delay_s,
-            long_turns=True,
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
         try:

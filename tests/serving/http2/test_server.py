@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import struct
+import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -31,6 +32,8 @@ class Methods:
     async def echo(self, data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         if data == b"abort":
             await context.abort(grpc.StatusCode.NOT_FOUND, "nö %")
+        if data == b"full":
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "come back later")
         if data == b"break":
             raise ValueError("secret")
         if data == b"metadata":
@@ -99,6 +102,29 @@ def test_calls_by_grpc_s_client() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await channel.unary_unary("/test.Test/Nothing", None, None)(b"")
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    run(test)
+
+
+def test_a_connection_rests_after_a_refusal_and_goes_on() -> None:
+    async def test(port: int, methods: Methods, server: Http2Server) -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            echo, slow = channel.unary_unary(ECHO, None, None), channel.unary_unary(SLOW, None, None)
+            in_flight = slow(b"0.05")
+            await methods.begun.wait()
+            started = time.monotonic()
+            for _ in range(20):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await echo(b"full")
+                assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            # The first one is told at once; each other one was read only after the rest.
+            assert time.monotonic() - started >= 19 * 0.009
+            assert await in_flight == b"0.05"
+            # More than fits into a read, both ways.
+            big = bytes(1 << 20)
+            answers = await asyncio.gather(echo(big), echo(b"full"), echo(big), return_exceptions=True)
+            assert (answers[0], answers[2]) == (big, big)
+            assert isinstance(answers[1], grpc.aio.AioRpcError)
 
     run(test)
 

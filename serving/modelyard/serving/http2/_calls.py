@@ -350,6 +350,8 @@ class Call:
             block = _status(code, text, trailers)
         # A call that ends before it began has its status among the headers.
         self.stream.send(b"", start=b"", end=block if self._started else _START + block)
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            self.stream.connection.rest()
 
     # Handlers that need a task.
 

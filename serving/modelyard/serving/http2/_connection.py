@@ -20,6 +20,8 @@ _MAX_HEADER_BYTES = 16 << 10
 #: A block may come in pieces; nobody has reason to send more than this.
 _MAX_BLOCK_BYTES = 64 << 10
 #: Frames that cost work and carry none, beyond one for each request: a peer that sends more attacks.
+#: After a refusal nothing is read for so long.
+_REST_S = 0.01
 _MAX_IDLE_FRAMES = 10_000
 _MAX_STREAM_ID = (1 << 31) - 1
 _LAST_PING = b"goodbye!"
@@ -119,6 +121,9 @@ class Connection(asyncio.Protocol):
         self._block: tuple[int, int, bytearray] | None = None
         self._idle_frames = 0
         self._leaving = False
+        #: Why nothing is read for the moment: the peer does not read, or was refused something.
+        self._deaf = False
+        self._resting = False
         self._heard = asyncio.Event()
         self.peer = ""
 
@@ -157,12 +162,34 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read: then nothing more is read from it either."""
+        self._deaf = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """The peer reads again."""
-        if self._transport is not None and not self._transport.is_closing():
+        self._deaf = False
+        self._listen()
+
+    def rest(self) -> None:
+        """Reads nothing for a moment, after a refusal.
+
+        Where a server has more to do than it can, the next refusals can wait a
+        little: read together they cost less than one by one, each of which would
+        interrupt the work on those that were let in.
+        """
+        if not self._resting and self._transport is not None and not self._transport.is_closing():
+            self._resting = True
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(_REST_S, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._listen()
+
+    def _listen(self) -> None:
+        ready = not (self._deaf or self._resting)
+        if ready and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
