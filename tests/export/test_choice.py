@@ -11,7 +11,14 @@ FORMATS = {"tensorflow": "saved_model", "litert": "tflite"}
 
 
 def measured(
-    runtime: str, p50_us: float, *, threads: int = 1, precision: str = "float32", batch: int = 1, name: str = "f"
+    runtime: str,
+    p50_us: float,
+    *,
+    threads: int = 1,
+    precision: str = "float32",
+    batch: int = 1,
+    name: str = "f",
+    rate: float | None = None,
 ) -> Latency:
     return Latency(
         format=FORMATS.get(runtime, "onnx"),
@@ -21,6 +28,7 @@ def measured(
         threads=threads,
         p50_us=p50_us,
         precision=precision,
+        examples_per_s=rate,
     )
 
 
@@ -60,6 +68,32 @@ def test_what_is_as_fast_is_chosen_by_threads_and_precision(
         signature="f",
     )
     assert (choice.threads, choice.precision) == expected
+
+
+@pytest.mark.parametrize(
+    ("litert", "onnxruntime", "rates", "expected"),
+    [
+        # A difference of 5 % is another one in the next export; in large batches a third more is not.
+        (2.0, 2.1, (100.0, 140.0), "onnxruntime"),
+        (2.1, 2.0, (140.0, 100.0), "litert"),
+        # No difference at all: always the same one.
+        (2.0, 2.1, (100.0, 95.0), "onnxruntime"),
+        (2.1, 2.0, (100.0, 105.0), "onnxruntime"),
+        # One of them had no time for large batches.
+        (2.0, 2.1, (100.0, None), "onnxruntime"),
+        (2.0, 3.0, (100.0, 140.0), "litert"),
+    ],
+)
+def test_runtimes_that_are_as_fast_are_told_apart_by_large_batches(
+    litert: float, onnxruntime: float, rates: tuple[float, float | None], expected: str
+) -> None:
+    rows = [measured("litert", litert), measured("onnxruntime", onnxruntime), measured("tensorflow", 1.9)]
+    for runtime, rate in zip(("litert", "onnxruntime"), rates, strict=True):
+        if rate is not None:
+            rows.append(measured(runtime, 50.0, batch=32, rate=rate))
+    choices = rank_runtimes(rows, signature="f")
+    assert choices[0].runtime == expected
+    assert {each.runtime for each in choices} == {"litert", "onnxruntime", "tensorflow"}
 
 
 def test_a_runtime_that_is_asked_for_comes_first() -> None:

@@ -256,7 +256,7 @@ def test_two_exporters_at_once_both_publish(tmp_path: Path) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(120)
+        worker.join(600)
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert sorted(path.name for path in (tmp_path / "toy").iterdir()) == ["1", "2", "3", "4"]
     for version in list_versions(tmp_path / "toy"):

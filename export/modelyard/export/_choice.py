@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from modelyard.artifact import Latency, RuntimeChoice
 from modelyard.errors import ConfigurationError
-from modelyard.export._options import PRECISIONS
+from modelyard.export._options import PRECISIONS, RUNTIMES
 
 #: What is slower than the fastest by no more than this is as fast: the figures of two runs differ by as much.
 SAME = 1.1
@@ -20,8 +20,11 @@ def rank_runtimes(
 
     What counts is the median time of one row. Among settings of a runtime that are
     as fast as its fastest within 10 %, the one with fewer threads is taken, and
-    then the more precise one. TensorFlow comes last however fast it is: it is
-    what the others are there to replace.
+    then the more precise one. Among runtimes that are as fast as the fastest
+    within 10 %, the first is the one with more examples per second in large
+    batches, and where those are the same within 10 % too, the first of
+    :data:`RUNTIMES`: two exports of one model shall choose alike. TensorFlow comes
+    last however fast it is: it is what the others are there to replace.
 
     Args:
         latency: Measurements of what is verified and inside the budget.
@@ -31,9 +34,10 @@ def rank_runtimes(
     Raises:
         ConfigurationError: ``runtime`` was not measured.
     """
+    measured = [each for each in latency if each.signature == signature]
     rows: dict[str, list[Latency]] = {}
-    for each in latency:
-        if each.signature == signature and each.batch_size == 1:
+    for each in measured:
+        if each.batch_size == 1:
             rows.setdefault(each.runtime, []).append(each)
     if runtime is not None and runtime not in rows:
         raise ConfigurationError(
@@ -42,7 +46,8 @@ def rank_runtimes(
         )
     upstream = min((each.p50_us for each in rows.get(FALLBACK, [])), default=None)
     best = [_best(found) for found in rows.values()]
-    best.sort(key=lambda each: (each.runtime != runtime, each.runtime == FALLBACK, each.p50_us))
+    first = runtime or _first([each for each in best if each.runtime != FALLBACK], measured)
+    best.sort(key=lambda each: (each.runtime != first, each.runtime == FALLBACK, each.p50_us))
     return tuple(
         RuntimeChoice(
             runtime=each.runtime,
@@ -54,6 +59,32 @@ def rank_runtimes(
         )
         for each in best
     )
+
+
+def _first(best: Sequence[Latency], measured: Sequence[Latency]) -> str | None:
+    """The runtime to serve with."""
+    if not best:
+        return None
+    fastest = min(each.p50_us for each in best)
+    same = [each for each in best if each.p50_us <= SAME * fastest]
+    rates = [_rate(each, measured) for each in same]
+    most = max(rates)
+    # Where there was no time for larger batches of one of them, they say nothing.
+    if min(rates) > 0:
+        same = [each for each, rate in zip(same, rates, strict=True) if rate * SAME >= most]
+    order = [str(name) for name in RUNTIMES]
+    return min(same, key=lambda each: order.index(each.runtime)).runtime
+
+
+def _rate(chosen: Latency, measured: Sequence[Latency]) -> float:
+    """Examples per second in larger batches; 0 where that was not measured."""
+    place = (chosen.format, chosen.precision, chosen.runtime, chosen.threads)
+    rates = [
+        each.examples_per_s or 0.0
+        for each in measured
+        if each.batch_size > 1 and (each.format, each.precision, each.runtime, each.threads) == place
+    ]
+    return max(rates, default=0.0)
 
 
 def _best(rows: Sequence[Latency]) -> Latency:

@@ -91,7 +91,9 @@ class ExportOptions:
         latency_calls: Calls per latency measurement at most, after a tenth as
             many to warm up.
         measure_seconds: About how long all measurements may take; what does not
-            fit is left out of the table, larger batches first.
+            fit is left out of the table, larger batches first. TensorFlow is
+            measured with other numbers of threads than its process has where
+            there are at least 5 seconds.
         runtimes: The runtimes to verify and measure; None for all that are
             installed. The one that a format is first verified in is always there.
         runtime: Choose this runtime whatever the measurements say; None for the

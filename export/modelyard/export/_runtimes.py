@@ -196,7 +196,7 @@ class _TensorFlow:
         self._loaded = tf.saved_model.load(str(path))
         self._functions = dict(self._loaded.signatures)
         # 0 means that TensorFlow took every core; it cannot be changed once it runs.
-        self.threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
+        self.threads = tf.config.threading.get_intra_op_parallelism_threads() or usable_cores()
         self.graphs: Mapping[str, Signature] = {
             name: Signature(
                 inputs=tuple(_tf_spec(key, spec) for key, spec in function.structured_input_signature[1].items()),
@@ -286,6 +286,11 @@ _READERS: Mapping[str, tuple[str, ...]] = {
     "onnx": ("onnxruntime", "openvino"),
     "tflite": ("litert",),
 }
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def runtime_versions(runtime: Runtime) -> dict[str, str]:

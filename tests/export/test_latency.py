@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelyard.errors import VerificationError
+from modelyard.export._latency import PROCESS_SECONDS, measure_latency, thread_counts
+from modelyard.export._options import ExportEvent
+from modelyard.export._reference import Reference
+from modelyard.export._runtimes import load_runtime
+from modelyard.export._tensorflow_process import TensorFlowProcess
+from modelyard.export._timing import TimedHere
+from modelyard.export._verify import verify
+from tests.export.conftest import OPTIONS
+
+
+def test_tensorflow_has_a_process_for_every_number_of_threads(reference: Reference, converted: Path) -> None:
+    options = replace(OPTIONS, measure_seconds=PROCESS_SECONDS)
+    events: list[ExportEvent] = []
+    checks = {name: verify(reference, converted, format=name, options=options) for name in ("saved_model", "tflite")}
+    rows = measure_latency(reference, converted, checks=checks, options=options, progress=events.append)
+    counts = set(thread_counts(len(os.sched_getaffinity(0))))
+    main = [each for each in rows if each.signature == "serving_default" and each.batch_size == 1]
+    for runtime in ("tensorflow", "litert"):
+        assert {each.threads for each in main if each.runtime == runtime} == counts
+    assert len(main) == 2 * len(counts)
+    assert all(each.p50_us > 0 for each in rows)
+    assert events[-1].done == events[-1].total
+
+
+def test_a_process_times_what_it_was_given(reference: Reference, converted: Path) -> None:
+    for name in ("serving_default", "image_bytes"):
+        process = TensorFlowProcess(converted, name, reference.data.inputs[name], threads=1)
+        try:
+            times = process.time(name, batch_size=3, first=0, calls=5, seconds=60.0)
+            # It ends after the call during which its time is up.
+            once = process.time(name, batch_size=1, first=5, calls=1000, seconds=0.0)
+        finally:
+            process.close()
+        assert len(times) == 5 and len(once) == 1
+        # A call takes longer than the clock takes to be read, and less than a minute.
+        assert all(10_000 < each < 60e9 for each in times)
+
+
+def test_a_process_that_fails_says_why(reference: Reference, converted: Path, tmp_path: Path) -> None:
+    inputs = reference.data.inputs["serving_default"]
+    with pytest.raises(VerificationError, match=r"(?s)measures TensorFlow with 2 threads ended with 1: .*SavedModel"):
+        TensorFlowProcess(tmp_path, "serving_default", inputs, threads=2)
+    process = TensorFlowProcess(converted, "serving_default", {"image": np.zeros((4, 3, 3, 1), np.float32)}, threads=1)
+    with pytest.raises(VerificationError, match=r"(?s)ended with 1: .*tensorflow failed on graph 'serving_default'"):
+        process.time("serving_default", batch_size=1, first=0, calls=1, seconds=1.0)
+    # Whoever asks again is told again.
+    with pytest.raises(VerificationError, match="ended with 1"):
+        process.time("serving_default", batch_size=1, first=0, calls=1, seconds=1.0)
+    process.close()
+
+
+def test_a_runtime_that_fails_here(reference: Reference, converted: Path) -> None:
+    runtime = load_runtime("tflite", converted)
+    timed = TimedHere(runtime, reference.source.signatures, {"serving_default": {"image": np.zeros((4, 1), np.int32)}})
+    with pytest.raises(VerificationError, match="litert failed on graph 'serving_default'"):
+        timed.time("serving_default", batch_size=1, first=0, calls=1, seconds=1.0)
