@@ -42,6 +42,7 @@ from modelyard.artifact import (
 )
 from modelyard.artifact._cli import main
 from modelyard.errors import ConfigurationError, IntegrityError, ManifestError, ModelNotFoundError, PublishError
+from tests.support.models import publish_affine
 
 
 @pytest.fixture
@@ -252,3 +253,26 @@ def test_killed_at_twenty_random_moments(tmp_path: Path, manifest: Manifest) -> 
     assert main(["verify", str(folder)]) == 0
     collect(folder, keep=1, stale_s=0)
     assert not list(folder.glob(f"{STAGING_PREFIX}*"))
+
+
+def test_what_cannot_be_removed_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "m"
+    for number in range(3):
+        publish_affine(model, slope=float(number), intercept=0.0)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as busy:
+        busy.setattr(Path, "rename", refuse)
+        with pytest.raises(PublishError, match=r"Cannot remove .*/m/1: .*Operation not permitted"):
+            remove_version(model, "1")
+        with pytest.raises(PublishError, match=r"Cannot remove .*/m/1: .*Operation not permitted"):
+            collect(model, keep=1)
+    assert [verify_version(version).version for version in list_versions(model)] == [1, 2, 3]
+    with monkeypatch.context() as busy:
+        busy.setattr(shutil, "rmtree", refuse)
+        # Out of sight already, though its files are still there.
+        with pytest.raises(PublishError, match=r"Cannot remove .*/\.staging-"):
+            remove_version(model, "1")
+    assert [version.number for version in list_versions(model)] == [2, 3]

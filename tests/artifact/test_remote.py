@@ -29,7 +29,7 @@ from modelyard.artifact import (
     verify_version,
 )
 from modelyard.artifact._publish_remote import CLAIM_PREFIX
-from modelyard.errors import ArtifactError, IntegrityError, ModelNotFoundError
+from modelyard.errors import ArtifactError, ConfigurationError, IntegrityError, ModelNotFoundError
 from tests.support.models import publish_affine
 from tests.support.object_store import s3
 
@@ -45,6 +45,33 @@ def test_what_a_location_is() -> None:
     place = locate("memory://bucket/models/")
     assert isinstance(place, RemotePath) and str(place / "m") == "memory://bucket/models/m"
     assert (place.name, str(place.parent), locate(place)) == ("models", "memory://bucket", place)
+
+
+def test_gs_is_google_s_store() -> None:
+    place = locate("gs://bucket/models")
+    assert isinstance(place, RemotePath) and (str(place / "m"), place.protocol) == ("gs://bucket/models/m", "gs")
+    assert type(place._fs).__module__.partition(".")[0] == "gcsfs"
+
+
+@pytest.mark.parametrize(("url", "package"), [("gs://b/m", "gcsfs"), ("s3://b/m", "s3fs"), ("gs://b/m", "fsspec")])
+def test_what_is_not_installed_is_named_with_what_to_install(url: str, package: str) -> None:
+    # In a process of its own: fsspec remembers the file systems that it has found.
+    code = (
+        "import sys\n"
+        f"sys.modules[{package!r}] = None\n"
+        "from modelyard.artifact._cli import main\n"
+        f"sys.exit(main(['ls', {url!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert done.returncode == 2
+    assert package in done.stderr and "pip install 'modelyard[remote]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("url", ["nowhere://b/m", "s4://b/m"])
+def test_a_url_of_no_known_store(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{url} is not on a file system that is known here"):
+        locate(url)
 
 
 def test_a_store_without_conditions_of_its_own() -> None:

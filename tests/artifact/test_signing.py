@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import stat
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ from modelyard.artifact import (
     verify_version,
 )
 from modelyard.artifact._cli import main
-from modelyard.errors import ConfigurationError, IntegrityError, ManifestError
+from modelyard.errors import ConfigurationError, IntegrityError, ManifestError, MissingDependencyError
 from tests.support.models import publish_affine
 
 
@@ -165,3 +167,21 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     secret = "".join(key.read_text().splitlines()[1:-1])
     captured = capsys.readouterr()
     assert secret not in captured.out + captured.err
+
+
+def test_without_cryptography_every_door_says_what_to_install(
+    tmp_path: Path, key: Path, signed: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted = load_trusted_keys([key.with_suffix(".pub.pem")])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    doors: list[Callable[[], object]] = [
+        lambda: generate_key(tmp_path / "other.pem"),
+        lambda: load_signing_key(key),
+        lambda: load_trusted_keys([key]),
+        lambda: verify_version(signed, trusted_keys=trusted),
+    ]
+    for door in doors:
+        with pytest.raises(MissingDependencyError, match=r"cryptography.*pip install 'modelyard\[signing\]'"):
+            door()
+    assert not (tmp_path / "other.pem").exists()

@@ -13,9 +13,10 @@ import pytest
 import tensorflow as tf
 
 from modelyard.artifact import ExampleDecode, SignatureFunction, TensorSpec, VerificationData, read_manifest
-from modelyard.errors import ConfigurationError, ConversionError, VerificationError
+from modelyard.errors import ConfigurationError, ConversionError, PublishError, VerificationError
 from modelyard.export import ExportOptions, export, trace
 from modelyard.export._cli import main
+from modelyard.export._files import load_file
 from modelyard.export._unsafe_ops import read_saved_model, unsafe_ops
 from tests.support.saved_models import save_tf1_half_plus_two
 
@@ -183,6 +184,12 @@ def test_a_batch_size_fixed_to_one(tmp_path: Path) -> None:
     report = export(onnx_file(tmp_path / "m.onnx", [1, 3]), tmp_path / "m", data="random", options=OPTIONS)
     assert report.manifest.formats["onnx"].verify.batch_sizes == (1,)
     assert report.manifest.signatures["serving_default"].inputs[0].shape == (1, 3)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "model.tflite").mkdir()
+    with pytest.raises(PublishError, match=r"Cannot copy .*model\.tflite: .*[Dd]irectory"):
+        load_file(tmp_path / "model.tflite")
 
 
 def test_what_changes_in_a_batch_is_refused(tmp_path: Path) -> None:

@@ -27,10 +27,11 @@ from modelyard.artifact import (
     read_manifest,
     verify_files,
 )
-from modelyard.errors import ConversionError, LoadError, VerificationError
+from modelyard.errors import ConversionError, LoadError, PublishError, VerificationError
 from modelyard.export import Budget, ExportReport, Precision, export, export_model
 from modelyard.export._calibration import make_calibration
 from modelyard.export._onnx import newest_opset
+from modelyard.export._quantize import export_onnx_variant
 from modelyard.export._runtimes import load_runtime, runtimes_of
 from modelyard.serving._loader import LoadOptions, load_servable
 from tests.export.conftest import COUNT, OPTIONS, Classifier, Signatures
@@ -291,6 +292,19 @@ def test_an_onnx_file_has_variants(report: ExportReport, data: VerificationData,
     assert set(found.manifest.formats) == {"onnx", "onnx.int8"}
     assert found.manifest.formats["onnx"].converter == {}
     assert set(found.manifest.formats["onnx.int8"].converter) == {"onnxruntime"}
+
+
+def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "f.onnx").write_bytes(b"no graph")
+    for precision in ("float16", "int8_dynamic"):
+        place = f"Format onnx, precision {precision}, graph 'f': the conversion failed"
+        with pytest.raises(ConversionError, match=place):
+            export_onnx_variant(tmp_path, precision=precision, calibration=None)
+    (tmp_path / "onnx" / "f.onnx").unlink()
+    (tmp_path / "onnx" / "f.onnx").mkdir()
+    with pytest.raises(PublishError):
+        export_onnx_variant(tmp_path, precision="float16", calibration=None)
 
 
 def test_nothing_to_quantize_is_said(tmp_path: Path) -> None:
