@@ -39,7 +39,7 @@ def test_follows_the_schema(path: Path) -> None:
 def test_calls_targets_that_exist(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     called = {word for command in commands(path) for word in re.findall(r"^make ([a-z-]+)", command, re.MULTILINE)}
-    assert {"lint", "types", "unit", "image-test", "demo"} <= called
+    assert {"lint", "types", "unit", "image-test", "demo", "loadtest"} <= called
     assert called <= targets
 
 

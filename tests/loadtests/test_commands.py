@@ -81,7 +81,7 @@ def test_a_broken_limit_is_told_everywhere(server: RunningServer, tmp_path: Path
 def test_capacity_is_found_and_drawn(server: RunningServer, tmp_path: Path) -> None:
     done = loadtest(
         "capacity", "--p99-ms", "5000", "--host-grpc", server.grpc_address, "--kind", "grpc image", "--probe-s", "0.5",
-        "--resolution", "0.4", "--min-agreement", "0.3", "--report", tmp_path,
+        "--resolution", "0.4", "--min-agreement", "0.3", "--curve", "--report", tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     match = re.search(r"capacity (\d+) requests per second: p99 (\S+) ms", done.stdout)
@@ -89,7 +89,12 @@ def test_capacity_is_found_and_drawn(server: RunningServer, tmp_path: Path) -> N
     assert int(match[1]) > 10
     report = json.loads((tmp_path / "report.json").read_text())
     assert any(point["kept"] and round(point["rate"]) == int(match[1]) for point in report["curve"])
+    assert min(point["rate"] for point in report["curve"]) == pytest.approx(int(match[1]) / 10, rel=0.1)
     assert "Latency by throughput" in (tmp_path / "report.html").read_text()
+    picture = ElementTree.parse(tmp_path / "curve.svg").getroot()
+    assert {"p50", "p95", "p99"} <= {text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")}
+    rates = len({point["rate"] for point in report["curve"]})
+    assert sum(1 for _ in picture.iter("{http://www.w3.org/2000/svg}circle")) == 3 * rates
 
 
 def test_capacity_says_where_there_is_none(server: RunningServer) -> None:

@@ -21,6 +21,8 @@ _LOWER = 0.92
 _ATTEMPTS = 4
 #: Of the requests that were due, so many must be answered before the run is over: the rest is a queue that grows.
 _KEPT_UP = 0.97
+#: Rates of the rest of the curve, as shares of the capacity.
+_CURVE = (0.1, 0.25, 0.5, 0.7, 0.85, 1.15, 1.3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,7 @@ class CapacityOptions:
         in_flight: Requests at the same time in the closed-loop run that tells where to begin.
         max_error_rate: Share of requests that may fail.
         min_agreement: Share of answers that must agree.
+        curve: Whether to measure at rates far below it, and above, too.
     """
 
     p99_ms: float
@@ -42,6 +45,7 @@ class CapacityOptions:
     in_flight: int = 32
     max_error_rate: float = 0.0
     min_agreement: float = 0.0
+    curve: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,6 +152,9 @@ class _Search:
             self._broken.append(low)
             low *= _LOWER
         found = tail(self._logs[low], 99, options.p99_ms)
+        if options.curve:
+            for share in _CURVE:
+                await self._once(max(share * low, 1.0))
         return Capacity(
             rate=low,
             p99=found.interval,

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 
 _WIDTH, _HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 44
+#: Height of a legend in a picture of its own.
+_LEGEND = 26
+#: How lines that are no series look.
+LINES = """.grid { stroke: #e8e8e8; } .axis { stroke: #888; } .mark { stroke: #888; stroke-dasharray: 3 3; }
+.level { stroke: #b3261e; stroke-dasharray: 6 3; }"""
 #: Colours that colour-blind readers can tell apart (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
@@ -99,6 +104,28 @@ def line_chart(
     name = f"{html.escape(y_label)} by {html.escape(x_label)}"
     svg = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{name}">{"".join(parts)}</svg>'
     return f'<div class="chart"><div class="legend">{legend}</div>{svg}</div>'
+
+
+def picture(series: Sequence[Series], chart: str) -> str:
+    """A chart as an SVG file of its own, with its legend and colours inside.
+
+    Args:
+        series: What is drawn.
+        chart: The chart, as :func:`line_chart` made it.
+    """
+    inner = chart[chart.index(">", chart.index("<svg")) + 1 : chart.index("</svg>")]
+    legend = "".join(
+        f'<rect x="{_LEFT + index * 80}" y="9" width="11" height="11" fill="{COLOURS[index % len(COLOURS)]}"/>'
+        f'<text x="{_LEFT + index * 80 + 16}" y="19">{html.escape(each.name)}</text>'
+        for index, each in enumerate(series)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT + _LEGEND}" '
+        f'width="{_WIDTH}" height="{_HEIGHT + _LEGEND}">'
+        f"<style>text {{ font: 11px system-ui, sans-serif; fill: #444; }} {LINES}</style>"
+        f'<rect width="100%" height="100%" fill="#fff"/>{legend}<g transform="translate(0 {_LEGEND})">{inner}</g>'
+        "</svg>\n"
+    )
 
 
 def _stacked(series: Sequence[Series]) -> list[tuple[Series, list[float]]]:

@@ -26,6 +26,7 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
         "--resolution", type=positive, default=0.05, help="share at which the search ends (default 0.05)"
     )
     parser.add_argument("--in-flight", type=whole, default=32, help="of the closed loop at the beginning (default 32)")
+    parser.add_argument("--curve", action="store_true", help="also measure far below the capacity, and above it")
     parser.add_argument("--min-capacity", type=positive, help="requests per second; less is a broken limit")
 
 
@@ -50,6 +51,7 @@ def capacity(args: argparse.Namespace, options: LoadTestOptions) -> Report:
         in_flight=args.in_flight,
         max_error_rate=options.limits.max_error_rate,
         min_agreement=options.limits.min_agreement,
+        curve=args.curve,
     )
     with target(args, options) as (loaded, plan):
         requests, images = traffic(loaded, args.seed)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from modelyard.loadtests._charts import Series, line_chart
+from modelyard.loadtests._charts import LINES, Series, line_chart, picture
 from modelyard.loadtests._record import percentiles
 
 if TYPE_CHECKING:
@@ -26,12 +27,11 @@ th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid #e2e
 th:first-child, td:first-child, .plain td, .plain th { text-align: left; }
 .plain td:first-child { white-space: nowrap; color: #555; width: 14rem; }
 .chart svg { width: 100%; height: auto; } .chart text { font: 11px system-ui, sans-serif; fill: #444; }
-.grid { stroke: #e8e8e8; } .axis { stroke: #888; } .mark { stroke: #888; stroke-dasharray: 3 3; }
-.level { stroke: #b3261e; stroke-dasharray: 6 3; }
+@LINES@
 .legend span { margin-right: 1rem; font-size: .85rem; } .legend i { display: inline-block; width: .8rem;
   height: .8rem; margin-right: .3rem; vertical-align: -1px; border-radius: 2px; }
 .when, .empty { color: #666; } .bad { color: #b3261e; font-weight: 600; }
-"""
+""".replace("@LINES@", LINES)
 
 
 def page(report: Report, over_time: Sequence[Window]) -> str:
@@ -141,24 +141,41 @@ def _percentiles(run: Run) -> str:
 
 
 def _curve(curve: Sequence[Point], limit: float | None) -> str:
-    points = sorted(curve, key=lambda point: point.rate)
-    series = [
+    rows = [
+        (f"{point.rate:.1f}", f"{point.answered_per_s:.1f}", f"{point.p50_ms:.2f}", f"{point.p95_ms:.2f}",
+         f"{point.p99_ms:.2f}", "yes" if point.kept else "no")
+        for point in sorted(curve, key=lambda point: point.rate)
+    ]  # fmt: skip
+    head = ("due/s", "right/s", "p50 ms", "p95 ms", "p99 ms", "within limits")
+    return _curve_chart(_curve_series(curve), limit) + _rows(head, rows)
+
+
+def _curve_series(curve: Sequence[Point]) -> list[Series]:
+    """A line for each percentile; of a rate that was tried several times the median."""
+    rates = sorted({point.rate for point in curve})
+    return [
         Series(
             name=name,
-            x=[point.rate for point in points],
-            y=[getattr(point, f"{name}_ms") for point in points],
+            x=rates,
+            y=[statistics.median(getattr(each, f"{name}_ms") for each in curve if each.rate == rate) for rate in rates],
             points=True,
         )
         for name in ("p50", "p95", "p99")
     ]
-    rows = [
-        (f"{point.rate:.1f}", f"{point.answered_per_s:.1f}", f"{point.p50_ms:.2f}", f"{point.p95_ms:.2f}",
-         f"{point.p99_ms:.2f}", "yes" if point.kept else "no")
-        for point in points
-    ]  # fmt: skip
-    return line_chart(
-        series, x_label="requests per second that were due", y_label="ms", level=limit, log_y=True
-    ) + _rows(("due/s", "right/s", "p50 ms", "p95 ms", "p99 ms", "within limits"), rows)
+
+
+def _curve_chart(series: Sequence[Series], limit: float | None) -> str:
+    return line_chart(series, x_label="requests per second that were due", y_label="ms", level=limit, log_y=True)
+
+
+def curve_picture(report: Report) -> str:
+    """Latency by throughput as an SVG file of its own.
+
+    Args:
+        report: A report with a curve.
+    """
+    series = _curve_series(report.curve)
+    return picture(series, _curve_chart(series, _limit(report)))
 
 
 def _limit(report: Report) -> float | None:

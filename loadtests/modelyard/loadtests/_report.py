@@ -223,6 +223,8 @@ def write_junit(checks: Sequence[Check], title: str, path: Path) -> None:
 def write_report(report: Report, folder: Path) -> list[Path]:
     """Writes ``report.json``, ``timeline.csv``, ``summary.csv``, ``junit.xml`` and ``report.html``.
 
+    Of a capacity also ``curve.csv`` and ``curve.svg``.
+
     Args:
         report: What to write.
         folder: Where to.
@@ -233,7 +235,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     Raises:
         LoadTestError: A file cannot be written.
     """
-    from modelyard.loadtests._html import page
+    from modelyard.loadtests._html import curve_picture, page
 
     over_time = windows(report.run) if report.run else []
     files = {
@@ -247,6 +249,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         files["timeline.csv"] = _csv([dataclasses.asdict(each) for each in over_time])
     if report.curve:
         files["curve.csv"] = _csv([dataclasses.asdict(each) for each in report.curve])
+        files["curve.svg"] = curve_picture(report)
     for name, text in files.items():
         _write(folder / name, text)
     write_junit(report.checks, report.title, folder / "junit.xml")
