@@ -287,7 +287,7 @@ def _transfer_task(data: FashionMnist) -> TransferTask:
 RECIPES: Mapping[str, Recipe] = {
     "capsnet": Recipe(
         make=lambda data: _capsnet_task(_subset()),
-        options={"batch_size": 50, "epochs": 3},
+        options={"batch_size": 50, "epochs": 6},
         values="32 filters, 8 maps of capsules",
         must_show="test accuracy at least 75 % on the subset that ships",
         read=_capsnet,

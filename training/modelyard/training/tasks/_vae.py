@@ -8,6 +8,7 @@ with one sample of z by the reparametrisation ``z = mean + exp(log_variance / 2)
 
 Measured: ELBO by epoch, and its two parts. Pictures: reconstructions, a
 20 x 20 grid over two latent dimensions, the latent means of the test images.
+``--full`` trains for 75 epochs: 11 minutes of processor time.
 """
 
 from __future__ import annotations

@@ -1,0 +1,70 @@
+"""``transfer`` with VGG16, and with weights from a file; with MobileNetV2 it is in the test of the zoo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from modelyard.training import Trainer, TrainerOptions
+from modelyard.training.data import FashionMnist
+from modelyard.training.tasks import TransferTask
+from tests.support.garments import write_garments
+
+SEED = 0
+#: The last block: three convolutions and its pooling.
+TRAINED = 4
+
+
+@pytest.fixture(scope="module")
+def garments(session_dir: Path, subset: FashionMnist) -> Path:
+    return write_garments(
+        session_dir / "garments-vgg", subset, labels=(1, 8, 9), count=60, side=lambda number: 28 + number % 9
+    )
+
+
+def backbone(task: TransferTask) -> Any:
+    model: Any = task.root
+    (found,) = (layer for layer in model.layers if hasattr(layer, "layers"))
+    return found
+
+
+def weights(task: TransferTask) -> dict[str, np.ndarray]:
+    return {layer.name: layer.get_weights()[0] for layer in backbone(task).layers if layer.get_weights()}
+
+
+# Keras' own, where it writes a file of weights.
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+def test_vgg16_s_last_layers_learn_and_its_first_stay_as_they_were_loaded(
+    garments: Path, tmp_path: Path, subset: FashionMnist
+) -> None:
+    file = tmp_path / "vgg16.weights.h5"
+    keras.utils.set_random_seed(SEED)
+    source = keras.applications.VGG16(include_top=False, weights=None, input_shape=(32, 32, 3))
+    source.save_weights(file)
+    task = TransferTask(
+        folder=str(garments), backbone="vgg16", weights=str(file), size=32, trained_layers=TRAINED, learning_rate=1e-3,
+        augment=False,
+    )  # fmt: skip
+    result = Trainer(task, TrainerOptions(epochs=6, batch_size=32, seed=SEED)).run()
+    before = {layer.name: layer.get_weights()[0] for layer in source.layers if layer.get_weights()}
+    after = weights(task)
+    assert len(before) == 13
+    assert {name for name in before if not np.array_equal(before[name], after[name])} == {
+        "block5_conv1", "block5_conv2", "block5_conv3",
+    }  # fmt: skip
+    assert result.epochs[-1].train["loss"] < 0.7 * result.epochs[0].train["loss"]
+    # Three classes: a third is chance.
+    assert result.metrics["test_accuracy"] > 0.6
+
+
+@pytest.mark.parametrize("name", ["vgg16", "mobilenet_v2"])
+def test_images_come_as_the_backbone_s_weights_expect_them(garments: Path, name: Any) -> None:
+    task = TransferTask(folder=str(garments), backbone=name, weights="none", size=32)
+    pixels = np.random.default_rng(SEED).integers(0, 256, (2, 32, 32, 3)).astype(np.float32)
+    module = getattr(keras.applications, name)
+    expected = module.preprocess_input(pixels.copy())
+    np.testing.assert_allclose(task._adapted(pixels / np.float32(255)), expected, atol=1e-4)
