@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
-from modelyard.artifact import decode_image
+from modelyard.artifact import EncodedImageFunction, SignatureFunction, TensorSpec, decode_image
 from modelyard.errors import ImageDecodeError
-from modelyard.export._trace import decode_in_graph
+from modelyard.export._onnx import export_onnx, newest_opset
+from modelyard.export._runtimes import call_signature, load_runtime
+from modelyard.export._saved_model import export_saved_model
+from modelyard.export._tflite import export_tflite
+from modelyard.export._trace import TracedModel, decode_in_graph, trace
+from tests.export.conftest import preprocess
 
 SIZES = [(28, 28), (61, 83), (1, 1), (200, 17)]
 
@@ -93,3 +100,66 @@ def test_equal_to_tensorflow(channels: int) -> None:
     assert set(known.values()) <= {1}
     assert not differing.keys() - known.keys()
     assert len(CASES) > 100
+
+
+def photographs(count: int) -> Iterator[bytes]:
+    """JPEGs and PNGs in turn, grey and in colour, each of another size."""
+    for index in range(count):
+        rng = np.random.default_rng(index)
+        height, width = (int(size) for size in rng.integers(5, 300, 2))
+        image = Image.fromarray(smooth(height, width, 3, index))
+        if index % 5 == 0:
+            image = image.convert("L")
+        if index % 2:
+            yield save(image, "PNG")
+        else:
+            yield save(image, "JPEG", quality=int(rng.integers(30, 100)), subsampling=int(rng.integers(0, 3)))
+
+
+class TenClasses(tf.Module):
+    """A layer on what stands out in an image, so that images are of many classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        keras.utils.set_random_seed(2)
+        self.layer = keras.layers.Dense(10, kernel_initializer=keras.initializers.RandomNormal(stddev=3.0))
+        self.layer.build((None, 64))
+
+    def classify(self, image: Any) -> dict[str, Any]:
+        flat = tf.reshape(image, [-1, 64])
+        probabilities = tf.nn.softmax(self.layer(flat - tf.reduce_mean(flat, -1, keepdims=True)))
+        return {"class_id": tf.argmax(probabilities, -1), "probabilities": probabilities}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[TracedModel, Path]:
+    folder, model = tmp_path_factory.mktemp("exported"), TenClasses()
+    spec = TensorSpec(name="image", dtype="float32", shape=(-1, 8, 8, 1))
+    traced = trace(
+        model,
+        {
+            "serving_default": SignatureFunction(inputs=(spec,), function=model.classify),
+            "image_bytes": EncodedImageFunction(compute="serving_default", preprocess=preprocess, channels=3),
+        },
+    )
+    export_saved_model(traced, folder)
+    export_onnx(traced, folder, opset=newest_opset())
+    export_tflite(traced, folder)
+    return traced, folder
+
+
+@pytest.mark.parametrize("place", [("onnx", "onnxruntime"), ("onnx", "openvino"), ("tflite", "litert")])
+def test_200_images_are_classified_alike_with_and_without_tensorflow(
+    exported: tuple[TracedModel, Path], place: tuple[str, str]
+) -> None:
+    traced, folder = exported
+    signature = traced.signatures["image_bytes"]
+    images = np.empty(200, dtype=object)
+    images[:] = list(photographs(200))
+    expected, found = (
+        call_signature(load_runtime(format, folder, runtime=runtime), "image_bytes", signature, {"image_bytes": images})
+        for format, runtime in (("saved_model", "tensorflow"), place)
+    )
+    assert len(set(expected["class_id"].tolist())) == 10
+    np.testing.assert_array_equal(found["class_id"], expected["class_id"])
+    assert np.abs(found["probabilities"] - expected["probabilities"]).max() < 1e-5
