@@ -59,7 +59,6 @@ def capacity(args: argparse.Namespace, options: LoadTestOptions) -> Report:
         async def main() -> Report:
             async with session(loaded, requests, images.class_names) as opened:
                 found = await find_capacity(opened, requests, looking, tell=tell)
-            tell(found.text())
             limits = dataclasses.replace(options.limits, min_throughput=args.min_capacity)
             text = f"bisection over open loops of {args.probe_s:g} s, p99 within {p99:g} ms"
             report = report_of("modelyard loadtest capacity", {"load": text, **plan}, found.last, limits, found.points)

@@ -68,7 +68,6 @@ def run_compare(args: argparse.Namespace, options: LoadTestOptions) -> Report:
                 session(second, sent[1], images.class_names) as other,
             ):
                 found = await compare(one, other, (sent[0], sent[1]), looking, tell=tell)
-            tell("\n" + found.text())
             checks = found.checks(
                 min_throughput_ratio=args.min_throughput_ratio, max_latency_ratio=args.max_latency_ratio
             )

@@ -1,0 +1,59 @@
+"""Rounds of a run as one run, and what is made of their shares."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from modelyard.loadtests._limits import Limits, Measured, check_limits
+from modelyard.loadtests._outcomes import Outcome
+from modelyard.loadtests._overload import joined
+from modelyard.loadtests._record import Recorder, log_from
+from modelyard.loadtests._server_metrics import Split
+from modelyard.loadtests._session import Run
+
+ROW = Measured(
+    name="a", requests=10, failures=0, refused=0, p50_ms=1, p95_ms=1, p99_ms=1, images=10, hits=10, seconds=1
+)
+
+
+def run(kinds: str, *, seconds: float) -> Run:
+    recorder = Recorder()
+    for index, kind in enumerate(kinds):
+        outcome = Outcome.OK if kind != "x" else Outcome.REFUSED
+        recorder.add(kind, index * 0.1, index * 0.1 + 0.01, index * 0.1 + 0.05, outcome, 1, 1)
+        if kind == "x":
+            recorder.reason(kind, "full")
+    split = Split(begin_s=0, end_s=1, requests=1, total_ms=1, compute_ms=1, queue_ms=0, rest_ms=0)
+    return Run(log=log_from(recorder, 0.0, seconds), server=(split,), events=((0.5, "!"),), generator_cpu=seconds / 10)
+
+
+def test_rounds_follow_each_other() -> None:
+    together = joined([run("ab", seconds=1.0), run("bxa", seconds=3.0)])
+    log = together.log
+    assert [log.kinds[index] for index in log.kind] == ["a", "b", "b", "x", "a"]
+    assert log.intended == pytest.approx([0, 0.1, 1, 1.1, 1.2])
+    assert log.latency_ms == pytest.approx([50.0] * 5)
+    assert log.late_ms == pytest.approx([10.0] * 5)
+    assert (log.seconds, log.reasons) == (4.0, {"x: full": 1})
+    assert np.flatnonzero(~log.ok).tolist() == [3]
+    assert [(row.name, row.requests, row.refused) for row in log.by_kind()] == [("a", 2, 0), ("b", 2, 0), ("x", 1, 1)]
+    assert [(split.begin_s, split.end_s) for split in together.server] == [(0, 1), (1, 2)]
+    assert together.events == ((0.5, "!"), (1.5, "!"))
+    # Each counts by its length.
+    assert together.generator_cpu == pytest.approx((0.1 * 1 + 0.3 * 3) / 4)
+
+
+@pytest.mark.parametrize(
+    ("goodput", "kept", "text"),
+    [
+        ((0.95, 0.2, 0.92), True, "of what the server can do, the median of 95%, 20%, 92%; expected at least 0.9"),
+        ((0.85,), False, "at 85.0% of what the server can do; expected at least 0.9"),
+        ((), False, "it was not measured what the server can do; expected at least 0.9"),
+    ],
+)  # fmt: skip
+def test_one_bad_round_does_not_decide(goodput: tuple[float, ...], kept: bool, text: str) -> None:
+    checks = check_limits(Limits(min_goodput=0.9), [ROW], total=ROW, goodput=goodput)
+    (check,) = (each for each in checks if each.name == "min_goodput")
+    assert check.kept is kept
+    assert check.text.endswith(text)
