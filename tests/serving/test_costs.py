@@ -44,3 +44,14 @@ def test_changes_are_followed() -> None:
     for _ in range(50):
         cost.learn(0.01, 100)
     assert cost.of(100) == pytest.approx(0.01, rel=0.01)
+
+
+def test_one_pause_of_the_machine_does_not_shut_the_door() -> None:
+    cost = RequestCost()
+    cost.learn(0.001, 100)
+    cost.learn(10.0, 100)
+    assert cost.of(100) < 0.002
+    # What lasts is followed, all the same.
+    for _ in range(60):
+        cost.learn(10.0, 100)
+    assert cost.of(100) == pytest.approx(10.0, rel=0.1)

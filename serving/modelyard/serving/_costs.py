@@ -4,6 +4,8 @@ from __future__ import annotations
 
 #: Weight of the newest request: some ten requests after a change the average has followed it.
 _NEWEST = 0.1
+#: One pause of the machine must not shut the door for long: what took so many times as long counts as this.
+_OUTLIER = 4.0
 
 
 class _Average:
@@ -17,10 +19,13 @@ class _Average:
         self.size = 0.0
 
     def add(self, seconds: float, size: int) -> None:
-        weight = _NEWEST if self.known else 1.0
-        self.seconds += weight * (seconds - self.seconds)
-        self.size += weight * (size - self.size)
-        self.known = True
+        if not self.known:
+            self.seconds, self.size, self.known = seconds, float(size), True
+            return
+        # Of a larger request more is expected.
+        usual = self.seconds * max(1.0, size / self.size if self.size else 1.0)
+        self.seconds += _NEWEST * (min(seconds, _OUTLIER * usual) - self.seconds)
+        self.size += _NEWEST * (size - self.size)
 
 
 class RequestCost:

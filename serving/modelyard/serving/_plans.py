@@ -122,8 +122,9 @@ class Plan:
         each = seconds / max(1, rows)
         # Whoever else has the core for a moment must not make a model look slow.
         self.row_seconds = each if math.isinf(known) else known + 0.1 * (min(each, _OUTLIER * known) - known)
-        wait = wait_seconds / max(1, rows)
-        self.row_wait_seconds += (1.0 if math.isinf(known) else 0.2) * (wait - self.row_wait_seconds)
+        wait, usual = wait_seconds / max(1, rows), self.row_wait_seconds
+        # Nor must one pause of the machine shut the door for long: what lasts is followed within a few batches.
+        self.row_wait_seconds = wait if math.isinf(known) else usual + 0.2 * (min(wait, _OUTLIER * usual) - usual)
 
 
 def plan_of(servable: Servable, name: str, output_filter: tuple[str, ...], metrics: Metrics) -> Plan:
