@@ -14,37 +14,33 @@ from typing import Any
 
 import tensorflow as tf
 
-from modelyard.errors import CheckpointError, ConfigurationError, NonFiniteLossError, TrainingError
+from modelyard.errors import ConfigurationError, NonFiniteLossError, TrainingError
 from modelyard.training._checkpoints import (
     Checkpoints,
     RunState,
     find_checkpoint,
     list_checkpoints,
-    list_variables,
     read_state,
     restore_models,
 )
 from modelyard.training._coordinated import make_loop
 from modelyard.training._describe import describe_batch, describe_models
 from modelyard.training._ema import WeightAverage
+from modelyard.training._input import TrainInput, known_length
 from modelyard.training._interrupt import InterruptGuard
 from modelyard.training._loop import LOSS, DeviceLoop
 from modelyard.training._options import TrainerOptions
 from modelyard.training._peers import Peers
-from modelyard.training._resident import ResidentData, make_resident
 from modelyard.training._results import Action, EpochResult, Event, EventKind, TrainResult
-from modelyard.training._task import InputRequest, Task
-
-_MISFIT_KEYS = (
-    "batch_size",
-    "seed",
-    "steps_per_epoch",
-    "resident",
-    "accumulate_steps",
-    "clip_norm",
-    "ema_decay",
-    "precision",
+from modelyard.training._run_state import (
+    check_config,
+    check_task,
+    make_result,
+    run_config,
+    tracked,
+    variable_ids,
 )
+from modelyard.training._task import InputRequest, Task
 
 
 class Run:
@@ -67,14 +63,8 @@ class Run:
         self._running: Future[Any] | None = None
         self._began = 0.0
         self._peers = Peers(strategy)
-        self._shares = self._peers.can_share(options.batch_size) if task.shares_input else 1
+        self._input = TrainInput(task, options, self._peers)
         self._values: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
-        self._input_label = f"train_dataset of task {task.name!r}"
-        self._resident = self._make_resident() if options.loop == "epoch" else None
-        # The spec and the length of the input come from a data set that is never iterated.
-        probe = self._resident or self._train_dataset(epoch=0, skip_batches=0)
-        self._peers.check_shapes(probe.element_spec, self._input_label)
-        self._steps_per_epoch = self._resident.steps if self._resident else _length(probe, self._input_label)
         self._ema = (
             None if options.ema_decay is None else WeightAverage(task.root.trainable_variables, options.ema_decay)
         )
@@ -99,11 +89,11 @@ class Run:
             restore_models(find_checkpoint(options.warm_start), task.trackables())
             if self._ema is not None:
                 self._ema.reset()
-        before = len(_variables(task))
+        before = len(variable_ids(task))
         self._models = describe_models(task.trackables())
         self._train = make_loop(
             task.train_step,
-            probe.element_spec,
+            self._input.element_spec,
             label=f"train_step of task {task.name!r}",
             strategy=strategy,
             form=options.loop,
@@ -111,10 +101,10 @@ class Run:
             clip_norm=options.clip_norm,
             after_step=None if self._ema is None else self._ema.update,
             sink=self._receive if streaming else None,
-            resident=self._resident,
+            resident=self._input.resident,
             model_description=self._models,
         )
-        created = len(_variables(task)) - before
+        created = len(variable_ids(task)) - before
         if created:
             raise ConfigurationError(
                 f"train_step of task {task.name!r} created {created} variables; build() must create them all, "
@@ -124,7 +114,7 @@ class Run:
         self._eval: DeviceLoop | None = None
         self._state = restored or RunState(
             task=task.name,
-            config=self._config(),
+            config=run_config(options, self._input.steps),
             step=0,
             epoch=0,
             epoch_step=0,
@@ -177,9 +167,9 @@ class Run:
 
     def _epoch(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
         batches = self._batches()
-        while self._state.epoch_step < self._steps_per_epoch:
+        while self._state.epoch_step < self._input.steps:
             yield from self._steps(batches, self._next_stop() - self._state.epoch_step)
-            if self._state.epoch_step < self._steps_per_epoch:
+            if self._state.epoch_step < self._input.steps:
                 stopping, due = self._peers.any(guard.requested, self._checkpoint_is_due())
                 if stopping or due:
                     self._save()
@@ -191,18 +181,11 @@ class Run:
             raise guard.stop()
 
     def _batches(self) -> Any:
-        state = self._state
-        if self._resident is not None:
-            return self._resident.epoch(seed=self._options.seed, epoch=state.epoch, skip_batches=state.epoch_step)
-        dataset = self._train_dataset(epoch=state.epoch, skip_batches=state.epoch_step)
-        length, left = _length(dataset, self._input_label), self._steps_per_epoch - state.epoch_step
-        if length != left:
-            raise ConfigurationError(
-                f"{self._input_label} gave {length} batches for epoch {state.epoch + 1} with skip_batches="
-                f"{state.epoch_step}; expected {left}, since its first epoch has {self._steps_per_epoch}. "
-                "It must leave out the first skip_batches batches, and every epoch must have the same length."
-            )
-        return self._train.iterate(dataset, shared=self._shares > 1)
+        state, resident = self._state, self._input.resident
+        if resident is not None:
+            return resident.epoch(seed=self._options.seed, epoch=state.epoch, skip_batches=state.epoch_step)
+        dataset = self._input.rest_of_epoch(state.epoch, state.epoch_step)
+        return self._train.iterate(dataset, shared=self._input.shares > 1)
 
     def _checkpoint_is_due(self) -> bool:
         steps, seconds = self._options.checkpoint_every_steps, self._options.checkpoint_every_seconds
@@ -213,7 +196,7 @@ class Run:
     def _next_stop(self) -> int:
         """The step of the epoch at which Python must have its turn."""
         state, options = self._state, self._options
-        stop = self._steps_per_epoch
+        stop = self._input.steps
         if options.loop != "epoch":
             # A step that is not in a loop of its own is streamed as soon as it is done.
             at_once = self._streaming and options.loop != "loop"
@@ -245,9 +228,10 @@ class Run:
         seconds = time.perf_counter() - self._began
         if outcome.non_finite_at is not None:
             step, at = state.step + outcome.non_finite_at + 1, state.epoch_step + outcome.non_finite_at
+            batch = describe_batch(self._input.batch(state.epoch, at))
             raise NonFiniteLossError(
                 f"The loss of task {self._task.name!r} is {outcome.bad_loss} at step {step} (epoch {state.epoch + 1}, "
-                f"step {at + 1} of {self._steps_per_epoch}). The batch was: {describe_batch(self._batch(at))}. "
+                f"step {at + 1} of {self._input.steps}). The batch was: {batch}. "
                 f"{self._advice()}"
             )
         self._state = replace(
@@ -273,17 +257,10 @@ class Run:
     def _close(self) -> None:
         self._train.stop()
         self._settle()
-        if self._state.epoch_step == self._steps_per_epoch:
+        if self._state.epoch_step == self._input.steps:
             self._finish_epoch()
         else:
             self._save()
-
-    def _batch(self, number: int) -> Any:
-        """One batch of the current epoch once more."""
-        if self._resident is not None:
-            order = self._resident.epoch(seed=self._options.seed, epoch=self._state.epoch, skip_batches=0).order
-            return self._resident.batch(order, tf.constant(number, tf.int64))
-        return next(iter(self._train_dataset(epoch=self._state.epoch, skip_batches=number)))
 
     def _finish_epoch(self) -> None:
         state = self._state
@@ -337,45 +314,8 @@ class Run:
                 form="eager" if self._options.loop == "eager" else "loop",
                 model_description=self._models,
             )
-        steps = _length(dataset, f"eval_dataset of task {self._task.name!r}")
+        steps = known_length(dataset, f"eval_dataset of task {self._task.name!r}")
         return self._eval.run(self._eval.iterate(dataset), steps, self._eval.empty()).totals.means()
-
-    def _make_resident(self) -> ResidentData:
-        request = InputRequest(batch_size=self._options.batch_size, seed=self._options.seed)
-        given = self._task.resident_data(request)
-        if given is not None:
-            return given
-        dataset = self._task.train_dataset(request)
-        _length(dataset, self._input_label)
-        return make_resident(dataset, batch_size=self._options.batch_size)
-
-    def _train_dataset(self, *, epoch: int, skip_batches: int) -> tf.data.Dataset:
-        options = self._options
-        return self._task.train_dataset(
-            InputRequest(
-                batch_size=options.batch_size // self._shares,
-                seed=options.seed,
-                epoch=epoch,
-                skip_batches=skip_batches,
-                num_shards=self._shares,
-                shard_index=self._peers.layout.worker if self._shares > 1 else 0,
-                drop_remainder=self._peers.layout.fixed_shapes,
-            )
-        )
-
-    def _config(self) -> dict[str, Any]:
-        options = self._options
-        return {
-            "batch_size": options.batch_size,
-            "seed": options.seed,
-            "steps_per_epoch": self._steps_per_epoch,
-            "epochs": options.epochs,
-            "resident": options.loop == "epoch",
-            "accumulate_steps": options.accumulate_steps,
-            "clip_norm": options.clip_norm,
-            "ema_decay": options.ema_decay,
-            "precision": options.precision,
-        }
 
     def _restore(self) -> RunState | None:
         folder = self._options.checkpoint_dir
@@ -387,13 +327,8 @@ class Run:
         # Before its variables: other options may mean other variables.
         state = read_state(path)
         check_task(state, self._task, path)
-        config = self._config()
-        for key in _MISFIT_KEYS:
-            if state.config.get(key) != config[key]:
-                raise CheckpointError(
-                    f"The checkpoint {path} is of a run with {key} {state.config.get(key)}; this one has "
-                    f"{config[key]}. Use the same value to go on with it, or another model_dir to start anew."
-                )
+        config = run_config(self._options, self._input.steps)
+        check_config(state, config, path)
         state = self._checkpoints.restore(path)
         self._last, self._resumed_from = path, state.step
         return replace(state, config=config)
@@ -447,7 +382,7 @@ class Run:
             step=self._state.step,
             epoch=min(self._state.epoch + 1, self._options.epochs),
             epochs=self._options.epochs,
-            steps_per_epoch=self._steps_per_epoch,
+            steps_per_epoch=self._input.steps,
             values=values or {},
             examples_per_second=examples_per_second,
             result=result,
@@ -459,64 +394,3 @@ class Run:
         )
         for action in self._actions:
             action(event)
-
-
-def tracked(task: Task, ema: WeightAverage | None) -> dict[str, Any]:
-    """What the checkpoints of a run hold.
-
-    Args:
-        task: The task.
-        ema: The average of its weights, where there is one.
-    """
-    return {**task.trackables(), **({} if ema is None else {"ema": ema})}
-
-
-def _variables(task: Task) -> set[int]:
-    """Identities of all variables of a task."""
-    return {id(variable) for trackable in task.trackables().values() for variable in list_variables(trackable)}
-
-
-def _length(dataset: tf.data.Dataset, label: str) -> int:
-    length = int(dataset.cardinality())
-    if length < 1:
-        what = {-1: "endless", -2: "of unknown length", 0: "empty"}[length]
-        raise ConfigurationError(
-            f"{label} is {what}; expected a finite number of batches, known beforehand. "
-            "Where you know it, say so with Dataset.apply(tf.data.experimental.assert_cardinality(n))."
-        )
-    return length
-
-
-def check_task(state: RunState, task: Task, path: Path) -> None:
-    """Refuses a checkpoint of another task.
-
-    Args:
-        state: Of the checkpoint.
-        task: The task that wants it.
-        path: The folder of the checkpoint.
-
-    Raises:
-        CheckpointError: The names differ.
-    """
-    if state.task != task.name:
-        raise CheckpointError(f"The checkpoint {path} is of task {state.task!r}; expected one of {task.name!r}.")
-
-
-def make_result(state: RunState, task: Task, *, resumed_from: int | None, checkpoint: Path | None) -> TrainResult:
-    """The outcome of a run that has come as far as a state.
-
-    Args:
-        state: Where the run is.
-        task: Its task.
-        resumed_from: The step it took over at, if it did.
-        checkpoint: Its newest checkpoint.
-    """
-    return TrainResult(
-        task=task.name,
-        step=state.step,
-        epochs=state.history,
-        resumed_from=resumed_from,
-        checkpoint=checkpoint,
-        data=task.data_description(),
-        config=state.config,
-    )

@@ -15,7 +15,8 @@ from modelyard.training._goal import Goal
 from modelyard.training._interrupt import InterruptGuard
 from modelyard.training._options import TrainerOptions
 from modelyard.training._results import Action, TrainResult
-from modelyard.training._run import Run, check_task, make_result, tracked
+from modelyard.training._run import Run
+from modelyard.training._run_state import check_task, make_result, tracked
 from modelyard.training._task import Task
 
 

@@ -1,0 +1,123 @@
+"""What a run trains on: the batches of each epoch, from a data set or from memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from modelyard.errors import ConfigurationError
+from modelyard.training._options import TrainerOptions
+from modelyard.training._peers import Peers
+from modelyard.training._resident import ResidentData, make_resident
+from modelyard.training._task import InputRequest, Task
+
+
+class TrainInput:
+    """The training data of one run.
+
+    Args:
+        task: Brings it.
+        options: Batch size, seed and loop form.
+        peers: The other processes, with whom batches are shared.
+
+    Attributes:
+        label: What messages call it.
+        resident: The data in memory, where the loop form is ``epoch``; None elsewhere.
+        element_spec: Of a batch.
+        steps: Batches of an epoch.
+        shares: Processes among whom the task itself divides each batch; 1 where
+            it makes whole ones.
+
+    Raises:
+        ConfigurationError: Its length is not known, or the shapes of its batches
+            are not where they must be.
+    """
+
+    def __init__(self, task: Task, options: TrainerOptions, peers: Peers) -> None:
+        self._task = task
+        self._options = options
+        self._peers = peers
+        self.label = f"train_dataset of task {task.name!r}"
+        self.shares = peers.can_share(options.batch_size) if task.shares_input else 1
+        self.resident = self._make_resident() if options.loop == "epoch" else None
+        # The spec and the length of the input come from a data set that is never iterated.
+        probe = self.resident or self._dataset(epoch=0, skip_batches=0)
+        peers.check_shapes(probe.element_spec, self.label)
+        self.element_spec = probe.element_spec
+        self.steps = self.resident.steps if self.resident else known_length(probe, self.label)
+
+    def rest_of_epoch(self, epoch: int, skip_batches: int) -> tf.data.Dataset:
+        """The batches of an epoch less the first ones, where they are not in memory.
+
+        Args:
+            epoch: From 0.
+            skip_batches: How many to leave out.
+
+        Raises:
+            ConfigurationError: It has another length than it must have.
+        """
+        dataset = self._dataset(epoch=epoch, skip_batches=skip_batches)
+        length, left = known_length(dataset, self.label), self.steps - skip_batches
+        if length != left:
+            raise ConfigurationError(
+                f"{self.label} gave {length} batches for epoch {epoch + 1} with skip_batches="
+                f"{skip_batches}; expected {left}, since its first epoch has {self.steps}. "
+                "It must leave out the first skip_batches batches, and every epoch must have the same length."
+            )
+        return dataset
+
+    def batch(self, epoch: int, number: int) -> Any:
+        """One batch once more.
+
+        Args:
+            epoch: From 0.
+            number: Of the batch in its epoch, from 0.
+        """
+        if self.resident is not None:
+            order = self.resident.epoch(seed=self._options.seed, epoch=epoch, skip_batches=0).order
+            return self.resident.batch(order, tf.constant(number, tf.int64))
+        return next(iter(self._dataset(epoch=epoch, skip_batches=number)))
+
+    def _make_resident(self) -> ResidentData:
+        request = InputRequest(batch_size=self._options.batch_size, seed=self._options.seed)
+        given = self._task.resident_data(request)
+        if given is not None:
+            return given
+        dataset = self._task.train_dataset(request)
+        known_length(dataset, self.label)
+        return make_resident(dataset, batch_size=self._options.batch_size)
+
+    def _dataset(self, *, epoch: int, skip_batches: int) -> tf.data.Dataset:
+        options = self._options
+        return self._task.train_dataset(
+            InputRequest(
+                batch_size=options.batch_size // self.shares,
+                seed=options.seed,
+                epoch=epoch,
+                skip_batches=skip_batches,
+                num_shards=self.shares,
+                shard_index=self._peers.layout.worker if self.shares > 1 else 0,
+                drop_remainder=self._peers.layout.fixed_shapes,
+            )
+        )
+
+
+def known_length(dataset: tf.data.Dataset, label: str) -> int:
+    """The number of batches.
+
+    Args:
+        dataset: The data set.
+        label: What messages call it.
+
+    Raises:
+        ConfigurationError: It is endless, empty, or of a length that nobody knows.
+    """
+    length = int(dataset.cardinality())
+    if length < 1:
+        what = {-1: "endless", -2: "of unknown length", 0: "empty"}[length]
+        raise ConfigurationError(
+            f"{label} is {what}; expected a finite number of batches, known beforehand. "
+            "Where you know it, say so with Dataset.apply(tf.data.experimental.assert_cardinality(n))."
+        )
+    return length
