@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from modelyard.artifact import Location, format_key, locate
+from modelyard.artifact import Location, locate
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.export._options import FORMATS, PRECISIONS, RUNTIMES, Budget, ExportOptions, ExportReport
 
@@ -272,6 +272,9 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
 
 
 def _summary(report: ExportReport) -> str:
+    # With TensorFlow, which is there once something was exported.
+    from modelyard.export.report._latency import describe_choice
+
     manifest = report.manifest
     lines = [f"{manifest.model} version {manifest.version}: {report.version.path}"]
     for name, check in report.checks.items():
@@ -284,12 +287,7 @@ def _summary(report: ExportReport) -> str:
         )
     lines += [f"  {name}: left out. {reason}" for name, reason in report.skipped.items()]
     lines += [f"  refused: {each.reason}" for each in manifest.refused]
-    for choice in manifest.choices[:1]:
-        faster = "" if choice.speedup is None else f", {choice.speedup:.1f} times as fast as TensorFlow"
-        threads = "1 thread" if choice.threads == 1 else f"{choice.threads} threads"
-        lines.append(
-            f"Served by default with {choice.runtime}, {format_key(choice.format, choice.precision)}, {threads}: "
-            f"{choice.p50_us / 1e3:.3g} ms for one example{faster}"
-        )
+    if manifest.choices:
+        lines.append(describe_choice(manifest.choices))
     lines.append(f"Report: {report.report_html}")
     return "\n".join(lines) + "\n"

@@ -83,7 +83,10 @@ def _table(latency: Sequence[Latency], choices: Sequence[RuntimeChoice], main: s
             cell = by_size.get(size)
             rate = "" if cell is None or cell.examples_per_s is None else f"{cell.examples_per_s:,.0f}"
             cells += ["–" if cell is None else microseconds(cell.p50_us), rate]
-        ratio = f"{upstream[signature] / by_size[1].p50_us:.2f}" if signature in upstream and 1 in by_size else "–"
+        ratio = "–"
+        if signature in upstream and 1 in by_size:
+            times = upstream[signature] / by_size[1].p50_us
+            ratio = f"{times:.2f}" if times >= 0.1 else f"{times:.1g}"
         place = key[1:]
         mark = ""
         if signature == main and place in chosen:
