@@ -37,6 +37,7 @@ svg .dense { fill: var(--page); }
 .card { display: grid; grid-template-columns: 72px 1fr; gap: .25rem .8rem; padding: .7rem; background: var(--panel);
   border-radius: 6px; font-size: .84rem; line-height: 1.4; }
 .card .scroll { grid-column: 1 / -1; } .card table { font-variant-numeric: tabular-nums; }
+.card td:first-child { overflow-wrap: anywhere; }
 .card th, .card td { padding: .15rem .6rem .15rem 0; } .card th { font-size: 1em; }
 .card tr:last-child td { border-bottom: 0; }
 .card img { width: 72px; height: 72px; object-fit: contain; image-rendering: pixelated; background: #0002; }
