@@ -179,9 +179,9 @@ def make_model(name: str, *, size: int | None = None, examples: int = EXAMPLES) 
     images = colours + rng.random((examples, 1, 1, 1), np.float32) * rng.normal(0.0, 0.5, (examples, size, size, 3))
     images = np.clip(images, 0.0, 1.0)
     scales_itself = any(isinstance(layer, scalers) for layer in model.layers)
-    images = np.asarray(images * 255.0 if scales_itself else images * 2.0 - 1.0, np.float32)
-    _randomise(model, images, rng)
-    return model, images
+    inputs = np.asarray(images * 255.0 if scales_itself else images * 2.0 - 1.0, np.float32)
+    _randomise(model, inputs, rng)
+    return model, inputs
 
 
 def _randomise(model: Any, images: npt.NDArray[np.float32], rng: np.random.Generator) -> None:

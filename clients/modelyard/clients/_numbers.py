@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from modelyard.wire import decimal_digits
+
 #: Below so many values the plain way is faster.
 _FEW = 64
 #: Significant digits after which every float32 is told apart from its neighbours (IEEE 754-2019, 5.12.2).
@@ -46,36 +48,27 @@ def _words(texts: list[str]) -> npt.NDArray[np.uint32]:
 
 
 @cache
-def _tables() -> tuple[npt.NDArray[np.float64], tuple[npt.NDArray[np.uint32], ...]]:
-    """Powers of ten, and the four words by what they say."""
-    # Read from text, because numpy's own powers are not the nearest ones.
-    powers = np.array([float(f"1e{_DIGITS - 1 - exponent}") for exponent in range(_LOWEST - 1, _HIGHEST + 2)])
+def _tables() -> tuple[npt.NDArray[np.uint32], ...]:
+    """The four words by what they say."""
     heads = [f"{sign}{number // 10}.{number % 10}" for sign in " -" for number in range(100)]
     middles = [f"{number:04d}" for number in range(10_000)]
     tails = [f"{number:03d}e" for number in range(1000)]
     exponents = [f"{exponent:+03d}," for exponent in range(_LOWEST - 1, _HIGHEST + 2)]
-    return powers, (_words(heads), _words(middles), _words(tails), _words(exponents))
+    return _words(heads), _words(middles), _words(tails), _words(exponents)
 
 
 def _decimal(array: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
     """Nine digits of each value, as a whole number, and its exponent."""
-    powers, _ = _tables()
     size = np.abs(np.ascontiguousarray(array).ravel().astype(np.float64))
     zero = size == 0
     size[zero] = 1.0
-    exponent = np.floor(np.log10(size)).astype(np.int64)
-    digits = np.rint(size * powers[exponent - (_LOWEST - 1)])
-    # Beside a power of ten the logarithm, or the rounding, may be off by one.
-    off = (digits >= 10**_DIGITS).astype(np.int64) - (digits < 10 ** (_DIGITS - 1))
-    if off.any():
-        exponent += off
-        digits = np.rint(size * powers[exponent - (_LOWEST - 1)])
+    digits, exponent, _ = decimal_digits(size, _DIGITS)
     digits[zero] = 0
     return digits.astype(np.uint32), exponent
 
 
 def _text(array: npt.NDArray[np.float32], digits: npt.NDArray[np.uint32], exponent: npt.NDArray[np.int64]) -> str:
-    _, (heads, middles, tails, exponents) = _tables()
+    heads, middles, tails, exponents = _tables()
     # Spaces may stand before numbers and beside brackets, so that every value is as long as the others.
     before, after = -(-array.ndim // 4), -(-(array.ndim + 1) // 4)
     text = np.empty((digits.size, before + _WORDS + after), np.uint32)

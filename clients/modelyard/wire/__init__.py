@@ -4,6 +4,7 @@ Nothing here imports TensorFlow, and nothing here clashes with a TensorFlow that
 the same process imports before or after.
 """
 
+from modelyard.wire._decimal import decimal_digits
 from modelyard.wire._dtypes import DType, dtype_by_enum, dtype_by_name, dtype_by_numpy, dtype_names
 from modelyard.wire._generated import config_pb2, error_pb2, inference_pb2, serving_pb2, tensorflow_pb2
 from modelyard.wire._generated._pool import descriptor_pool
@@ -33,6 +34,7 @@ __all__ = [
     "as_wire_array",
     "config_pb2",
     "crc32c",
+    "decimal_digits",
     "descriptor_pool",
     "dtype_by_enum",
     "dtype_by_name",

@@ -18,8 +18,9 @@ from concurrent.futures import Executor
 from typing import Any
 
 from modelyard.errors import InternalError, ModelyardError, OverloadedError, UnavailableError
-from modelyard.serving._plans import Plan, merge, split
-from modelyard.serving._requests import Arrays, Caller, Prediction, PredictRequest
+from modelyard.serving._encoding import Encode, encode_all
+from modelyard.serving._plans import Plan, check_rows, merge
+from modelyard.serving._requests import Arrays, Caller, PredictRequest
 from modelyard.serving._statistics import ModelStatistics, RequestTimes
 from modelyard.serving._versions import Version
 from modelyard.serving._watcher import ModelWatcher
@@ -37,7 +38,6 @@ MAX_ROWS = 64
 _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 10.0
 
 Done = Callable[[Any, BaseException | None], None]
-Encode = Callable[[Prediction], Any]
 
 
 class Ticket:
@@ -288,7 +288,8 @@ def compute(
     servable = plan.servable
     try:
         inputs = merge([ticket.inputs for ticket in batch])
-        outputs = split(servable.compute(plan.signature.compute, inputs, plan.outputs), rows)
+        outputs = servable.compute(plan.signature.compute, inputs, plan.outputs)
+        check_rows(outputs, rows)
     # Whatever a runtime does, every caller gets an answer.
     except Exception as exc:
         if len(batch) > 1:
@@ -297,7 +298,8 @@ def compute(
         error = exc if isinstance(exc, ModelyardError) else InternalError(f"Computing failed: {type(exc).__name__}")
         if error is not exc:
             error.__cause__ = exc
-        times = [_times(batch[0], started_ns, time.perf_counter_ns(), ok=False)]
+        ended_ns = time.perf_counter_ns()
+        times = [_times(batch[0], started_ns, ended_ns, ended_ns, ok=False)]
         statistics.record_all(servable.name, servable.version, times)
         plan.failed(error)
         return [(None, error)]
@@ -306,22 +308,18 @@ def compute(
     plan.learn(seconds if cpu_ns is None else (time.thread_time_ns() - cpu_ns) / 1e9, seconds, sum(rows))
     plan.succeeded.add(len(batch))
     plan.latency.add(seconds * 1e6, len(batch))
-    answers: list[tuple[Any, BaseException | None]] = []
-    times = []
-    for ticket, values in zip(batch, outputs, strict=True):
-        try:
-            answer: tuple[Any, BaseException | None] = (ticket.encode(Prediction(spec=plan.spec, outputs=values)), None)
-        # An answer that cannot be encoded is one request's trouble, not the batch's.
-        except Exception as exc:
-            answer = (None, exc)
-        answers.append(answer)
-        times.append(_times(ticket, started_ns, computed_ns, ok=answer[1] is None))
+    answers = encode_all([ticket.encode for ticket in batch], plan.spec, outputs, rows)
+    # All wait for the last of them.
+    ended_ns = time.perf_counter_ns()
+    times = [
+        _times(ticket, started_ns, computed_ns, ended_ns, ok=error is None)
+        for ticket, (_, error) in zip(batch, answers, strict=True)
+    ]
     statistics.record_all(servable.name, servable.version, times)
     return answers
 
 
-def _times(ticket: Ticket, started_ns: int, computed_ns: int, *, ok: bool) -> RequestTimes:
-    ended_ns = time.perf_counter_ns()
+def _times(ticket: Ticket, started_ns: int, computed_ns: int, ended_ns: int, *, ok: bool) -> RequestTimes:
     decode_ns = ticket.decoded_ns - ticket.started_ns
     arrived_ns = ticket.arrived_ns
     return RequestTimes(

@@ -24,6 +24,8 @@ _OUTLIER = 4.0
 _PREDICTIONS = ":modelyard:serving:predictions"
 #: Strangers may ask for any order of any outputs: so many are remembered per version.
 _MAX_PLANS = 64
+#: Of any batch size: so many combinations of shapes are remembered per plan.
+_MAX_SHAPES = 256
 #: Rows of the batch that shows whether rows depend on each other.
 _PROBE_ROWS = 8
 _PROBE_PATIENCE_S = 0.1
@@ -52,6 +54,8 @@ class Plan:
         self.name = name
         self.outputs = outputs
         self._inputs = [(spec.name, dtype_by_name(spec.dtype).numpy, spec.shape) for spec in signature.inputs]
+        #: Shapes of inputs that fit, in the order of the signature.
+        self._known_shapes: set[tuple[tuple[int, ...], ...]] = set()
         self._rows_of = next((spec.name for spec in signature.inputs if not spec.shape or spec.shape[0] == -1), None)
         #: Whether requests may share a batch.
         self.shared = signature.decode is None and signature.compute in servable.row_wise
@@ -80,18 +84,26 @@ class Plan:
             inputs: Arrays by input name.
         """
         if len(inputs) == len(self._inputs):
-            for name, dtype, shape in self._inputs:
+            shapes = []
+            for name, dtype, _ in self._inputs:
                 array = inputs.get(name)
-                if (
-                    array is None
-                    or array.dtype != dtype
-                    or (self.servable.check_shapes and not shape_fits(array.shape, shape))
-                ):
+                if array is None or array.dtype != dtype:
                     break
+                shapes.append(array.shape)
             else:
-                return inputs
+                if self._fit(tuple(shapes)):
+                    return inputs
         # Something is missing or wrong: this finds out what, and says it.
         return self.servable.complete(self.signature, inputs)
+
+    def _fit(self, shapes: tuple[tuple[int, ...], ...]) -> bool:
+        if not self.servable.check_shapes or shapes in self._known_shapes:
+            return True
+        if not all(shape_fits(have, want) for have, (_, _, want) in zip(shapes, self._inputs, strict=True)):
+            return False
+        if len(self._known_shapes) < _MAX_SHAPES:
+            self._known_shapes.add(shapes)
+        return True
 
     def failed(self, error: ModelyardError) -> None:
         """Counts a prediction that failed.
@@ -162,8 +174,8 @@ def merge(parts: Sequence[Arrays]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
-    """A batch's outputs as views for each request.
+def check_rows(outputs: Arrays, rows: Sequence[int]) -> None:
+    """Checks that the outputs of several requests can be told apart.
 
     Args:
         outputs: The outputs of the batch.
@@ -173,13 +185,24 @@ def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
         InternalError: An output has another number of rows.
     """
     if len(rows) == 1:
-        return [outputs]
+        return
     total = sum(rows)
     for name, array in outputs.items():
         if array.ndim == 0 or len(array) != total:
             raise InternalError(
                 f"Output {name!r} of a batch of {total} rows has shape {list(array.shape)}. This is a bug."
             )
+
+
+def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
+    """A batch's outputs as views for each request.
+
+    Args:
+        outputs: The outputs of the batch; :func:`check_rows` found nothing wrong.
+        rows: Rows of each request.
+    """
+    if len(rows) == 1:
+        return [outputs]
     results: list[Arrays] = []
     start = 0
     for count in rows:

@@ -208,7 +208,7 @@ class Predictor:
     def _lane(self, plan: Plan, inputs: Arrays) -> Lane:
         lanes = plan.lanes
         # Only inputs of one inner shape can be stacked.
-        key = tuple(array.shape[1:] for array in inputs.values()) if plan.shared else ()
+        key = tuple([array.shape[1:] for array in inputs.values()]) if plan.shared else ()
         lane: Lane | None = lanes.get(key)
         if lane is None:
             lane = Lane(

@@ -86,7 +86,8 @@ class Caller:
         return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+# Made for every call: a frozen dataclass would set each of its attributes by a call.
+@dataclass(kw_only=True, slots=True)
 class PredictRequest:
     """One prediction.
 
@@ -110,7 +111,8 @@ class PredictRequest:
     size: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+# As above.
+@dataclass(kw_only=True, slots=True)
 class Prediction:
     """The answer to a :class:`PredictRequest`.
 

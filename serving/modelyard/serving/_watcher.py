@@ -84,7 +84,9 @@ class ModelWatcher:
         self._config = config
         self._load = load
         self._options = options
-        self._lock = threading.Condition()
+        # Whoever only locks, for every request, takes the inner one: a condition's own entry is Python.
+        self._mutex = threading.RLock()
+        self._lock = threading.Condition(self._mutex)
         self._versions: dict[int, Version] = {}
         self._polled = False
         self._watching = False
@@ -243,7 +245,7 @@ class ModelWatcher:
         Args:
             spec: Which one.
         """
-        with self._lock:
+        with self._mutex:
             version = self._resolve(spec)
             version.requests += 1
             return version
@@ -254,7 +256,7 @@ class ModelWatcher:
         Args:
             version: What :meth:`lend` returned.
         """
-        with self._lock:
+        with self._mutex:
             version.requests -= 1
             # Only who unloads it waits for that.
             if version.requests == 0 and not version.available:

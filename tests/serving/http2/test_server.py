@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from modelyard.serving.http2 import Http2Options, Http2Server, options_of
@@ -241,7 +242,10 @@ def frames(send: Callable[[Peer], None], code: int) -> None:
         (h2.settings({h2.SETTINGS_MAX_FRAME_SIZE: 1}), h2.PROTOCOL_ERROR),
         (h2.window_update(0, 0), h2.PROTOCOL_ERROR),
         (h2.window_update(0, h2.MAX_WINDOW), h2.FLOW_CONTROL_ERROR),
-        (h2.HEADER.pack(1 << 8, 0, h2.DATA, 0, 1), h2.FRAME_SIZE_ERROR),
+        (h2.HEADER.pack(1 << 12, 1, h2.DATA, 0, 1), h2.FRAME_SIZE_ERROR),
+        (h2.HEADER.pack(1 << 8, 0, h2.DATA, h2.PADDED, 1), h2.FRAME_SIZE_ERROR),
+        (h2.HEADER.pack(1 << 8, 0, h2.HEADERS, 0, 1), h2.FRAME_SIZE_ERROR),
+        (h2.HEADER.pack(1 << 8, 0, h2.DATA, 0, 1) + b"x", h2.PROTOCOL_ERROR),
         (h2.frame(h2.PING, 0, 0, b"12345678") * 11_000, h2.ENHANCE_YOUR_CALM),
         (b"".join(h2.frame(h2.HEADERS, h2.END_HEADERS, n, encode(HEAD)) + h2.reset(n, h2.CANCEL)
                   for n in range(1, 60_001, 2)), h2.ENHANCE_YOUR_CALM),
@@ -278,6 +282,71 @@ def test_frames_in_pieces_and_with_padding_and_continuations() -> None:
             await peer.writer.drain()
         assert (await peer.frame(h2.DATA))[3] == b"\0\0\0\0\x04abcd"
         assert b"b'grpc-status': b'0'" in (await peer.frame(h2.HEADERS))[3]
+        peer.writer.close()
+
+    run(test)
+
+
+def test_large_frames_are_taken_as_they_come() -> None:
+    async def test(port: int, _: Methods, __: Http2Server) -> None:
+        peer = await Peer.connect(port)
+        body = bytes(range(256)) * 1200
+        rng = np.random.default_rng(0)
+        for number in (1, 5):
+            message = b"\0" + struct.pack(">I", len(body)) + body
+            cut = int(rng.integers(1, len(message)))
+            data = (
+                h2.frame(h2.HEADERS, h2.END_HEADERS, number, encode(HEAD))
+                + h2.frame(h2.DATA, 0, number, message[:cut])
+                + h2.frame(h2.DATA, h2.END_STREAM, number, message[cut:])
+                + h2.frame(h2.HEADERS, h2.END_HEADERS, number + 2, encode(HEAD))
+                + h2.frame(h2.DATA, h2.END_STREAM, number + 2, b"\0\0\0\0\x02hi")
+            )
+            at = 0
+            while at < len(data):
+                step = int(rng.integers(1, 30_000))
+                peer.send(data[at : at + step])
+                await peer.writer.drain()
+                # So that the server reads the piece alone.
+                await asyncio.sleep(0.001)
+                at += step
+            answers: dict[int, bytes] = {}
+            while sum(map(len, answers.values())) < len(message) + 7:
+                _kind, _flags, stream, payload = await peer.frame(h2.DATA)
+                answers[stream] = answers.get(stream, b"") + payload
+                peer.send(h2.window_update(0, max(1, len(payload))) + h2.window_update(stream, max(1, len(payload))))
+            assert answers == {number: message, number + 2: b"\0\0\0\0\x02hi"}
+        peer.writer.close()
+
+    run(test)
+
+
+def test_a_stream_that_is_given_up_in_the_middle_of_a_large_frame() -> None:
+    async def test(port: int, _: Methods, __: Http2Server) -> None:
+        peer = await Peer.connect(port)
+        # Said to be larger than allowed: refused before the frame is whole.
+        head = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, encode(HEAD))
+        peer.send(head + h2.HEADER.pack(0xFF, 0xFF, h2.DATA, h2.END_STREAM, 1) + b"\0" + struct.pack(">I", 1 << 16))
+        peer.send(b"x" * 40_000)
+        assert b"b'grpc-status': b'8'" in (await peer.frame(h2.HEADERS))[3]
+        peer.send(b"x" * (65_535 - 40_005))
+        peer.call(3, b"next")
+        assert (await peer.frame(h2.DATA))[2:] == (3, b"\0\0\0\0\x04next")
+        peer.writer.close()
+
+    run(test, max_message_bytes=30_000)
+
+
+@pytest.mark.parametrize("size", [9_999, 10_001, 20_000])
+def test_a_message_of_another_size_than_it_says(size: int) -> None:
+    async def test(port: int, _: Methods, __: Http2Server) -> None:
+        peer = await Peer.connect(port)
+        peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, encode(HEAD)))
+        peer.send(h2.frame(h2.DATA, 0, 1, b"\0" + struct.pack(">I", 10_000) + b"x" * 5_000))
+        await asyncio.sleep(0.05)
+        peer.send(h2.frame(h2.DATA, 0, 1, b"x" * (size - 5_000)))
+        peer.send(h2.frame(h2.DATA, h2.END_STREAM, 1, b""))
+        assert b"b'grpc-status': b'13'" in (await peer.frame(h2.HEADERS))[3]
         peer.writer.close()
 
     run(test)

@@ -13,7 +13,8 @@ from modelyard.serving._requests import Caller
 Headers = list[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, kw_only=True)
+# Made for every request: a frozen dataclass would set each of its attributes by a call.
+@dataclass(kw_only=True, slots=True)
 class Answer:
     """What goes back for one request.
 

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from urllib.parse import quote
 
 import grpc
+import numpy as np
 
 from modelyard.serving._requests import PRIORITY_KEY, Caller
 from modelyard.serving.http2._connection import Stream
@@ -35,6 +36,8 @@ Begin = Callable[[memoryview, Caller, Respond], None]
 Handlers = Mapping[str, Any]
 
 _PREFIX = struct.Struct(">BI")
+#: Larger messages are kept in the pieces that they come in.
+_MAX_ROOM_BYTES = 64 << 20
 _ENCODINGS = b"identity,deflate,gzip"
 #: ``:status 200`` is in the static table.
 _START = b"\x88" + encode(((b"content-type", b"application/grpc"),))
@@ -201,7 +204,7 @@ class Call:
     """
 
     __slots__ = ("_chunks", "_max_bytes", "_messages", "_running", "_size", "_started", "_task", "_timer", "_waker",
-                 "caller", "head", "stream")  # fmt: skip
+                 "_whole", "caller", "head", "stream")  # fmt: skip
 
     def __init__(self, stream: Stream, head: Head, *, max_bytes: int, running: set[asyncio.Task[None]]) -> None:
         self.stream = stream
@@ -211,6 +214,8 @@ class Call:
         self._max_bytes = max_bytes
         self._running = running
         self._chunks: list[memoryview] = []
+        #: Where the message of a unary call is put together, once its size is known.
+        self._whole: memoryview | None = None
         self._size = 0
         self._started = False
         self._task: asyncio.Task[None] | None = None
@@ -230,21 +235,48 @@ class Call:
     def _data(self, data: memoryview) -> None:
         if self.stream.closed:
             return
-        self._chunks.append(data)
+        before = self._size
         self._size += len(data)
         if self._messages is not None:
+            self._chunks.append(data)
             self._split()
         elif self._size > self._max_bytes + _PREFIX.size:
             self._refuse_size(self._size - _PREFIX.size)
+        elif self._whole is not None and self._size <= len(self._whole):
+            # While it is in the cache: at the end it would have to come back.
+            self._whole[before : self._size] = data
+        else:
+            if not before:
+                self._whole = self._room_for(data)
+            if self._whole is None:
+                self._chunks.append(data)
+            elif self._size <= len(self._whole):
+                self._whole[: self._size] = data
+            # Else it is longer than it says, which its end finds out.
+
+    def _room_for(self, data: memoryview) -> memoryview | None:
+        """Room for a message that begins so; None where it is whole, or is better kept in pieces."""
+        if len(data) < _PREFIX.size:
+            return None
+        size = _PREFIX.size + _PREFIX.unpack_from(data)[1]
+        # What a client says is not believed without limit.
+        if not len(data) < size <= min(self._max_bytes + _PREFIX.size, _MAX_ROOM_BYTES):
+            return None
+        room: Any = np.empty(size, np.uint8)
+        return memoryview(room)
 
     def _end(self) -> None:
         if self._waker is not None:
             self._waker.set()
         if self.stream.closed or self._messages is not None:
             return
-        body = self._chunks[0] if len(self._chunks) == 1 else memoryview(b"".join(self._chunks))
+        body = self._whole
+        if body is None:
+            body = self._chunks[0] if len(self._chunks) == 1 else memoryview(b"".join(self._chunks))
+        self._whole = None
         self._chunks.clear()
-        if len(body) < _PREFIX.size or _PREFIX.unpack_from(body)[1] != len(body) - _PREFIX.size:
+        size = len(body) - _PREFIX.size
+        if self._size != len(body) or size < 0 or _PREFIX.unpack_from(body)[1] != size:
             self.finish(grpc.StatusCode.INTERNAL, "A unary call must have exactly one whole message.")
             return
         try:
@@ -307,6 +339,7 @@ class Call:
         return memoryview(plain)
 
     def _refuse_size(self, size: int) -> None:
+        self._whole = None
         self._chunks.clear()
         self.finish(
             grpc.StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._max_bytes})"

@@ -16,6 +16,9 @@ _LOG = logging.getLogger("modelyard.serving.grpc")
 #: What one stream may send before it is read, and what all streams of a connection may.
 STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 16 << 20
+#: DATA frames are passed on as they come, and so may be large. Small ones, and all others, are kept until they are
+#: whole.
+_MAX_DATA_BYTES, _MIN_FLOWING_BYTES = 1 << 20, 4 << 10
 _MAX_HEADER_BYTES = 16 << 10
 #: A block may come in pieces; nobody has reason to send more than this.
 _MAX_BLOCK_BYTES = 64 << 10
@@ -117,6 +120,8 @@ class Connection(asyncio.Protocol):
         self._window = h2.DEFAULT_WINDOW
         self._stream_window = h2.DEFAULT_WINDOW
         self._frame_bytes = h2.MAX_FRAME_BYTES
+        #: Stream, flags and bytes that have not come, of a DATA frame that is passed on as it comes.
+        self._partial: tuple[Stream | None, int, int] | None = None
         #: Stream, flags and pieces of a header block that is not whole yet.
         self._block: tuple[int, int, bytearray] | None = None
         self._idle_frames = 0
@@ -145,6 +150,7 @@ class Connection(asyncio.Protocol):
                 {
                     h2.SETTINGS_MAX_CONCURRENT_STREAMS: self._owner.max_streams,
                     h2.SETTINGS_INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                    h2.SETTINGS_MAX_FRAME_SIZE: _MAX_DATA_BYTES,
                     h2.SETTINGS_MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES,
                 }
             )
@@ -211,17 +217,25 @@ class Connection(asyncio.Protocol):
             self._greeted = True
             at = len(h2.PREFACE)
         view = memoryview(data)
+        if self._partial is not None:
+            at = self._go_on(*self._partial, view)
         unpack = h2.HEADER.unpack_from
         while end - at >= h2.HEADER_BYTES:
             high, low, kind, flags, number = unpack(data, at)
             size = high << 8 | low
-            if size > h2.MAX_FRAME_BYTES:
-                raise ConnectionFailed(h2.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
             stop = at + h2.HEADER_BYTES + size
-            if stop > end:
+            flows = kind == h2.DATA and not flags & h2.PADDED
+            if size > (_MAX_DATA_BYTES if flows else h2.MAX_FRAME_BYTES):
+                raise ConnectionFailed(h2.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
+            if stop > end and (not flows or size < _MIN_FLOWING_BYTES):
                 break
             if self._block is not None and (kind != h2.CONTINUATION or number != self._block[0]):
                 raise ConnectionFailed(h2.PROTOCOL_ERROR, "a header block was interrupted")
+            if stop > end:
+                self._partial = (self._charge(number, size), flags, size)
+                at += h2.HEADER_BYTES
+                at += self._go_on(*self._partial, view[at:])
+                break
             if kind == h2.DATA:
                 self._data(number, flags, view[at + h2.HEADER_BYTES : stop], size)
             elif kind == h2.HEADERS:
@@ -236,14 +250,46 @@ class Connection(asyncio.Protocol):
     # What comes in.
 
     def _data(self, number: int, flags: int, payload: memoryview, size: int) -> None:
+        stream = self._charge(number, size)
+        if flags & h2.PADDED:
+            payload = _unpadded(payload)
+        if stream is None:
+            return
+        if payload:
+            stream.on_data(payload)
+        elif not flags & h2.END_STREAM:
+            self._idle()
+        self._read(stream, flags)
+
+    def _go_on(self, stream: Stream | None, flags: int, missing: int, data: memoryview) -> int:
+        """Passes on what came of a large DATA frame, and says how much that was."""
+        piece = data[:missing]
+        missing -= len(piece)
+        self._partial = (stream, flags, missing) if missing else None
+        if stream is not None and self._streams.get(stream.number) is stream:
+            if piece:
+                stream.on_data(piece)
+            if not missing and self._streams.get(stream.number) is stream:
+                self._read(stream, flags)
+        return len(piece)
+
+    def _read(self, stream: Stream, flags: int) -> None:
+        """A whole DATA frame was passed on."""
+        if flags & h2.END_STREAM:
+            stream.ended = True
+            stream.on_end()
+        elif stream.room < STREAM_WINDOW // 2 and not stream.closed:
+            self._write(h2.window_update(stream.number, STREAM_WINDOW - stream.room))
+            stream.room = STREAM_WINDOW
+
+    def _charge(self, number: int, size: int) -> Stream | None:
+        """Counts a DATA frame against the windows; None where nobody wants it."""
         self._room -= size
         if self._room < CONNECTION_WINDOW // 2:
             if self._room < 0:
                 raise ConnectionFailed(h2.FLOW_CONTROL_ERROR, "more data than the connection's window")
             self._write(h2.window_update(0, CONNECTION_WINDOW - self._room))
             self._room = CONNECTION_WINDOW
-        if flags & h2.PADDED:
-            payload = _unpadded(payload)
         stream = self._streams.get(number)
         if stream is None or stream.ended:
             if number == 0 or number > self._last or number % 2 == 0:
@@ -251,20 +297,11 @@ class Connection(asyncio.Protocol):
             if stream is not None:
                 self.reset(stream, h2.STREAM_CLOSED)
             # Else: it was on its way when the stream was reset.
-            return
+            return None
         stream.room -= size
         if stream.room < 0:
             raise ConnectionFailed(h2.FLOW_CONTROL_ERROR, f"more data than the window of stream {number}")
-        if payload:
-            stream.on_data(payload)
-        elif not flags & h2.END_STREAM:
-            self._idle()
-        if flags & h2.END_STREAM:
-            stream.ended = True
-            stream.on_end()
-        elif stream.room < STREAM_WINDOW // 2 and not stream.closed:
-            self._write(h2.window_update(number, STREAM_WINDOW - stream.room))
-            stream.room = STREAM_WINDOW
+        return stream
 
     def _headers(self, number: int, flags: int, payload: bytes) -> None:
         if flags & h2.PADDED:

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from modelyard.errors import InvalidInputError, InvalidRequestError, RequestTooLargeError, UnsupportedError
 from modelyard.serving._validation import format_shape
 from modelyard.serving.oip._datatypes import datatype_of, dtype_of
-from modelyard.serving.rest._json import float_texts, quote
+from modelyard.serving.rest._floats import float_texts
+from modelyard.serving.rest._json import quote
 from modelyard.serving.rest._tensors import value_to_array
 from modelyard.wire import DType, dtype_by_numpy, inference_pb2
 
@@ -240,14 +241,14 @@ def array_to_json(array: npt.NDArray[Any], *, tensor: str, strict: bool = False)
         return f"[{','.join(_json_string(_as_bytes(value), tensor) for value in array.ravel().tolist())}]"
     if datatype in ("FP16", "BF16"):
         array = array.astype(np.float32)
-    flat = array.ravel().tolist()
     if array.dtype.kind == "f":
         if strict and not np.isfinite(array).all():
             raise InvalidInputError(
                 f"Output {tensor!r} holds NaN or an infinity, which strict JSON cannot say; ask for it with the "
                 'parameter "binary_data": true.'
             )
-        return f"[{','.join(float_texts(flat, single=array.dtype == np.float32))}]"
+        return f"[{','.join(float_texts(array))}]"
+    flat = array.ravel().tolist()
     if array.dtype.kind == "b":
         return f"[{','.join('true' if value else 'false' for value in flat)}]"
     return f"[{','.join(map(str, flat))}]"

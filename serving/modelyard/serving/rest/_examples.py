@@ -10,7 +10,8 @@ import numpy as np
 
 from modelyard.errors import InvalidInputError, InvalidRequestError
 from modelyard.serving._inference import Classification, Regression
-from modelyard.serving.rest._json import float_texts, parse_object, quote, type_name
+from modelyard.serving.rest._floats import float_texts
+from modelyard.serving.rest._json import parse_object, quote, type_name
 from modelyard.serving.rest._tensors import decode_b64, is_b64
 from modelyard.wire import tensorflow_pb2
 
@@ -113,7 +114,7 @@ def classify_answer(answer: Classification) -> str:
         raise InvalidInputError("Cannot convert empty ClassificationResults to JSON")
     count = shape[0] * shape[1]
     labels = [""] * count if answer.labels is None else [_text(label) for label in answer.labels.ravel().tolist()]
-    scores = ["0.0"] * count if answer.scores is None else float_texts(answer.scores.ravel().tolist(), single=True)
+    scores = ["0.0"] * count if answer.scores is None else float_texts(np.asarray(answer.scores, np.float32))
     pairs = [f"[{json.dumps(label, ensure_ascii=False)}, {score}]" for label, score in zip(labels, scores, strict=True)]
     return _results([f"[{', '.join(pairs[row * shape[1] : (row + 1) * shape[1]])}]" for row in range(shape[0])])
 
@@ -129,7 +130,7 @@ def regress_answer(answer: Regression) -> str:
     """
     if not answer.values.size:
         raise InvalidInputError("Cannot convert empty RegressionResults to JSON")
-    return _results(float_texts(answer.values.tolist(), single=True))
+    return _results(float_texts(np.asarray(answer.values, np.float32)))
 
 
 def _results(items: list[str]) -> str:

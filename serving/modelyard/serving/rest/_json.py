@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from array import array as packed
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -206,33 +204,3 @@ def is_number(value: Any) -> bool:
         value: Any parsed value.
     """
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def float_texts(values: list[float], *, single: bool) -> list[str]:
-    """Decimal text of floats: six digits where they suffice, else as many as a round trip needs.
-
-    Args:
-        values: Python floats.
-        single: Whether they are float32 values (or narrower).
-
-    Returns:
-        One JSON number each; NaN, Infinity and -Infinity bare, as upstream.
-    """
-    count, together = len(values), tuple(values)
-    # All at once: a call for each costs more than its digits.
-    texts = ("%g " * count % together).split()
-    read: Iterable[float] = map(float, texts)
-    if single:
-        read = packed("f", read)
-    longer = (("%.9g " if single else "%.17g ") * count % together).split()
-    chosen = [
-        text if value == again else long for value, text, again, long in zip(values, texts, read, longer, strict=True)
-    ]
-    return [text if "." in text or "e" in text else _whole(text) for text in chosen]
-
-
-def _whole(text: str) -> str:
-    return _NOT_FINITE.get(text) or text + ".0"
-
-
-_NOT_FINITE = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

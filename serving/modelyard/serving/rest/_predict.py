@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any, Literal
 
@@ -17,7 +18,8 @@ from modelyard.artifact import Signature
 from modelyard.errors import InvalidInputError, InvalidRequestError, ModelyardError, UnsupportedError
 from modelyard.serving._requests import Arrays
 from modelyard.serving._validation import format_shape
-from modelyard.serving.rest._json import float_texts, parse_object, quote
+from modelyard.serving.rest._floats import float_texts
+from modelyard.serving.rest._json import parse_object, quote
 from modelyard.serving.rest._numeric import NumericArray
 from modelyard.serving.rest._tensors import as_plain, is_b64, value_to_array
 from modelyard.wire import dtype_by_numpy, grpc_status_of
@@ -34,7 +36,8 @@ _UNWRITABLE = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+# Made for every request: a frozen dataclass would set each of its attributes by a call.
+@dataclass(kw_only=True, slots=True)
 class PredictBody:
     """A parsed request body, its tensors still JSON.
 
@@ -97,8 +100,15 @@ def inputs_of(body: PredictBody, signature: Signature, *, extensions: bool = Fal
         InvalidRequestError: The values do not fit the signature's names and dtypes.
         UnsupportedError: JSON has no form for a dtype.
     """
+    convert = _CONVERT[extensions]
+    value = body.value
+    if isinstance(value, NumericArray) and len(signature.inputs) == 1:
+        # Nothing but numbers, for the only input, in either form.
+        (spec,) = signature.inputs
+        fast = convert.fast(value, spec.dtype)
+        if fast is not None:
+            return {spec.name: fast}
     dtypes = {spec.name: spec.dtype for spec in signature.inputs}
-    convert = _Convert(extensions=extensions)
     return _columns(body.value, dtypes, convert) if body.form == "column" else _rows(body.value, dtypes, convert)
 
 
@@ -115,6 +125,9 @@ class _Convert:
         except ModelyardError:
             # Row form words its errors by element: the general path finds them again.
             return None
+
+
+_CONVERT = {extensions: _Convert(extensions=extensions) for extensions in (False, True)}
 
 
 def _columns(value: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
@@ -134,11 +147,6 @@ def _columns(value: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays
 
 def _rows(instances: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
     if isinstance(instances, NumericArray):
-        if len(dtypes) == 1:
-            ((name, dtype),) = dtypes.items()
-            fast = convert.fast(instances, dtype)
-            if fast is not None:
-                return {name: fast}
         instances = as_plain(instances)
     if _is_named(instances[0]):
         return _named_rows(instances, dtypes, convert)
@@ -233,8 +241,26 @@ def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False, extensi
     if strict:
         _check_finite(outputs)
     if form == "column":
-        texts = {name: _text(_widened(array, extensions=extensions), name) for name, array in outputs.items()}
+        texts = {name: _text(_widened(array) if extensions else array, name) for name, array in outputs.items()}
         return f'{{\n    "outputs": {_bare_or_object(texts, "    ")}\n}}'
+    return _row_answer(row_texts(outputs, extensions=extensions))
+
+
+def _row_answer(rows: Iterable[str]) -> str:
+    return f'{{\n    "predictions": [{", ".join(rows)}\n    ]\n}}'
+
+
+def row_texts(outputs: Arrays, *, extensions: bool = False) -> Iterable[str]:
+    """What stands for each row in an answer in row form.
+
+    Args:
+        outputs: Arrays by output name.
+        extensions: Write dtypes that upstream's JSON lacks.
+
+    Raises:
+        InvalidInputError: An output has no batch dimension or another batch size
+            than the others, or JSON has no form for its dtype.
+    """
     size: int | None = None
     for name, array in outputs.items():
         if array.ndim == 0:
@@ -244,11 +270,27 @@ def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False, extensi
                 f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} expecting: {size}"
             )
         size = array.shape[0]
-    rows = [_row_texts(_widened(array, extensions=extensions), name) for name, array in outputs.items()]
-    items: Iterable[str] = rows[0] if rows else ()
-    if len(rows) > 1:
-        items = map(_row_form(tuple(outputs)).__mod__, zip(*rows, strict=True))
-    return f'{{\n    "predictions": [{", ".join(items)}\n    ]\n}}'
+    if extensions:
+        outputs = {name: _widened(array) for name, array in outputs.items()}
+    rows = [_row_texts(array, name) for name, array in outputs.items()]
+    if len(rows) == 1:
+        return rows[0]
+    return map(_row_form(tuple(outputs)).__mod__, zip(*rows, strict=True)) if rows else ()
+
+
+def row_answers(outputs: Arrays, rows: Sequence[int], *, strict: bool = False, extensions: bool = False) -> list[str]:
+    """The bodies of answers in row form that were computed together; raises as :func:`predict_answer` does.
+
+    Args:
+        outputs: Arrays by output name, for all of them.
+        rows: Rows of each.
+        strict: As for :func:`predict_answer`.
+        extensions: As for :func:`predict_answer`.
+    """
+    if strict:
+        _check_finite(outputs)
+    texts = iter(row_texts(outputs, extensions=extensions))
+    return [_row_answer(islice(texts, count)) for count in rows]
 
 
 @lru_cache(maxsize=256)
@@ -266,14 +308,13 @@ def _check_finite(outputs: Arrays) -> None:
             )
 
 
-def _widened(array: npt.NDArray[Any], *, extensions: bool) -> npt.NDArray[Any]:
-    """A dtype that JSON has, where extensions are on and one holds the same values exactly."""
-    if extensions:
-        name = dtype_by_numpy(array.dtype).name
-        if name in ("float16", "bfloat16"):
-            return array.astype(np.float32)
-        if name == "uint16":
-            return array.astype(np.int32)
+def _widened(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A dtype that JSON has, where one holds the same values exactly."""
+    name = dtype_by_numpy(array.dtype).name
+    if name in ("float16", "bfloat16"):
+        return array.astype(np.float32)
+    if name == "uint16":
+        return array.astype(np.int32)
     return array
 
 
@@ -288,8 +329,11 @@ def _row_texts(array: npt.NDArray[Any], name: str) -> list[str]:
     values = _value_texts(array, name)
     if array.ndim == 1:
         return values
-    step = len(values) // array.shape[0] if array.shape[0] else 0
-    return [_nest(values[row * step : (row + 1) * step], array.shape[1:]) for row in range(array.shape[0])]
+    rows, inner = array.shape[0], array.shape[1:]
+    if rows == 1:
+        return [_nest(values, inner)]
+    step = len(values) // rows if rows else 0
+    return [_nest(values[row * step : (row + 1) * step], inner) for row in range(rows)]
 
 
 def _text(array: npt.NDArray[Any], name: str) -> str:
@@ -308,10 +352,14 @@ def _nest(values: list[str], shape: tuple[int, ...]) -> str:
 
 
 def _value_texts(array: npt.NDArray[Any], name: str) -> list[str]:
-    dtype = dtype_by_numpy(array.dtype).name
+    # What most answers are made of, without a look at the table.
+    char = array.dtype.char
+    if char in "fd":
+        return float_texts(array)
     flat = array.ravel().tolist()
-    if dtype in ("float32", "float64"):
-        return float_texts(flat, single=dtype == "float32")
+    if char in "il":
+        return list(map(str, flat))
+    dtype = dtype_by_numpy(array.dtype).name
     if dtype == "bool":
         return ["true" if value else "false" for value in flat]
     if dtype == "string":
