@@ -32,6 +32,9 @@ PAGE = ROOT / "docs" / "export.md"
 START, END = "<!-- breadth-table: written by docs/bench_export.py -->", "<!-- breadth-table: end -->"
 EXAMPLES = 64
 CLASSES = 1000
+#: Of the spread. Networks that never learned amplify rounding, the deep ones most: a change of 1e-7 of the input of
+#: EfficientNetV2B0 is 1e-5 of what its outputs spread over, in TensorFlow alone.
+TOLERANCE = 1e-4
 FORMATS = ("saved_model", "onnx", "tflite")
 ROUTES = ("ours", "plain")
 #: Height and width of the input: the smallest that an architecture takes. VGG keeps its own 224, whose first dense
@@ -185,7 +188,7 @@ def make_model(name: str, *, size: int | None = None, examples: int = EXAMPLES) 
 
 
 def _randomise(model: Any, images: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-    """Statistics of batch norms around what the images have, as after training.
+    """Statistics of batch norms that the images have, as after training, behind random offsets.
 
     Any other numbers let what tells images apart fade from layer to layer: at
     the end of MobileNet nothing is left of it.
@@ -203,9 +206,6 @@ def _randomise(model: Any, images: npt.NDArray[np.float32], rng: np.random.Gener
         model(images, training=True)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
-        deviation = np.sqrt(np.asarray(layer.moving_variance))
-        layer.moving_mean.assign_add(deviation * rng.normal(0.0, 0.1, deviation.shape))
-        layer.moving_variance.assign(np.maximum(deviation**2, 1e-3) * rng.uniform(0.7, 1.4, deviation.shape))
 
 
 def _layers(model: Any) -> Iterator[Any]:
@@ -219,7 +219,9 @@ def _ours(model: Any, images: npt.NDArray[np.float32]) -> Iterator[dict[str, Any
     from modelyard.errors import ExportError
     from modelyard.export import ExportOptions, export
 
-    options = ExportOptions(optional=("onnx", "tflite"), min_examples=EXAMPLES, latency_calls=10)
+    options = ExportOptions(
+        optional=("onnx", "tflite"), min_examples=EXAMPLES, latency_calls=10, max_abs_error=TOLERANCE
+    )
     with tempfile.TemporaryDirectory() as folder:
         try:
             report = export(
@@ -263,7 +265,7 @@ def _plain(model: Any, images: npt.NDArray[np.float32]) -> Iterator[dict[str, An
 def _tolerance(spread: float, largest: float) -> float:
     from modelyard.export import ExportOptions
 
-    options = ExportOptions()
+    options = ExportOptions(max_abs_error=TOLERANCE)
     rounding = 32 * float(np.spacing(np.float32(largest)))
     return min(options.max_abs_error * max(1.0, spread), max(options.max_spread_error * spread, rounding))
 
@@ -338,7 +340,8 @@ def _counts(results: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:
     return [
         f"Of {ours} artefacts of ours {counts.get('ours verified', 0)} are verified, "
         f"{counts.get('ours refused', 0)} refused and {counts.get('ours fail', 0)} not made; of {plain} plain ones "
-        f"{counts.get('plain right', 0)} are right."
+        f"{counts.get('plain right', 0)} are right. Right is what differs by {TOLERANCE:g} of the outputs' spread at "
+        "most."
     ]
 
 
