@@ -21,9 +21,9 @@ import grpc
 import numpy as np
 
 from modelyard.serving._requests import PRIORITY_KEY, Caller
-from modelyard.serving.http2._connection import Stream
 from modelyard.serving.http2._frames import CANCEL
 from modelyard.serving.http2._hpack import Fields, encode
+from modelyard.serving.http2._outgoing import Stream
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
 

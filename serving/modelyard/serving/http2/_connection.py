@@ -1,4 +1,4 @@
-"""One HTTP/2 connection of a server: frames in, frames out, windows, limits; what a stream means is its owner's."""
+"""One HTTP/2 connection of a server: frames in, windows, limits; what a stream means is its owner's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Protocol, cast
 from modelyard.serving.http2 import _frames as h2
 from modelyard.serving.http2._frames import ConnectionFailed
 from modelyard.serving.http2._hpack import Decoder, Fields
+from modelyard.serving.http2._outgoing import STREAM_WINDOW, Outgoing, Stream
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
 
-#: What one stream may send before it is read, and what all streams of a connection may.
-STREAM_WINDOW = 1 << 20
+#: What all streams of a connection may send before it is read.
 CONNECTION_WINDOW = 16 << 20
 #: DATA frames are passed on as they come, and so may be large. Small ones, and all others, are kept until they are
 #: whole.
@@ -22,9 +22,9 @@ _MAX_DATA_BYTES, _MIN_FLOWING_BYTES = 1 << 20, 4 << 10
 _MAX_HEADER_BYTES = 16 << 10
 #: A block may come in pieces; nobody has reason to send more than this.
 _MAX_BLOCK_BYTES = 64 << 10
-#: Frames that cost work and carry none, beyond one for each request: a peer that sends more attacks.
 #: After a refusal nothing is read for so long.
 _REST_S = 0.01
+#: Frames that cost work and carry none, beyond one for each request: a peer that sends more attacks.
 _MAX_IDLE_FRAMES = 10_000
 _MAX_STREAM_ID = (1 << 31) - 1
 _LAST_PING = b"goodbye!"
@@ -40,64 +40,7 @@ class StreamOwner(Protocol):
         ...
 
 
-class Stream:
-    """One request and its answer.
-
-    Args:
-        connection: Where it came from.
-        number: Its identifier.
-        window: Bytes that may be sent to the peer.
-    """
-
-    __slots__ = ("closed", "connection", "ended", "number", "on_data", "on_end", "on_reset", "room", "unsent", "window",
-                 "unsent_end")  # fmt: skip
-
-    def __init__(self, connection: Connection, number: int, window: int) -> None:
-        self.connection = connection
-        self.number = number
-        self.window = window
-        #: Bytes that the peer may send.
-        self.room = STREAM_WINDOW
-        #: The peer has said everything.
-        self.ended = False
-        #: Nothing may be sent any more.
-        self.closed = False
-        self.unsent = b""
-        self.unsent_end: bytes | None = None
-        self.on_data: Callable[[memoryview], None] = _ignore
-        self.on_end: Callable[[], None] = _nothing
-        self.on_reset: Callable[[], None] = _nothing
-
-    def send(self, data: bytes, *, end: bytes | None = None, start: bytes = b"") -> None:
-        """Sends data as far as the windows allow, and the rest when they do.
-
-        Args:
-            data: The data.
-            end: Trailing header block that ends the stream; None where more follows.
-            start: Header block before the data; empty where it was sent.
-        """
-        if not self.closed:
-            self.connection.send(self, start, data, end)
-
-    def reset(self, code: int) -> None:
-        """Gives the stream up.
-
-        Args:
-            code: Why.
-        """
-        if not self.closed:
-            self.connection.reset(self, code)
-
-
-def _ignore(_: memoryview) -> None:
-    pass
-
-
-def _nothing() -> None:
-    pass
-
-
-class Connection(asyncio.Protocol):
+class Connection(Outgoing, asyncio.Protocol):
     """A connection.
 
     Args:
@@ -106,36 +49,26 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(self, owner: StreamOwner, closed: Callable[[Connection], None]) -> None:
+        super().__init__()
         self._owner = owner
         self._closed = closed
-        self._transport: asyncio.Transport | None = None
         self._rest = b""
         self._greeted = False
         self._decoder = Decoder(max_bytes=_MAX_HEADER_BYTES)
-        self._streams: dict[int, Stream] = {}
         self._last = 0
         #: Streams above are not answered any more: the peer was told so.
         self._limit = _MAX_STREAM_ID
         self._room = CONNECTION_WINDOW
-        self._window = h2.DEFAULT_WINDOW
-        self._stream_window = h2.DEFAULT_WINDOW
-        self._frame_bytes = h2.MAX_FRAME_BYTES
         #: Stream, flags and bytes that have not come, of a DATA frame that is passed on as it comes.
         self._partial: tuple[Stream | None, int, int] | None = None
         #: Stream, flags and pieces of a header block that is not whole yet.
         self._block: tuple[int, int, bytearray] | None = None
         self._idle_frames = 0
-        self._leaving = False
         #: Why nothing is read for the moment: the peer does not read, or was refused something.
         self._deaf = False
         self._resting = False
         self._heard = asyncio.Event()
         self.peer = ""
-
-    @property
-    def streams(self) -> int:
-        """Streams that are not answered yet."""
-        return len(self._streams)
 
     # What asyncio calls.
 
@@ -429,88 +362,7 @@ class Connection(asyncio.Protocol):
         if self._idle_frames > _MAX_IDLE_FRAMES:
             raise ConnectionFailed(h2.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
 
-    # What goes out.
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def send(self, stream: Stream, start: bytes, data: bytes, end: bytes | None) -> None:
-        """Sends for a stream; see :meth:`Stream.send`.
-
-        Args:
-            stream: The stream.
-            start: Header block before the data; empty for none.
-            data: The data.
-            end: Trailing header block; None where more follows.
-        """
-        number, size = stream.number, len(data)
-        parts = [h2.frame(h2.HEADERS, h2.END_HEADERS, number, start)] if start else []
-        if not stream.unsent and size <= stream.window and size <= self._window and size <= self._frame_bytes:
-            # Nearly every answer: one write, and done.
-            if size:
-                stream.window -= size
-                self._window -= size
-                parts += [h2.HEADER.pack(size >> 8, size & 0xFF, h2.DATA, 0, number), data]
-            if end is not None:
-                parts.append(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, number, end))
-            self._write(b"".join(parts))
-            if end is not None:
-                # Not before: it may close the connection.
-                self._finish(stream)
-            return
-        if parts:
-            self._write(parts[0])
-        stream.unsent = stream.unsent + data if stream.unsent else data
-        stream.unsent_end = end
-        self._pump(stream)
-
-    def _pump(self, stream: Stream) -> None:
-        """Sends what waits for a window, as far as there is one now."""
-        if not stream.unsent and stream.unsent_end is None:
-            return
-        view = memoryview(stream.unsent)
-        at = 0
-        while at < len(view):
-            size = min(len(view) - at, stream.window, self._window, self._frame_bytes)
-            if size <= 0:
-                break
-            self._write(h2.HEADER.pack(size >> 8, size & 0xFF, h2.DATA, 0, stream.number) + view[at : at + size])
-            stream.window -= size
-            self._window -= size
-            at += size
-        stream.unsent = bytes(view[at:])
-        if not stream.unsent and stream.unsent_end is not None:
-            end, stream.unsent_end = stream.unsent_end, None
-            self._write(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream.number, end))
-            self._finish(stream)
-
-    def _finish(self, stream: Stream) -> None:
-        stream.closed = True
-        if stream.ended:
-            self._streams.pop(stream.number, None)
-        else:
-            # The answer is complete before the request: the peer need not go on.
-            asyncio.get_running_loop().call_soon(self._cut, stream)
-        self._leave_if_done()
-
-    def _cut(self, stream: Stream) -> None:
-        if self._streams.pop(stream.number, None) is not None and not stream.ended:
-            self._write(h2.reset(stream.number, h2.NO_ERROR))
-        self._leave_if_done()
-
-    def reset(self, stream: Stream, code: int) -> None:
-        """Gives a stream up.
-
-        Args:
-            stream: The stream.
-            code: Why.
-        """
-        stream.closed = True
-        self._streams.pop(stream.number, None)
-        self._write(h2.reset(stream.number, code))
-        stream.on_reset()
-        self._leave_if_done()
+    # The end.
 
     def _end(self, code: int, reason: str) -> None:
         self._write(h2.goaway(self._last, code, reason))
@@ -533,10 +385,6 @@ class Connection(asyncio.Protocol):
         self._write(h2.goaway(self._last, h2.NO_ERROR))
         self._leaving = True
         self._leave_if_done()
-
-    def _leave_if_done(self) -> None:
-        if self._leaving and not self._streams and self._transport is not None:
-            self._transport.close()
 
     def abort(self) -> None:
         """Ends the connection at once."""

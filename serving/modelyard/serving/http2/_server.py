@@ -16,8 +16,9 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving._listen import BACKLOG, listen
 from modelyard.serving._tls import TlsConfig
 from modelyard.serving.http2._calls import Begin, Call, Head, read_head
-from modelyard.serving.http2._connection import Connection, Stream
+from modelyard.serving.http2._connection import Connection
 from modelyard.serving.http2._hpack import Fields
+from modelyard.serving.http2._outgoing import Stream
 
 _NOTICE_S = 0.3
 _INT32_MAX = (1 << 31) - 1

@@ -188,7 +188,7 @@ class OipRest:
     async def _parse(self, request: HttpRequest, body: bytes, name: str, version: str) -> InferRequest:
         length, depth = request.headers.get(_JSON_LENGTH), self._options.max_json_depth
         call = await self._offload(len(body), lambda: read_call(body, length, name, version, max_depth=depth))
-        return replace(call, caller=request.caller)
+        return replace(call, caller=request.caller, size=len(body))
 
     async def _body_object(self, request: HttpRequest) -> dict[str, Any]:
         body = await self._inflated(request)

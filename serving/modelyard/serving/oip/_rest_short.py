@@ -100,7 +100,7 @@ class OipShortWay:
                 self._known[key] = known
             return known.request(memoryview(body)[length:], caller), known.encode
         call = read_call(body, text, model, version, max_depth=depth)
-        request = predict_request(replace(call, small=True, caller=caller))
+        request = predict_request(replace(call, small=True, caller=caller, size=len(body)))
         return request, lambda prediction: answer_of(infer_result(call, prediction), strict=strict)
 
 
@@ -198,6 +198,7 @@ class ShortInference:
             output_filter=self._predict.output_filter,
             small=True,
             caller=caller,
+            size=len(tail),
         )
 
     def encode(self, prediction: Prediction) -> Answer:

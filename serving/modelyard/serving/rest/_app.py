@@ -168,7 +168,7 @@ class RestApp:
 
         try:
             return await self._predictor.submit(
-                PredictRequest(spec=spec, inputs=inputs, small=len(data) <= SMALL_BYTES, caller=caller),
+                PredictRequest(spec=spec, inputs=inputs, small=len(data) <= SMALL_BYTES, caller=caller, size=len(data)),
                 lambda prediction: _predict.predict_answer(
                     prediction.outputs,
                     body.form,

@@ -147,4 +147,6 @@ class RestShortWay:
             return _predict.inputs_of(body, signature, extensions=options.extensions)
 
         spec = _with_signature(route.spec, body.signature) if body.signature else route.spec
-        return PredictRequest(spec=spec, inputs=inputs, small=True, caller=caller), self._encoders[body.form]
+        return PredictRequest(spec=spec, inputs=inputs, small=True, caller=caller, size=len(data)), self._encoders[
+            body.form
+        ]
