@@ -29,7 +29,8 @@ import numpy as np
 import psutil
 
 # Beside this script, which is where Python looks first.
-from bench_serving import PAGE, Request, load, pinned, wait_for, write  # type: ignore[import-not-found]
+from bench_load import Request, load, pinned, wait_for, write  # type: ignore[import-not-found]
+from bench_serving import PAGE  # type: ignore[import-not-found]
 from pages import write_section  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[1]

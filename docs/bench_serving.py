@@ -1,4 +1,4 @@
-"""Measures the server on one core, beside Triton's where that is installed, and writes docs/performance.md's table.
+"""Measures the server on one core, beside others where they are installed, and writes docs/performance.md's table.
 
 Both serve the same ONNX model with onnxruntime and one thread, pinned to one
 core; the load generator (h2load, of Debian's nghttp2-client) has another one.
@@ -7,7 +7,8 @@ Rounds alternate, the ratio is taken round by round, and its median is shown.
     MODELYARD_TRITON_PYTHON=/venv/bin/python python docs/bench_serving.py [--write] [--rounds N] [--seconds S]
 
 MODELYARD_TRITON_PYTHON names the Python of an environment with nvidia-pytriton,
-whose wheel carries Triton's server; without it there are no ratios.
+whose wheel carries Triton's server; without it there are no ratios. bench_peers.py
+says how MLServer and BentoML come in.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import contextlib
 import json
 import os
 import platform
-import re
 import statistics
 import struct
 import subprocess
@@ -26,58 +26,34 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 
 # Beside this script, which is where Python looks first.
+from bench_load import Request, load, pinned, wait_for, write  # type: ignore[import-not-found]
+from bench_peers import (  # type: ignore[import-not-found]
+    INPUT,
+    MODEL,
+    OUTPUTS,
+    SHAPE,
+    bentoml,
+    mlserver,
+    triton,
+)
 from pages import write_section  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 START, END = "<!-- serving:begin -->", "<!-- serving:end -->"
 IN_FLIGHT = (1, 8, 64)
-MODEL, INPUT = "fashion", "image"
-SHAPE = (1, 28, 28, 1)
 #: The overload run: what a request may have to wait, and how long the load lasts.
 LIMIT_MS = 200
 OFFER_S = 6
-
-TRITON_MODEL = """
-import sys
-sys.path.insert(0, {site!r})
-import numpy as np, onnxruntime, triton_python_backend_utils as pb
-class TritonPythonModel:
-    def initialize(self, args):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession({onnx!r}, options, providers=["CPUExecutionProvider"])
-        self.names = [o.name for o in self.session.get_outputs() if o.type != "tensor(string)"]
-    def execute(self, requests):
-        inputs = [pb.get_input_tensor_by_name(request, {name!r}).as_numpy() for request in requests]
-        merged = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
-        outputs = self.session.run(self.names, {{{name!r}: merged}})
-        answers, start = [], 0
-        for array in inputs:
-            end = start + len(array)
-            tensors = [pb.Tensor(n, y[start:end].reshape(end - start, -1)) for n, y in zip(self.names, outputs)]
-            answers.append(pb.InferenceResponse(tensors))
-            start = end
-        return answers
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is sent to one server."""
-
-    url: str
-    body: Path
-    headers: Mapping[str, str] = field(default_factory=dict)
-    http1: bool = True
 
 
 def main() -> int:
@@ -117,7 +93,6 @@ def measure(work: Path, args: argparse.Namespace) -> str:
         wait_for(f"http://127.0.0.1:{ports[1]}/v2/health/ready")
         if python:
             stack.enter_context(triton(work, onnx, python, grpc_port=ports[2], rest_port=ports[3]))
-            wait_for(f"http://127.0.0.1:{ports[3]}/v2/health/ready")
         for key, title in ROWS.items():
             if key not in args.rows.split(","):
                 continue
@@ -132,6 +107,7 @@ def measure(work: Path, args: argparse.Namespace) -> str:
                 cells = [f"{peer:,.0f}", f"{ratio:.2f}"] if python else ["not installed", ""]
                 lines.append(f"| {title} | {count} | {mine:,.0f} | {' | '.join(cells)} |")
                 print(lines[-1], file=sys.stderr, flush=True)
+        others = list(other_servers(work, onnx, ports, args))
     return "\n".join(
         [
             f"{platform.machine()}, {os.cpu_count()} cores, of which the server has one; Fashion-MNIST CNN, one image "
@@ -141,6 +117,7 @@ def measure(work: Path, args: argparse.Namespace) -> str:
             "|---|---|---|---|---|",
             *lines,
             "",
+            *others,
             f"In this process, with nothing around it, onnxruntime does {in_process(onnx):,.0f} such calls/s, and "
             f"{in_process(onnx, 32):,.0f} images/s in batches of 32.",
             "",
@@ -210,80 +187,71 @@ def requests(work: Path, key: str, ports: Sequence[int]) -> tuple[Request, Reque
     )
 
 
-def write(path: Path, data: bytes) -> Path:
-    """Writes a body for h2load."""
-    path.write_bytes(data)
-    return path
+def other_servers(work: Path, onnx: Path, ports: Sequence[int], args: argparse.Namespace) -> Iterator[str]:
+    """A table of MLServer and BentoML, of those that are installed, beside the server on these ports."""
+    from tests.support.server import free_port
+
+    rows: list[str] = []
+
+    def row(title: str, protocol: str, pair: tuple[Request, Request]) -> None:
+        for count in IN_FLIGHT:
+            rates = [
+                (load(pair[0], count, args.seconds), load(pair[1], count, args.seconds)) for _ in range(args.rounds)
+            ]
+            mine, other = (statistics.median(column) for column in zip(*rates, strict=True))
+            ratio = statistics.median(one / two for one, two in rates)
+            rows.append(f"| {title} | {protocol} | {count} | {mine:,.0f} | {other:,.0f} | {ratio:.1f} |")
+            print(rows[-1], file=sys.stderr, flush=True)
+
+    python = os.environ.get("MODELYARD_MLSERVER_PYTHON", "")
+    if python:
+        grpc_port, rest_port = free_port(), free_port()
+        theirs = [*ports[:2], grpc_port, rest_port]
+        with mlserver(work, onnx, python, grpc_port=grpc_port, rest_port=rest_port, metrics_port=free_port()):
+            check_v2(f"grpc+v2://127.0.0.1:{grpc_port}", onnx)
+            check_v2(f"http+v2://127.0.0.1:{rest_port}", onnx)
+            row("MLServer", "gRPC", requests(work, "grpc", theirs))
+            row("MLServer", "REST, JSON", requests(work, "rest", theirs))
+    python = os.environ.get("MODELYARD_BENTOML_PYTHON", "")
+    if python:
+        rest_port = free_port()
+        with bentoml(work, onnx, python, rest_port=rest_port):
+            ours, _ = requests(work, "rest", [*ports[:2], 0, 0])
+            body = json.dumps({INPUT: json.loads(ours.body.read_bytes())["instances"]}).encode()
+            url = f"http://127.0.0.1:{rest_port}/predict"
+            post = urllib.request.Request(url, body, {"content-type": "application/json"})
+            with urllib.request.urlopen(post, timeout=30) as response:
+                check(np.array(json.load(response)), np.array(json.loads(body)[INPUT]), onnx)
+            row("BentoML", "REST, JSON", (ours, Request(url=url, body=write(work / "bentoml.json", body))))
+    if rows:
+        yield from (
+            "Others on the same core, with the same model and their adaptive batching, as their documentation says:",
+            "",
+            "| server | protocol | in flight | requests/s here | requests/s there | ratio |",
+            "|---|---|---|---|---|---|",
+            *rows,
+            "",
+        )
 
 
-def load(request: Request, count: int, seconds: float) -> float:
-    """Requests a second; any that fails is an error."""
-    connections, streams = (count, 1) if request.http1 or count <= 8 else (8, count // 8)
-    command = [
-        "taskset", "-c", "1", "h2load", "-t", "1", "-c", str(connections), "-m", str(streams), "-d", str(request.body),
-        "--warm-up-time=300ms", "-D", f"{round(1e3 * seconds)}ms", *(["--h1"] if request.http1 else []),
-    ]  # fmt: skip
-    for name, value in request.headers.items():
-        command += ["-H", f"{name}: {value}"]
-    text = subprocess.run([*command, request.url], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"(\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored", text)
-    if found is None or int(found[3]) or int(found[4]) or not int(found[2]):
-        raise RuntimeError(f"load on {request.url} failed:\n{text[-800:]}")
-    return int(found[2]) / seconds
+def check_v2(url: str, onnx: Path) -> None:
+    """Has a server of the Open Inference Protocol answer one request: h2load does not see the status of a gRPC call."""
+    from modelyard.clients import connect
+
+    x = np.random.default_rng(1).random(SHAPE).astype(np.float32)
+    with connect(url) as client:
+        answer = client.predict(MODEL, {INPUT: x})
+    check(answer["probabilities"], x, onnx)
 
 
-@contextlib.contextmanager
-def pinned(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> Iterator[None]:
-    """A server on core 0."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(["taskset", "-c", "0", *command], stdout=output, stderr=output, env=env)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
+def check(answer: npt.NDArray[Any], x: npt.NDArray[Any], onnx: Path) -> None:
+    """Compares an answer with onnxruntime's."""
+    import onnxruntime
 
-
-@contextlib.contextmanager
-def triton(work: Path, onnx: Path, python: str, *, grpc_port: int, rest_port: int) -> Iterator[None]:
-    """Triton's own server with its Python backend, one instance, dynamic batching."""
-    ask = "import sys, sysconfig as s; print(s.get_path('purelib'), s.get_config_var('LIBDIR'), *sys.version_info[:2])"
-    site, libraries, major, minor = subprocess.check_output([python, "-c", ask], text=True).split()
-    root = Path(site) / "pytriton" / "tritonserver"
-    stub = root / f"python_backend_stubs/{major}.{minor}/triton_python_backend_stub"
-    target = root / "backends/python/triton_python_backend_stub"
-    if not target.exists():
-        target.write_bytes(stub.read_bytes())
-        target.chmod(0o755)
-    folder = work / "triton" / MODEL / "1"
-    folder.mkdir(parents=True)
-    (folder / "model.py").write_text(TRITON_MODEL.format(site=site, onnx=str(onnx.resolve()), name=INPUT))
-    dims = ",".join(map(str, SHAPE[1:]))
-    (folder.parent / "config.pbtxt").write_text(
-        f'name: "{MODEL}"\nbackend: "python"\nmax_batch_size: 64\n'
-        f'input [{{name: "{INPUT}" data_type: TYPE_FP32 dims: [{dims}]}}]\n'
-        'output [{name: "class_id" data_type: TYPE_INT64 dims: [1]}, '
-        '{name: "probabilities" data_type: TYPE_FP32 dims: [10]}]\n'
-        "instance_group [{kind: KIND_CPU count: 1}]\ndynamic_batching { max_queue_delay_microseconds: 500 }\n"
-    )
-    env = {**os.environ, "LD_LIBRARY_PATH": f"{site}/nvidia_pytriton.libs:{libraries}", "PYTHONPATH": site}
-    command = [
-        str(root / "bin/tritonserver"), f"--model-repository={work / 'triton'}", f"--http-port={rest_port}",
-        f"--grpc-port={grpc_port}", f"--backend-directory={root / 'backends'}", "--allow-metrics=false",
-    ]  # fmt: skip
-    with pinned(command, work / "triton.log", env):
-        yield
-
-
-def wait_for(url: str) -> None:
-    """Waits until a server says 200."""
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2) as response:
-            if response.status == 200:
-                return
-        time.sleep(0.1)
-    raise TimeoutError(f"no 200 from {url}")
+    session = onnxruntime.InferenceSession(str(onnx), providers=["CPUExecutionProvider"])
+    (expected,) = session.run([OUTPUTS[1]], {INPUT: x.astype(np.float32)})
+    if not np.allclose(np.reshape(answer, expected.shape), expected, atol=1e-4):
+        raise RuntimeError(f"a server answers {answer}; expected {expected}")
 
 
 def cold_start(flags: Sequence[str], grpc_port: int, rest_port: int) -> tuple[float, float]:

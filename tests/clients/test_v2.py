@@ -129,6 +129,38 @@ def test_a_server_without_binary_tensors() -> None:
     assert (result["s"].tolist(), result["b"].tolist()) == (["é".encode()], [True, False])
 
 
+def test_a_server_that_describes_no_tensors() -> None:
+    """MLServer, of a model whose settings name none: what it takes, it must know itself."""
+    received: list[dict[str, Any]] = []
+
+    def answer(connection: socket.socket) -> None:
+        data = b""
+        while part := connection.recv(1 << 16):
+            data += part
+            head, blank, body = data.partition(b"\r\n\r\n")
+            lengths = [int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
+            if not blank or (lengths and len(body) < lengths[0]):
+                continue
+            path = head.split(b" ")[1]
+            document: dict[str, Any] = {"name": "mlserver", "extensions": []}
+            if path == b"/v2/models/m":
+                document = {"name": "m", "versions": [], "platform": "", "inputs": [], "outputs": []}
+            elif path == b"/v2/models/m/infer":
+                received.append(json.loads(body))
+                outputs = [{"name": name, "datatype": "INT64", "shape": [1], "data": [3]} for name in "yz"]
+                document = {"model_name": "m", "id": "1", "outputs": outputs}
+            text = json.dumps(document).encode()
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
+            data = b""
+
+    with peer(answer) as port, connect(f"http+v2://127.0.0.1:{port}") as client:
+        assert set(client.predict("m", {"x": np.ones((1, 2), np.float32)}, outputs=["y"])) == {"y"}
+        assert client.model("m").predict({"x": np.ones((1, 2))})["z"].tolist() == [3]
+        with pytest.raises(errors.InvalidInputError, match="expected a mapping"):
+            client.model("m").predict(np.ones((1, 2)))
+    assert [each["inputs"][0]["datatype"] for each in received] == ["FP32", "FP64"]
+
+
 CALL = PredictCall(target=Target(model="m"), inputs={}, signature="", outputs=())
 
 

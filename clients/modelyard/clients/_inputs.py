@@ -53,6 +53,9 @@ def to_arrays(inputs: Mapping[str, Any], signature: SignatureInfo | None) -> dic
 def check_inputs(arrays: Mapping[str, npt.NDArray[Any]], signature: SignatureInfo) -> None:
     """Checks what REST itself cannot: JSON carries no dtypes, and servers ignore inputs they do not know.
 
+    A server that names no inputs at all has not described the model, as
+    MLServer does where nobody wrote them down: then the server must know.
+
     Args:
         arrays: From :func:`to_arrays`.
         signature: What the server expects.
@@ -61,6 +64,8 @@ def check_inputs(arrays: Mapping[str, npt.NDArray[Any]], signature: SignatureInf
         InvalidInputError: An unknown input, or another dtype, with the message
             that the server gives over gRPC.
     """
+    if not signature.inputs:
+        return
     expected = ", ".join(f"{info.name} ({info.dtype})" for info in signature.inputs.values())
     for name, array in arrays.items():
         info = signature.inputs.get(name)
@@ -78,7 +83,7 @@ def check_inputs(arrays: Mapping[str, npt.NDArray[Any]], signature: SignatureInf
 
 
 def check_outputs(outputs: tuple[str, ...], signature: SignatureInfo) -> None:
-    """Checks the outputs asked for; REST has no filter, so the server never sees them.
+    """Checks the outputs asked for, where the server names any; REST has no filter, so the server never sees them.
 
     Args:
         outputs: Names; empty for all.
@@ -88,7 +93,7 @@ def check_outputs(outputs: tuple[str, ...], signature: SignatureInfo) -> None:
         InvalidInputError: A name is unknown or asked for twice.
     """
     for index, name in enumerate(outputs):
-        if name not in signature.outputs:
+        if signature.outputs and name not in signature.outputs:
             raise InvalidInputError(
                 f"output tensor alias not found in signature: {name}. Signature {signature.name!r} has "
                 f"{', '.join(sorted(signature.outputs))}."

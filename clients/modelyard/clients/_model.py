@@ -228,6 +228,9 @@ def prepare(inputs: Any, info: SignatureInfo) -> dict[str, npt.NDArray[Any]]:
         InvalidInputError: See :meth:`BoundSignature.predict`.
     """
     expected = info.inputs
+    if not expected and isinstance(inputs, Mapping):
+        # The server has not described the model: what it is given it must check itself.
+        return {name: as_wire_array(read_all(value) if has_files(value) else value) for name, value in inputs.items()}
     if not isinstance(inputs, Mapping):
         if len(expected) != 1:
             raise InvalidInputError(

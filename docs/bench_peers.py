@@ -1,0 +1,152 @@
+"""The servers that `make bench-serving` measures beside ours, each started as its own documentation says.
+
+Each needs an environment of its own, named by a variable: what they depend on
+does not go together with what we depend on.
+
+- ``MODELYARD_TRITON_PYTHON``: a Python with ``nvidia-pytriton``, whose wheel holds Triton's own server.
+- ``MODELYARD_MLSERVER_PYTHON``: one with ``mlserver`` and ``onnxruntime``.
+- ``MODELYARD_BENTOML_PYTHON``: one with ``bentoml`` and ``onnxruntime``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+# Beside this script, which is where Python looks first.
+from bench_load import pinned, wait_for  # type: ignore[import-not-found]
+
+#: The model of all of them: its name, its input, and the outputs that are asked for.
+MODEL, INPUT, SHAPE = "fashion", "image", (1, 28, 28, 1)
+OUTPUTS = ("class_id", "probabilities")
+
+TRITON_MODEL = """
+import sys
+sys.path.insert(0, {site!r})
+import numpy as np, onnxruntime, triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    def initialize(self, args):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession({onnx!r}, options, providers=["CPUExecutionProvider"])
+        self.names = {outputs!r}
+
+    def execute(self, requests):
+        inputs = [pb.get_input_tensor_by_name(request, {name!r}).as_numpy() for request in requests]
+        merged = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+        outputs = self.session.run(self.names, {{{name!r}: merged}})
+        answers, start = [], 0
+        for array in inputs:
+            end = start + len(array)
+            tensors = [pb.Tensor(n, y[start:end].reshape(end - start, -1)) for n, y in zip(self.names, outputs)]
+            answers.append(pb.InferenceResponse(tensors))
+            start = end
+        return answers
+"""
+
+MLSERVER_MODEL = """
+import onnxruntime
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceRequest, InferenceResponse
+
+class Model(MLModel):
+    async def load(self):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession({onnx!r}, options, providers=["CPUExecutionProvider"])
+        return True
+
+    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+        outputs = self.session.run({outputs!r}, {{{name!r}: NumpyCodec.decode_input(payload.inputs[0])}})
+        encoded = [NumpyCodec.encode_output(name, array) for name, array in zip({outputs!r}, outputs)]
+        return InferenceResponse(model_name=self.name, outputs=encoded)
+"""
+
+BENTOML_SERVICE = """
+import bentoml, numpy as np, onnxruntime
+
+@bentoml.service(workers=1, traffic={{"timeout": 60}})
+class Service:
+    def __init__(self):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession({onnx!r}, options, providers=["CPUExecutionProvider"])
+
+    @bentoml.api(batchable=True, max_batch_size=64)
+    def predict(self, {name}: np.ndarray) -> np.ndarray:
+        return self.session.run(["probabilities"], {{{name!r}: {name}.astype(np.float32)}})[0]
+"""
+
+
+@contextlib.contextmanager
+def triton(work: Path, onnx: Path, python: str, *, grpc_port: int, rest_port: int) -> Iterator[None]:
+    """Triton's own server with its Python backend, one instance, dynamic batching."""
+    ask = "import sys, sysconfig as s; print(s.get_path('purelib'), s.get_config_var('LIBDIR'), *sys.version_info[:2])"
+    site, libraries, major, minor = subprocess.check_output([python, "-c", ask], text=True).split()
+    root = Path(site) / "pytriton" / "tritonserver"
+    stub = root / f"python_backend_stubs/{major}.{minor}/triton_python_backend_stub"
+    target = root / "backends/python/triton_python_backend_stub"
+    if not target.exists():
+        target.write_bytes(stub.read_bytes())
+        target.chmod(0o755)
+    folder = work / "triton" / MODEL / "1"
+    folder.mkdir(parents=True)
+    model = TRITON_MODEL.format(site=site, onnx=str(onnx.resolve()), name=INPUT, outputs=list(OUTPUTS))
+    (folder / "model.py").write_text(model)
+    dims = ",".join(map(str, SHAPE[1:]))
+    (folder.parent / "config.pbtxt").write_text(
+        f'name: "{MODEL}"\nbackend: "python"\nmax_batch_size: 64\n'
+        f'input [{{name: "{INPUT}" data_type: TYPE_FP32 dims: [{dims}]}}]\n'
+        'output [{name: "class_id" data_type: TYPE_INT64 dims: [1]}, '
+        '{name: "probabilities" data_type: TYPE_FP32 dims: [10]}]\n'
+        "instance_group [{kind: KIND_CPU count: 1}]\ndynamic_batching { max_queue_delay_microseconds: 500 }\n"
+    )
+    env = {**os.environ, "LD_LIBRARY_PATH": f"{site}/nvidia_pytriton.libs:{libraries}", "PYTHONPATH": site}
+    command = [
+        str(root / "bin/tritonserver"), f"--model-repository={work / 'triton'}", f"--http-port={rest_port}",
+        f"--grpc-port={grpc_port}", f"--backend-directory={root / 'backends'}", "--allow-metrics=false",
+    ]  # fmt: skip
+    with pinned(command, work / "triton.log", env):
+        wait_for(f"http://127.0.0.1:{rest_port}/v2/health/ready")
+        yield
+
+
+@contextlib.contextmanager
+def mlserver(
+    work: Path, onnx: Path, python: str, *, grpc_port: int, rest_port: int, metrics_port: int
+) -> Iterator[None]:
+    """MLServer with a runtime of a few lines, in one process, with its adaptive batching."""
+    folder = work / "mlserver"
+    folder.mkdir()
+    model = MLSERVER_MODEL.format(onnx=str(onnx.resolve()), name=INPUT, outputs=list(OUTPUTS))
+    (folder / "runtime.py").write_text(model)
+    ports = {"http_port": rest_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
+    (folder / "settings.json").write_text(json.dumps({"host": "127.0.0.1", "parallel_workers": 0, **ports}))
+    (folder / "model-settings.json").write_text(
+        json.dumps({"name": MODEL, "implementation": "runtime.Model", "max_batch_size": 64, "max_batch_time": 0.0005})
+    )
+    command = [python, "-c", "from mlserver.cli import main; main()", "start", str(folder)]
+    with pinned(command, work / "mlserver.log", {**os.environ, "PYTHONPATH": str(folder)}):
+        wait_for(f"http://127.0.0.1:{rest_port}/v2/health/ready")
+        yield
+
+
+@contextlib.contextmanager
+def bentoml(work: Path, onnx: Path, python: str, *, rest_port: int) -> Iterator[None]:
+    """BentoML with a service of a few lines, one worker, with its adaptive batching."""
+    folder = work / "bentoml"
+    folder.mkdir()
+    (folder / "service.py").write_text(BENTOML_SERVICE.format(onnx=str(onnx.resolve()), name=INPUT))
+    command = [
+        python, "-m", "bentoml", "serve", "service:Service", "--working-dir", str(folder), "--port", str(rest_port),
+    ]  # fmt: skip
+    env = {**os.environ, "BENTOML_DO_NOT_TRACK": "true", "BENTOML_HOME": str(folder / "home")}
+    with pinned(command, work / "bentoml.log", env):
+        wait_for(f"http://127.0.0.1:{rest_port}/readyz")
+        yield
