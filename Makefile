@@ -86,7 +86,7 @@ loadtest: install ## Load a server that it starts: smoke, rollout and overload, 
 	$(BIN)/modelyard loadtest scenario overload --serve demo/repository --report demo/loadtest/overload \
 		--server-flag=--max_queue_delay_ms=500
 
-bench-export: install ## Export 25 architectures of keras.applications, and write the table in docs/export.md (hours)
+bench-export: install ## Export 20 architectures of keras.applications, and write the table in docs/export.md (an hour)
 	$(RUN) docs/bench_export.py --write
 
 clean: ## Remove what the other targets made

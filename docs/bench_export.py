@@ -41,7 +41,6 @@ ROUTES = ("ours", "plain")
 #: layer of 103 million weights is what converters run out of memory on.
 SIZES: Mapping[str, int] = {
     "ConvNeXtTiny": 32,
-    "ConvNeXtSmall": 32,
     "DenseNet121": 32,
     "DenseNet169": 32,
     "EfficientNetB0": 32,
@@ -49,8 +48,6 @@ SIZES: Mapping[str, int] = {
     "EfficientNetB3": 32,
     "EfficientNetV2B0": 32,
     "EfficientNetV2B1": 32,
-    "EfficientNetV2S": 32,
-    "InceptionResNetV2": 75,
     "InceptionV3": 75,
     "MobileNet": 32,
     "MobileNetV2": 32,
@@ -61,9 +58,7 @@ SIZES: Mapping[str, int] = {
     "ResNet101V2": 32,
     "ResNet50": 32,
     "ResNet50V2": 32,
-    "ResNet152V2": 32,
     "VGG16": 224,
-    "VGG19": 224,
     "Xception": 71,
 }
 
