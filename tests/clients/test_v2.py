@@ -158,7 +158,10 @@ def test_a_server_that_describes_no_tensors() -> None:
         assert client.model("m").predict({"x": np.ones((1, 2))})["z"].tolist() == [3]
         with pytest.raises(errors.InvalidInputError, match="expected a mapping"):
             client.model("m").predict(np.ones((1, 2)))
-    assert [each["inputs"][0]["datatype"] for each in received] == ["FP32", "FP64"]
+        # Python numbers are the same on both ways.
+        client.predict("m", {"x": [[1.0]]})
+        client.model("m").predict({"x": [[1.0]]})
+    assert [each["inputs"][0]["datatype"] for each in received] == ["FP32", "FP64", "FP32", "FP32"]
 
 
 CALL = PredictCall(target=Target(model="m"), inputs={}, signature="", outputs=())

@@ -55,3 +55,15 @@ def test_one_pause_of_the_machine_does_not_shut_the_door() -> None:
     for _ in range(60):
         cost.learn(10.0, 100)
     assert cost.of(100) == pytest.approx(10.0, rel=0.1)
+
+
+def test_what_is_much_larger_than_all_before_is_not_shut_out() -> None:
+    cost = RequestCost()
+    for _ in range(50):
+        cost.learn(0.005, 3_000)
+    # By the byte it would be ten seconds.
+    assert cost.of(6_000_000) == pytest.approx(0.05)
+    for _ in range(100):
+        cost.learn(0.4, 6_000_000)
+    assert cost.of(6_000_000) == pytest.approx(0.4, rel=0.05)
+

@@ -314,6 +314,44 @@ def test_results_never_depend_on_neighbours(tmp_path: Path, backend: Doubler) ->
     run(tmp_path, backend, test, workers=2)
 
 
+class Adder(Doubler):
+    """y = a + b, which broadcasts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signature = Signature(
+            inputs=tuple(TensorSpec(name=name, dtype="float32", shape=(-1,)) for name in "ab"),
+            outputs=self.signature.outputs,
+            compute="g",
+        )
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        y = inputs["a"] + inputs["b"]
+        self.batches.append(y.tolist())
+        return {"y": y}
+
+
+def test_requests_whose_inputs_have_different_rows_are_computed_alone(tmp_path: Path) -> None:
+    """Their rows would not be in line with those of their neighbours."""
+    backend = Adder()
+    requests = [([4.0], [1.0, 2.0, 3.0]), ([2.0], [0.0]), ([1.0, 2.0, 3.0], [5.0]), ([7.0], [1.0])]
+
+    async def one(predictor: Predictor, a: list[float], b: list[float]) -> list[float]:
+        arrays = {"a": np.array(a, np.float32), "b": np.array(b, np.float32)}
+        request = PredictRequest(spec=ModelSpec(name="m"), inputs=lambda _: arrays, small=True)
+        result: list[float] = await predictor.submit(request, lambda prediction: prediction.outputs["y"].tolist())
+        return result
+
+    async def test(predictor: Predictor) -> None:
+        for _ in range(3):
+            answers = await asyncio.gather(*(one(predictor, a, b) for a, b in requests))
+            assert answers == [[5.0, 6.0, 7.0], [2.0], [6.0, 7.0, 8.0], [8.0]]
+        # Those that are even still share a batch.
+        assert [2.0, 8.0] in backend.batches
+
+    run(tmp_path, backend, test)
+
+
 def test_what_would_wait_too_long_is_refused_at_the_door(tmp_path: Path, backend: Doubler) -> None:
     class Steady(Doubler):
         computes_in_caller = False

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.clients._images import has_files, read_all
+from modelyard.clients._inputs import to_arrays
 from modelyard.clients._requests import DEFAULT_SIGNATURE
 from modelyard.clients._results import ModelMetadata, Prediction, SignatureInfo, TensorInfo
 from modelyard.errors import InvalidInputError, SignatureNotFoundError
@@ -230,7 +231,7 @@ def prepare(inputs: Any, info: SignatureInfo) -> dict[str, npt.NDArray[Any]]:
     expected = info.inputs
     if not expected and isinstance(inputs, Mapping):
         # The server has not described the model: what it is given it must check itself.
-        return {name: as_wire_array(read_all(value) if has_files(value) else value) for name, value in inputs.items()}
+        return to_arrays(inputs, None)
     if not isinstance(inputs, Mapping):
         if len(expected) != 1:
             raise InvalidInputError(

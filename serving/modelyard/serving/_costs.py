@@ -6,6 +6,8 @@ from __future__ import annotations
 _NEWEST = 0.1
 #: One pause of the machine must not shut the door for long: what took so many times as long counts as this.
 _OUTLIER = 4.0
+#: A request is guessed to cost so many times the average at most.
+_LARGEST = 10.0
 
 
 class _Average:
@@ -52,7 +54,9 @@ class RequestCost:
         """
         sized = self._sized
         if size and sized.known:
-            return sized.seconds * size / sized.size
+            # Of what is much larger than all before, not all may grow with the bytes; and it must not be shut out for
+            # ever by a guess that nobody checks.
+            return sized.seconds * min(size / sized.size, _LARGEST)
         known = self._unsized if self._unsized.known else sized
         return known.seconds
 

@@ -162,6 +162,7 @@ class Lane:
         statistics: What is answered is counted there.
         inline: Fast batches are computed on the event loop.
         max_rows: Rows in a batch at most.
+        shared: Requests are computed together.
     """
 
     def __init__(
@@ -175,9 +176,11 @@ class Lane:
         statistics: ModelStatistics,
         inline: bool,
         max_rows: int = MAX_ROWS,
+        shared: bool = True,
     ) -> None:
         self._plan = plan
         self._max_rows = max_rows
+        self._shared = shared
         self._loop = loop
         self._pool = pool
         self._workers = workers
@@ -236,7 +239,7 @@ class Lane:
         """The next batch of so many rows, without those that nobody waits for any more."""
         batch: list[Ticket] = []
         rows = 0
-        if not self._plan.shared:
+        if not self._shared:
             limit = 1
         for queue in (self._urgent, self._patient):
             while queue and (not batch or rows + queue[0].rows <= limit):

@@ -196,8 +196,10 @@ class Predictor:
         # A thread of the pool has nobody else to tell.
         except Exception as exc:
             answer = (None, exc)
-        if refusal is None:
-            ticket.plan.whole_cost.learn(time.perf_counter() - started, ticket.request.size)
+        seconds, cost = time.perf_counter() - started, ticket.plan.whole_cost
+        # What fails early says nothing of what the others cost.
+        if refusal is None and (answer[1] is None or seconds > cost.of(ticket.request.size)):
+            cost.learn(seconds, ticket.request.size)
         loop.call_soon_threadsafe(self._deliver, ticket, *answer)
 
     def _deliver(self, ticket: Ticket, result: Any, error: BaseException | None) -> None:
@@ -208,7 +210,8 @@ class Predictor:
     def _lane(self, plan: Plan, inputs: Arrays) -> Lane:
         lanes = plan.lanes
         # Only inputs of one inner shape can be stacked.
-        key = tuple([array.shape[1:] for array in inputs.values()]) if plan.shared else ()
+        shared = plan.shared and _is_even(inputs)
+        key = tuple([array.shape[1:] for array in inputs.values()]) if shared else ()
         lane: Lane | None = lanes.get(key)
         if lane is None:
             lane = Lane(
@@ -220,6 +223,7 @@ class Predictor:
                 statistics=self.statistics,
                 inline=self._inline,
                 max_rows=self._max_batch_rows,
+                shared=shared,
             )
             if len(lanes) < _MAX_LANES:
                 lanes[key] = lane
@@ -421,3 +425,8 @@ class Predictor:
         """
         self._door.closed = True
         self._pool.shutdown(wait=True)
+
+
+def _is_even(inputs: Arrays) -> bool:
+    """Whether all inputs have as many rows: a model that broadcasts takes others, too, but not beside a neighbour's."""
+    return len(inputs) == 1 or len({len(array) for array in inputs.values()}) == 1

@@ -5,13 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from modelyard.errors import MissingDependencyError
-from modelyard.training._predictions import ImagePredictions
 from modelyard.training._results import Event
+
+if TYPE_CHECKING:
+    from modelyard.training._predictions import ImagePredictions
 
 WandbMode = Literal["online", "offline", "disabled"]
 WANDB_MODES: tuple[WandbMode, ...] = get_args(WandbMode)

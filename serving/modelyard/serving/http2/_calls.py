@@ -11,9 +11,9 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NoReturn
 from urllib.parse import quote
 
@@ -36,6 +36,8 @@ Begin = Callable[[memoryview, Caller, Respond], None]
 Handlers = Mapping[str, Any]
 
 _PREFIX = struct.Struct(">BI")
+#: Messages of a stream that its handler has not taken: a client that sends faster must wait for its window.
+_MAX_WAITING_MESSAGES = 16
 #: Larger messages are kept in the pieces that they come in.
 _MAX_ROOM_BYTES = 64 << 20
 _ENCODINGS = b"identity,deflate,gzip"
@@ -203,8 +205,8 @@ class Call:
         running: Where tasks are kept while they run.
     """
 
-    __slots__ = ("_chunks", "_max_bytes", "_messages", "_running", "_size", "_started", "_task", "_timer", "_waker",
-                 "_whole", "caller", "head", "stream")  # fmt: skip
+    __slots__ = ("_chunks", "_max_bytes", "_messages", "_needed", "_running", "_size", "_started", "_task",
+                 "_timer", "_waker", "_whole", "caller", "head", "stream")  # fmt: skip
 
     def __init__(self, stream: Stream, head: Head, *, max_bytes: int, running: set[asyncio.Task[None]]) -> None:
         self.stream = stream
@@ -217,6 +219,8 @@ class Call:
         #: Where the message of a unary call is put together, once its size is known.
         self._whole: memoryview | None = None
         self._size = 0
+        #: Of a stream, the bytes that make the next message whole, or say how long it is.
+        self._needed = _PREFIX.size
         self._started = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -228,7 +232,7 @@ class Call:
         elif head.handler.request_streaming:
             self._messages = deque()
             self._waker = asyncio.Event()
-            self._spawn(self._run_stream())
+            self._spawn(self._run_stream)
 
     # What the stream brings.
 
@@ -239,7 +243,8 @@ class Call:
         self._size += len(data)
         if self._messages is not None:
             self._chunks.append(data)
-            self._split()
+            if self._size >= self._needed:
+                self._split()
         elif self._size > self._max_bytes + _PREFIX.size:
             self._refuse_size(self._size - _PREFIX.size)
         elif self._whole is not None and self._size <= len(self._whole):
@@ -290,7 +295,7 @@ class Call:
         if self.head.begin is not None:
             self.head.begin(message, self.caller, self._respond)
         else:
-            self._spawn(self._run_unary(bytes(message)))
+            self._spawn(partial(self._run_unary, bytes(message)))
 
     def _reset(self) -> None:
         self.caller.leave()
@@ -308,16 +313,21 @@ class Call:
             if size > self._max_bytes:
                 self._refuse_size(size)
                 return
-            if len(data) - at - _PREFIX.size < size:
+            self._needed = _PREFIX.size + size
+            if len(data) - at < self._needed:
                 break
+            self._needed = _PREFIX.size
             at += _PREFIX.size
             try:
                 self._messages.append(bytes(self._plain(flag, memoryview(data)[at : at + size])))
             except (_TooLarge, ValueError) as exc:
-                self.finish(grpc.StatusCode.INTERNAL, str(exc))
+                self._give_up(grpc.StatusCode.INTERNAL, str(exc))
                 return
             at += size
-        self._chunks = [memoryview(data)[at:]] if at < len(data) else []
+        self._chunks = [memoryview(data[at:])] if at < len(data) else []
+        self._size = len(data) - at
+        # A client that is faster than its handler waits.
+        self.stream.full = self._messages is not None and len(self._messages) >= _MAX_WAITING_MESSAGES
         if self._waker is not None:
             self._waker.set()
 
@@ -339,11 +349,19 @@ class Call:
         return memoryview(plain)
 
     def _refuse_size(self, size: int) -> None:
-        self._whole = None
-        self._chunks.clear()
-        self.finish(
+        self._give_up(
             grpc.StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._max_bytes})"
         )
+
+    def _give_up(self, code: grpc.StatusCode, text: str) -> None:
+        """Ends a call because of what its client sent."""
+        self._whole = None
+        self._chunks.clear()
+        self.caller.leave()
+        self.finish(code, text)
+        if self._task is not None:
+            # It would wait for messages that nobody takes in any more.
+            self._task.cancel()
 
     # What goes back.
 
@@ -383,12 +401,13 @@ class Call:
             block = _status(code, text, trailers)
         # A call that ends before it began has its status among the headers.
         self.stream.send(b"", start=b"", end=block if self._started else _START + block)
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and trailers:
+            # The server has too much to do, and says when to come again: no message that is too long, or the like.
             self.stream.connection.rest()
 
     # Handlers that need a task.
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._guard(work))
         self._running.add(self._task)
         self._task.add_done_callback(self._running.discard)
@@ -401,9 +420,9 @@ class Call:
         if self._task is not None:
             self._task.cancel()
 
-    async def _guard(self, work: Any) -> None:
+    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except asyncio.CancelledError:
             self.stream.reset(CANCEL)
         # Handlers map their own errors; whatever else escapes is a bug, and its text is not for strangers.
@@ -450,6 +469,9 @@ class Call:
         while True:
             while messages:
                 data = messages.popleft()
+                if self.stream.full and len(messages) < _MAX_WAITING_MESSAGES:
+                    self.stream.full = False
+                    self.stream.connection.refill(self.stream)
                 yield deserializer(data) if deserializer is not None else data
             if self.stream.ended:
                 return

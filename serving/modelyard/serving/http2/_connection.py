@@ -16,9 +16,8 @@ _LOG = logging.getLogger("modelyard.serving.grpc")
 
 #: What all streams of a connection may send before it is read.
 CONNECTION_WINDOW = 16 << 20
-#: DATA frames are passed on as they come, and so may be large. Small ones, and all others, are kept until they are
-#: whole.
-_MAX_DATA_BYTES, _MIN_FLOWING_BYTES = 1 << 20, 4 << 10
+#: DATA frames are passed on as they come. Smaller ones, and all others, are kept until they are whole.
+_MIN_FLOWING_BYTES = 4 << 10
 _MAX_HEADER_BYTES = 16 << 10
 #: A block may come in pieces; nobody has reason to send more than this.
 _MAX_BLOCK_BYTES = 64 << 10
@@ -83,7 +82,6 @@ class Connection(Outgoing, asyncio.Protocol):
                 {
                     h2.SETTINGS_MAX_CONCURRENT_STREAMS: self._owner.max_streams,
                     h2.SETTINGS_INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-                    h2.SETTINGS_MAX_FRAME_SIZE: _MAX_DATA_BYTES,
                     h2.SETTINGS_MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES,
                 }
             )
@@ -157,10 +155,9 @@ class Connection(Outgoing, asyncio.Protocol):
             high, low, kind, flags, number = unpack(data, at)
             size = high << 8 | low
             stop = at + h2.HEADER_BYTES + size
-            flows = kind == h2.DATA and not flags & h2.PADDED
-            if size > (_MAX_DATA_BYTES if flows else h2.MAX_FRAME_BYTES):
+            if size > h2.MAX_FRAME_BYTES:
                 raise ConnectionFailed(h2.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
-            if stop > end and (not flows or size < _MIN_FLOWING_BYTES):
+            if stop > end and (kind != h2.DATA or flags & h2.PADDED or size < _MIN_FLOWING_BYTES):
                 break
             if self._block is not None and (kind != h2.CONTINUATION or number != self._block[0]):
                 raise ConnectionFailed(h2.PROTOCOL_ERROR, "a header block was interrupted")
@@ -211,7 +208,16 @@ class Connection(Outgoing, asyncio.Protocol):
         if flags & h2.END_STREAM:
             stream.ended = True
             stream.on_end()
-        elif stream.room < STREAM_WINDOW // 2 and not stream.closed:
+        else:
+            self.refill(stream)
+
+    def refill(self, stream: Stream) -> None:
+        """Opens a stream's window again, where half of it is used and whoever takes the data wants more.
+
+        Args:
+            stream: The stream.
+        """
+        if stream.room < STREAM_WINDOW // 2 and not (stream.full or stream.ended or stream.closed):
             self._write(h2.window_update(stream.number, STREAM_WINDOW - stream.room))
             stream.room = STREAM_WINDOW
 

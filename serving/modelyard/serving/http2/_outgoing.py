@@ -30,6 +30,10 @@ class StreamConnection(Protocol):
         """Reads nothing for a moment."""
         ...
 
+    def refill(self, stream: Stream) -> None:
+        """Opens a stream's window again, where it is no longer full."""
+        ...
+
 
 class Stream:
     """One request and its answer.
@@ -40,8 +44,8 @@ class Stream:
         window: Bytes that may be sent to the peer.
     """
 
-    __slots__ = ("closed", "connection", "ended", "number", "on_data", "on_end", "on_reset", "room", "unsent", "window",
-                 "unsent_end")  # fmt: skip
+    __slots__ = ("closed", "connection", "ended", "full", "number", "on_data", "on_end", "on_reset", "room", "unsent",
+                 "unsent_end", "window")  # fmt: skip
 
     def __init__(self, connection: StreamConnection, number: int, window: int) -> None:
         self.connection = connection
@@ -49,6 +53,8 @@ class Stream:
         self.window = window
         #: Bytes that the peer may send.
         self.room = STREAM_WINDOW
+        #: Whoever takes its data has enough of them for the moment.
+        self.full = False
         #: The peer has said everything.
         self.ended = False
         #: Nothing may be sent any more.
