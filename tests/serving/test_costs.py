@@ -66,4 +66,3 @@ def test_what_is_much_larger_than_all_before_is_not_shut_out() -> None:
     for _ in range(100):
         cost.learn(0.4, 6_000_000)
     assert cost.of(6_000_000) == pytest.approx(0.4, rel=0.05)
-
