@@ -24,6 +24,9 @@ from typing import Any
 
 import numpy as np
 
+# Beside this script, which is where Python looks first.
+from pages import write_section  # type: ignore[import-not-found]
+
 PAGE = Path(__file__).with_name("performance.md")
 START, END = "<!-- input:begin -->", "<!-- input:end -->"
 BATCH_SIZE = 64
@@ -45,7 +48,7 @@ def main() -> int:
         text, reached = measure(Path(folder), arguments.rounds, arguments.seconds)
     print(text)
     if arguments.write:
-        write(text)
+        write_section(PAGE, START, END, text)
     return 0 if reached else 1
 
 
@@ -161,15 +164,6 @@ def _encoded(pixels: Any, kind: str) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, kind)
     return buffer.getvalue()
-
-
-def write(text: str) -> None:
-    """Puts the section into the page, between its markers."""
-    page = PAGE.read_text("utf-8") if PAGE.exists() else "# Performance\n"
-    if START not in page:
-        page += f"\n## Input functions\n\n`make bench-input` writes this table.\n\n{START}\n{END}\n"
-    before, rest = page.split(START)
-    PAGE.write_text(f"{before}{START}\n{text}\n{END}{rest.split(END)[1]}", "utf-8")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+# Beside this script, which is where Python looks first.
+from pages import write_section  # type: ignore[import-not-found]
+
 PAGE = Path(__file__).with_name("performance.md")
 START, END = "<!-- training:begin -->", "<!-- training:end -->"
 BATCH_SIZE = 64
@@ -46,7 +49,7 @@ def main() -> int:
     text, reached = section(rates, arguments.batches)
     print(text)
     if arguments.write:
-        write(text)
+        write_section(PAGE, START, END, text)
     return 0 if reached else 1
 
 
@@ -202,22 +205,12 @@ A whole epoch in one compiled function, on data that stays in memory, is {verdic
 Medians of {rounds} rounds in which all took turns, {batches} steps each ({int(batches * PLAIN_SHARE)} for the plain
 loop); a ratio is the median of the rounds' ratios. `model.fit` gets its batches from the same input function as the
 Trainer. Written by `make bench-training` on {_cpu()}, {os.cpu_count()} logical cores; Python
-{platform.python_version()}, TensorFlow {version("tensorflow")}, Keras {version("keras")}.
-"""
+{platform.python_version()}, TensorFlow {version("tensorflow")}, Keras {version("keras")}."""
     return text, all(ratios[base] >= target for base, target in TARGETS.items())
 
 
 def _ratio(runs: list[float], base: list[float]) -> float:
     return statistics.median(one / other for one, other in zip(runs, base, strict=True))
-
-
-def write(text: str) -> None:
-    """Puts the section between its marks; makes them, and the page, where they are missing."""
-    page = PAGE.read_text("utf-8") if PAGE.exists() else "# Performance\n"
-    if START not in page:
-        page = f"{page.rstrip()}\n\n{START}\n{END}\n"
-    before, _, rest = page.partition(START)
-    PAGE.write_text(f"{before}{START}\n{text}{END}{rest.partition(END)[2]}", "utf-8")
 
 
 def _cpu() -> str:

@@ -11,11 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+# Beside this script, which is where Python looks first.
+from pages import write_section  # type: ignore[import-not-found]
+
 from modelyard.pipeline import RunOptions, RunReport, run_pipeline
 
 ROOT = Path(__file__).resolve().parents[1]
-BEGIN = "<!-- demo-table: written by docs/make_demo_table.py -->\n"
-END = "<!-- demo-table: end -->\n"
+START, END = "<!-- demo-table: written by docs/make_demo_table.py -->", "<!-- demo-table: end -->"
 
 
 def table(report: RunReport) -> str:
@@ -35,7 +37,7 @@ def table(report: RunReport) -> str:
         f"{len(report.training.epochs)} epochs, test accuracy {accuracy:.2%}; {report.training.data}; "
         f"{platform.machine()}, Python {platform.python_version()}."
     )
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -45,9 +47,7 @@ def main() -> int:
             RunOptions(task="fashion", repository=Path(folder, "repository"), run_dir=Path(folder, "run"))
         )
         readme = ROOT / "README.md"
-        before, rest = readme.read_text("utf-8").split(BEGIN)
-        after = rest.split(END)[1]
-        readme.write_text(before + BEGIN + table(report) + END + after, "utf-8")
+        write_section(readme, START, END, table(report))
         (ROOT / "docs" / "images").mkdir(exist_ok=True)
         shutil.copyfile(report.picture, ROOT / "docs" / "images" / "demo.png")
     sys.stdout.write(f"wrote {readme}\n")

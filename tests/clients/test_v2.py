@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -85,13 +86,14 @@ def test_what_the_protocol_lacks(v2: Client) -> None:
         v2.reload_config([])
 
 
-def test_a_server_without_binary_tensors() -> None:
-    metadata = {
-        "name": "m", "versions": None, "platform": "",
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
-        "outputs": [{"name": "y", "datatype": "INT64", "shape": [-1, 2]}],
-    }  # fmt: skip
+@contextmanager
+def mlserver(metadata: dict[str, Any], outputs: list[dict[str, Any]]) -> Iterator[tuple[Client, list[dict[str, Any]]]]:
+    """A client of a server with one model and without binary tensors, and the requests that this gets."""
     received: list[dict[str, Any]] = []
+    documents = {
+        b"/v2/models/m": {"name": "m", "platform": "", **metadata},
+        b"/v2/models/m/infer": {"model_name": "m", "id": "1", "outputs": outputs},
+    }
 
     def answer(connection: socket.socket) -> None:
         data = b""
@@ -102,24 +104,28 @@ def test_a_server_without_binary_tensors() -> None:
             if not blank or (lengths and len(body) < lengths[0]):
                 continue
             path = head.split(b" ")[1]
-            document: dict[str, Any] = {"name": "mlserver", "extensions": []}
-            if path == b"/v2/models/m":
-                document = metadata
-            elif path == b"/v2/models/m/infer":
+            if path.endswith(b"/infer"):
                 received.append(json.loads(body))
-                document = {
-                    "model_name": "m", "id": "1",
-                    "outputs": [
-                        {"name": "y", "datatype": "INT64", "shape": [1, 2], "data": [[1, 1 << 62]]},
-                        {"name": "s", "datatype": "BYTES", "shape": [1], "data": ["é"]},
-                        {"name": "b", "datatype": "BOOL", "shape": [2], "data": [True, False]},
-                    ],
-                }  # fmt: skip
-            text = json.dumps(document).encode()
+            text = json.dumps(documents.get(path, {"name": "mlserver", "extensions": []})).encode()
             connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
             data = b""
 
     with peer(answer) as port, connect(f"http+v2://127.0.0.1:{port}") as client:
+        yield client, received
+
+
+def test_a_server_without_binary_tensors() -> None:
+    metadata = {
+        "versions": None,
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
+        "outputs": [{"name": "y", "datatype": "INT64", "shape": [-1, 2]}],
+    }
+    outputs = [
+        {"name": "y", "datatype": "INT64", "shape": [1, 2], "data": [[1, 1 << 62]]},
+        {"name": "s", "datatype": "BYTES", "shape": [1], "data": ["é"]},
+        {"name": "b", "datatype": "BOOL", "shape": [2], "data": [True, False]},
+    ]
+    with mlserver(metadata, outputs) as (client, received):
         result = client.predict("m", {"x": [[1, 2]]})
         assert set(client.predict("m", {"x": [[1, 2]]}, outputs=["y"])) == {"y"}
         with pytest.raises(errors.InvalidInputError, match="float64 is provided"):
@@ -131,29 +137,8 @@ def test_a_server_without_binary_tensors() -> None:
 
 def test_a_server_that_describes_no_tensors() -> None:
     """MLServer, of a model whose settings name none: what it takes, it must know itself."""
-    received: list[dict[str, Any]] = []
-
-    def answer(connection: socket.socket) -> None:
-        data = b""
-        while part := connection.recv(1 << 16):
-            data += part
-            head, blank, body = data.partition(b"\r\n\r\n")
-            lengths = [int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
-            if not blank or (lengths and len(body) < lengths[0]):
-                continue
-            path = head.split(b" ")[1]
-            document: dict[str, Any] = {"name": "mlserver", "extensions": []}
-            if path == b"/v2/models/m":
-                document = {"name": "m", "versions": [], "platform": "", "inputs": [], "outputs": []}
-            elif path == b"/v2/models/m/infer":
-                received.append(json.loads(body))
-                outputs = [{"name": name, "datatype": "INT64", "shape": [1], "data": [3]} for name in "yz"]
-                document = {"model_name": "m", "id": "1", "outputs": outputs}
-            text = json.dumps(document).encode()
-            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
-            data = b""
-
-    with peer(answer) as port, connect(f"http+v2://127.0.0.1:{port}") as client:
+    outputs = [{"name": name, "datatype": "INT64", "shape": [1], "data": [3]} for name in "yz"]
+    with mlserver({"versions": [], "inputs": [], "outputs": []}, outputs) as (client, received):
         assert set(client.predict("m", {"x": np.ones((1, 2), np.float32)}, outputs=["y"])) == {"y"}
         assert client.model("m").predict({"x": np.ones((1, 2))})["z"].tolist() == [3]
         with pytest.raises(errors.InvalidInputError, match="expected a mapping"):

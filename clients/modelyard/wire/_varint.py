@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: Most numbers are sizes of small things, and written for every answer.
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+
 
 def varint(value: int) -> bytes:
     """The bytes of a number: seven bits each, the lowest first.
@@ -9,6 +12,8 @@ def varint(value: int) -> bytes:
     Args:
         value: At least 0.
     """
+    if 0 <= value < len(_ONE_BYTE):
+        return _ONE_BYTE[value]
     result = bytearray()
     while value > 0x7F:
         result.append(value & 0x7F | 0x80)

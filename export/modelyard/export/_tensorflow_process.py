@@ -33,7 +33,7 @@ class TensorFlowProcess:
     """
 
     def __init__(self, directory: Path, signature: str, inputs: Arrays, *, threads: int) -> None:
-        self.threads = threads
+        self._threads = threads
         self._folder = tempfile.TemporaryDirectory(prefix="modelyard-")
         folder = Path(self._folder.name)
         names = sorted(inputs)
@@ -101,7 +101,7 @@ class TensorFlowProcess:
             code = self._process.wait()
             log = self._log.read_text("utf-8", "replace").strip()[-_LOG:]
             raise VerificationError(
-                f"Format saved_model: the process that measures TensorFlow with {self.threads} threads ended with "
+                f"Format saved_model: the process that measures TensorFlow with {self._threads} threads ended with "
                 f"{code}: {log}"
             )
         times: list[int] = json.loads(line)

@@ -13,13 +13,7 @@ from modelyard.export._runtimes import Arrays, Runtime, call_signature
 
 
 class Timed(Protocol):
-    """Something whose calls can be timed.
-
-    Attributes:
-        threads: Threads of one call.
-    """
-
-    threads: int
+    """Something whose calls can be timed."""
 
     def time(self, signature: str, *, batch_size: int, first: int, calls: int, seconds: float) -> list[int]:
         """Nanoseconds of each of some calls.
@@ -46,7 +40,6 @@ class TimedHere:
     """
 
     def __init__(self, runtime: Runtime, signatures: Mapping[str, Signature], inputs: Mapping[str, Arrays]) -> None:
-        self.threads = runtime.threads
         self._runtime = runtime
         self._signatures = signatures
         self._inputs = inputs

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature
 from modelyard.serving import _messages
 from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
-from modelyard.wire import array_to_tensor, dtype_by_enum, dtype_by_numpy, serving_pb2, tensorflow_pb2
+from modelyard.wire import array_to_tensor, dtype_by_enum, dtype_by_numpy, serving_pb2, tensorflow_pb2, varint
 
 _VARINT, _BYTES = 0, 2
 _MAX_HEADS = 512
@@ -162,7 +162,7 @@ def _spec(data: memoryview) -> ModelSpec:
             if value:
                 if value[0] != 1 << 3 | _VARINT:
                     raise _Odd
-                version, end = _varint(value, 1)
+                version, end = _read_varint(value, 1)
                 if end != len(value) or version >= 1 << 63:
                     raise _Odd
         elif field == 4 and version is None:
@@ -200,7 +200,7 @@ def _tensor(data: memoryview) -> tuple[npt.NDArray[Any], int]:
         tag = data[at]
         tail = 1
         if tag == 1 << 3 | _VARINT:
-            number, at = _varint(data, at + 1)
+            number, at = _read_varint(data, at + 1)
             if number == tensorflow_pb2.DT_STRING:
                 raise _Strings
             continue
@@ -237,7 +237,7 @@ def _shape(data: memoryview) -> tuple[int, ...]:
         if value:
             if value[0] != 1 << 3 | _VARINT:
                 raise _Odd
-            size, end = _varint(value, 1)
+            size, end = _read_varint(value, 1)
             if end != len(value) or size >= 1 << 31:
                 raise _Odd
         sizes.append(size)
@@ -249,14 +249,14 @@ def _field(data: memoryview, at: int) -> tuple[int, memoryview, int]:
     tag = data[at]
     if tag & 7 != _BYTES or tag & 0x80:
         raise _Odd
-    size, start = _varint(data, at + 1)
+    size, start = _read_varint(data, at + 1)
     stop = start + size
     if stop > len(data):
         raise _Odd
     return tag >> 3, data[start:stop], stop
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
     value = data[at]
     at += 1
     if value < 0x80:
@@ -285,8 +285,8 @@ def predict_writer(*, as_content: bool) -> Callable[[Prediction], bytes]:
         parts: list[bytes] = []
         for name, array in prediction.outputs.items():
             tensor = _tensor_head(array.dtype, array.shape) + _values(array, as_content)
-            entry = _key(name) + b"\x12" + _size(len(tensor)) + tensor
-            parts += (b"\x0a", _size(len(entry)), entry)
+            entry = _key(name) + b"\x12" + varint(len(tensor)) + tensor
+            parts += (b"\x0a", varint(len(entry)), entry)
         spec = prediction.spec
         parts.append(_spec_field(spec.name, spec.version, spec.signature))
         return b"".join(parts)
@@ -300,13 +300,13 @@ def _values(array: npt.NDArray[Any], as_content: bool) -> bytes:
     if not array.size:
         return b""
     if kind == np.int64 and not as_content and array.size <= _FEW:
-        data = b"".join([_size(value & _UNSIGNED) for value in array.ravel().tolist()])
-        return _INT64 + _size(len(data)) + data
+        data = b"".join([varint(value & _UNSIGNED) for value in array.ravel().tolist()])
+        return _INT64 + varint(len(data)) + data
     if kind.kind == "O" and all(type(value) is bytes for value in array.flat):
-        return b"".join([_STRING + _size(len(value)) + value for value in array.ravel().tolist()])
+        return b"".join([_STRING + varint(len(value)) + value for value in array.ravel().tolist()])
     if kind in _NATIVE:
         data = np.ascontiguousarray(array, kind.newbyteorder("<")).tobytes()
-        return (_CONTENT if as_content else _NATIVE[kind]) + _size(len(data)) + data
+        return (_CONTENT if as_content else _NATIVE[kind]) + varint(len(data)) + data
     tensor = array_to_tensor(array, as_content=as_content)
     # Type and shape stand before it already.
     tensor.ClearField("dtype")
@@ -318,34 +318,20 @@ _NATIVE = {np.dtype(np.float32): _PACKED["float_val"], np.dtype(np.float64): _PA
 _UNSIGNED = (1 << 64) - 1
 
 
-def _size(value: int) -> bytes:
-    if value < 0x80:
-        return _ONE_BYTE[value]
-    result = bytearray()
-    while value > 0x7F:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    result.append(value)
-    return bytes(result)
-
-
-_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
-
-
 @lru_cache(maxsize=256)
 def _key(name: str) -> bytes:
     raw = name.encode()
-    return b"\x0a" + _size(len(raw)) + raw
+    return b"\x0a" + varint(len(raw)) + raw
 
 
 @lru_cache(maxsize=1024)
 def _tensor_head(kind: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     dims = b""
     for size in shape:
-        dim = b"\x08" + _size(size) if size else b""
-        dims += b"\x12" + _size(len(dim)) + dim
-    head = b"\x08" + _size(dtype_by_numpy(kind).enum)
-    return head + b"\x12" + _size(len(dims)) + dims if shape else head
+        dim = b"\x08" + varint(size) if size else b""
+        dims += b"\x12" + varint(len(dim)) + dim
+    head = b"\x08" + varint(dtype_by_numpy(kind).enum)
+    return head + b"\x12" + varint(len(dims)) + dims if shape else head
 
 
 @lru_cache(maxsize=256)

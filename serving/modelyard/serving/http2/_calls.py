@@ -247,16 +247,14 @@ class Call:
                 self._split()
         elif self._size > self._max_bytes + _PREFIX.size:
             self._refuse_size(self._size - _PREFIX.size)
-        elif self._whole is not None and self._size <= len(self._whole):
-            # While it is in the cache: at the end it would have to come back.
-            self._whole[before : self._size] = data
         else:
             if not before:
                 self._whole = self._room_for(data)
             if self._whole is None:
                 self._chunks.append(data)
             elif self._size <= len(self._whole):
-                self._whole[: self._size] = data
+                # While it is in the cache: at the end it would have to come back.
+                self._whole[before : self._size] = data
             # Else it is longer than it says, which its end finds out.
 
     def _room_for(self, data: memoryview) -> memoryview | None:

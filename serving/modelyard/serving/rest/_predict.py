@@ -146,8 +146,7 @@ def _columns(value: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays
 
 
 def _rows(instances: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
-    if isinstance(instances, NumericArray):
-        instances = as_plain(instances)
+    instances = as_plain(instances)
     if _is_named(instances[0]):
         return _named_rows(instances, dtypes, convert)
     if len(dtypes) != 1:
