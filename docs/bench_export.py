@@ -179,7 +179,7 @@ def make_model(name: str, *, size: int | None = None, examples: int = EXAMPLES) 
     images = np.clip(images, 0.0, 1.0)
     scales_itself = any(isinstance(layer, scalers) for layer in model.layers)
     inputs = np.asarray(images * 255.0 if scales_itself else images * 2.0 - 1.0, np.float32)
-    _randomise(model, inputs, rng)
+    _randomise(model, inputs[:EXAMPLES], rng)
     return model, inputs
 
 

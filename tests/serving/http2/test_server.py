@@ -253,7 +253,8 @@ def frames(send: Callable[[Peer], None], code: int) -> None:
         (h2.settings({h2.SETTINGS_MAX_FRAME_SIZE: 1}), h2.PROTOCOL_ERROR),
         (h2.window_update(0, 0), h2.PROTOCOL_ERROR),
         (h2.window_update(0, h2.MAX_WINDOW), h2.FLOW_CONTROL_ERROR),
-        (h2.HEADER.pack(1 << 8, 0, h2.DATA, 0, 1), h2.FRAME_SIZE_ERROR),
+        (h2.HEADER.pack(1 << 12, 1, h2.DATA, 0, 1), h2.FRAME_SIZE_ERROR),
+        (h2.HEADER.pack(1 << 8, 1, h2.HEADERS, 0, 1), h2.FRAME_SIZE_ERROR),
         (h2.HEADER.pack(1 << 6, 0, h2.DATA, 0, 1) + b"x", h2.PROTOCOL_ERROR),
         (h2.frame(h2.PING, 0, 0, b"12345678") * 11_000, h2.ENHANCE_YOUR_CALM),
         (b"".join(h2.frame(h2.HEADERS, h2.END_HEADERS, n, encode(HEAD)) + h2.reset(n, h2.CANCEL)
@@ -291,6 +292,39 @@ def test_frames_in_pieces_and_with_padding_and_continuations() -> None:
             await peer.writer.drain()
         assert (await peer.frame(h2.DATA))[3] == b"\0\0\0\0\x04abcd"
         assert b"b'grpc-status': b'0'" in (await peer.frame(h2.HEADERS))[3]
+        peer.writer.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("padding", [None, 0, 200])
+def test_large_frames_are_taken_as_they_come(padding: int | None) -> None:
+    """With padding, too, cut anywhere in it."""
+
+    async def test(port: int, _: Methods, __: Http2Server) -> None:
+        peer = await Peer.connect(port)
+        rng = np.random.default_rng(0)
+        for number in range(1, 21, 2):
+            body = rng.bytes(30_000)
+            message = b"\0" + struct.pack(">I", len(body)) + body
+            payload, flags = message, h2.END_STREAM
+            if padding is not None:
+                payload, flags = bytes([padding]) + message + b"\xee" * padding, flags | h2.PADDED
+            data = h2.frame(h2.HEADERS, h2.END_HEADERS, number, encode(HEAD)) + h2.frame(
+                h2.DATA, flags, number, payload
+            )
+            cuts = {0, len(data), len(data) - 1, len(data) - int(rng.integers(1, 201))}
+            # Around the head of the frame, too, where the padding's length stands.
+            cuts |= {len(data) - len(payload) + int(rng.integers(-2, 3)), int(rng.integers(1, len(data)))}
+            for start, stop in itertools.pairwise(sorted(cuts)):
+                peer.send(data[start:stop])
+                await peer.writer.drain()
+                await asyncio.sleep(0.002)
+            answer = b""
+            while len(answer) < len(message):
+                answer += (await peer.frame(h2.DATA))[3]
+            assert answer == message
+            peer.send(h2.window_update(0, len(answer)))
         peer.writer.close()
 
     run(test)

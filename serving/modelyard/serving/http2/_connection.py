@@ -58,8 +58,9 @@ class Connection(Outgoing, asyncio.Protocol):
         #: Streams above are not answered any more: the peer was told so.
         self._limit = _MAX_STREAM_ID
         self._room = CONNECTION_WINDOW
-        #: Stream, flags and bytes that have not come, of a DATA frame that is passed on as it comes.
-        self._partial: tuple[Stream | None, int, int] | None = None
+        #: Stream, flags, bytes that have not come, and how many of these are padding, of a DATA frame that is passed on
+        #: as it comes.
+        self._partial: tuple[Stream | None, int, int, int] | None = None
         #: Stream, flags and pieces of a header block that is not whole yet.
         self._block: tuple[int, int, bytearray] | None = None
         self._idle_frames = 0
@@ -82,6 +83,7 @@ class Connection(Outgoing, asyncio.Protocol):
                 {
                     h2.SETTINGS_MAX_CONCURRENT_STREAMS: self._owner.max_streams,
                     h2.SETTINGS_INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                    h2.SETTINGS_MAX_FRAME_SIZE: h2.MAX_DATA_BYTES,
                     h2.SETTINGS_MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES,
                 }
             )
@@ -155,16 +157,20 @@ class Connection(Outgoing, asyncio.Protocol):
             high, low, kind, flags, number = unpack(data, at)
             size = high << 8 | low
             stop = at + h2.HEADER_BYTES + size
-            if size > h2.MAX_FRAME_BYTES:
+            if size > (h2.MAX_DATA_BYTES if kind == h2.DATA else _MAX_BLOCK_BYTES):
                 raise ConnectionFailed(h2.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
-            if stop > end and (kind != h2.DATA or flags & h2.PADDED or size < _MIN_FLOWING_BYTES):
+            if stop > end and (kind != h2.DATA or size < _MIN_FLOWING_BYTES or at + h2.HEADER_BYTES == end):
                 break
             if self._block is not None and (kind != h2.CONTINUATION or number != self._block[0]):
                 raise ConnectionFailed(h2.PROTOCOL_ERROR, "a header block was interrupted")
             if stop > end:
-                self._partial = (self._charge(number, size), flags, size)
                 at += h2.HEADER_BYTES
-                at += self._go_on(*self._partial, view[at:])
+                padding = 0
+                stream = self._charge(number, size)
+                if flags & h2.PADDED:
+                    padding = _padding(view[at], size)
+                    at, size = at + 1, size - 1
+                at += self._go_on(stream, flags, size, padding, view[at:])
                 break
             if kind == h2.DATA:
                 self._data(number, flags, view[at + h2.HEADER_BYTES : stop], size)
@@ -191,17 +197,18 @@ class Connection(Outgoing, asyncio.Protocol):
             self._idle()
         self._read(stream, flags)
 
-    def _go_on(self, stream: Stream | None, flags: int, missing: int, data: memoryview) -> int:
+    def _go_on(self, stream: Stream | None, flags: int, missing: int, padding: int, data: memoryview) -> int:
         """Passes on what came of a large DATA frame, and says how much that was."""
-        piece = data[:missing]
-        missing -= len(piece)
-        self._partial = (stream, flags, missing) if missing else None
+        size = min(missing, len(data))
+        piece = data[: min(size, missing - padding)] if missing > padding else data[:0]
+        missing -= size
+        self._partial = (stream, flags, missing, min(padding, missing)) if missing else None
         if stream is not None and self._streams.get(stream.number) is stream:
             if piece:
                 stream.on_data(piece)
             if not missing and self._streams.get(stream.number) is stream:
                 self._read(stream, flags)
-        return len(piece)
+        return size
 
     def _read(self, stream: Stream, flags: int) -> None:
         """A whole DATA frame was passed on."""
@@ -401,9 +408,15 @@ class Connection(Outgoing, asyncio.Protocol):
 
 
 def _unpadded(payload: memoryview) -> memoryview:
-    if not payload or payload[0] >= len(payload):
+    size = len(payload)
+    return payload[1 : size - _padding(payload[0] if size else 0, size)]
+
+
+def _padding(padding: int, size: int) -> int:
+    """The padding that a frame of some size says it has."""
+    if padding >= size:
         raise ConnectionFailed(h2.PROTOCOL_ERROR, "a frame of more padding than it holds")
-    return payload[1 : len(payload) - payload[0]]
+    return padding
 
 
 def _peer_name(transport: asyncio.Transport) -> str:

@@ -44,6 +44,8 @@ ENHANCE_YOUR_CALM = 0xB
 #: Every peer starts with these.
 DEFAULT_WINDOW = 65_535
 MAX_FRAME_BYTES = 16_384
+#: What a peer may send in one DATA frame: each frame costs as much as it takes to copy some kilobytes.
+MAX_DATA_BYTES = 1 << 20
 MAX_WINDOW = (1 << 31) - 1
 HEADER_BYTES = 9
 
