@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--routes", nargs="+", choices=ROUTES, default=ROUTES, help="default: %(default)s")
     parser.add_argument("--again", action="store_true", help="measure again what is in the file")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing new after so many seconds")
-    parser.add_argument("--memory-gb", type=float, default=8.0, help="limit of each process (default %(default)s)")
+    parser.add_argument("--memory-gb", type=float, default=12.0, help="limit of each process (default %(default)s)")
     parser.add_argument("--write", action="store_true", help="write the table into docs/export.md")
     parser.add_argument("--worker", nargs=2, metavar=("NAME", "ROUTE"), help=argparse.SUPPRESS)
     args = parser.parse_args()
