@@ -63,7 +63,7 @@ def garments(session_dir: Path, subset: FashionMnist) -> Path:
 def model_dir(session_dir: Path, garments: Path) -> Path:
     folder = session_dir / "dcgan-64"
     arguments = ["--set", f"folder={garments}", "--set", f"width={WIDTH}", "--seed", str(SEED)]
-    assert main(["dcgan", *arguments, "--batch-size", "32", "--epochs", "8", "--model-dir", str(folder)]) == 0
+    assert main(["dcgan", *arguments, "--batch-size", "32", "--epochs", "7", "--model-dir", str(folder)]) == 0
     return folder
 
 
@@ -82,8 +82,9 @@ def test_a_folder_of_colour_images_is_learned_by_command(garments: Path, model_d
     distance = FrechetDistance(subset)
     # JPEG and the two changes of size cost the real images little: the measure still knows them.
     assert distance(as_grey(real)) < 10
-    # It swings from epoch to epoch; seeds 0, 1 and 2 come from 126, 126 and 125 to 43, 43 and 87.
-    assert distance(as_grey(after)) < 0.8 * distance(as_grey(before))
+    # Seeds 0 to 4 come from 126, 126, 125, 126 and 126 to 17, 17, 23, 35 and 27 after 192 steps, and to 16, 15, 11, 24
+    # and 16 after 256. These are 224.
+    assert distance(as_grey(after)) < distance(as_grey(before)) / 2
     # Grey at first; then red is the strongest, as in every garment. How much of the others is in it still swings.
     assert colour(before).max() < 0.4
     assert colour(real)[0] > 0.5
