@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError, Message
 
-from modelyard.clients._fast_predict import response_of
+from modelyard.clients._fast_predict import echo_of, response_of
 from modelyard.clients._requests import DEFAULT_SIGNATURE, SIGNATURE_DEF_FIELD, Target
 from modelyard.clients._results import (
     ModelMetadata,
@@ -75,19 +75,19 @@ def prediction_from_message(data: bytes, target: Target, signature: str) -> Pred
     """
     fast = response_of(data)
     if fast is not None:
-        outputs, spec = fast
+        outputs, echo = fast
     else:
         response = parse(serving_pb2.PredictResponse, data)
         try:
             outputs = {name: tensor_to_array(tensor, name=name) for name, tensor in response.outputs.items()}
         except (InvalidInputError, UnsupportedError) as exc:
             raise ProtocolError(f"The server's answer cannot be decoded: {exc.message}") from exc
-        spec = response.model_spec
+        echo = echo_of(response.model_spec)
     return Prediction(
         outputs=outputs,
-        model=spec.name or target.model,
-        version=spec.version.value if spec.HasField("version") else target.version,
-        signature=spec.signature_name or signature or DEFAULT_SIGNATURE,
+        model=echo.model or target.model,
+        version=target.version if echo.version is None else echo.version,
+        signature=echo.signature or signature or DEFAULT_SIGNATURE,
     )
 
 

@@ -20,7 +20,7 @@ from modelyard.wire._status import (
 )
 from modelyard.wire._tensors import array_to_tensor, as_wire_array, shape_from_proto, shape_to_proto, tensor_to_array
 from modelyard.wire._tfrecord import crc32c, read_records
-from modelyard.wire._varint import varint
+from modelyard.wire._varint import read_varint, varint
 
 __all__ = [
     "DType",
@@ -48,6 +48,7 @@ __all__ = [
     "http_status_of",
     "inference_pb2",
     "read_records",
+    "read_varint",
     "serving_pb2",
     "shape_from_proto",
     "shape_to_proto",

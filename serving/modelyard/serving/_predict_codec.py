@@ -18,7 +18,15 @@ import numpy.typing as npt
 from modelyard.artifact import Signature
 from modelyard.serving import _messages
 from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
-from modelyard.wire import array_to_tensor, dtype_by_enum, dtype_by_numpy, serving_pb2, tensorflow_pb2, varint
+from modelyard.wire import (
+    array_to_tensor,
+    dtype_by_enum,
+    dtype_by_numpy,
+    read_varint,
+    serving_pb2,
+    tensorflow_pb2,
+    varint,
+)
 
 _VARINT, _BYTES = 0, 2
 _MAX_HEADS = 512
@@ -85,7 +93,7 @@ def read_predict(data: bytes | memoryview, caller: Caller | None) -> PredictRequ
             if begin[0] == _SPEC and begin[1] < 0x80:
                 _strings.add(begin)
             return _parse(data, caller)
-        except (_Odd, IndexError, UnicodeDecodeError):
+        except (_Odd, IndexError, ValueError):
             return _parse(data, caller)
         if head is None:
             return request
@@ -162,7 +170,7 @@ def _spec(data: memoryview) -> ModelSpec:
             if value:
                 if value[0] != 1 << 3 | _VARINT:
                     raise _Odd
-                version, end = _read_varint(value, 1)
+                version, end = read_varint(value, 1)
                 if end != len(value) or version >= 1 << 63:
                     raise _Odd
         elif field == 4 and version is None:
@@ -200,7 +208,7 @@ def _tensor(data: memoryview) -> tuple[npt.NDArray[Any], int]:
         tag = data[at]
         tail = 1
         if tag == 1 << 3 | _VARINT:
-            number, at = _read_varint(data, at + 1)
+            number, at = read_varint(data, at + 1)
             if number == tensorflow_pb2.DT_STRING:
                 raise _Strings
             continue
@@ -237,7 +245,7 @@ def _shape(data: memoryview) -> tuple[int, ...]:
         if value:
             if value[0] != 1 << 3 | _VARINT:
                 raise _Odd
-            size, end = _read_varint(value, 1)
+            size, end = read_varint(value, 1)
             if end != len(value) or size >= 1 << 31:
                 raise _Odd
         sizes.append(size)
@@ -249,29 +257,11 @@ def _field(data: memoryview, at: int) -> tuple[int, memoryview, int]:
     tag = data[at]
     if tag & 7 != _BYTES or tag & 0x80:
         raise _Odd
-    size, start = _read_varint(data, at + 1)
+    size, start = read_varint(data, at + 1)
     stop = start + size
     if stop > len(data):
         raise _Odd
     return tag >> 3, data[start:stop], stop
-
-
-def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = data[at]
-    at += 1
-    if value < 0x80:
-        return value, at
-    value &= 0x7F
-    shift = 7
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise _Odd
 
 
 def predict_writer(*, as_content: bool) -> Callable[[Prediction], bytes]:
