@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients import (
+    AsyncClient,
     BalanceOptions,
     ClientOptions,
     ModelConfig,
@@ -451,6 +453,39 @@ def test_cancelling_resets_the_stream_and_keeps_the_connection() -> None:
     with peer(serve) as port:
         asyncio.run(run(port))
     assert seen == [(RESET, 0, 1, b"\0\0\0\x08")]
+
+
+def test_calls_of_one_connection_meet_their_own_deadlines() -> None:
+    def serve(connection: socket.socket) -> None:
+        one = Http2Peer(connection)
+        connection.sendall(HELLO)
+        numbers = [one.request()[0] for _ in range(4)]
+        resets: list[int] = []
+        while len(resets) < 3:
+            if (frame := one.next())[0] == RESET:
+                resets.append(frame[2])
+        seen.extend([numbers.index(number) for number in resets])
+        connection.sendall(answer().replace(b"\0\0\0\1", numbers[0].to_bytes(4)))
+        connection.recv(1)
+
+    async def expired(client: AsyncClient, timeout_s: float) -> float:
+        started = time.monotonic()
+        with pytest.raises(errors.DeadlineExceededError, match="no complete answer within"):
+            await client.status("m", timeout_s=timeout_s)
+        return time.monotonic() - started - timeout_s
+
+    async def run(port: int) -> None:
+        async with connect_async(f"grpc://127.0.0.1:{port}", ONCE) as client:
+            patient = asyncio.create_task(client.status("m", timeout_s=20))
+            await asyncio.sleep(0)
+            late = await asyncio.gather(*[expired(client, seconds) for seconds in (1.0, 0.4, 0.7)])
+            assert all(0 <= seconds < 5 for seconds in late)
+            assert (await patient).available == (3,)
+
+    seen: list[int] = []
+    with peer(serve) as port:
+        asyncio.run(run(port))
+    assert seen == [2, 3, 1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

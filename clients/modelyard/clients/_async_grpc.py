@@ -50,15 +50,16 @@ class AsyncLeanGrpcTransport:
         codec = self._codec
         deadline = time.monotonic() + send.timeout_s
         try:
-            async with asyncio.timeout(send.timeout_s):
-                channel = await self._pool.take(fresh=send.call.fresh)
-                try:
-                    if self._secure and channel.alpn != "h2":
-                        await channel.close()
-                        raise no_http2(codec.url)
-                    stream = await channel.call(send)
-                finally:
-                    self._pool.give(channel)
+            channel = None if send.call.fresh else self._pool.free()
+            if channel is None:
+                channel = await self._pool.take(fresh=send.call.fresh, deadline=deadline)
+            try:
+                if self._secure and channel.alpn != "h2":
+                    await channel.close()
+                    raise no_http2(codec.url)
+                stream = await channel.call(send, deadline)
+            finally:
+                self._pool.give(channel)
         except (OSError, EOFError) as exc:
             raise failed(exc, codec.url, send.timeout_s) from exc
         return codec.answer(stream, late=time.monotonic() >= deadline)
@@ -90,18 +91,20 @@ class _Channel(Channel):
         """Whether no call is under way."""
         return not self._core.streams
 
-    async def call(self, send: Send[Any]) -> _http2.Stream:
+    async def call(self, send: Send[Any], deadline: float) -> _http2.Stream:
         """Performs one call.
 
         Args:
             send: The call.
+            deadline: When it is given up, on the monotonic clock.
 
         Raises:
             EOFError: The connection ended.
+            TimeoutError: The deadline has passed.
             ModelyardError: What came is too long or makes no sense.
         """
         stream = self._codec.start(self._core, send)
-        waiter = self._waiters[stream.number] = self.loop.create_future()
+        waiter = self._waiters[stream.number] = self._begin(deadline)
         # Calls that begin in one turn of the loop share writes, but the server shall not wait for the last of them.
         self._begun += 1
         if self._begun >= _BURST:
@@ -112,6 +115,7 @@ class _Channel(Channel):
             await waiter
         finally:
             del self._waiters[stream.number]
+            self._end(waiter)
             if not stream.done:
                 self._core.cancel(stream)
                 self._flush_soon()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from modelyard.clients._address import Address
@@ -44,13 +45,15 @@ class AsyncLeanRestTransport:
         """
         url = self._url + send.call.path
         request = self._requests.write(send.call, send.headers, url)
+        deadline = time.monotonic() + send.timeout_s
         try:
-            async with asyncio.timeout(send.timeout_s):
-                channel = await self._pool.take(fresh=send.call.fresh)
-                try:
-                    reply = await channel.call(request, url, self._limit)
-                finally:
-                    self._pool.give(channel)
+            channel = None if send.call.fresh else self._pool.free()
+            if channel is None:
+                channel = await self._pool.take(fresh=send.call.fresh, deadline=deadline)
+            try:
+                reply = await channel.call(request, url, self._limit, deadline)
+            finally:
+                self._pool.give(channel)
         except (OSError, EOFError) as exc:
             raise failed(exc, url, send.timeout_s) from exc
         return answer_of(reply.status, reply.headers, reply.data, url)
@@ -79,26 +82,28 @@ class _Channel(Channel):
         """Whether no call is under way."""
         return self._waiter is None
 
-    async def call(self, request: bytes, url: str, limit: int | None) -> Reply:
+    async def call(self, request: bytes, url: str, limit: int | None, deadline: float) -> Reply:
         """Performs one call.
 
         Args:
             request: Its bytes.
             url: What it asks, for messages.
             limit: Bytes of the answer at most; None for any number.
+            deadline: When it is given up, on the monotonic clock.
 
         Raises:
             EOFError: The connection ended.
+            TimeoutError: The deadline has passed.
             ModelyardError: What came is too long or makes no sense.
         """
         if self.transport is None:
             raise EOFError("the server closed the connection")
-        self._waiter = self.loop.create_future()
+        waiter = self._waiter = self._begin(deadline)
         self._answer = self._reader.answer(url, limit)
         next(self._answer)
         self.transport.write(request)
         try:
-            reply = await self._waiter
+            reply: Reply = await waiter
         except BaseException:
             # Whatever came now would be taken for the next call's answer.
             self.lost = True
@@ -106,6 +111,7 @@ class _Channel(Channel):
             raise
         finally:
             self._waiter = self._answer = None
+            self._end(waiter)
         if not reply.reusable:
             self.lost = True
             self.transport.close()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import math
 import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from modelyard.clients._address import Address
 from modelyard.clients._options import ClientOptions
@@ -31,6 +32,10 @@ class Channel(asyncio.Protocol, ABC):
         self.alpn: str | None = None
         self.used_at = time.monotonic()
         self._gone: asyncio.Future[None] = self.loop.create_future()
+        #: Calls under way, and when each has to be over on the monotonic clock.
+        self._deadlines: dict[asyncio.Future[Any], float] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
 
     @property
     @abstractmethod
@@ -60,6 +65,8 @@ class Channel(asyncio.Protocol, ABC):
     def connection_lost(self, exc: Exception | None) -> None:
         """Notes its end."""
         self.lost = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         self.lose(exc or EOFError("the server closed the connection without a complete answer"))
         if not self._gone.done():
             self._gone.set_result(None)
@@ -82,6 +89,44 @@ class Channel(asyncio.Protocol, ABC):
             # What is still to be sent would keep a connection open that nobody reads from.
             self.transport.abort()
             await self._gone
+
+    def _begin(self, deadline: float) -> asyncio.Future[Any]:
+        """What a call waits for; it fails with TimeoutError where the call is not over in time.
+
+        Args:
+            deadline: When, on the monotonic clock.
+        """
+        waiter = self.loop.create_future()
+        self._deadlines[waiter] = deadline
+        # A timer for each call would be a tenth of its cost. Calls are over long before their deadlines as a rule,
+        # so there is one, for the earliest; when it rings it is set for the earliest of the calls there are then.
+        if deadline < self._alarm_at:
+            self._set_alarm(deadline)
+        return waiter
+
+    def _end(self, waiter: asyncio.Future[Any]) -> None:
+        """A call is over.
+
+        Args:
+            waiter: From :meth:`_begin`.
+        """
+        del self._deadlines[waiter]
+
+    def _set_alarm(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self.loop.call_later(max(0.0, at - time.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm, self._alarm_at = None, math.inf
+        now = time.monotonic()
+        for waiter, deadline in self._deadlines.items():
+            if deadline <= now and not waiter.done():
+                waiter.set_exception(TimeoutError())
+        left = [deadline for deadline in self._deadlines.values() if deadline > now]
+        if left:
+            self._set_alarm(min(left))
 
 
 _C = TypeVar("_C", bound=Channel)
@@ -121,23 +166,35 @@ class AsyncPool(Generic[_C]):
         self._one_at_a_time = asyncio.Lock() if shared else None
         self._queue: collections.deque[asyncio.Future[None]] = collections.deque()
 
-    async def take(self, *, fresh: bool) -> _C:
-        """A channel that takes a call; begin it before anything else is awaited.
+    def free(self) -> _C | None:
+        """A channel that is open and takes a call now, if there is one; begin it before anything else is awaited."""
+        keep_s = self._options.keepalive_s
+        # The one opened last is as good as any; the ones before it get old and are closed.
+        for channel in reversed(self._channels):
+            if channel.takes_calls:
+                if keep_s is None or not channel.idle or time.monotonic() - channel.used_at < keep_s:
+                    return channel
+                self._drop(channel)
+        return None
+
+    async def take(self, *, fresh: bool, deadline: float) -> _C:
+        """Opens a channel, or waits for one that takes a call; begin it before anything else is awaited.
 
         Args:
-            fresh: A new one.
+            fresh: A new one in any case.
+            deadline: When to give up, on the monotonic clock.
 
         Raises:
-            OSError: The server cannot be reached.
+            OSError: The server cannot be reached, or not in time.
         """
-        channel = None if fresh else self._free()
-        return await self._open(fresh=fresh) if channel is None else channel
+        async with asyncio.timeout(deadline - time.monotonic()):
+            return await self._open(fresh=fresh)
 
     def give(self, channel: _C) -> None:
         """Says that a call is over.
 
         Args:
-            channel: From :meth:`take`.
+            channel: From :meth:`free` or :meth:`take`.
         """
         channel.used_at = time.monotonic()
         if self._queue:
@@ -149,16 +206,6 @@ class AsyncPool(Generic[_C]):
         for channel in channels:
             await channel.close()
 
-    def _free(self) -> _C | None:
-        keep_s = self._options.keepalive_s
-        # The one opened last is as good as any; the ones before it get old and are closed.
-        for channel in reversed(self._channels):
-            if channel.takes_calls:
-                if keep_s is None or not channel.idle or time.monotonic() - channel.used_at < keep_s:
-                    return channel
-                self._drop(channel)
-        return None
-
     def _drop(self, channel: _C) -> None:
         channel.lost = True
         if channel.transport is not None:
@@ -169,7 +216,7 @@ class AsyncPool(Generic[_C]):
             return await self._opened(fresh=fresh)
         async with self._one_at_a_time:
             # Somebody else may have opened one in the meantime.
-            return self._free() or await self._opened(fresh=False)
+            return self.free() or await self._opened(fresh=False)
 
     async def _opened(self, *, fresh: bool) -> _C:
         while True:
@@ -195,7 +242,7 @@ class AsyncPool(Generic[_C]):
             except asyncio.CancelledError:
                 self._wake()
                 raise
-            if not fresh and (free := self._free()) is not None:
+            if not fresh and (free := self.free()) is not None:
                 return free
 
     def _wake(self) -> None:
