@@ -35,7 +35,7 @@ _PROPAGATE = "opentelemetry.propagate"
 Headers = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Send(Generic[_T]):
     """One exchange to perform.
 

@@ -53,7 +53,7 @@ def request_bytes(spec: bytes, arrays: Mapping[str, npt.NDArray[Any]], outputs: 
             parts.append(_tagged(0x12, entry))
             size += len(parts[-1])
             continue
-        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        little = np.ascontiguousarray(array, dtype=_little(array.dtype))
         parts.append(_head(name, dtype_by_numpy(array.dtype).enum, array.shape, little.nbytes))
         # An empty view has no bytes to cast.
         parts.append(little.data.cast("B") if little.size else b"")
@@ -128,6 +128,11 @@ def _array(tensor: Any) -> npt.NDArray[Any] | None:
         strings[:] = list(tensor.string_val)
         return strings.reshape(shape)
     return None
+
+
+@lru_cache(maxsize=256)
+def _little(kind: np.dtype[Any]) -> np.dtype[Any]:
+    return kind.newbyteorder("<")
 
 
 @lru_cache(maxsize=256)

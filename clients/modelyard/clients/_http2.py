@@ -6,6 +6,8 @@ arrives; blocking and asynchronous transports differ in nothing else.
 
 from __future__ import annotations
 
+import struct
+
 from modelyard.clients._hpack import Fields, decode
 from modelyard.errors import ProtocolError
 
@@ -16,6 +18,8 @@ _PADDED = 0x8
 _HAS_PRIORITY = 0x20
 _SETTING_STREAMS, _SETTING_WINDOW, _SETTING_FRAME = 3, 4, 5
 _HEAD = 9
+#: The head of a frame: its size in two parts, its kind, its flags, its stream.
+_READ_HEAD = struct.Struct(">HBBBI")
 _LARGEST_WINDOW = (1 << 31) - 1
 _LAST_STREAM = (1 << 31) - 1
 _FIRST_WINDOW = 65_535
@@ -168,11 +172,12 @@ class Connection:
         if self._rest:
             data, self._rest = self._rest + data, b""
         at, end = 0, len(data)
+        view = memoryview(data)
         while at < end:
             if self._missing:
                 size = min(self._missing, end - at)
                 self._missing -= size
-                self._take(self._filling, data if size == end else memoryview(data)[at : at + size], size)
+                self._take(self._filling, data if size == end else view[at : at + size], size)
                 at += size
                 if not self._missing and self._ends and self._filling is not None:
                     self._finish(self._filling, done)
@@ -183,9 +188,8 @@ class Connection:
             if not self._greeted and (data[0] or data[3] != _SETTINGS or data[4]):
                 raise ProtocolError(f"expected HTTP/2; received {data[:80]!r}")
             self._greeted = True
-            size = int.from_bytes(data[at : at + 3])
-            kind, flags = data[at + 3], data[at + 4]
-            number = int.from_bytes(data[at + 5 : at + _HEAD]) & _LAST_STREAM
+            size, low, kind, flags, number = _READ_HEAD.unpack_from(data, at)
+            size, number = size << 8 | low, number & _LAST_STREAM
             if size > _FRAME:
                 raise ProtocolError(f"An HTTP/2 peer sent a frame of {size} bytes; {_FRAME} were allowed.")
             if kind == _DATA and not flags & _PADDED:

@@ -114,6 +114,8 @@ def _is_text(value: Any) -> bool:
 
 def _to_array(name: str, value: Any, info: TensorInfo | None) -> npt.NDArray[Any]:
     try:
+        if isinstance(value, np.ndarray):
+            return as_wire_array(value)
         if has_files(value):
             value = read_all(value)
         array = as_wire_array(value)

@@ -11,8 +11,10 @@ import contextlib
 import math
 import socket
 import ssl
+import struct
 import time
 import zlib
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,6 +31,8 @@ from modelyard.errors import ModelyardError, ProtocolError, UnavailableError
 
 _CHUNK = 1 << 18
 _HEAD = 5
+#: The head of a message: whether it is compressed, and its size.
+_READ_HEAD = struct.Struct(">BI")
 _LONGEST_TIMEOUT = 10**8
 _GZIP = zlib.MAX_WBITS | 16
 _CODES = (
@@ -83,9 +87,7 @@ class Codec:
         common = self._of_path.get(path)
         if common is None:
             common = self._of_path[path] = self._first + encode([(":path", path)]) + self._last
-        millis = math.ceil(send.timeout_s * 1000)
-        timeout = f"{millis}m" if millis < _LONGEST_TIMEOUT else f"{min(millis // 1000, _LONGEST_TIMEOUT - 1)}S"
-        headers = common + encode([("grpc-timeout", timeout), *send.headers])
+        headers = common + _timeout(math.ceil(send.timeout_s * 1000)) + encode(send.headers)
         message = send.call.body or b""
         if self._compress:
             message = zlib.compress(message, level=1, wbits=_GZIP)
@@ -128,9 +130,10 @@ class Codec:
     def _message(self, stream: _http2.Stream) -> bytes:
         parts = stream.parts
         data = parts[0] if len(parts) == 1 else b"".join(parts)
-        if len(data) < _HEAD or int.from_bytes(data[1:_HEAD]) != len(data) - _HEAD:
+        packed, size = _READ_HEAD.unpack_from(data) if len(data) >= _HEAD else (0, -1)
+        if size != len(data) - _HEAD:
             raise ProtocolError(f"{self.url} answered with {len(data)} bytes, which are not one gRPC message.")
-        if not data[0]:
+        if not packed:
             return bytes(data[_HEAD:])
         encoding = dict(stream.headers).get("grpc-encoding")
         if encoding != "gzip":
@@ -158,6 +161,12 @@ class Codec:
             code = _CODE_OF_HTTP.get(http, "UNKNOWN")
             details = f"the server answered with HTTP status {http} and no status of gRPC's"
         return error_of_status(code, details, stream.trailers, self.url)
+
+
+@lru_cache(maxsize=512)
+def _timeout(millis: int) -> bytes:
+    text = f"{millis}m" if millis < _LONGEST_TIMEOUT else f"{min(millis // 1000, _LONGEST_TIMEOUT - 1)}S"
+    return encode([("grpc-timeout", text)])
 
 
 def no_http2(url: str) -> UnavailableError:

@@ -6,9 +6,8 @@ import base64
 import json
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy.typing as npt
@@ -30,8 +29,7 @@ SIGNATURE_DEF_FIELD = "signature_def"
 _MAX_VERSION = (1 << 63) - 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(NamedTuple):
     """Which servable a call is for.
 
     Attributes:

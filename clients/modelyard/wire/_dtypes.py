@@ -139,7 +139,8 @@ def dtype_by_numpy(kind: np.dtype[Any]) -> DType:
     """
     if kind.kind in "SUOT":
         return _by_name()["string"]
-    row = _by_numpy().get(kind.newbyteorder("="))
+    known = _by_numpy()
+    row = known.get(kind) or known.get(kind.newbyteorder("="))
     if row is None:
         raise UnsupportedError(f"numpy dtype {kind} has no counterpart; expected one of {', '.join(dtype_names())}.")
     return row
