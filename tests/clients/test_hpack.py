@@ -8,7 +8,7 @@ import pytest
 
 from modelyard.clients._hpack import decode, encode
 from modelyard.errors import ProtocolError
-from modelyard.wire.hpack import huffman_codes
+from modelyard.wire.hpack import STATIC_TABLE, huffman_codes
 
 #: From the RFC's appendix C.
 HUFFMAN = {
@@ -49,7 +49,17 @@ def test_lengths(size: int) -> None:
     fields = (("x-" + "n" * size, "v" * size), ("authorization", "Bearer secret"))
     assert decode(encode(fields)) == fields
     # Never to be put into a table, by anybody on the way.
-    assert encode([fields[1]])[0] == 0x10
+    assert encode([fields[1]])[0] & 0xF0 == 0x10
+
+
+def test_the_static_table_is_used() -> None:
+    fields = ((":method", "POST"), (":scheme", "https"), (":authority", "a"), ("te", "b"), ("user-agent", "c"))
+    assert encode(fields).hex(" ") == "83 87 01 01 61 00 02 74 65 01 62 0f 2b 01 63"
+    assert decode(encode(fields)) == fields
+    for name, value in STATIC_TABLE:
+        for text in (value.decode(), "another"):
+            field = (name.decode(), text)
+            assert decode(encode([field])) == (field,)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from typing import Protocol as Interface
@@ -294,12 +294,12 @@ class AsyncClient:
     def __repr__(self) -> str:
         return f"AsyncClient({self.url!r}{', closed' if self._engine.closed else ''})"
 
-    async def _run(self, flow: Flow[_T], timeout_s: float | None, model: str) -> _T:
+    def _run(self, flow: Flow[_T], timeout_s: float | None, model: str) -> Coroutine[Any, Any, _T]:
         if self._watcher is None and self._engine.pool.watched and not self._engine.closed:
             import asyncio
 
             self._watcher = asyncio.create_task(self._probe_forever())
-        return await self._perform(self._engine.run(flow, timeout_s, model))
+        return self._perform(self._engine.run(flow, timeout_s, model))
 
     async def _perform(self, steps: Steps[AsyncTransport, _T]) -> _T:
         try:

@@ -19,7 +19,9 @@ _HAS_PRIORITY = 0x20
 _SETTING_STREAMS, _SETTING_WINDOW, _SETTING_FRAME = 3, 4, 5
 _HEAD = 9
 #: The head of a frame: its size in two parts, its kind, its flags, its stream.
-_READ_HEAD = struct.Struct(">HBBBI")
+_FRAME_HEAD = struct.Struct(">HBBBI")
+#: The same, and the head of a message in it: whether it is compressed, and its length.
+_MESSAGE_FRAME_HEAD = struct.Struct(">HBBBIBI")
 _LARGEST_WINDOW = (1 << 31) - 1
 _LAST_STREAM = (1 << 31) - 1
 _FIRST_WINDOW = 65_535
@@ -127,14 +129,16 @@ class Connection:
             self.closing = "its numbers of streams are used up"
         stream = self.streams[number] = Stream(number, self._first_window)
         size = len(message) + _MESSAGE_HEAD
-        head = b"%c%b" % (compressed, len(message).to_bytes(4))
-        start = _frame(_HEADERS, _END_HEADERS, number, headers)
+        length = len(headers)
+        self._out += (_FRAME_HEAD.pack(length >> 8, length & 0xFF, _HEADERS, _END_HEADERS, number), headers)
         if size <= self._frame_size and size <= self._window and size <= stream.window:
             self._window -= size
             stream.window -= size
-            self._out.append(b"%b%b\0\1%b%b%b" % (start, size.to_bytes(3), number.to_bytes(4), head, message))
+            length = len(message)
+            head = _MESSAGE_FRAME_HEAD.pack(size >> 8, size & 0xFF, _DATA, _END_STREAM, number, compressed, length)
+            self._out += (head, message)
             return stream
-        self._out.append(start)
+        head = b"%c%b" % (compressed, len(message).to_bytes(4))
         # A frame of its own for the head spares a copy of the message.
         if min(self._window, stream.window) >= _MESSAGE_HEAD:
             self._window -= _MESSAGE_HEAD
@@ -188,7 +192,7 @@ class Connection:
             if not self._greeted and (data[0] or data[3] != _SETTINGS or data[4]):
                 raise ProtocolError(f"expected HTTP/2; received {data[:80]!r}")
             self._greeted = True
-            size, low, kind, flags, number = _READ_HEAD.unpack_from(data, at)
+            size, low, kind, flags, number = _FRAME_HEAD.unpack_from(data, at)
             size, number = size << 8 | low, number & _LAST_STREAM
             if size > _FRAME:
                 raise ProtocolError(f"An HTTP/2 peer sent a frame of {size} bytes; {_FRAME} were allowed.")
