@@ -134,7 +134,11 @@ class _Channel(Channel):
                 waiter.set_result(None)
         if self._codec.limited:
             self._check()
-        self._flush()
+        if done:
+            # After the tasks that wait for these answers: their next calls go out without another turn of the loop.
+            self._flush_soon()
+        else:
+            self._flush()
 
     def lose(self, exc: Exception) -> None:
         """Ends the calls that are under way.
