@@ -62,4 +62,4 @@ def test_text_is_short_where_all_values_are() -> None:
     assert array_json(np.full(64, 0.5, np.float32)) == f"[{','.join(['0.5'] * 64)}]"
     assert array_json(np.full(64, 2, np.float32)) == f"[{','.join(['2.0'] * 64)}]"
     third = array_json(np.full(64, -1 / 3, np.float32))
-    assert third == f"[   {','.join(['-3.33333343e-01'] * 64)} ]"
+    assert third == f"[{','.join(['-3.33333343e-01'] * 64)}]"

@@ -162,19 +162,24 @@ class AsyncPool(Generic[_C]):
         if self._tls is not None and alpn:
             self._tls.set_alpn_protocols(list(alpn))
         self._channels: list[_C] = []
+        #: Those that no call has, where a call has one for itself.
+        self._idle: list[_C] = []
         self._connecting = 0
         self._one_at_a_time = asyncio.Lock() if shared else None
         self._queue: collections.deque[asyncio.Future[None]] = collections.deque()
 
     def free(self) -> _C | None:
         """A channel that is open and takes a call now, if there is one; begin it before anything else is awaited."""
-        keep_s = self._options.keepalive_s
+        if self._one_at_a_time is None:
+            # The one used last is the one least likely to have been closed.
+            while self._idle:
+                if self._usable(channel := self._idle.pop()):
+                    return channel
+            return None
         # The one opened last is as good as any; the ones before it get old and are closed.
         for channel in reversed(self._channels):
-            if channel.takes_calls:
-                if keep_s is None or not channel.idle or time.monotonic() - channel.used_at < keep_s:
-                    return channel
-                self._drop(channel)
+            if self._usable(channel):
+                return channel
         return None
 
     async def take(self, *, fresh: bool, deadline: float) -> _C:
@@ -197,14 +202,26 @@ class AsyncPool(Generic[_C]):
             channel: From :meth:`free` or :meth:`take`.
         """
         channel.used_at = time.monotonic()
+        if self._one_at_a_time is None and channel.takes_calls:
+            self._idle.append(channel)
         if self._queue:
             self._wake()
 
     async def close(self) -> None:
         """Closes the connections."""
-        channels, self._channels = self._channels, []
+        channels, self._channels, self._idle = self._channels, [], []
         for channel in channels:
             await channel.close()
+
+    def _usable(self, channel: _C) -> bool:
+        """Whether a channel takes a call; one that has been silent for too long is closed."""
+        if not channel.takes_calls:
+            return False
+        keep_s = self._options.keepalive_s
+        if keep_s is None or not channel.idle or time.monotonic() - channel.used_at < keep_s:
+            return True
+        self._drop(channel)
+        return False
 
     def _drop(self, channel: _C) -> None:
         channel.lost = True

@@ -66,10 +66,10 @@ def check_inputs(arrays: Mapping[str, npt.NDArray[Any]], signature: SignatureInf
     """
     if not signature.inputs:
         return
-    expected = ", ".join(f"{info.name} ({info.dtype})" for info in signature.inputs.values())
     for name, array in arrays.items():
         info = signature.inputs.get(name)
         if info is None:
+            expected = ", ".join(f"{info.name} ({info.dtype})" for info in signature.inputs.values())
             raise InvalidInputError(
                 f"input size does not match signature: received {name!r}, which signature {signature.name!r} "
                 f"lacks. Expected {expected}."

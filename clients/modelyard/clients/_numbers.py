@@ -21,6 +21,7 @@ _LOWEST, _HIGHEST = -45, 38
 _WORDS = 4
 #: Values of no more digits than this are shorter written one by one.
 _SHORT = 10**6
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _COMMA = np.frombuffer(b"\0\0\0,", np.uint32)[0] ^ np.frombuffer(b"\0\0\0 ", np.uint32)[0]
 
 
@@ -40,7 +41,7 @@ def array_json(array: npt.NDArray[Any]) -> str:
         digits, exponent = _decimal(array)
         if (digits % _SHORT).any():
             return _text(array, digits, exponent)
-    return json.dumps(array.tolist(), separators=(",", ":"))
+    return _ENCODER.encode(array.tolist())
 
 
 def _words(texts: list[str]) -> npt.NDArray[np.uint32]:
@@ -70,7 +71,8 @@ def _decimal(array: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint32], np
 def _text(array: npt.NDArray[np.float32], digits: npt.NDArray[np.uint32], exponent: npt.NDArray[np.int64]) -> str:
     heads, middles, tails, exponents = _tables()
     # Spaces may stand before numbers and beside brackets, so that every value is as long as the others.
-    before, after = -(-array.ndim // 4), -(-(array.ndim + 1) // 4)
+    # The brackets of a single row are written around it: to leave room for them at every value costs a third more.
+    before, after = (0, 0) if array.ndim == 1 else (-(-array.ndim // 4), -(-(array.ndim + 1) // 4))
     text = np.empty((digits.size, before + _WORDS + after), np.uint32)
     value = text[:, before : before + _WORDS]
     rest, tail = np.divmod(digits, 1000)
@@ -79,6 +81,10 @@ def _text(array: npt.NDArray[np.float32], digits: npt.NDArray[np.uint32], expone
     value[:, 1] = middles[middle]
     value[:, 2] = tails[tail]
     value[:, 3] = exponents[exponent - (_LOWEST - 1)]
+    row = array.shape[-1]
+    value[row - 1 :: row, 3] ^= _COMMA
+    if array.ndim == 1:
+        return f"[{text.tobytes().decode('ascii').rstrip(' ')}]"
     keep = np.zeros(text.shape, np.bool_)
     keep[:, before : before + _WORDS] = True
     for depth in range(1, array.ndim + 1):
@@ -86,8 +92,6 @@ def _text(array: npt.NDArray[np.float32], digits: npt.NDArray[np.uint32], expone
         step = math.prod(array.shape[array.ndim - depth :])
         text[::step, :before] = _words(["[" * depth + " " * (4 * before - depth)])
         text[step - 1 :: step, before + _WORDS :] = _words(["]" * depth + "," + " " * (4 * after - depth - 1)])
-    row = array.shape[-1]
     keep[::row, :before] = True
     keep[row - 1 :: row, before + _WORDS :] = True
-    value[row - 1 :: row, 3] ^= _COMMA
     return text[keep].tobytes().decode("ascii").rstrip(" ,")

@@ -87,6 +87,7 @@ def model_spec(target: Target, signature: str = "") -> serving_pb2.ModelSpec:
     return spec
 
 
+@lru_cache(maxsize=256)
 def model_path(target: Target) -> str:
     """The REST form of a target: ``/v1/models/NAME[/versions/N | /labels/L]``.
 
