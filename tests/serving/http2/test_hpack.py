@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from modelyard.serving.http2._frames import ConnectionFailed
@@ -83,3 +85,36 @@ def test_what_is_refused(block: bytes, why: str) -> None:
 def test_what_is_encoded_is_decoded() -> None:
     fields = ((b"grpc-status", b"13"), (b"grpc-message", b"x" * 300))
     assert Decoder(max_bytes=1 << 14).decode(encode(fields)) == fields
+
+
+def test_blocks_that_begin_alike_are_read_as_if_they_were_the_first() -> None:
+    choose = random.Random(0)
+    names = [b"a", b"b", b"te", b"x-request-id"]
+    decoder = Decoder(max_bytes=1 << 14)
+    for _ in range(2000):
+        count = choose.randint(1, 5)
+        fields = tuple((choose.choice(names), b"v" * choose.randint(0, 3)) for _ in range(count))
+        assert decoder.decode(b"\x82" + encode(fields)) == ((b":method", b"GET"), *fields)
+    assert len(decoder._known) <= 256
+
+
+def test_ids_of_calls_are_not_remembered() -> None:
+    decoder = Decoder(max_bytes=1 << 14)
+    common = ((b":method", b"POST"), (b":path", b"/a"), (b"te", b"trailers"))
+    for number in range(100):
+        fields = (*common, (b"x-request-id", b"%d" % number))
+        assert decoder.decode(encode(fields)) == fields
+    assert len(decoder._known) == 1
+    # A table that changes makes what was read before worthless.
+    decoder.decode(b"\x40\x01a\x011")
+    assert decoder.decode(b"\xbe") == ((b"a", b"1"),)
+    decoder.decode(b"\x40\x01b\x012")
+    assert decoder.decode(b"\xbe\xbf") == ((b"b", b"2"), (b"a", b"1"))
+    assert decoder.decode(b"\xbe\xbf\x82") == ((b"b", b"2"), (b"a", b"1"), (b":method", b"GET"))
+
+
+def test_the_bound_holds_for_what_is_added() -> None:
+    decoder = Decoder(max_bytes=100)
+    decoder.decode(encode(((b"a", b"v" * 40),)))
+    with pytest.raises(ConnectionFailed, match="more than 100"):
+        decoder.decode(encode(((b"a", b"v" * 40), (b"b", b""))))

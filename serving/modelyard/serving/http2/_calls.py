@@ -62,7 +62,6 @@ class Head:
         encoding: How messages are compressed.
         low_priority: The call may wait for others.
         refusal: Status and message of a head that makes no sense; None for one that does.
-        metadata: All that is not HTTP's or gRPC's own.
     """
 
     path: str
@@ -72,7 +71,6 @@ class Head:
     encoding: bytes = b"identity"
     low_priority: bool = False
     refusal: tuple[grpc.StatusCode, str] | None = None
-    metadata: tuple[tuple[str, str | bytes], ...] = ()
 
 
 def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) -> Head:
@@ -104,9 +102,9 @@ def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) ->
         if timeout_s is None:
             refusal = (grpc.StatusCode.INTERNAL, f"grpc-timeout is {text!r}; expected digits and a unit.")
     try:
-        metadata = tuple(_metadata(fields))
+        _metadata(fields)
     except (binascii.Error, ValueError) as exc:
-        refusal, metadata = (grpc.StatusCode.INTERNAL, f"Binary metadata is no base64: {exc}"), ()
+        refusal = (grpc.StatusCode.INTERNAL, f"Binary metadata is no base64: {exc}")
     return Head(
         path=path,
         handler=handler,
@@ -115,7 +113,6 @@ def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) ->
         encoding=encoding,
         low_priority=values.get(PRIORITY_KEY.encode()) == b"low",
         refusal=refusal,
-        metadata=metadata,
     )
 
 
@@ -170,7 +167,7 @@ class Context:
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """The client's metadata."""
-        return self._call.head.metadata
+        return tuple(_metadata(self._call.fields))
 
     def time_remaining(self) -> float | None:
         """Seconds until the deadline; None where there is none."""
@@ -201,16 +198,20 @@ class Call:
     Args:
         stream: Its stream.
         head: Its head.
+        fields: All of its headers.
         max_bytes: Size of a message that is accepted.
         running: Where tasks are kept while they run.
     """
 
     __slots__ = ("_chunks", "_max_bytes", "_messages", "_needed", "_running", "_size", "_started", "_task",
-                 "_timer", "_waker", "_whole", "caller", "head", "stream")  # fmt: skip
+                 "_timer", "_waker", "_whole", "caller", "fields", "head", "stream")  # fmt: skip
 
-    def __init__(self, stream: Stream, head: Head, *, max_bytes: int, running: set[asyncio.Task[None]]) -> None:
+    def __init__(
+        self, stream: Stream, head: Head, fields: Fields, *, max_bytes: int, running: set[asyncio.Task[None]]
+    ) -> None:
         self.stream = stream
         self.head = head
+        self.fields = fields
         deadline = None if head.timeout_s is None else time.monotonic() + head.timeout_s
         self.caller = Caller(deadline=deadline, low_priority=head.low_priority)
         self._max_bytes = max_bytes

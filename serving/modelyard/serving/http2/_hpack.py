@@ -29,6 +29,11 @@ class Decoder:
         self._table: deque[tuple[bytes, bytes]] = deque()
         #: Blocks that were decoded with the table as it is: clients repeat themselves.
         self._known: dict[bytes, Fields] = {}
+        #: The block before, and its fields with the place where each ends and the size of the list so far: a call's
+        #: own id stands behind what all calls have in common, which need not be decoded again.
+        self._last = b""
+        self._marks: list[tuple[int, int]] = []
+        self._fields: Fields = ()
 
     def decode(self, block: bytes) -> Fields:
         """Decodes one block.
@@ -43,21 +48,24 @@ class Decoder:
         if known is not None:
             return known
         try:
-            fields, stateless = self._decode(block)
+            fields, stateless, shared = self._decode(block)
         except IndexError:
             raise ConnectionFailed(COMPRESSION_ERROR, "a header block ends too early") from None
         except HpackError as exc:
             raise ConnectionFailed(COMPRESSION_ERROR, exc.reason) from None
-        if stateless:
+        # One that begins like the one before has something of its own, and will not come again.
+        if stateless and not shared:
             if len(self._known) >= _MAX_CACHE:
                 self._known.clear()
             self._known[block] = fields
         return fields
 
-    def _decode(self, block: bytes) -> tuple[Fields, bool]:
-        fields: list[tuple[bytes, bytes]] = []
+    def _decode(self, block: bytes) -> tuple[Fields, bool, bool]:
+        """The fields; whether they depend on no table; and whether most of them are those of the block before."""
+        at, size, count = self._begun(block)
+        fields = list(self._fields[:count])
+        marks = self._marks[:count]
         stateless = True
-        at = size = 0
         while at < len(block):
             first = block[at]
             if first & 0x80:
@@ -86,7 +94,20 @@ class Decoder:
             size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
             if size > self._max_bytes:
                 raise ConnectionFailed(COMPRESSION_ERROR, f"headers of more than {self._max_bytes} bytes")
-        return tuple(fields), stateless
+            marks.append((at, size))
+        found = tuple(fields)
+        if stateless:
+            self._last, self._marks, self._fields = block, marks, found
+        return found, stateless, 2 * count > len(fields)
+
+    def _begun(self, block: bytes) -> tuple[int, int, int]:
+        """How far a block is the one before: bytes, size of the list, and fields."""
+        last = self._last
+        for index in range(len(self._marks) - 1, -1, -1):
+            at, size = self._marks[index]
+            if block.startswith(last[:at]):
+                return at, size, index + 1
+        return 0, 0, 0
 
     def _entry(self, index: int) -> tuple[bytes, bytes]:
         if 1 <= index <= len(STATIC_TABLE):
@@ -97,13 +118,17 @@ class Decoder:
         return self._table[index]
 
     def _insert(self, field: tuple[bytes, bytes]) -> None:
-        self._known = {}
+        self._forget()
         self._table.appendleft(field)
         self._size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
         self._evict()
 
-    def _resize(self, limit: int) -> None:
+    def _forget(self) -> None:
         self._known = {}
+        self._last, self._marks, self._fields = b"", [], ()
+
+    def _resize(self, limit: int) -> None:
+        self._forget()
         self._limit = limit
         self._evict()
 

@@ -23,6 +23,8 @@ from modelyard.serving.http2._outgoing import Stream
 _NOTICE_S = 0.3
 _INT32_MAX = (1 << 31) - 1
 _MAX_HEADS = 1024
+#: Headers that are different in every call, and that no head depends on.
+_OF_ONE_CALL = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +170,14 @@ class Http2Server:
 
     def opened(self, stream: Stream, fields: Fields) -> None:
         """A client has begun a call."""
-        head = self._heads.get(fields)
+        common = tuple([field for field in fields if field[0] not in _OF_ONE_CALL])
+        head = self._heads.get(common)
         if head is None:
-            head = read_head(fields, self._handlers, self._short)
+            head = read_head(common, self._handlers, self._short)
             if len(self._heads) >= _MAX_HEADS:
                 self._heads.clear()
-            self._heads[fields] = head
-        Call(stream, head, max_bytes=self._options.max_message_bytes, running=self._running)
+            self._heads[common] = head
+        Call(stream, head, fields, max_bytes=self._options.max_message_bytes, running=self._running)
 
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls, and answers those that were sent.
