@@ -29,8 +29,8 @@ _INT64, _STRING = 9, 7
 _LARGEST_MESSAGE = (1 << 31) - 1
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _MAX_FORMS = 512
-#: Forms of answers by their length.
-_forms: dict[int, Form] = {}
+#: Forms of answers by their length; None where one such answer has come, or they have no form.
+_forms: dict[int, Form | None] = {}
 
 
 def request_bytes(spec: bytes, arrays: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]) -> bytes | None:
@@ -88,11 +88,13 @@ def response_of(data: bytes) -> tuple[Arrays, Echo] | None:
             return None
         outputs[name] = array
     echo = echo_of(response.model_spec)
-    form = form_of(data, outputs, echo)
-    if form is not None:
+    if size in _forms:
+        _forms[size] = form_of(data, outputs, echo)
+    else:
+        # Finding the form costs twice as much as parsing: only where a length comes again.
         if len(_forms) >= _MAX_FORMS:
             _forms.clear()
-        _forms[size] = form
+        _forms[size] = None
     return outputs, echo
 
 
