@@ -2,7 +2,8 @@
 
 Contenders take turns on the same server with the same payload (A B A B ...), so
 that whatever else the machine does meets both; the ratio of each turn is theirs
-alone, and the table has the median of the ratios.
+alone, and the table has the median of the ratios. Where a client is compared with
+the server's own latency, each has a core, as a client on another machine has its own.
 
 The server's own p99 is what h2load sees (Debian's nghttp2-client; rows that need
 it are left out without it): a native program, of which next to nothing is in the figure.
@@ -22,7 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,20 +90,40 @@ def measure(turns: int) -> str:
                     label, key, array = entries[0]
                     for url in (f"grpc://{server.grpc_address}", server.rest_url):
                         rows.append(_compare_transports(url, label, model, key, array, turns))
-                        rows.append(asyncio.run(_concurrent(url, label, model, key, array, turns, "library")))
-                        if shutil.which("h2load"):
-                            rows.append(asyncio.run(_concurrent(url, label, model, key, array, turns, "h2load")))
+        label, key, array = payloads["affine"][0]
+        with _on_its_own_core(folder, "affine") as server:
+            for url in (f"grpc://{server.grpc_address}", server.rest_url):
+                rows.append(asyncio.run(_concurrent(url, label, "affine", key, array, turns, "library")))
+                if shutil.which("h2load"):
+                    rows.append(asyncio.run(_concurrent(url, label, "affine", key, array, turns, "h2load")))
         if shutil.which("h2load"):
             # The server is what callers wait for here, as it is with most models.
-            with serve(folder / "slow", model="slow", log_dir=folder, flags=["--greedy_batching=false"]) as server:
+            with _on_its_own_core(folder, "slow", ["--greedy_batching=false"]) as server:
                 for url in (f"grpc://{server.grpc_address}", server.rest_url):
                     one = np.zeros(1, np.float32)
                     rows.append(asyncio.run(_concurrent(url, SLOW, "slow", "x", one, turns, "h2load")))
     head = "| | payload | modelyard | reference | ratio, median | lowest to highest |\n|---|---|---|---|---|---|"
     where = (
-        f"{os.cpu_count()} cores shared by client and server, {platform.machine()}, Python {platform.python_version()}."
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}. Client and server share "
+        "them, but for the asynchronous rows, where the server has one and clients another."
     )
     return "\n".join([head, *rows, "", where])
+
+
+@contextmanager
+def _on_its_own_core(folder: Path, model: str, flags: Sequence[str] = ()) -> Iterator[Any]:
+    """A server on the first core, and this thread and what it starts on the last."""
+    from tests.support.server import serve
+
+    cores = sorted(os.sched_getaffinity(0))
+    try:
+        # Threads and processes begin where the thread is that starts them.
+        os.sched_setaffinity(0, cores[:1])
+        with serve(folder / model, model=model, log_dir=folder, flags=flags) as server:
+            os.sched_setaffinity(0, cores[-1:])
+            yield server
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def _grpc(address: str, model: str, key: str, array: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
