@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -193,21 +194,26 @@ def _randomise(model: Any, images: npt.NDArray[np.float32], rng: np.random.Gener
 
     layers = [layer for layer in _layers(model) if isinstance(layer, keras.layers.BatchNormalization)]
     dropouts = [layer for layer in _layers(model) if isinstance(layer, keras.layers.Dropout)]
-    momenta, rates = [layer.momentum for layer in layers], [layer.rate for layer in dropouts]
-    for layer in dropouts:
-        # Whole branches fall out in EfficientNet's training, and its statistics are then those of another network.
-        layer.rate = 0.0
     for layer in layers:
-        layer.momentum = 0.0
         if layer.center:
             # Without these a ReLU may be zero for every image.
             layer.beta.assign(rng.normal(0.0, 0.3, layer.beta.shape))
-    if layers:
-        model(images, training=True)
-    for layer, momentum in zip(layers, momenta, strict=True):
-        layer.momentum = momentum
-    for layer, rate in zip(dropouts, rates, strict=True):
-        layer.rate = rate
+    # Whole branches fall out in EfficientNet's training, and its statistics would be those of another network.
+    with _zeroed(layers, "momentum"), _zeroed(dropouts, "rate"):
+        if layers:
+            model(images, training=True)
+
+
+@contextmanager
+def _zeroed(layers: Sequence[Any], attribute: str) -> Iterator[None]:
+    before = [getattr(layer, attribute) for layer in layers]
+    for layer in layers:
+        setattr(layer, attribute, 0.0)
+    try:
+        yield
+    finally:
+        for layer, value in zip(layers, before, strict=True):
+            setattr(layer, attribute, value)
 
 
 def _layers(model: Any) -> Iterator[Any]:

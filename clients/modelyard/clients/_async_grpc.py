@@ -50,9 +50,7 @@ class AsyncLeanGrpcTransport:
         codec = self._codec
         deadline = time.monotonic() + send.timeout_s
         try:
-            channel = None if send.call.fresh else self._pool.free()
-            if channel is None:
-                channel = await self._pool.take(fresh=send.call.fresh, deadline=deadline)
+            channel = await self._pool.take(fresh=send.call.fresh, deadline=deadline)
             try:
                 if self._secure and channel.alpn != "h2":
                     await channel.close()

@@ -47,9 +47,7 @@ class AsyncLeanRestTransport:
         request = self._requests.write(send.call, send.headers, url)
         deadline = time.monotonic() + send.timeout_s
         try:
-            channel = None if send.call.fresh else self._pool.free()
-            if channel is None:
-                channel = await self._pool.take(fresh=send.call.fresh, deadline=deadline)
+            channel = await self._pool.take(fresh=send.call.fresh, deadline=deadline)
             try:
                 reply = await channel.call(request, url, self._limit, deadline)
             finally:

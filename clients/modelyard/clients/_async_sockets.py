@@ -168,8 +168,8 @@ class AsyncPool(Generic[_C]):
         self._one_at_a_time = asyncio.Lock() if shared else None
         self._queue: collections.deque[asyncio.Future[None]] = collections.deque()
 
-    def free(self) -> _C | None:
-        """A channel that is open and takes a call now, if there is one; begin it before anything else is awaited."""
+    def _free(self) -> _C | None:
+        """A channel that is open and takes a call now, if there is one."""
         if self._one_at_a_time is None:
             # The one used last is the one least likely to have been closed.
             while self._idle:
@@ -183,7 +183,7 @@ class AsyncPool(Generic[_C]):
         return None
 
     async def take(self, *, fresh: bool, deadline: float) -> _C:
-        """Opens a channel, or waits for one that takes a call; begin it before anything else is awaited.
+        """A channel that takes a call; begin it before anything else is awaited.
 
         Args:
             fresh: A new one in any case.
@@ -192,14 +192,17 @@ class AsyncPool(Generic[_C]):
         Raises:
             OSError: The server cannot be reached, or not in time.
         """
-        async with asyncio.timeout(deadline - time.monotonic()):
-            return await self._open(fresh=fresh)
+        channel = None if fresh else self._free()
+        if channel is None:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                channel = await self._open(fresh=fresh)
+        return channel
 
     def give(self, channel: _C) -> None:
         """Says that a call is over.
 
         Args:
-            channel: From :meth:`free` or :meth:`take`.
+            channel: From :meth:`take`.
         """
         channel.used_at = time.monotonic()
         if self._one_at_a_time is None and channel.takes_calls:
@@ -233,7 +236,7 @@ class AsyncPool(Generic[_C]):
             return await self._opened(fresh=fresh)
         async with self._one_at_a_time:
             # Somebody else may have opened one in the meantime.
-            return self.free() or await self._opened(fresh=False)
+            return self._free() or await self._opened(fresh=False)
 
     async def _opened(self, *, fresh: bool) -> _C:
         while True:
@@ -259,7 +262,7 @@ class AsyncPool(Generic[_C]):
             except asyncio.CancelledError:
                 self._wake()
                 raise
-            if not fresh and (free := self.free()) is not None:
+            if not fresh and (free := self._free()) is not None:
                 return free
 
     def _wake(self) -> None:

@@ -37,8 +37,12 @@ CANCEL = 8
 REFUSED = 7
 
 
+def _frame_head(size: int, kind: int, flags: int, stream: int) -> bytes:
+    return _FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream)
+
+
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return b"%b%c%c%b%b" % (len(payload).to_bytes(3), kind, flags, stream.to_bytes(4), payload)
+    return _frame_head(len(payload), kind, flags, stream) + payload
 
 
 #: Table of headers, push, window of a stream, frame, list of headers.
@@ -129,8 +133,7 @@ class Connection:
             self.closing = "its numbers of streams are used up"
         stream = self.streams[number] = Stream(number, self._first_window)
         size = len(message) + _MESSAGE_HEAD
-        length = len(headers)
-        self._out += (_FRAME_HEAD.pack(length >> 8, length & 0xFF, _HEADERS, _END_HEADERS, number), headers)
+        self._out += (_frame_head(len(headers), _HEADERS, _END_HEADERS, number), headers)
         if size <= self._frame_size and size <= self._window and size <= stream.window:
             self._window -= size
             stream.window -= size
@@ -303,8 +306,7 @@ class Connection:
         unsent = stream.unsent
         while unsent and (size := min(len(unsent), self._frame_size, self._window, stream.window)) > 0:
             ends = _END_STREAM if size == len(unsent) else 0
-            self._out.append(b"%b\0%c%b" % (size.to_bytes(3), ends, stream.number.to_bytes(4)))
-            self._out.append(unsent[:size])
+            self._out += (_frame_head(size, _DATA, ends, stream.number), unsent[:size])
             unsent = unsent[size:]
             self._window -= size
             stream.window -= size

@@ -200,7 +200,7 @@ class Connection(Outgoing, asyncio.Protocol):
     def _go_on(self, stream: Stream | None, flags: int, missing: int, padding: int, data: memoryview) -> int:
         """Passes on what came of a large DATA frame, and says how much that was."""
         size = min(missing, len(data))
-        piece = data[: min(size, missing - padding)] if missing > padding else data[:0]
+        piece = data[: max(0, missing - padding)]
         missing -= size
         self._partial = (stream, flags, missing, min(padding, missing)) if missing else None
         if stream is not None and self._streams.get(stream.number) is stream:
