@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from modelyard.artifact import SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import ConversionError
-from modelyard.export import ExportOptions, TracedModel, compute_reference, trace, verify
+from modelyard.export import ExportOptions, TracedModel, _freeze, compute_reference, trace, verify
 from modelyard.export._freeze import freeze
 from modelyard.export._onnx import export_onnx
 from modelyard.export._tflite import export_tflite
@@ -21,16 +21,59 @@ from modelyard.export._tflite import export_tflite
 OPTIONS = ExportOptions(min_examples=8)
 
 
+@pytest.fixture(params=[_freeze.LARGE, 64], ids=["weights inside", "weights beside"])
+def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Bytes from which a weight is beside the graph; 64 is larger than any shape, and smaller than any kernel here."""
+    monkeypatch.setattr(_freeze, "LARGE", request.param)
+    return int(request.param)
+
+
+def check(
+    model: Any, function: SignatureFunction, examples: np.ndarray[Any, Any], folder: Path, *formats: str, most: float
+) -> None:
+    traced = trace(model, {"f": function})
+    (spec,) = function.inputs
+    reference = compute_reference(traced, VerificationData(inputs={"f": {spec.name: examples}}), options=OPTIONS)
+    for format in formats:
+        if format == "onnx":
+            export_onnx(traced, folder, opset=18)
+        else:
+            export_tflite(traced, folder)
+        assert verify(reference, folder, format=format, options=OPTIONS).report.max_abs_error <= most
+
+
 def test_no_variables_and_the_same_answers(traced: TracedModel) -> None:
     function = traced.graphs["serving_default"]
     frozen = freeze(function)
+    assert not frozen.weights
     assert function.get_concrete_function().variables
-    assert not frozen.get_concrete_function().variables
+    assert not frozen.function.get_concrete_function().variables
     image = tf.random.stateless_uniform([7, 8, 8, 1], [1, 2])
-    expected, answer = function(image), frozen(image)
+    expected, answer = function(image), frozen.function(image)
     assert list(answer) == sorted(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(answer[name].numpy(), value.numpy())
+
+
+def test_large_weights_are_beside_the_graph(traced: TracedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_freeze, "LARGE", 64)
+    function = traced.graphs["serving_default"]
+    concrete = function.get_concrete_function()
+    frozen = freeze(function)
+    sizes = sorted(4 * variable.shape.num_elements() for variable in concrete.variables)
+    assert sorted(value.nbytes for value in frozen.weights.values()) == [size for size in sizes if size >= 64]
+    bound, variables = frozen.bound()
+    assert [variable.shape for variable in variables] == [value.shape for value in frozen.weights.values()]
+    graph = bound.get_concrete_function().graph.as_graph_def()
+    nodes = [*graph.node, *(node for body in graph.library.function for node in body.node_def)]
+    contents = [len(node.attr["value"].tensor.tensor_content) for node in nodes if node.op == "Const"]
+    # Small weights and shapes; that the kernel of 1,296 bytes is not among them is the point.
+    assert 0 < max(contents) < 64 < max(sizes)
+    image = tf.random.stateless_uniform([7, 8, 8, 1], [1, 2])
+    for answer in (frozen.function(image, *frozen.weights.values()), bound(image)):
+        assert list(answer) == sorted(concrete.structured_outputs)
+        for name, value in function(image).items():
+            np.testing.assert_array_equal(answer[name].numpy(), value.numpy())
 
 
 def in_a_loop(x: Any) -> Any:
@@ -55,38 +98,31 @@ def test_integer_images_are_resized_as_tensorflow_does(name: str) -> None:
     spec = tf.TensorSpec([None, 4, 5, 3], tf.uint8, name="x")
     function = tf.function(lambda x: {"y": RESIZES[name](x)}, input_signature=[spec])
     x = tf.constant(np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8))
-    np.testing.assert_array_equal(freeze(function)(x)["y"].numpy(), function(x)["y"].numpy())
+    np.testing.assert_array_equal(freeze(function).function(x)["y"].numpy(), function(x)["y"].numpy())
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32"])
 def test_a_resize_of_integers_in_both_formats(tmp_path: Path, dtype: str) -> None:
     spec = TensorSpec(name="x", dtype=dtype, shape=(-1, 4, 5, 3))
     function = SignatureFunction(inputs=(spec,), function=lambda x: {"y": tf.image.resize(x, [6, 6]) / 255.0})
-    traced = trace(tf.Module(), {"f": function})
     examples = np.random.default_rng(0).integers(0, 256, (9, 4, 5, 3)).astype(dtype)
-    reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
-    export_onnx(traced, tmp_path, opset=18)
-    export_tflite(traced, tmp_path)
-    for format in ("onnx", "tflite"):
-        assert verify(reference, tmp_path, format=format, options=OPTIONS).report.max_abs_error <= 1e-5
+    check(tf.Module(), function, examples, tmp_path, "onnx", "tflite", most=1e-5)
 
 
+@pytest.mark.usefixtures("large")
 def test_a_recurrent_model_keeps_its_loop(tmp_path: Path) -> None:
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((6, 3)), keras.layers.GRU(4), keras.layers.Dense(2)])
     spec = TensorSpec(name="x", dtype="float32", shape=(-1, 6, 3))
     function = SignatureFunction(inputs=(spec,), function=lambda x: {"y": model(x, training=False)})
-    traced = trace(model, {"f": function})
     examples = np.random.default_rng(0).random((9, 6, 3), np.float32)
-    reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
     # Not TFLite, whose converter wants a fixed batch size for loops, and says so.
-    export_onnx(traced, tmp_path, opset=18)
-    assert verify(reference, tmp_path, format="onnx", options=OPTIONS).report.max_abs_error <= 1e-5
+    check(model, function, examples, tmp_path, "onnx", most=1e-5)
     with pytest.raises(ConversionError, match="Format tflite, graphs f"):
-        export_tflite(traced, tmp_path)
+        export_tflite(trace(model, {"f": function}), tmp_path)
 
 
-def test_convolutions_with_groups(tmp_path: Path) -> None:
+def test_convolutions_with_groups(tmp_path: Path, large: int) -> None:
     """Keras compiles them by XLA, and tf2onnx knows no such call."""
     keras.utils.set_random_seed(1)
     layers = [
@@ -96,13 +132,31 @@ def test_convolutions_with_groups(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((8, 8, 6)), *layers])
     spec = TensorSpec(name="x", dtype="float32", shape=(-1, 8, 8, 6))
     function = SignatureFunction(inputs=(spec,), function=lambda x: {"y": model(x, training=False)})
-    traced = trace(model, {"f": function})
     examples = np.random.default_rng(0).random((9, 8, 8, 6), np.float32)
-    reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
-    export_onnx(traced, tmp_path, opset=18)
-    export_tflite(traced, tmp_path)
-    for format in ("onnx", "tflite"):
-        assert verify(reference, tmp_path, format=format, options=OPTIONS).report.max_abs_error <= 1e-5
+    check(model, function, examples, tmp_path, "onnx", "tflite", most=1e-5)
+    assert bool(freeze(trace(model, {"f": function}).graphs["f"]).weights) == (large == 64)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_text_classifier(tmp_path: Path) -> None:
+    """A table that is looked up, a kernel of one dimension, a layer that is used twice, and one in a branch."""
+    keras.utils.set_random_seed(1)
+    table, dense = keras.layers.Embedding(50, 8), keras.layers.Dense(8)
+    layers = [keras.layers.Conv1D(8, 3, padding="same"), keras.layers.BatchNormalization(), dense]
+    tail = [keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((12,), dtype="int32"), table, *layers, dense, *tail])
+    other = keras.layers.Dense(3)
+    other.build((None, 3))
+    module = tf.Module()
+    module.layers = [model, other]
+
+    def classify(x: Any) -> dict[str, Any]:
+        logits = model(x, training=False)
+        return {"y": tf.cond(tf.shape(logits)[0] > 1, lambda: other(logits), lambda: other(logits) * 1.0)}
+
+    spec = TensorSpec(name="x", dtype="int32", shape=(-1, 12))
+    examples = np.random.default_rng(0).integers(0, 50, (9, 12), np.int32)
+    check(module, SignatureFunction(inputs=(spec,), function=classify), examples, tmp_path, "onnx", "tflite", most=1e-5)
 
 
 def test_gelu_as_keras_writes_it(tmp_path: Path) -> None:
@@ -111,21 +165,16 @@ def test_gelu_as_keras_writes_it(tmp_path: Path) -> None:
     function = SignatureFunction(
         inputs=(spec,), function=lambda x: {"y": keras.activations.gelu(x, approximate=False), "z": tf.math.erfc(x)}
     )
-    traced = trace(tf.Module(), {"f": function})
     examples = np.linspace(-9, 9, 36, dtype=np.float32).reshape(9, 4)
-    reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
-    export_onnx(traced, tmp_path, opset=18)
-    assert verify(reference, tmp_path, format="onnx", options=OPTIONS).report.max_abs_error <= 1e-6
+    check(tf.Module(), function, examples, tmp_path, "onnx", most=1e-6)
 
 
+@pytest.mark.usefixtures("large")
 def test_a_scalar_added_to_a_convolution(tmp_path: Path) -> None:
     """As MobileNetV3's activation does; tf2onnx takes it for the convolution's bias, and stops."""
     layer = keras.layers.Conv2D(4, 3, use_bias=False)
     layer.build((None, 8, 8, 3))
     spec = TensorSpec(name="x", dtype="float32", shape=(-1, 8, 8, 3))
     function = SignatureFunction(inputs=(spec,), function=lambda x: {"y": tf.nn.relu6(layer(x) + 3.0) / 6.0})
-    traced = trace(layer, {"f": function})
     examples = np.random.default_rng(0).random((9, 8, 8, 3), np.float32)
-    reference = compute_reference(traced, VerificationData(inputs={"f": {"x": examples}}), options=OPTIONS)
-    export_onnx(traced, tmp_path, opset=18)
-    assert verify(reference, tmp_path, format="onnx", options=OPTIONS).report.max_abs_error <= 1e-6
+    check(layer, function, examples, tmp_path, "onnx", most=1e-6)

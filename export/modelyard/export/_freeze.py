@@ -2,50 +2,119 @@
 
 A frozen function has no variable that a converter could lose. Known gaps of the
 converters are closed here too, on the graph that both get.
+
+Large weights are not in the graph but beside it. TensorFlow writes a graph
+anew in every step (tracing, pruning, inlining, saving, loading), keeps the
+bodies of functions until the process ends, and a model of 552 MB (VGG16) came to
+18 GB that way in either converter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import (
+    _FunctionConverterDataInEager,
+    _replace_variables_by_constants,
     _run_inline_graph_optimization,
-    convert_variables_to_constants_v2,
 )
 
+#: Bytes from which a constant is large. Below it nothing is to be gained, and what TensorFlow folds may be folded.
+LARGE = 1 << 20
 _RESIZES = frozenset({"ResizeArea", "ResizeBicubic", "ResizeBilinear"})
 #: What makes of a function a call into XLA, which nothing inlines.
 _COMPILED = ("_XlaMustCompile", "_noinline")
 
 
-def freeze(function: Any) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """A function without variables.
+
+    Attributes:
+        function: A ``tf.function`` of the original's inputs and then the large
+            weights, with an input signature; it returns what the original does.
+        inputs: How many inputs the original has.
+        weights: Values of the large weights, by name of the argument.
+    """
+
+    function: Any
+    inputs: int
+    weights: Mapping[str, npt.NDArray[Any]]
+
+    def bound(self) -> tuple[Any, list[Any]]:
+        """The function of the inputs alone, and the variables that it reads the large weights from.
+
+        They belong in the SavedModel that is made of it: it is the one thing
+        that TensorFlow does not write into every copy of a graph.
+        """
+        variables = [tf.Variable(value, trainable=False) for value in self.weights.values()]
+
+        def call(*tensors: Any) -> dict[str, Any]:
+            outputs: dict[str, Any] = self.function(*tensors, *variables)
+            return {name: tf.identity(value, name=name) for name, value in outputs.items()}
+
+        signature = self.function.input_signature[: self.inputs]
+        return tf.function(call, input_signature=signature, autograph=False), variables
+
+
+def freeze(function: Any) -> Frozen:
     """A function without variables, with the same inputs and outputs by name.
 
     Args:
         function: A ``tf.function`` with an input signature, that returns a mapping.
-
-    Returns:
-        A ``tf.function`` with the same input signature.
     """
     concrete = function.get_concrete_function()
-    constant = _rewrite(convert_variables_to_constants_v2(concrete, lower_control_flow=False))
+    data = _FunctionConverterDataInEager(func=concrete, lower_control_flow=False, aggressive_inlining=False)
+    graph, converted = _replace_variables_by_constants(data)
+    del data
+    weights = _take_out(graph)
+    captured = {concrete.graph.internal_captures[index].name for index in converted}
+    inputs = [tensor.name for tensor in concrete.inputs if tensor.name not in captured]
+    inputs += [f"{name}:0" for name in weights]
+    constant = _rewritten(graph, inputs, [tensor.name for tensor in concrete.outputs])
     # A frozen function returns the outputs of the original flattened, which sorts a mapping by key.
     names = sorted(concrete.structured_outputs)
 
     def call(*tensors: Any) -> dict[str, Any]:
-        values = constant(*tensors)
+        values = constant(*map(tf.convert_to_tensor, tensors))
         values = list(values) if isinstance(values, list | tuple) else [values]
         for name, value in zip(names, values, strict=True):
             # A graph that was rewritten no longer knows what its functions return.
             value.set_shape(concrete.structured_outputs[name].shape)
         return {name: tf.identity(value, name=name) for name, value in zip(names, values, strict=True)}
 
-    return tf.function(call, input_signature=function.input_signature, autograph=False)
+    named = {f"weight_{index}": value for index, value in enumerate(weights.values())}
+    specs = [tf.TensorSpec(value.shape, value.dtype, name=name) for name, value in named.items()]
+    signature = [*function.input_signature, *specs]
+    return Frozen(
+        function=tf.function(call, input_signature=signature, autograph=False),
+        inputs=len(function.input_signature),
+        weights=named,
+    )
 
 
-def _rewrite(constant: Any) -> Any:
-    """Casts integer images to float in front of each interpolating resize, and compiles nothing by XLA.
+def _take_out(graph: Any) -> dict[str, npt.NDArray[Any]]:
+    """Makes inputs of the large constants of a graph, and gives their values by name of the node."""
+    weights: dict[str, npt.NDArray[Any]] = {}
+    for node in graph.node:
+        # Strings, and one number for all, are not stored as content.
+        if node.op != "Const" or len(node.attr["value"].tensor.tensor_content) < LARGE:
+            continue
+        value = weights[node.name] = tf.make_ndarray(node.attr["value"].tensor)
+        name = node.name
+        node.Clear()
+        node.name, node.op = name, "Placeholder"
+        node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tf.TensorShape(value.shape).as_proto())
+    return weights
+
+
+def _rewritten(graph: Any, inputs: list[str], outputs: list[str]) -> Any:
+    """A graph as a function: with integer images cast in front of each interpolating resize, and nothing compiled.
 
     TensorFlow's kernels take uint8 and give float32, where those of ONNX and
     TFLite give what they take. tf2onnx 1.17 and the TFLite converter of
@@ -54,26 +123,28 @@ def _rewrite(constant: Any) -> Any:
 
     Keras compiles every convolution with groups by XLA (those of ConvNeXt, for
     one). Such a call is not inlined, and tf2onnx has nothing to make of it.
+
+    Args:
+        graph: Is changed.
+        inputs: Names of tensors.
+        outputs: Names of tensors.
     """
-    graph = constant.graph.as_graph_def()
-    resized = _cast_images(graph.node, suffix="")
+    _cast_images(graph.node, suffix="")
     for body in graph.library.function:
         # Inside a function an output is named by its argument, too.
-        resized |= _cast_images(body.node_def, suffix=":y:0")
+        _cast_images(body.node_def, suffix=":y:0")
     compiled = any([_forget_compilation(owner) for owner in (*graph.library.function, *graph.node)])
-    if resized or compiled:
-        constant = _imported(graph, constant, suffix="rewritten")
+    constant = _imported(graph, inputs, outputs, suffix="frozen")
     if compiled:
         inlined = _run_inline_graph_optimization(constant, lower_control_flow=False, aggressive_inlining=False)
-        constant = _imported(inlined, constant, suffix="inlined")
+        constant = _imported(inlined, inputs, outputs, suffix="inlined")
     return constant
 
 
-def _imported(graph: Any, original: Any, *, suffix: str) -> Any:
-    """A graph as a function, with inputs and outputs named as before."""
+def _imported(graph: Any, inputs: list[str], outputs: list[str], *, suffix: str) -> Any:
     _rename_functions(graph, suffix)
     imported = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph, name=""), [])
-    return imported.prune([tensor.name for tensor in original.inputs], [tensor.name for tensor in original.outputs])
+    return imported.prune(inputs, outputs)
 
 
 def _rename_functions(graph: Any, suffix: str) -> None:
@@ -99,11 +170,10 @@ def _forget_compilation(owner: Any) -> bool:
     return bool(compiled)
 
 
-def _cast_images(nodes: Any, *, suffix: str) -> bool:
+def _cast_images(nodes: Any, *, suffix: str) -> None:
     resizes = [node for node in nodes if node.op in _RESIZES and tf.as_dtype(node.attr["T"].type).is_integer]
     for node in resizes:
         cast = nodes.add(op="Cast", name=f"{node.name}/as_float", input=[node.input[0]])
         cast.attr["SrcT"].type = node.attr["T"].type
         cast.attr["DstT"].type = node.attr["T"].type = tf.float32.as_datatype_enum
         node.input[0] = f"{cast.name}{suffix}"
-    return bool(resizes)

@@ -2,33 +2,71 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-#: Set, to whatever it may be, it stops tf2onnx 1.17 from copying the whole model before each of its optimizers to be
-#: able to go on where one fails: for 100 MB of weights those copies were 8 GB. A failure is an error then.
-_CATCH_ERRORS = "TF2ONNX_CATCH_ERRORS"
+import numpy.typing as npt
+import tensorflow as tf
+
+from modelyard.export._freeze import Frozen
 
 
-def convert_function(function: Any, *, opset: int) -> Any:
-    """An ONNX model of a frozen ``tf.function``.
+def convert_function(frozen: Frozen, *, opset: int) -> Any:
+    """An ONNX model of a frozen function.
+
+    The steps are those of ``tf2onnx.convert.from_function``, except that
+    TensorFlow optimizes the graph without the large weights, and that no copy of
+    the whole model is made before each of tf2onnx's own optimizers, to go on
+    with where one fails: for 100 MB of weights those copies were 8 GB. A failure
+    is an error then.
 
     Args:
-        function: It has an input signature, and returns a mapping.
+        frozen: From :func:`freeze`.
         opset: ONNX operator set.
     """
-    import tf2onnx
+    from tf2onnx import optimizer, tf_loader
+    from tf2onnx.tfonnx import process_tf_graph
 
-    with _environment(_CATCH_ERRORS, "FALSE"), _new_messages():
-        model, _ = tf2onnx.convert.from_function(
-            function,
-            input_signature=function.input_signature,
-            opset=opset,
-            custom_op_handlers={"AddV2": (_add, []), "Erfc": (_erfc, [])},
-        )
-    return model
+    concrete = frozen.function.get_concrete_function()
+    tensors, weights = concrete.inputs[: frozen.inputs], concrete.inputs[frozen.inputs :]
+    names = {tensor.name: spec.name for tensor, spec in zip(tensors, frozen.function.input_signature, strict=False)}
+    outputs = {tensor.name: name for name, tensor in concrete.structured_outputs.items()}
+    values = {tensor.op.name: value for tensor, value in zip(weights, frozen.weights.values(), strict=True)}
+    with tf.device("/cpu:0"):
+        definition = tf_loader.from_function(concrete, [tensor.name for tensor in concrete.inputs], list(outputs))
+        contents = _make_constant(definition, values)
+        with tf.Graph().as_default() as tensorflow_graph, _new_messages():
+            tf.import_graph_def(definition, name="")
+            graph = process_tf_graph(
+                tensorflow_graph,
+                continue_on_error=True,
+                opset=opset,
+                custom_op_handlers={"AddV2": (_add, []), "Erfc": (_erfc, [])},
+                input_names=list(names),
+                output_names=list(outputs),
+                const_node_values=contents,
+                tensors_to_rename=names | outputs,
+            )
+            del contents
+            graph = optimizer.optimize_graph(graph, catch_errors=False)
+            return graph.make_model(f"converted from {concrete.name}")
+
+
+def _make_constant(definition: Any, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
+    """Makes constants without content of the inputs that are weights, and gives tf2onnx's form of their contents."""
+    contents: dict[str, bytes] = {}
+    for node in definition.node:
+        value = values.get(node.name)
+        if value is None:
+            continue
+        contents[node.name] = value.tobytes()
+        name, dtype = node.name, node.attr["dtype"].type
+        node.Clear()
+        node.name, node.op = name, "Const"
+        node.attr["dtype"].type = node.attr["value"].tensor.dtype = dtype
+        node.attr["value"].tensor.tensor_shape.CopyFrom(tf.TensorShape(value.shape).as_proto())
+    return contents
 
 
 def _add(context: Any, node: Any, name: str, _: list[str]) -> None:
@@ -86,16 +124,3 @@ def _new_messages() -> Iterator[None]:
         yield
     finally:
         Node.update_proto = update
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
