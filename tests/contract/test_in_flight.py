@@ -117,5 +117,5 @@ def test_failed_and_refused_requests_are_not_in_flight(server: RunningServer) ->
             predict(body(np.array([b"text"])), timeout=60)
         # Its time is up while it is computed or waits.
         with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
-            predict(body(np.array([2.0], np.float32)), timeout=0.15)
+            predict(body(np.array([2.0], np.float32)), timeout=0.03)
     wait_for(server, 0)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from modelyard.clients._flows import Answer, Call
 from modelyard.clients._responses import error_from_body
-from modelyard.errors import RequestTooLargeError
+from modelyard.errors import ModelyardError, RequestTooLargeError
 
 #: Compressing less than this costs more than it saves.
 _WORTH_COMPRESSING = 1024
@@ -43,13 +43,18 @@ def answer_of(status: int, headers: Mapping[str, str], data: bytes, url: str) ->
     """
     if status == _OK:
         return Answer(data, headers)
+    # From a function of its own: a frame that is in an error's traceback, and holds the error, makes a cycle of both.
+    raise _error(status, headers, data, url)
+
+
+def _error(status: int, headers: Mapping[str, str], data: bytes, url: str) -> ModelyardError:
     error = error_from_body(status, data, url)
     error.request_id = headers.get("x-request-id")
     after = headers.get("retry-after", "")
     # The other form that HTTP allows, a date, is of no use to a client whose deadline is seconds away.
     if after.isascii() and after.isdecimal():
         error.retry_after_s = float(after)
-    raise error
+    return error
 
 
 def too_large(url: str, limit: int) -> RequestTooLargeError:

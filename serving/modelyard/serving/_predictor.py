@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature
@@ -111,22 +112,16 @@ class Predictor:
         if request.caller is None:
             request = replace(request, caller=Caller())
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-
-        def done(result: _T, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        self.begin(request, encode, done)
+        self.begin(request, encode, partial(_settle, future))
         try:
             return await future
         except asyncio.CancelledError:
             if request.caller is not None:
                 request.caller.leave()
             raise
+        finally:
+            # An error that is raised here holds this frame by its traceback, and the future holds the error.
+            del future
 
     def begin(self, request: PredictRequest, encode: Callable[[Prediction], Any], done: Done) -> None:
         """Starts one prediction; :meth:`submit` for transports that have no task to wait in.
@@ -195,7 +190,7 @@ class Predictor:
             (answer,) = compute(plan, [ticket], self.statistics, threaded=True)
         # A thread of the pool has nobody else to tell.
         except Exception as exc:
-            answer = (None, exc)
+            answer = (None, _bare(exc))
         seconds, cost = time.perf_counter() - started, ticket.plan.whole_cost
         # What fails early says nothing of what the others cost.
         if refusal is None and (answer[1] is None or seconds > cost.of(ticket.request.size)):
@@ -425,6 +420,24 @@ class Predictor:
         """
         self._door.closed = True
         self._pool.shutdown(wait=True)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(_bare(error))
+
+
+def _bare(error: BaseException) -> BaseException:
+    """An error of ours, whose message says everything, without the frames that hold whoever is told of it.
+
+    Each refusal would be a cycle of some fifty objects otherwise, and a server
+    that refuses much would stand still for the garbage collector.
+    """
+    return error.with_traceback(None) if isinstance(error, ModelyardError) else error
 
 
 def _is_even(inputs: Arrays) -> bool:

@@ -227,7 +227,7 @@ class Call:
         self._timer: asyncio.TimerHandle | None = None
         self._messages: deque[bytes] | None = None
         self._waker: asyncio.Event | None = None
-        stream.on_data, stream.on_end, stream.on_reset = self._data, self._end, self._reset
+        stream.handler = self
         if head.refusal is not None:
             self.finish(*head.refusal)
         elif head.handler.request_streaming:
@@ -237,7 +237,8 @@ class Call:
 
     # What the stream brings.
 
-    def _data(self, data: memoryview) -> None:
+    def on_data(self, data: memoryview) -> None:
+        """Takes data of the request."""
         if self.stream.closed:
             return
         before = self._size
@@ -269,7 +270,8 @@ class Call:
         room: Any = np.empty(size, np.uint8)
         return memoryview(room)
 
-    def _end(self) -> None:
+    def on_end(self) -> None:
+        """Begins a unary call, whose request is whole now."""
         if self._waker is not None:
             self._waker.set()
         if self.stream.closed or self._messages is not None:
@@ -296,7 +298,8 @@ class Call:
         else:
             self._spawn(partial(self._run_unary, bytes(message)))
 
-    def _reset(self) -> None:
+    def on_reset(self) -> None:
+        """Ends the work for a caller that has gone."""
         self.caller.leave()
         if self._task is not None:
             self._task.cancel()

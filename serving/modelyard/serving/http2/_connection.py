@@ -92,10 +92,8 @@ class Connection(Outgoing, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Gives up everything that is not answered."""
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.closed = True
-            stream.on_reset()
+        for stream in list(self._streams.values()):
+            self._lose(stream)
         self._heard.set()
         self._closed(self)
 
@@ -192,7 +190,7 @@ class Connection(Outgoing, asyncio.Protocol):
         if stream is None:
             return
         if payload:
-            stream.on_data(payload)
+            stream.handler.on_data(payload)
         elif not flags & h2.END_STREAM:
             self._idle()
         self._read(stream, flags)
@@ -205,7 +203,7 @@ class Connection(Outgoing, asyncio.Protocol):
         self._partial = (stream, flags, missing, min(padding, missing)) if missing else None
         if stream is not None and self._streams.get(stream.number) is stream:
             if piece:
-                stream.on_data(piece)
+                stream.handler.on_data(piece)
             if not missing and self._streams.get(stream.number) is stream:
                 self._read(stream, flags)
         return size
@@ -214,7 +212,7 @@ class Connection(Outgoing, asyncio.Protocol):
         """A whole DATA frame was passed on."""
         if flags & h2.END_STREAM:
             stream.ended = True
-            stream.on_end()
+            stream.handler.on_end()
         else:
             self.refill(stream)
 
@@ -268,7 +266,7 @@ class Connection(Outgoing, asyncio.Protocol):
             if stream.ended or not flags & h2.END_STREAM:
                 raise ConnectionFailed(h2.PROTOCOL_ERROR, f"headers in the middle of stream {number}")
             stream.ended = True
-            stream.on_end()
+            stream.handler.on_end()
             return
         if number <= self._last or number % 2 == 0:
             raise ConnectionFailed(h2.PROTOCOL_ERROR, f"stream {number} was opened out of order")
@@ -286,7 +284,7 @@ class Connection(Outgoing, asyncio.Protocol):
         self._owner.opened(stream, fields)
         if flags & h2.END_STREAM:
             stream.ended = True
-            stream.on_end()
+            stream.handler.on_end()
 
     def _control(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if kind == h2.WINDOW_UPDATE:
@@ -294,12 +292,11 @@ class Connection(Outgoing, asyncio.Protocol):
         elif kind == h2.RST_STREAM:
             h2.number(payload)
             self._idle()
-            stream = self._streams.pop(number, None)
+            stream = self._streams.get(number)
             if stream is not None:
                 # Opening it was paid back; opening and resetting again and again is not to be free.
                 self._idle()
-                stream.closed = True
-                stream.on_reset()
+                self._lose(stream)
         elif kind == h2.CONTINUATION:
             self._continuation(number, flags, payload)
         elif kind == h2.SETTINGS:

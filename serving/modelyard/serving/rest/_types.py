@@ -86,7 +86,9 @@ def error_answer(error: BaseException, request: str, *, indent: int | None = 4) 
         request_id = uuid.uuid4().hex
         _LOG.error("request %s: %s failed unexpectedly", request_id, request, exc_info=error)
         status, text = 500, f"Internal error. The server's log has the details under request {request_id}."
-    body = json.dumps({"error": text}, indent=indent, ensure_ascii=False)
+    quoted = json.dumps(text, ensure_ascii=False)
+    # What json.dumps writes, whose indented form leaves cycles behind.
+    body = f'{{"error": {quoted}}}' if indent is None else f'{{\n{" " * indent}"error": {quoted}\n}}'
     return Answer(status=status, body=body.encode("utf-8", "surrogateescape"), headers=headers)
 
 
