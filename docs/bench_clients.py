@@ -209,11 +209,11 @@ async def _concurrent(url: str, label: str, model: str, key: str, array: Any, tu
         for client in (own, library):
             await client.predict(model, {key: array})
         for _ in range(turns):
-            ours = await _p99(lambda: own.predict(model, {key: array}))
+            ours, count = await _p99(lambda: own.predict(model, {key: array}))
             if other == "h2load":
-                theirs = _h2load(url, model, key, array)
+                theirs = _h2load(url, model, key, array, count)
             else:
-                theirs = await _p99(lambda: library.predict(model, {key: array}))
+                theirs, _ = await _p99(lambda: library.predict(model, {key: array}))
             ratios.append(ours / theirs)
             pairs.append((ours, theirs))
     ratios.sort()
@@ -225,7 +225,8 @@ async def _concurrent(url: str, label: str, model: str, key: str, array: Any, tu
     )
 
 
-def _h2load(url: str, model: str, key: str, array: Any) -> float:
+def _h2load(url: str, model: str, key: str, array: Any, count: int) -> float:
+    """p99 of as many calls as the client made: what happens once a second, happens to both."""
     from modelyard.clients._requests import Target, predict_json, predict_message
 
     with tempfile.TemporaryDirectory() as folder:
@@ -239,14 +240,13 @@ def _h2load(url: str, model: str, key: str, array: Any) -> float:
             body.write_bytes(predict_json("", {key: array}))
             how = ["--h1", f"-c{IN_FLIGHT}", "-m1", "-H", "content-type: application/json"]
             how.append(f"{url}/v1/models/{model}:predict")
-        count = 1000 if model == "slow" else 2000
         command = ["h2load", "-t1", f"-n{count}", "-d", str(body), f"--log-file={log}", *how]
         subprocess.run(command, check=True, capture_output=True)
         times = sorted(int(line.split()[2]) for line in log.read_text().splitlines() if line.split()[1] == "200")
     return times[int(len(times) * 0.99)] / 1e6
 
 
-async def _p99(call: Callable[[], Any]) -> float:
+async def _p99(call: Callable[[], Any]) -> tuple[float, int]:
     times: list[float] = []
     until = time.perf_counter() + 2 * TURN_S
 
@@ -256,7 +256,7 @@ async def _p99(call: Callable[[], Any]) -> float:
             times.append(time.perf_counter() - started)
 
     await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
-    return sorted(times)[int(len(times) * 0.99)]
+    return sorted(times)[int(len(times) * 0.99)], len(times)
 
 
 if __name__ == "__main__":
