@@ -7,7 +7,10 @@ import logging
 import os
 import signal
 import socket
+import time
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from modelyard.errors import ModelyardError
 from modelyard.serving._admin import Admin
@@ -26,6 +29,7 @@ from modelyard.serving.workers import WorkerLink
 _LOG = logging.getLogger("modelyard.serving")
 #: Longest wait of a worker for its models before it listens.
 _FIRST_LOOK_S = 600.0
+_STEP_S = 0.2
 
 
 class Server:
@@ -97,14 +101,17 @@ class Server:
         started: list[GrpcServer | Http1Server] = []
         poller: asyncio.Task[None] | None = None
         try:
-            watching = link is not None and await _catch_up(link, manager, admin)
+            if link is not None:
+                await self._unless_stopped(_catch_up(link, manager, admin))
+                if self.stopping:
+                    return
             for transport in _transports(options, predictor, manager, admin, metrics, link):
                 await transport.start()
                 started.append(transport)
             _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
-            if not watching:
+            if link is None:
                 manager.start()
-            if link is not None:
+            else:
                 await link.ready()
             if options.model_config_file is not None and options.model_config_poll_s > 0:
                 poller = asyncio.create_task(admin.poll_file(options.model_config_file, options.model_config_poll_s))
@@ -115,25 +122,39 @@ class Server:
                 poller.cancel()
             await asyncio.gather(*(transport.stop(options.drain_s) for transport in started))
 
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Waits for work, or until the server is asked to stop."""
+        working, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+        finally:
+            for task in (working, stopped):
+                task.cancel()
+            await asyncio.gather(working, stopped, return_exceptions=True)
 
-async def _catch_up(link: WorkerLink, manager: ModelManager, admin: Admin) -> bool:
-    """Loads what the other workers serve by now, and says whether that was done.
+
+async def _catch_up(link: WorkerLink, manager: ModelManager, admin: Admin) -> None:
+    """Loads what the workers serve, and waits until all of the first ones have.
 
     Beside workers that can answer, a port that cannot would cost its callers
-    errors: this one listens when it can.
+    errors: this one listens when it can. The first ones begin together: whoever
+    sees a model available in one of them may ask any.
     """
     async with admin.changing:
-        changes, others = await link.begin()
-        if not others and not changes:
-            return False
+        changes = await link.begin()
         manager.start()
-        await asyncio.to_thread(manager.wait_until_polled, _FIRST_LOOK_S)
+        end = time.monotonic() + _FIRST_LOOK_S
+        # In small steps: a thread that waits cannot be told to stop.
+        while not await asyncio.to_thread(manager.wait_until_polled, _STEP_S) and time.monotonic() < end:
+            pass
     for change in changes:
         try:
             await admin.apply(change)
         except ModelyardError as exc:
             _LOG.error("an earlier change is not possible now: %s", exc.message)
-    return True
+    await link.loaded()
 
 
 def _transports(

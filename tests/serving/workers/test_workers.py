@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +34,6 @@ def server(models: Path, tmp_path: Path) -> Iterator[RunningServer]:
     flags = ["--workers=2", monitoring_flag(tmp_path)]
     with serve(models / "one", model="one", log_dir=tmp_path, flags=flags) as running:
         running.wait_until(lambda: "all 2 workers listen" in running.log_text(), 60, "listening")
-        running.wait_until(lambda: answers(running, "one") == {1.0}, 60, "answering in both workers")
         yield running
 
 
@@ -152,6 +152,37 @@ def test_they_end_with_a_supervisor_that_is_killed_while_they_start(
         server.process.kill()
         server.process.wait()
         wait_for_the_end(workers)
+
+
+def test_the_first_ones_begin_together(models: Path, tmp_path: Path) -> None:
+    """Whoever was told by one that the model is there may ask any."""
+    with serve(models / "one", model="one", log_dir=tmp_path, flags=["--workers=2"], wait=False) as server:
+        server.wait_until(lambda: len(children(server.process.pid)) == 2, 20, "starting workers")
+        late = max(children(server.process.pid))
+        os.kill(late, signal.SIGSTOP)
+        time.sleep(3)
+        with pytest.raises(urllib.error.URLError):
+            ask(server, "one")
+        os.kill(late, signal.SIGCONT)
+        server.wait_available()
+        assert answers(server, "one") == {1.0}
+        server.wait_until(lambda: "all 2 workers listen" in server.log_text(), 20, "listening")
+        assert answers(server, "one") == {1.0}
+
+
+def test_sigterm_while_they_start(models: Path, tmp_path: Path) -> None:
+    with serve(models / "one", model="one", log_dir=tmp_path, flags=["--workers=2"], wait=False) as server:
+        server.wait_until(lambda: len(children(server.process.pid)) == 2, 20, "starting workers")
+        late = max(children(server.process.pid))
+        os.kill(late, signal.SIGSTOP)
+        # The other one has its models by then, and waits.
+        time.sleep(3)
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        os.kill(late, signal.SIGCONT)
+        assert server.process.wait(timeout=30) == 0
+        assert time.monotonic() - began < 10
+        assert "listening" not in server.log_text()
 
 
 def test_they_end_with_their_supervisor_and_at_sigterm(models: Path, tmp_path: Path) -> None:

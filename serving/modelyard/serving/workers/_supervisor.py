@@ -28,6 +28,7 @@ class _Worker:
     index: int
     process: asyncio.subprocess.Process
     joined: bool = False
+    loaded: bool = False
     ready: bool = False
     seen: Snapshot = field(default_factory=dict)
     channel: Channel = field(init=False)
@@ -57,6 +58,8 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._code = 0
         self._announced = False
+        #: All of the first workers have tried their models.
+        self._together = asyncio.Event()
 
     async def run(self) -> int:
         """Serves until SIGTERM or SIGINT.
@@ -140,7 +143,13 @@ class Supervisor:
             # From here on it is told of every change; those before are in the answer.
             async with self._changing:
                 worker.joined = True
-                return {"changes": self._changes, "others": self._announced}
+                return self._changes
+        if name == "loaded":
+            worker.loaded = True
+            if len(self._workers) == self._count and all(each.loaded for each in self._workers.values()):
+                self._together.set()
+            await self._together.wait()
+            return None
         if name == "ready":
             worker.ready = True
             if not self._announced and all(each.ready for each in self._workers.values()):
