@@ -122,7 +122,7 @@ def main() -> int:
     sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        model_dir = (args.repository or work / "repository") / MODEL
+        model_dir = (args.repository or work / "repository").resolve() / MODEL
         if not model_dir.exists():
             subprocess.run(
                 [sys.executable, "-c", EXPORT.format(docs=str(ROOT / "docs"), size=SIZE), str(model_dir)], check=True

@@ -79,7 +79,7 @@ def measure(work: Path, args: argparse.Namespace) -> str:
     from tests.support.fashion import publish_fashion
     from tests.support.server import free_port
 
-    model_dir = (args.repository / MODEL) if args.repository else publish_fashion(work)
+    model_dir = (args.repository.resolve() / MODEL) if args.repository else publish_fashion(work)
     version = max(path for path in model_dir.iterdir() if path.name.isdigit())
     onnx = version / "onnx" / "serving_default.onnx"
     python = os.environ.get("MODELYARD_TRITON_PYTHON", "")
@@ -266,6 +266,8 @@ def cold_start(flags: Sequence[str], grpc_port: int, rest_port: int) -> tuple[fl
         while True:
             with contextlib.suppress(OSError), urllib.request.urlopen(url, body, timeout=5):
                 break
+            if process.poll() is not None:
+                raise RuntimeError(f"the server ended with {process.returncode}: {' '.join([*command, *flags])}")
             time.sleep(0.005)
         results.append((time.monotonic() - started, psutil.Process(process.pid).memory_info().rss / 1e6))
         process.terminate()
