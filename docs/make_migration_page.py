@@ -20,7 +20,8 @@ Change the command (or the image), keep the rest: ports, flags, model directorie
 answers and errors are TensorFlow Serving's. What differs on purpose:
 
 - **Ports are open at once.** Until a model has its first version, requests for it are answered UNAVAILABLE (gRPC) or
-  503 (REST), and health checks say NOT_SERVING. Upstream keeps its ports closed instead.
+  503 (REST), and health checks say NOT_SERVING. Upstream keeps its ports closed instead. Several processes
+  (`--workers`) open theirs together, when all have tried their models, or after 10 s.
 - **One model's trouble is its own.** A base path that is missing, or a version that cannot be loaded, stalls no other
   model, and the version that was served before stays served.
 - **Stopping is gentle.** At SIGTERM health checks say NOT_SERVING, new connections are refused, and what was accepted

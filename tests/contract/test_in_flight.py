@@ -26,7 +26,7 @@ _V2 = ("/v2/models/slow/infer", b'{"inputs": [{"name": "x", "shape": [1], "datat
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One worker: of several requests one is computed and the others wait."""
     folder = tmp_path_factory.mktemp("flight")
-    publish_slow(folder / "slow", loops=1000)
+    publish_slow(folder / "slow", loops=2000)
     flags = [monitoring_flag(folder), "--tensorflow_session_parallelism=1"]
     with serve(folder / "slow", model="slow", log_dir=folder, flags=flags) as running:
         yield running
@@ -117,5 +117,5 @@ def test_failed_and_refused_requests_are_not_in_flight(server: RunningServer) ->
             predict(body(np.array([b"text"])), timeout=60)
         # Its time is up while it is computed or waits.
         with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
-            predict(body(np.array([2.0], np.float32)), timeout=0.03)
+            predict(body(np.array([2.0], np.float32)), timeout=0.1)
     wait_for(server, 0)

@@ -30,6 +30,7 @@ from modelyard.artifact import (
 from modelyard.errors import ConversionError, LoadError, PublishError, VerificationError
 from modelyard.export import Budget, ExportReport, Precision, export, export_model
 from modelyard.export._calibration import make_calibration
+from modelyard.export._freeze import LARGE
 from modelyard.export._onnx import newest_opset
 from modelyard.export._quantize import export_onnx_variant
 from modelyard.export._runtimes import load_runtime, runtimes_of
@@ -342,3 +343,27 @@ def test_simplified_or_not_it_computes_the_same(dense: Any, tmp_path: Path) -> N
         graph = onnx.load(report.version.path / "onnx" / "f.onnx")
         assert graph.opset_import[0].version == 15
         assert report.manifest.formats["onnx"].verify.max_abs_error <= 1e-5
+
+
+def test_variants_of_large_weights(tmp_path: Path) -> None:
+    """They stay beside the graph that is converted, and are quantized all the same."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(2)
+    root = tf.Module()
+    root.w = tf.Variable(rng.normal(0.0, 0.04, size=(600, 600)).astype(np.float32))
+    assert 4 * root.w.shape.num_elements() > LARGE
+    spec = TensorSpec(name="x", dtype="float32", shape=(-1, 600))
+    signatures = {"f": SignatureFunction(inputs=(spec,), function=lambda x: {"y": tf.nn.relu(x @ root.w)})}
+    data = VerificationData(inputs={"f": {"x": rng.normal(size=(COUNT, 600)).astype(np.float32)}})
+    options = replace(
+        OPTIONS,
+        formats=("onnx", "tflite"),
+        precision=("float32", "float16", "int8_dynamic", "int8"),
+        budget=Budget(max_abs_error=0.2),
+    )
+    report = export_model(root, signatures, data, model_dir=tmp_path / "m", source=Source(), options=options)
+    folder = report.version.path
+    for name, share in (("float16", 0.55), ("int8_dynamic", 0.3), ("int8", 0.3)):
+        for whole, part in (("onnx/f.onnx", f"onnx/{name}/f.onnx"), ("model.tflite", f"model.{name}.tflite")):
+            assert (folder / part).stat().st_size < share * (folder / whole).stat().st_size, part

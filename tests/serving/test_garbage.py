@@ -19,6 +19,7 @@ import pytest
 from modelyard.clients import connect
 from modelyard.errors import InvalidInputError, ModelNotFoundError, ModelyardError
 from modelyard.serving import Server, parse_flags
+from modelyard.serving.http2._calls import Call
 from tests.support.models import publish_affine, publish_slow
 from tests.support.server import free_port
 
@@ -108,3 +109,17 @@ def test_a_refusal(ports: Ports, scheme: str, size: int) -> None:
 
         assert left_behind(lambda: refused("affine", InvalidInputError)) < 1
         assert left_behind(lambda: refused("nobody", ModelNotFoundError)) < 1
+
+
+def test_a_call_with_a_deadline_is_over_when_it_is_answered(ports: Ports) -> None:
+    """Not when its deadline passes: a call that needs a task has a timer, which would hold it."""
+
+    def calls() -> int:
+        gc.collect()
+        return sum(isinstance(each, Call) for each in gc.get_objects())
+
+    before = calls()
+    with connect(url("grpc", ports)) as client:
+        for _ in range(CALLS):
+            client.metadata("affine")
+        assert calls() - before < 5

@@ -87,7 +87,7 @@ def freeze(function: Any) -> Frozen:
             value.set_shape(concrete.structured_outputs[name].shape)
         return {name: tf.identity(value, name=name) for name, value in zip(names, values, strict=True)}
 
-    named = {f"weight_{index}": value for index, value in enumerate(weights.values())}
+    named = {f"modelyard_weight_{index}": value for index, value in enumerate(weights.values())}
     specs = [tf.TensorSpec(value.shape, value.dtype, name=name) for name, value in named.items()]
     signature = [*function.input_signature, *specs]
     return Frozen(

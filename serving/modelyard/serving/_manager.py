@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -199,12 +200,13 @@ class ModelManager:
         """Waits until every model's versions were tried once.
 
         Args:
-            timeout_s: Seconds to wait for each model at most.
+            timeout_s: Seconds to wait at most.
 
         Returns:
             Whether that happened in time.
         """
-        return all([watcher.wait_until_polled(timeout_s) for watcher in self._watchers.values()])
+        end = time.monotonic() + timeout_s
+        return all(watcher.wait_until_polled(max(0.0, end - time.monotonic())) for watcher in self._watchers.values())
 
     @contextmanager
     def acquire(self, spec: ModelSpec) -> Iterator[Servable]:

@@ -27,8 +27,8 @@ from modelyard.serving.rest import RestApp, RestOptions, SageMakerApp, config_js
 from modelyard.serving.workers import WorkerLink
 
 _LOG = logging.getLogger("modelyard.serving")
-#: Longest wait of a worker for its models before it listens.
-_FIRST_LOOK_S = 600.0
+#: Longest wait of a worker for its models before it listens: where others answer, and where none does yet.
+_SUCCESSOR_S, _FIRST_S = 600.0, 10.0
 _STEP_S = 0.2
 
 
@@ -102,7 +102,7 @@ class Server:
         poller: asyncio.Task[None] | None = None
         try:
             if link is not None:
-                await self._unless_stopped(_catch_up(link, manager, admin))
+                await self._unless_stopped(_catch_up(link, manager, admin, self._stop))
                 if self.stopping:
                     return
             for transport in _transports(options, predictor, manager, admin, metrics, link):
@@ -135,26 +135,31 @@ class Server:
             await asyncio.gather(working, stopped, return_exceptions=True)
 
 
-async def _catch_up(link: WorkerLink, manager: ModelManager, admin: Admin) -> None:
-    """Loads what the workers serve, and waits until all of the first ones have.
+async def _catch_up(link: WorkerLink, manager: ModelManager, admin: Admin, stop: asyncio.Event) -> None:
+    """Loads what the workers serve.
 
     Beside workers that can answer, a port that cannot would cost its callers
-    errors: this one listens when it can. The first ones begin together: whoever
-    sees a model available in one of them may ask any.
+    errors: this one listens when it can. The first ones begin together, so that
+    whoever sees a model available in one of them may ask any; but not late:
+    a model that takes long, or fails again and again, is no reason for a closed port.
     """
     async with admin.changing:
-        changes = await link.begin()
+        changes, others = await link.begin()
         manager.start()
-        end = time.monotonic() + _FIRST_LOOK_S
+        end = time.monotonic() + (_SUCCESSOR_S if others else _FIRST_S)
         # In small steps: a thread that waits cannot be told to stop.
-        while not await asyncio.to_thread(manager.wait_until_polled, _STEP_S) and time.monotonic() < end:
-            pass
+        while not (await asyncio.to_thread(manager.wait_until_polled, _STEP_S) or stop.is_set()):
+            if time.monotonic() > end:
+                break
     for change in changes:
         try:
             await admin.apply(change)
         except ModelyardError as exc:
             _LOG.error("an earlier change is not possible now: %s", exc.message)
-    await link.loaded()
+    try:
+        await asyncio.wait_for(link.loaded(), _FIRST_S)
+    except TimeoutError:
+        _LOG.warning("another worker has not begun after %.0f s; this one listens", _FIRST_S)
 
 
 def _transports(

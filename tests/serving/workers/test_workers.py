@@ -160,7 +160,8 @@ def test_the_first_ones_begin_together(models: Path, tmp_path: Path) -> None:
         server.wait_until(lambda: len(children(server.process.pid)) == 2, 20, "starting workers")
         late = max(children(server.process.pid))
         os.kill(late, signal.SIGSTOP)
-        time.sleep(3)
+        server.wait_until(lambda: "version 1 is AVAILABLE" in server.log_text(), 20, "loading in the other worker")
+        time.sleep(0.5)
         with pytest.raises(urllib.error.URLError):
             ask(server, "one")
         os.kill(late, signal.SIGCONT)
@@ -175,8 +176,7 @@ def test_sigterm_while_they_start(models: Path, tmp_path: Path) -> None:
         server.wait_until(lambda: len(children(server.process.pid)) == 2, 20, "starting workers")
         late = max(children(server.process.pid))
         os.kill(late, signal.SIGSTOP)
-        # The other one has its models by then, and waits.
-        time.sleep(3)
+        server.wait_until(lambda: "version 1 is AVAILABLE" in server.log_text(), 20, "loading in the other worker")
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         os.kill(late, signal.SIGCONT)

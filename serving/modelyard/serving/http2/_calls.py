@@ -371,6 +371,9 @@ class Call:
         if data is None:
             self.finish(code, text, trailers)
             return
+        if self._timer is not None:
+            # It would keep the call until its deadline.
+            self._timer.cancel()
         self.stream.send(_PREFIX.pack(0, len(data)) + data, start=_START, end=_OK)
 
     async def write(self, message: Any) -> None:

@@ -143,7 +143,7 @@ class Supervisor:
             # From here on it is told of every change; those before are in the answer.
             async with self._changing:
                 worker.joined = True
-                return self._changes
+                return {"changes": self._changes, "others": self._announced}
         if name == "loaded":
             worker.loaded = True
             if len(self._workers) == self._count and all(each.loaded for each in self._workers.values()):

@@ -54,10 +54,10 @@ class WorkerLink:
         for task in self._tasks:
             task.cancel()
 
-    async def begin(self) -> list[Any]:
-        """What was changed since the first workers started, in order."""
-        changes: list[Any] = await self._channel.ask("begin")
-        return changes
+    async def begin(self) -> tuple[list[Any], bool]:
+        """What was changed since the first workers started, in order, and whether others can answer requests now."""
+        answer = await self._channel.ask("begin")
+        return answer["changes"], answer["others"]
 
     async def loaded(self) -> None:
         """Says that this worker has tried its models, and waits until all of the first ones have."""
