@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelyard.serving._memory import release_memory
+from modelyard.serving._memory import release_memory, settle_memory
+from tests.support.server import free_port
 
 _SIZE = 5000
 _MODEL_BYTES = _SIZE * _SIZE * 4
@@ -123,10 +126,8 @@ def test_unloading_returns_memory(runtime: str, model: str, weights: np.ndarray,
         assert each["loaded"] - each["unloaded"] > 0.8 * _MODEL_BYTES, figures
 
 
-def test_release_memory_frees_cycles() -> None:
-    import gc
-    import weakref
-
+@pytest.mark.parametrize("settled", [False, True])
+def test_release_memory_frees_cycles(settled: bool) -> None:
     class Model:
         def __init__(self) -> None:
             self.itself = self
@@ -135,9 +136,38 @@ def test_release_memory_frees_cycles() -> None:
     try:
         model = Model()
         reference = weakref.ref(model)
+        if settled:
+            settle_memory()
         del model
-        assert reference() is not None
+        gc.collect()
+        assert (reference() is not None) == settled
         release_memory()
         assert reference() is None
+        # What lives on stays settled.
+        assert (gc.get_freeze_count() > 0) == settled
     finally:
+        gc.unfreeze()
         gc.enable()
+
+
+_SERVER = """
+import gc, signal, sys, threading, time
+from modelyard.clients import connect
+from modelyard.serving import parse_flags, run
+
+def look():
+    with connect(f"grpc://127.0.0.1:{sys.argv[2]}") as client:
+        client.wait_ready("big", timeout_s=60)
+    print(gc.get_freeze_count(), len(gc.get_objects()), flush=True)
+    signal.raise_signal(signal.SIGTERM)
+
+threading.Thread(target=look).start()
+run(parse_flags([f"--port={sys.argv[2]}", "--model_name=big", f"--model_base_path={sys.argv[1]}"]))
+"""
+
+
+def test_a_server_with_its_models_has_little_left_to_look_at(onnx_base_path: Path) -> None:
+    command = [sys.executable, "-c", _SERVER, str(onnx_base_path), str(free_port())]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    frozen, seen = map(int, result.stdout.split())
+    assert seen < 0.2 * frozen

@@ -16,6 +16,7 @@ from modelyard.errors import ModelyardError
 from modelyard.serving._admin import Admin
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._manager import ModelManager
+from modelyard.serving._memory import settle_memory
 from modelyard.serving._metrics import FAMILIES, Metrics
 from modelyard.serving._metrics_page import merged, page
 from modelyard.serving._predictor import Predictor
@@ -38,11 +39,13 @@ class Server:
     Args:
         options: What to serve, and where.
         channel: For one process of several, its end of the control channel.
+        alone: Nothing else is done in this process, whose garbage collector may be told so.
     """
 
-    def __init__(self, options: ServerOptions, *, channel: socket.socket | None = None) -> None:
+    def __init__(self, options: ServerOptions, *, channel: socket.socket | None = None, alone: bool = False) -> None:
         self._options = options
         self._channel = channel
+        self._alone = alone
         self._stop = asyncio.Event()
 
     @property
@@ -65,7 +68,7 @@ class Server:
         """
         options = self._options
         metrics = Metrics()
-        loader = VersionLoader(options, metrics)
+        loader = VersionLoader(options, metrics, settle=settle_memory if self._alone else None)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
         predictor = Predictor(
             manager,
@@ -242,7 +245,7 @@ def run(options: ServerOptions, *, channel: socket.socket | None = None) -> None
 
 
 async def _serve(options: ServerOptions, channel: socket.socket | None) -> None:
-    server = Server(options, channel=channel)
+    server = Server(options, channel=channel, alone=True)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_signal, server, number))

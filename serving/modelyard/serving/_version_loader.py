@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,12 @@ class VersionLoader:
     Args:
         options: How versions are loaded, batched and warmed up.
         metrics: Where attempts are counted.
+        settle: Called when a version is ready.
     """
 
-    def __init__(self, options: ServerOptions, metrics: Metrics) -> None:
+    def __init__(self, options: ServerOptions, metrics: Metrics, *, settle: Callable[[], None] | None = None) -> None:
         self._options = options
+        self._settle = settle
         self._metrics = metrics
         self._scheduler: BatchScheduler | None = None
         if options.batching is not None:
@@ -68,6 +70,8 @@ class VersionLoader:
             self._metrics.count(attempts, {**labels, "status": "fail"})
             raise
         self._metrics.count(attempts, {**labels, "status": "success"})
+        if self._settle is not None:
+            self._settle()
         return servable
 
     def _batched(self, servable: Servable) -> Servable:
