@@ -61,16 +61,16 @@ def test_large_weights_are_beside_the_graph(traced: TracedModel, monkeypatch: py
     concrete = function.get_concrete_function()
     frozen = freeze(function)
     sizes = sorted(4 * variable.shape.num_elements() for variable in concrete.variables)
-    assert sorted(value.nbytes for value in frozen.weights.values()) == [size for size in sizes if size >= 64]
+    assert sorted(value.nbytes for value in frozen.weights) == [size for size in sizes if size >= 64]
     bound, variables = frozen.bound()
-    assert [variable.shape for variable in variables] == [value.shape for value in frozen.weights.values()]
+    assert [variable.shape for variable in variables] == [value.shape for value in frozen.weights]
     graph = bound.get_concrete_function().graph.as_graph_def()
     nodes = [*graph.node, *(node for body in graph.library.function for node in body.node_def)]
     contents = [len(node.attr["value"].tensor.tensor_content) for node in nodes if node.op == "Const"]
     # Small weights and shapes; that the kernel of 1,296 bytes is not among them is the point.
     assert 0 < max(contents) < 64 < max(sizes)
     image = tf.random.stateless_uniform([7, 8, 8, 1], [1, 2])
-    for answer in (frozen.function(image, *frozen.weights.values()), bound(image)):
+    for answer in (frozen.function(image, *frozen.weights), bound(image)):
         assert list(answer) == sorted(concrete.structured_outputs)
         for name, value in function(image).items():
             np.testing.assert_array_equal(answer[name].numpy(), value.numpy())

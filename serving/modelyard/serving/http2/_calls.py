@@ -204,7 +204,7 @@ class Call:
     """
 
     __slots__ = ("_chunks", "_max_bytes", "_messages", "_needed", "_running", "_size", "_started", "_task",
-                 "_timer", "_waker", "_whole", "caller", "fields", "head", "stream")  # fmt: skip
+                 "_waker", "_whole", "caller", "fields", "head", "stream")  # fmt: skip
 
     def __init__(
         self, stream: Stream, head: Head, fields: Fields, *, max_bytes: int, running: set[asyncio.Task[None]]
@@ -224,7 +224,6 @@ class Call:
         self._needed = _PREFIX.size
         self._started = False
         self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._messages: deque[bytes] | None = None
         self._waker: asyncio.Event | None = None
         stream.handler = self
@@ -303,8 +302,6 @@ class Call:
         self.caller.leave()
         if self._task is not None:
             self._task.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
 
     def _split(self) -> None:
         """Takes the messages out of a stream's bytes."""
@@ -371,9 +368,6 @@ class Call:
         if data is None:
             self.finish(code, text, trailers)
             return
-        if self._timer is not None:
-            # It would keep the call until its deadline.
-            self._timer.cancel()
         self.stream.send(_PREFIX.pack(0, len(data)) + data, start=_START, end=_OK)
 
     async def write(self, message: Any) -> None:
@@ -398,8 +392,6 @@ class Call:
             text: Its message.
             trailers: Metadata that goes with them.
         """
-        if self._timer is not None:
-            self._timer.cancel()
         if code is grpc.StatusCode.OK and not text:
             block = _OK
         else:
@@ -413,11 +405,14 @@ class Call:
     # Handlers that need a task.
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._guard(work))
-        self._running.add(self._task)
-        self._task.add_done_callback(self._running.discard)
+        loop = asyncio.get_running_loop()
+        task = self._task = loop.create_task(self._guard(work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         if self.head.timeout_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(self.head.timeout_s, self._expire)
+            timer = loop.call_later(self.head.timeout_s, self._expire)
+            # However it ends: the timer would keep the call until its deadline.
+            task.add_done_callback(lambda _: timer.cancel())
 
     def _expire(self) -> None:
         self.caller.leave()
