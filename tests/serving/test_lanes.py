@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,59 +20,11 @@ from modelyard.errors import (
     OverloadedError,
     RequestCancelledError,
 )
-from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, PredictRequest, Servable, WatchOptions
+from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, PredictRequest, WatchOptions
 from modelyard.serving._metrics import Metrics
-from modelyard.serving._plans import Plan, row_wise_graphs
+from modelyard.serving._plans import Plan
 from modelyard.serving._requests import Caller
-
-Arrays = dict[str, Any]
-
-
-class Doubler:
-    """y = 2 x, remembering its batches; refuses 13, breaks on 14, and waits while its gate is shut."""
-
-    name = "fake"
-    checks_shapes = True
-    computes_in_caller = True
-
-    def __init__(self, *, mixes: bool = False) -> None:
-        self.batches: list[list[float]] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.entered = threading.Event()
-        self._mixes = mixes
-        self.signature = Signature(
-            inputs=(TensorSpec(name="x", dtype="float32", shape=(-1,)),),
-            outputs=(TensorSpec(name="y", dtype="float32", shape=(-1,)),),
-            compute="g",
-        )
-
-    @property
-    def signatures(self) -> dict[str, Signature]:
-        return {"g": self.signature}
-
-    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        self.entered.set()
-        self.gate.wait(30)
-        x = inputs["x"]
-        self.batches.append(x.tolist())
-        if (x == 13).any():
-            raise InvalidInputError("13 is not computed")
-        if (x == 14).any():
-            raise RuntimeError("boom")
-        return {"y": x * 2 + (x.mean() if self._mixes else 0)}
-
-    def close(self) -> None:
-        pass
-
-
-def servable(backend: Doubler, *, row_wise: bool = True) -> Servable:
-    return Servable(
-        name="m", version=1, path=Path("/nowhere"), backend=cast(Any, backend),
-        signatures={"serving_default": backend.signature},
-        definitions={}, check_shapes=True, defaults={}, compute=cast(Any, backend.run),
-        row_wise=frozenset({"g"}) if row_wise else frozenset(),
-    )  # fmt: skip
+from tests.support.doubler import Arrays, Doubler, servable
 
 
 @pytest.fixture
@@ -201,36 +153,6 @@ def test_models_whose_rows_depend_on_each_other_are_computed_one_by_one(tmp_path
         assert backend.batches == [[0.0], [1.0], [2.0]]
 
     run(tmp_path, backend, test, row_wise=False)
-
-
-class Slowly(Doubler):
-    """Takes a millisecond a batch: batches are worth it."""
-
-    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        time.sleep(0.001)
-        return super().run(graph, inputs, outputs)
-
-
-def test_whether_rows_depend_on_each_other_is_found_out() -> None:
-    assert row_wise_graphs(servable(Slowly())) == {"g"}
-    assert row_wise_graphs(servable(Slowly(mixes=True))) == frozenset()
-
-
-def test_a_batch_that_saves_nothing_is_none() -> None:
-    class EachRow(Doubler):
-        def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-            time.sleep(0.002 * len(inputs["x"]) ** 1.5)
-            return super().run(graph, inputs, outputs)
-
-    class Patient(Doubler):
-        def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-            time.sleep(0.11)
-            return super().run(graph, inputs, outputs)
-
-    assert row_wise_graphs(servable(EachRow())) == frozenset()
-    patient = Patient()
-    assert row_wise_graphs(servable(patient)) == frozenset()
-    assert len(patient.batches) == 1
 
 
 @pytest.mark.parametrize("small", [True, False])

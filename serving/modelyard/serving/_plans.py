@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from modelyard.artifact import Signature
 from modelyard.errors import InternalError, ModelyardError
@@ -26,13 +24,6 @@ _PREDICTIONS = ":modelyard:serving:predictions"
 _MAX_PLANS = 64
 #: Of any batch size: so many combinations of shapes are remembered per plan.
 _MAX_SHAPES = 256
-#: Rows of the batch that shows whether rows depend on each other.
-_PROBE_ROWS = 8
-_PROBE_PATIENCE_S = 0.1
-#: A batch must save at least so much of the time.
-_WORTH_IT = 0.95
-#: Runtimes round differently at different batch sizes; a model that mixes its rows is off by much more.
-_PROBE_TOLERANCE = 1e-3
 
 
 class Plan:
@@ -209,78 +200,3 @@ def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
         results.append({name: array[start : start + count] for name, array in outputs.items()})
         start += count
     return results
-
-
-def row_wise_graphs(servable: Servable) -> frozenset[str]:
-    """Finds the graphs whose requests are better computed together, by computing rows together and apart.
-
-    Nothing else than such an experiment tells: a model may normalise over the
-    batch, or draw random numbers; and a runtime may prepare itself anew for
-    each size of batch, which takes longer than the batch.
-
-    Args:
-        servable: A version that was just loaded.
-    """
-    graphs = {signature.compute for signature in servable.signatures.values() if signature.decode is None}
-    return frozenset(graph for graph in graphs if servable.check_shapes and _is_row_wise(servable, graph))
-
-
-def _is_row_wise(servable: Servable, graph: str) -> bool:
-    described = servable.backend.signatures.get(graph)
-    batch = None if described is None else probe(described, _PROBE_ROWS)
-    if described is None or batch is None:
-        return False
-    outputs = [spec.name for spec in described.outputs]
-
-    def run(start: int, stop: int) -> tuple[dict[str, npt.NDArray[Any]], float]:
-        started = time.perf_counter()
-        part = {name: array[start:stop] for name, array in batch.items()}
-        return servable.backend.run(graph, part, outputs), time.perf_counter() - started
-
-    try:
-        if run(0, 1)[1] > _PROBE_PATIENCE_S:
-            # A model that takes so long for a row gains nothing, and loading must not wait for it.
-            return False
-        together, _ = run(0, _PROBE_ROWS)
-        apart = [run(row, row + 1) for row in range(_PROBE_ROWS)]
-        for row, (alone, _) in enumerate(apart):
-            if not all(_equal(together[name][row : row + 1], alone[name]) for name in outputs):
-                return False
-        # Sizes alternate, as they do under load.
-        batches = [run(0, rows)[1] / rows for rows in (_PROBE_ROWS, _PROBE_ROWS // 2) * 2]
-    except ModelyardError:
-        # It does not take these numbers, so nothing is known of it: its requests are computed one by one.
-        return False
-    return min(batches) < min(seconds for _, seconds in apart) * _WORTH_IT
-
-
-def probe(described: Signature, rows: int) -> dict[str, npt.NDArray[Any]] | None:
-    """Inputs that any model of this signature may take.
-
-    Args:
-        described: The signature.
-        rows: How many rows.
-
-    Returns:
-        Arrays by input name; None where rows cannot be told apart, or are no numbers.
-    """
-    rng = np.random.default_rng(0)
-    batch: dict[str, npt.NDArray[Any]] = {}
-    if not described.inputs or any(not spec.shape or spec.shape[0] != -1 for spec in described.outputs):
-        return None
-    for spec in described.inputs:
-        dtype = dtype_by_name(spec.dtype).numpy
-        if not spec.shape or spec.shape[0] != -1 or dtype is None or dtype.kind not in "fiub":
-            return None
-        # Small numbers are valid for whatever integers index.
-        values = rng.random((rows, *(max(1, size) for size in spec.shape[1:])))
-        batch[spec.name] = values.astype(dtype) if dtype.kind == "f" else (values > 0.5).astype(dtype)
-    return batch
-
-
-def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    if one.shape != other.shape:
-        return False
-    if one.dtype.kind == "f":
-        return bool(np.allclose(one, other, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE * 0.1, equal_nan=True))
-    return bool(np.array_equal(one, other))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +10,17 @@ from typing import Any
 
 import numpy.typing as npt
 
+from modelyard.serving._batch_gains import batch_gains, in_pieces
 from modelyard.serving._batch_parameters import PER_MODEL_FILE, read_batch_parameters
 from modelyard.serving._batching import BatchScheduler
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._loader import load_servable
 from modelyard.serving._metrics import Metrics
-from modelyard.serving._plans import row_wise_graphs
 from modelyard.serving._requests import Arrays, current_caller
 from modelyard.serving._servable import Servable
 from modelyard.serving._warmup import warm_up
+
+_LOG = logging.getLogger("modelyard.serving")
 
 
 class VersionLoader:
@@ -59,7 +62,13 @@ class VersionLoader:
             servable = load_servable(name, version, path, self._options.load)
             try:
                 if self._options.greedy_batching:
-                    servable = replace(servable, row_wise=row_wise_graphs(servable))
+                    gains = batch_gains(servable)
+                    compute = in_pieces(servable.compute, gains.pieces) if gains.pieces else servable.compute
+                    servable = replace(servable, row_wise=gains.shared, compute=compute)
+                    for graph, rows in gains.pieces.items():
+                        _LOG.info(
+                            "model %s version %d: %r computes batches in pieces of %d", name, version, graph, rows
+                        )
                 servable = self._batched(servable)
                 if self._options.warmup_iterations:
                     warm_up(servable, iterations=self._options.warmup_iterations, metrics=self._metrics)
@@ -85,7 +94,7 @@ class VersionLoader:
             parameters = read_batch_parameters(file, pad_with_zeros=parameters.pad_with_zeros)
         # Only requests to this very load of the version may go together.
         instance = object()
-        backend, settings = servable.backend, parameters
+        run, settings = servable.compute, parameters
 
         def compute(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
             wanted = tuple(outputs)
@@ -93,7 +102,7 @@ class VersionLoader:
                 (instance, graph, wanted),
                 inputs,
                 settings,
-                lambda merged: backend.run(graph, merged, wanted),
+                lambda merged: run(graph, merged, wanted),
                 caller=current_caller.get(),
             )
 
@@ -103,3 +112,16 @@ class VersionLoader:
         """Ends the batch threads, if there are any."""
         if self._scheduler is not None:
             self._scheduler.close()
+
+
+def _greedy(servable: Servable) -> Servable:
+    """Has a version compute in the batches that suit it."""
+    gains = batch_gains(servable)
+    servable = replace(servable, row_wise=gains.shared)
+    if not gains.pieces:
+        return servable
+    for graph, rows in gains.pieces.items():
+        _LOG.info(
+            "model %s version %d: %r computes batches in pieces of %d", servable.name, servable.version, graph, rows
+        )
+    return replace(servable, compute=in_pieces(servable.compute, gains.pieces))

@@ -1,0 +1,61 @@
+"""A backend that tests can look into, and a servable of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from modelyard.artifact import Signature, TensorSpec
+from modelyard.errors import InvalidInputError
+from modelyard.serving import Servable
+
+Arrays = dict[str, Any]
+
+
+class Doubler:
+    """y = 2 x, remembering its batches; refuses 13, breaks on 14, and waits while its gate is shut."""
+
+    name = "fake"
+    checks_shapes = True
+    computes_in_caller = True
+
+    def __init__(self, *, mixes: bool = False) -> None:
+        self.batches: list[list[float]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self._mixes = mixes
+        self.signature = Signature(
+            inputs=(TensorSpec(name="x", dtype="float32", shape=(-1,)),),
+            outputs=(TensorSpec(name="y", dtype="float32", shape=(-1,)),),
+            compute="g",
+        )
+
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        return {"g": self.signature}
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        self.entered.set()
+        self.gate.wait(30)
+        x = inputs["x"]
+        self.batches.append(x.tolist())
+        if (x == 13).any():
+            raise InvalidInputError("13 is not computed")
+        if (x == 14).any():
+            raise RuntimeError("boom")
+        return {"y": x * 2 + (x.mean() if self._mixes else 0)}
+
+    def close(self) -> None:
+        pass
+
+
+def servable(backend: Doubler, *, row_wise: bool = True) -> Servable:
+    return Servable(
+        name="m", version=1, path=Path("/nowhere"), backend=cast(Any, backend),
+        signatures={"serving_default": backend.signature},
+        definitions={}, check_shapes=True, defaults={}, compute=cast(Any, backend.run),
+        row_wise=frozenset({"g"}) if row_wise else frozenset(),
+    )  # fmt: skip
