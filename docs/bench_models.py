@@ -5,7 +5,8 @@ the package's own verification and served on one core: this package's
 asynchronous client, the load, has another one. (Not h2load, which sends a request of 600 kB
 in 37 frames; clients of gRPC send as large ones as a server takes.) Rounds alternate between the
 server, the same runtime in a process with nothing around it, and the server
-with TensorFlow.
+with TensorFlow, twice: as it is, and computing each request whole, as
+TensorFlow Serving does.
 
     python docs/bench_models.py [--write] [--rounds N] [--seconds S]
 """
@@ -38,6 +39,7 @@ from pages import write_section  # type: ignore[import-not-found]
 ROOT = Path(__file__).resolve().parents[1]
 LARGER, WORKERS = "larger", "workers"
 MODEL, SIZE = "mobilenet", 224
+TENSORFLOW = "--runtime=tensorflow"
 COUNTS = (1, 2, 4)
 #: Images in a request, and requests in flight.
 FORMS = ((1, 1), (1, 8), (8, 4))
@@ -62,16 +64,20 @@ name = signature.inputs[0].name
 outputs = [spec.name for spec in signature.outputs]
 shape = signature.inputs[0].shape[1:]
 x = {rows: np.random.default_rng(0).random((rows, *shape)).astype(np.float32) for rows in (1, 8)}
+matrix = np.random.default_rng(0).random((1536, 1536)).astype(np.float32)
 print(servable.backend.name, flush=True)
 for line in sys.stdin:
     rows, seconds = line.split()
-    inputs = {name: x[int(rows)]}
-    servable.run(signature, inputs, outputs)
+    inputs = {name: x.get(int(rows))}
+    # No rows: how fast the core multiplies matrices, in operations a second.
+    each = int(rows) or 2 * 1536**3
+    call = (lambda: servable.run(signature, inputs, outputs)) if int(rows) else (lambda: matrix @ matrix)
+    call()
     calls, started = 0, time.perf_counter()
     while time.perf_counter() - started < float(seconds):
-        servable.run(signature, inputs, outputs)
+        call()
         calls += 1
-    print(calls * int(rows) / (time.perf_counter() - started), flush=True)
+    print(calls * each / (time.perf_counter() - started), flush=True)
 """
 
 LOAD = """
@@ -140,43 +146,70 @@ def larger(work: Path, version: Path, rounds: int, seconds: float) -> str:
     """Served images a second beside those of the runtime alone, and of TensorFlow served."""
     from tests.support.server import free_port
 
-    ports = [free_port() for _ in range(4)]
+    servers: list[str] = []
     lines = []
+    best = 0.0
     with contextlib.ExitStack() as stack:
-        for index, flags in enumerate(([], ["--runtime=tensorflow"])):
-            grpc_port, rest_port = ports[2 * index : 2 * index + 2]
+        for index, flags in enumerate(([], [TENSORFLOW], [TENSORFLOW, "--greedy_batching=false"])):
+            grpc_port, rest_port = free_port(), free_port()
             command = [
                 sys.executable, "-m", "modelyard.serving", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
                 f"--model_name={MODEL}", f"--model_base_path={version.parent}", *flags,
             ]  # fmt: skip
             stack.enter_context(pinned(command, work / f"{index}.log"))
             wait_for(f"http://127.0.0.1:{rest_port}/v2/health/ready")
-        alone = stack.enter_context(_Helper("0", ALONE, str(version)))
+            servers.append(f"grpc://127.0.0.1:{grpc_port}")
+        alone = stack.enter_context(_Helper("0", ALONE, str(version), OPENBLAS_NUM_THREADS="1"))
         client = stack.enter_context(_Helper("1", LOAD.format(size=SIZE, model=MODEL)))
         runtime, _ = alone.said(), client.said()
-        ours, theirs = (f"grpc://127.0.0.1:{port}" for port in (ports[0], ports[2]))
+        multiplied = []
         for rows, flight in FORMS:
-            found: list[tuple[float, float, float]] = []
+            found: list[tuple[float, ...]] = []
             for _ in range(rounds):
-                served = client.ask(f"{ours} {rows} {flight} {seconds}")
-                bare = alone.ask(f"{rows} {seconds}")
-                found.append((served, bare, client.ask(f"{theirs} {rows} {flight} {seconds}")))
+                served, *others = (client.ask(f"{url} {rows} {flight} {seconds}") for url in servers)
+                found.append((served, alone.ask(f"{rows} {seconds}"), *others))
+                multiplied.append(alone.ask(f"0 {seconds / 3}"))
             medians = [statistics.median(column) for column in zip(*found, strict=True)]
-            share = statistics.median(served / bare for served, bare, _ in found)
-            gain = statistics.median(served / slow for served, _, slow in found)
-            cells = " | ".join(f"{each:,.1f}" for each in medians)
-            lines.append(f"| {rows} | {flight} | {cells} | {share:.0%} | {gain:.1f} |")
+            best = max(best, medians[1])
+            share, *gains = (statistics.median(each[0] / each[i] for each in found) for i in range(1, len(found[0])))
+            cells = [f"{medians[0]:,.1f}", f"{medians[1]:,.1f}", f"{share:.0%}"]
+            for median, gain in zip(medians[2:], gains, strict=True):
+                cells += [f"{median:,.1f}", f"{gain:.1f}"]
+            lines.append(f"| {rows} | {flight} | {' | '.join(cells)} |")
             print(lines[-1], file=sys.stderr, flush=True)
+    operations, peak = float_operations(version), statistics.median(multiplied)
     return "\n".join(
         [
             f"MobileNetV2, {SIZE}x{SIZE}, float32, untrained; {platform.machine()}, {os.cpu_count()} cores, of which "
             f"the server has one; gRPC; median of {rounds} rounds of {seconds:g} s. The export chose {runtime}.",
             "",
-            "| images a request | in flight | images/s | the runtime alone | TensorFlow, served | of the runtime's | "
-            "times TensorFlow's |",
-            "|---|---|---|---|---|---|---|",
+            "| images a request | in flight | images/s | the runtime alone | of the runtime's | TensorFlow, served | "
+            "times TensorFlow's | TensorFlow, requests whole | times TensorFlow's |",
+            "|---|---|---|---|---|---|---|---|---|",
             *lines,
+            "",
+            f"An image takes {operations / 1e9:.2f} billion float operations in convolutions and matrices. The core, "
+            f"multiplying matrices of 1,536 x 1,536 by OpenBLAS, does {peak / 1e9:,.0f} billion a second, which "
+            f"would be {peak / operations:,.0f} images/s; the runtime alone reaches {best * operations / peak:.0%} of that.",
         ]
+    )
+
+
+def float_operations(version: Path) -> float:
+    """Multiplications and additions of an image's convolutions and matrix products, counted in the ONNX graph."""
+    import onnx
+
+    graph = onnx.shape_inference.infer_shapes(onnx.load(version / "onnx" / "serving_default.onnx")).graph
+    weights = {each.name: list(each.dims) for each in graph.initializer}
+    values = [*graph.value_info, *graph.output]
+    shapes = {each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in values}
+    # Each number of the output is the sum of so many products: of all inputs' channels, or rows, and the kernel.
+    return sum(
+        2.0
+        * np.prod(shapes[node.output[0]][1:])
+        * (np.prod(weights[node.input[1]][1:]) if node.op_type == "Conv" else weights[node.input[1]][0])
+        for node in graph.node
+        if node.op_type in ("Conv", "Gemm", "MatMul")
     )
 
 
@@ -187,11 +220,14 @@ class _Helper:
         core: Number of the core.
         script: What it runs.
         arguments: The script's.
+        env: Variables for it.
     """
 
-    def __init__(self, core: str, script: str, *arguments: str) -> None:
+    def __init__(self, core: str, script: str, *arguments: str, **env: str) -> None:
         command = ["taskset", "-c", core, sys.executable, "-c", script, *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
+        )
 
     def said(self) -> str:
         """Its next line."""
