@@ -189,8 +189,8 @@ def larger(work: Path, version: Path, rounds: int, seconds: float) -> str:
             *lines,
             "",
             f"An image takes {operations / 1e9:.2f} billion float operations in convolutions and matrices. The core, "
-            f"multiplying matrices of 1,536 x 1,536 by OpenBLAS, does {peak / 1e9:,.0f} billion a second, which "
-            f"would be {peak / operations:,.0f} images/s; the runtime alone reaches {best * operations / peak:.0%} of that.",
+            f"multiplying matrices of 1,536 x 1,536 by OpenBLAS, does {peak / 1e9:,.0f} billion a second, which would "
+            f"be {peak / operations:,.0f} images/s; the runtime alone reaches {best * operations / peak:.0%} of that.",
         ]
     )
 
