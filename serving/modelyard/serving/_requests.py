@@ -44,6 +44,8 @@ class ModelSpec:
 
 #: The header, and the key of gRPC metadata, whose value ``low`` lets all others go first.
 PRIORITY_KEY = "x-modelyard-priority"
+#: Header fields that are different in every call, and that nothing here depends on.
+FIELDS_OF_ONE_CALL = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
 
 #: Who waits for what this thread computes, for a batch scheduler that the computing goes through.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from modelyard.serving.http1._chunks import Chunks
-from modelyard.serving.http1._head import MAX_HEAD_BYTES, MAX_HEADERS, BadRequest, read_head
+from modelyard.serving.http1._head import MAX_HEAD_BYTES, MAX_HEADERS, BadRequest, key_of, read_head
 
 
 def head(*lines: str, start: str = "POST /a%20b?c=d HTTP/1.1") -> bytes:
@@ -16,7 +18,56 @@ def test_what_a_head_says() -> None:
     result = read_head(head("Content-Length: 12", "X-A: 1", "x-a:  2 ", "Expect: 100-Continue"))
     assert (result.method, result.path, result.query, result.length) == ("POST", "/a%20b", "c=d", 12)
     assert (result.keep_alive, result.expects) == (True, True)
-    assert result.texts == {"host": "x", "content-length": "12", "x-a": "1, 2", "expect": "100-Continue"}
+    assert result.texts == {"host": "x", "x-a": "1, 2", "expect": "100-Continue"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "length"),
+    [
+        (["Content-Length: 3", "X-Request-Id: abc"], 3),
+        (["content-length:14", "x-request-id: another"], 14),
+        (["CONTENT-LENGTH:  007", "X-REQUEST-ID:"], 7),
+    ],
+)
+def test_requests_that_differ_in_their_length_and_id_are_alike(lines: list[str], length: int) -> None:
+    key, size = key_of(head("X-A: 1", *lines, "Accept: */*"))
+    assert (key, size) == (key_of(head("X-A: 1", "Content-Length: 2", "X-Request-Id: 1", "Accept: */*"))[0], length)
+    assert read_head(head("X-A: 1", *lines, "Accept: */*")).texts == {"host": "x", "x-a": "1", "accept": "*/*"}
+
+
+LINES = [
+    "Content-Length: 1", "content-length: 22", "Content-Length: 3 ", "Content-Length: +4", "Content-Length: 1, 1",
+    "Content-Length : 5", "X-Content-Length: 6", "Content-Length: 9999999999999999999999", "Content-Length:",
+    "Transfer-Encoding: chunked", "x-request-id: a", "X-Request-Id: b", "X-Request-Id", "x-request-id: a\0b",
+    "traceparent: 00-1", "tracestate: a=b", " folded", "\tContent-Length: 7", "X: 1", "Connection: close",
+    "X: a\nContent-Length: 8", "X: a\rContent-Length: 9", "", "Host: y", "Expect: 100-continue", "x-request-id: \xe4",
+]  # fmt: skip
+HEADS = st.lists(st.sampled_from(LINES), max_size=4)
+
+
+def read(data: bytes) -> tuple[object, ...] | str:
+    try:
+        result = read_head(data)
+    except BadRequest as exc:
+        return exc.reason
+    return result.method, result.path, result.query, result.headers, result.keep_alive, result.expects, result.length
+
+
+@given(known=HEADS, data=st.data())
+def test_heads_of_one_key_say_the_same(known: list[str], data: st.DataObject) -> None:
+    """Else who knows one of them could smuggle another past this server."""
+    first = head(*known)
+    alike = [line for line in known if data.draw(st.booleans())]
+    other = head(*(data.draw(st.permutations(alike + data.draw(HEADS)))))
+    (key, length), said = key_of(first), read(first)
+    if length is not None and not isinstance(said, str):
+        assert said[-1] == length
+    (other_key, other_length), other_said = key_of(other), read(other)
+    if key == other_key and not isinstance(said, str):
+        # The first is kept, and the other one is never read.
+        assert not isinstance(other_said, str)
+        assert other_said[:-1] == said[:-1]
+        assert other_said[-1] == (said[-1] if other_length is None else other_length)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +135,17 @@ def test_what_is_not_certain_is_refused(data: bytes) -> None:
     with pytest.raises(BadRequest) as refusal:
         read_head(data)
     assert refusal.value.status == 400
+    assert key_of(data)[0] != key_of(head("Content-Length: 1"))[0]
 
 
 def test_limits() -> None:
     read_head(head(*(f"X-{number}: 1" for number in range(MAX_HEADERS - 1))))
-    for data in (head(*(f"X-{number}: 1" for number in range(MAX_HEADERS))), head("X: " + "a" * MAX_HEAD_BYTES)):
+    with pytest.raises(BadRequest) as refusal:
+        read_head(head(*(f"X-{number}: 1" for number in range(MAX_HEADERS))))
+    assert refusal.value.status == 431
+    for name in ("X", "X-Request-Id"):
         with pytest.raises(BadRequest) as refusal:
-            read_head(data)
+            key_of(head(f"{name}: {'a' * MAX_HEAD_BYTES}"))
         assert refusal.value.status == 431
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 from modelyard.errors import ModelyardError
 from modelyard.serving._requests import PRIORITY_KEY, Caller
 from modelyard.serving.http1._chunks import Chunks
-from modelyard.serving.http1._head import MAX_HEAD_BYTES, BadRequest, read_head, too_long
+from modelyard.serving.http1._head import MAX_HEAD_BYTES, BadRequest, Key, key_of, read_head, too_long
 from modelyard.serving.http1._types import Answer, Application, Begin, Head, HttpRequest
 
 _LOG = logging.getLogger("modelyard.serving.rest")
@@ -37,13 +37,13 @@ class ConnectionOwner(Protocol):
     """What a connection needs of its server."""
 
     app: Application
-    #: Heads, and who answers them without a task, by their bytes.
-    heads: dict[bytes, tuple[Head, Begin | None]]
+    #: Heads, and who answers them without a task.
+    heads: dict[Key, tuple[Head, Begin | None]]
     #: Answers tell clients that their connection ends.
     closing: bool
 
-    def keep(self, text: bytes, known: tuple[Head, Begin | None]) -> None:
-        """Remembers a head."""
+    def keep(self, key: Key, size: int, known: tuple[Head, Begin | None]) -> None:
+        """Remembers a head of some bytes."""
         ...
 
     def start_of(self, answer: Answer) -> bytes:
@@ -189,17 +189,19 @@ class Connection(asyncio.Protocol):
             self._wait(data)
             return
         text = data[:end]
-        head, begin = self._owner.heads.get(text) or self._look(text)
+        key, size = key_of(text)
+        head, begin = self._owner.heads.get(key) or self._look(text, key)
         exchange = self._exchange = Exchange(self, head, begin)
         self.deadline = time.monotonic() + self._app.timeout_s
-        size = head.length
+        if size is None:
+            size = head.length
         if size is not None and end + size <= len(data) and size <= self._app.max_body_bytes:
             stop = end + size
             self._rest = data[stop:]
             self._run(exchange, data[end:stop])
             return
         self._rest = b""
-        self._begin_body(head, data[end:])
+        self._begin_body(head, size, data[end:])
 
     def _wait(self, data: bytes) -> None:
         """For the rest of a head."""
@@ -211,14 +213,13 @@ class Connection(asyncio.Protocol):
             self.deadline = time.monotonic() + HEAD_S
         self._rest = data
 
-    def _look(self, text: bytes) -> tuple[Head, Begin | None]:
+    def _look(self, text: bytes, key: Key) -> tuple[Head, Begin | None]:
         head = read_head(text.lstrip(b"\r\n"))
         known = head, self._app.find(head)
-        self._owner.keep(text, known)
+        self._owner.keep(key, len(text), known)
         return known
 
-    def _begin_body(self, head: Head, data: bytes) -> None:
-        size = head.length
+    def _begin_body(self, head: Head, size: int | None, data: bytes) -> None:
         if size is not None and size > self._app.max_body_bytes:
             self._give_up(self._app.too_large())
             return

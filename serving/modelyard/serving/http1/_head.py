@@ -6,8 +6,11 @@ past the first of them: whatever is not certain is refused (RFC 9112, section 6.
 
 from __future__ import annotations
 
+import re
+
 import httptools
 
+from modelyard.serving._requests import FIELDS_OF_ONE_CALL
 from modelyard.serving.http1._types import Head
 
 #: What stands before the body may have so many bytes, and so many lines.
@@ -17,6 +20,14 @@ _HOST = b"host"
 _LENGTH = b"content-length"
 _CODING = b"transfer-encoding"
 _MAX_LENGTH_DIGITS = 18
+#: Lines that differ between requests that are alike otherwise; none that goes on in the next line.
+_OF_ONE_REQUEST = re.compile(
+    rb"\r\n(?:(?i:%b):[ \t]*([0-9]{1,%d})|(?i:%b):[\t\x20-\x7e\x80-\xff]*)(?=\r\n[^ \t])"
+    % (_LENGTH, _MAX_LENGTH_DIGITS, b"|".join(sorted(FIELDS_OF_ONE_CALL)))
+)
+
+#: What heads are told apart by.
+Key = tuple[bytes | bool, ...]
 
 
 class BadRequest(Exception):
@@ -51,17 +62,42 @@ class _Lines:
         self.complete = True
 
 
+def key_of(data: bytes) -> tuple[Key, int | None]:
+    """What the heads of like requests have in common, without reading them.
+
+    Args:
+        data: A head, with the empty line at the end.
+
+    Returns:
+        The same key for heads that :func:`read_head` says the same of, but for
+        the length; and the length, None where the head itself says it.
+
+    Raises:
+        BadRequest: There are too many bytes.
+    """
+    if len(data) > MAX_HEAD_BYTES:
+        raise too_long()
+    parts = _OF_ONE_REQUEST.split(data)
+    lengths = [length for length in parts[1::2] if length is not None]
+    if len(lengths) > 1:
+        # Nothing that is right.
+        return (data,), None
+    # A head with a length must never be taken for one without.
+    return (bool(lengths), *parts[::2]), int(lengths[0]) if lengths else None
+
+
 def read_head(data: bytes) -> Head:
     """Reads the head of a request.
 
     Args:
         data: Its bytes, with the empty line at the end.
 
+    Returns:
+        What it says, without the fields of this one request: it holds for all of its key.
+
     Raises:
-        BadRequest: They are none, or too many.
+        BadRequest: They are none, or have too many fields.
     """
-    if len(data) > MAX_HEAD_BYTES:
-        raise too_long()
     if not data.count(b"\r") == data.count(b"\n") == data.count(b"\r\n"):
         raise BadRequest(400, "Invalid HTTP request: its lines must end with a carriage return and a line feed.")
     lines = _Lines()
@@ -88,12 +124,15 @@ def read_head(data: bytes) -> Head:
             value = headers[name] + b", " + value
         headers[name] = value
     path, query = _target(lines.url)
+    length = _length(headers, version)
+    for name in (_LENGTH, *FIELDS_OF_ONE_CALL):
+        headers.pop(name, None)
     return Head(
         method=method,
         path=path,
         query=query,
         headers=headers,
-        length=_length(headers, version),
+        length=length,
         keep_alive=version == "1.1" and (upgrade or parser.should_keep_alive()) and not _closes(headers),
         expects=version == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue",
     )

@@ -13,6 +13,7 @@ from typing import Any
 from modelyard.errors import ConfigurationError
 from modelyard.serving._listen import BACKLOG, listen
 from modelyard.serving.http1._connection import Connection
+from modelyard.serving.http1._head import Key
 from modelyard.serving.http1._types import Answer, Application, Begin, Head
 
 #: How long connections get at a stop to send what they were about to send.
@@ -38,7 +39,7 @@ class Http1Server:
     ) -> None:
         self.app = app
         self.closing = False
-        self.heads: dict[bytes, tuple[Head, Begin | None]] = {}
+        self.heads: dict[Key, tuple[Head, Begin | None]] = {}
         self._port = port
         self._reuse_port = reuse_port
         self._tls = tls
@@ -82,12 +83,12 @@ class Http1Server:
 
     # What connections ask for.
 
-    def keep(self, text: bytes, known: tuple[Head, Begin | None]) -> None:
-        """Remembers a head, as long as there are not too many."""
-        if len(text) <= _MAX_KNOWN_BYTES:
+    def keep(self, key: Key, size: int, known: tuple[Head, Begin | None]) -> None:
+        """Remembers a head of some bytes, as long as there are not too many."""
+        if size <= _MAX_KNOWN_BYTES:
             if len(self.heads) >= _MAX_KNOWN:
                 self.heads.clear()
-            self.heads[text] = known
+            self.heads[key] = known
 
     def start_of(self, answer: Answer) -> bytes:
         """The first lines of an answer, without its length."""

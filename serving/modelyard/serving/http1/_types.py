@@ -49,8 +49,9 @@ class Head:
         method: Such as ``POST``.
         path: As sent, percent escapes and all.
         query: What follows the question mark.
-        headers: By lower-case name; several of one name are joined by commas.
-        length: Bytes of the body; None for a body in chunks.
+        headers: By lower-case name, without those of this one request; several of
+            one name are joined by commas.
+        length: Bytes of the body that it was read from; None for a body in chunks.
         keep_alive: The client may send more on this connection.
         expects: The client waits for leave to send the body.
     """

@@ -14,6 +14,7 @@ import grpc
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving._listen import BACKLOG, listen
+from modelyard.serving._requests import FIELDS_OF_ONE_CALL
 from modelyard.serving._tls import TlsConfig
 from modelyard.serving.http2._calls import Begin, Call, Head, read_head
 from modelyard.serving.http2._connection import Connection
@@ -23,8 +24,6 @@ from modelyard.serving.http2._outgoing import Stream
 _NOTICE_S = 0.3
 _INT32_MAX = (1 << 31) - 1
 _MAX_HEADS = 1024
-#: Headers that are different in every call, and that no head depends on.
-_OF_ONE_CALL = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +169,7 @@ class Http2Server:
 
     def opened(self, stream: Stream, fields: Fields) -> None:
         """A client has begun a call."""
-        common = tuple([field for field in fields if field[0] not in _OF_ONE_CALL])
+        common = tuple([field for field in fields if field[0] not in FIELDS_OF_ONE_CALL])
         head = self._heads.get(common)
         if head is None:
             head = read_head(common, self._handlers, self._short)
