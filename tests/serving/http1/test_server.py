@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -103,6 +104,22 @@ def test_a_connection_is_kept() -> None:
         assert (await client.answer())[1]["connection"] == "close"
         assert await client.ended()
         assert app.requests[0].client in ("127.0.0.1", "::ffff:127.0.0.1")
+
+    run(test)
+
+
+def test_heads_that_are_known_still_have_their_own_lengths() -> None:
+    async def test(client: Client, _: Echo, server: Http1Server) -> None:
+        requests = [
+            ("/echo", "1", b"one"), ("/echo", "1", b"two"), ("/echo", "2", b"three"), ("/short", "2", b"three"),
+            ("/echo", "3", b""), ("/echo", None, b""), ("/short", "4", b"three"), ("/echo", "1", b"one"),
+        ]  # fmt: skip
+        for path, number, body in requests * 2:
+            lines = [] if number is None else [f"X-Request-Id: {number}", f"Content-Length: {len(body)}"]
+            client.send(*lines, body=body, start=f"POST {path} HTTP/1.1")
+            assert await client.answer() == (200, ANY, b"short " * (path == "/short") + body)
+        # Each path, and /echo without a length.
+        assert len(server.heads) == 3
 
     run(test)
 

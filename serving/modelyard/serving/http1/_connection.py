@@ -28,6 +28,8 @@ _LINGER_S = 5.0
 _MAX_AHEAD_BYTES = 64 << 10
 #: Larger bodies are not copied behind their head.
 _JOINED_BYTES = 64 << 10
+#: Larger heads are not kept beside each connection.
+_MAX_LAST_BYTES = 4 << 10
 _END = b"\r\n\r\n"
 _JSON = (b"content-type", b"application/json")
 _PRIORITY = PRIORITY_KEY.encode()
@@ -105,6 +107,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         #: Bytes that were read and not looked at.
         self._rest = b""
+        #: The last head, and what it said: most clients say the same again.
+        self._last = b""
+        self._known: tuple[Head, Begin | None, int | None] = cast("Any", None)
         #: The request that is read or answered.
         self._exchange: Exchange | None = None
         #: Bytes of its body that have not come; 0 where it is whole, or comes in chunks.
@@ -184,17 +189,18 @@ class Connection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         """Looks for a head, and for what follows it."""
-        end = data.find(_END) + len(_END)
-        if end < len(_END):
-            self._wait(data)
-            return
-        text = data[:end]
-        key, size = key_of(text)
-        head, begin = self._owner.heads.get(key) or self._look(text, key)
+        if not (self._last and data.startswith(self._last)):
+            end = data.find(_END) + len(_END)
+            if end < len(_END):
+                self._wait(data)
+                return
+            self._known = self._look(data[:end])
+            self._last = data[:end] if end <= _MAX_LAST_BYTES else b""
+        else:
+            end = len(self._last)
+        head, begin, size = self._known
         exchange = self._exchange = Exchange(self, head, begin)
         self.deadline = time.monotonic() + self._app.timeout_s
-        if size is None:
-            size = head.length
         if size is not None and end + size <= len(data) and size <= self._app.max_body_bytes:
             stop = end + size
             self._rest = data[stop:]
@@ -213,11 +219,15 @@ class Connection(asyncio.Protocol):
             self.deadline = time.monotonic() + HEAD_S
         self._rest = data
 
-    def _look(self, text: bytes, key: Key) -> tuple[Head, Begin | None]:
-        head = read_head(text.lstrip(b"\r\n"))
-        known = head, self._app.find(head)
-        self._owner.keep(key, len(text), known)
-        return known
+    def _look(self, text: bytes) -> tuple[Head, Begin | None, int | None]:
+        """What a head says, who answers it, and how long the body is."""
+        key, size = key_of(text)
+        known = self._owner.heads.get(key)
+        if known is None:
+            head = read_head(text.lstrip(b"\r\n"))
+            known = head, self._app.find(head)
+            self._owner.keep(key, len(text), known)
+        return (*known, known[0].length if size is None else size)
 
     def _begin_body(self, head: Head, size: int | None, data: bytes) -> None:
         if size is not None and size > self._app.max_body_bytes:
