@@ -13,15 +13,17 @@ import numpy.typing as npt
 from modelyard.wire import decimal_digits
 
 #: Below so many values the plain way is faster; measured.
-_MANY = 512
+_MANY = 256
 #: Digits of which upstream hopes that they suffice, and those that always do, for float32.
 _SHORT, _LONG = 6, 9
 #: Below the first exponent, and from the second on, numbers are written with an exponent, as by printf's ``%g``.
 _LOWEST_PLAIN, _HIGHEST_PLAIN = -4, 6
 #: So close to the middle between two decimal numbers, the rounding of products in double may have decided.
 _CLOSE = 1e-6
-#: Where in its line of bytes a number has its sign, the number itself, an exponent, and the comma behind it.
-_WIDTH, _FIRST, _EXPONENT = 20, 1, slice(12, 16)
+#: Where in the tables of words other ways to write the same digits begin.
+_NEGATIVE = 1000.0
+_AFTER_THOUSANDS, _BARE = 1000.0, 2000.0
+_TRIMMED, _FIRST, _EMPTY = 10_000.0, 20_000.0, 30_000.0
 _NOT_FINITE = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
@@ -75,69 +77,78 @@ def _many(values: npt.NDArray[Any]) -> list[str]:
     exponents = np.where(suffices, short_exponents, exponents)
     digits = np.where(suffices, short * 10.0 ** (_LONG - _SHORT), digits)
     digits[zero] = 0.0
-    texts = _lines(digits.astype(np.int64), exponents, np.signbit(values))
+    texts = _lines(digits, exponents, np.signbit(values))
     for index in np.flatnonzero(rare).tolist():
         (texts[index],) = _few([float(values[index])], single=True)
     return texts
 
 
 def _lines(
-    digits: npt.NDArray[np.int64], exponents: npt.NDArray[np.int64], negative: npt.NDArray[np.bool_]
+    digits: npt.NDArray[np.float64], exponents: npt.NDArray[np.int64], negative: npt.NDArray[np.bool_]
 ) -> list[str]:
-    """Writes each number in a line of bytes, and takes what counts of each line."""
-    hundreds, exponent_texts = _texts()
-    rest, low = np.divmod(digits, 1000)
-    high, middle = np.divmod(rest, 1000)
-    each = np.concatenate([hundreds[high], hundreds[middle], hundreds[low]], axis=1)
-    # Zeros at the end are not written.
-    count = _LONG - np.argmax(each[:, ::-1] != ord("0"), axis=1)
-    count[digits == 0] = 1
-    lines = np.empty((digits.size, _WIDTH), np.uint8)
-    ends = np.empty(digits.size, np.int64)
-    for exponent in range(max(_LOWEST_PLAIN, int(exponents.min())), int(exponents.max()) + 1):
-        rows = np.flatnonzero(exponents == exponent)
-        if rows.size:
-            lines[rows], ends[rows] = _plain(each[rows], count[rows], exponent)
+    """Writes each number as words of four bytes, looked up, and takes what counts of them."""
+    heads, wholes, fractions, endings = _words()
+    units, shifts = _places()
+    # Below the lowest one, the digits are written as of exponent 0, and the exponent behind them.
     tiny = exponents < _LOWEST_PLAIN
-    rows = np.flatnonzero(tiny)
-    if rows.size:
-        lines[rows], ends[rows] = _plain(each[rows], count[rows], 0)
-        lines[rows, _EXPONENT] = exponent_texts[-exponents[rows]]
+    some = bool(tiny.any())
+    place = (np.where(tiny, 0, exponents) if some else exponents) - _LOWEST_PLAIN
+    unit = units[place]
+    whole = np.floor(digits / unit)
+    # Twelve digits after the point, in fours. All are whole numbers that float64 holds.
+    fraction = (digits - whole * unit) * shifts[place]
+    first = np.floor(fraction / 1e8)
+    fraction -= first * 1e8
+    second = np.floor(fraction / 1e4)
+    third = fraction - second * 1e4
+    thousands = np.floor(whole / 1e3)
+    whole -= thousands * 1e3
+    # Zeros at the end are not written, but for the one that makes a float of a whole number.
+    none_third = third == 0
+    none_behind = none_third & (second == 0)
+    second += _TRIMMED * none_third
+    third += _TRIMMED
+    whole += _AFTER_THOUSANDS * (thousands > 0)
+    lines = np.empty((digits.size, 7 if some else 6), np.uint32)
+    if some:
         # Nothing follows the only digit: "1e-05".
-        ends[rows] = np.where(count[rows] > 1, ends[rows], _FIRST + 1)
-    lines[:, 0], lines[:, -1] = ord("-"), ord(",")
-    keep = np.arange(_WIDTH) < ends[:, np.newaxis]
-    keep[:, 0], keep[:, -1] = negative, True
-    keep[tiny, _EXPONENT] = True
-    return lines[keep].tobytes().decode("ascii").split(",")[:-1]
-
-
-def _plain(
-    digits: npt.NDArray[np.uint8], count: npt.NDArray[np.int64], exponent: int
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Lines of numbers of one exponent, written without it, and where each ends."""
-    lines = np.empty((len(digits), _WIDTH), np.uint8)
-    whole = max(0, exponent + 1)
-    zeros = max(0, -1 - exponent)
-    lines[:, _FIRST] = ord("0")
-    lines[:, _FIRST : _FIRST + whole] = digits[:, :whole]
-    point = _FIRST + max(1, whole)
-    lines[:, point] = ord(".")
-    start = point + 1 + zeros
-    lines[:, point + 1 : start] = ord("0")
-    lines[:, start : start + _LONG - whole] = digits[:, whole:]
-    return lines, start + np.maximum(count - whole, 1)
+        bare = tiny & none_behind & (first == 0)
+        whole += _BARE * bare
+        first += (_EMPTY - _FIRST) * bare
+        lines[:, 5] = endings[np.where(tiny, -exponents, 0)]
+    first += _FIRST * none_behind
+    for column, (texts, indices) in enumerate(
+        [(heads, thousands + _NEGATIVE * negative), (wholes, whole), (fractions, first), (fractions, second),
+         (fractions, third)]
+    ):  # fmt: skip
+        lines[:, column] = texts[indices.astype(np.intp)]
+    lines[:, -1] = endings[-1]
+    return lines.tobytes().translate(None, b"\0").decode("ascii").split(",")[:-1]
 
 
 @cache
-def _texts() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Numbers of three digits, and negative exponents."""
-    hundreds = "".join(f"{number:03d}" for number in range(1000))
-    exponents = "".join(f"e-{number:02d}" for number in range(100))
-    return (
-        np.frombuffer(hundreds.encode("ascii"), np.uint8).reshape(-1, 3),
-        np.frombuffer(exponents.encode("ascii"), np.uint8).reshape(-1, 4),
+def _words() -> tuple[npt.NDArray[np.uint32], ...]:
+    """Signs and thousands; what is before the point; four digits after it; exponents, and the comma."""
+    thousands = ["", *map(str, range(1, 1000))]
+    heads = [*thousands, *(f"-{text}" for text in thousands)]
+    wholes = [*(f"{number}." for number in range(1000)), *(f"{number:03d}." for number in range(1000))]
+    wholes += [str(number) for number in range(10)]
+    fours = [f"{number:04d}" for number in range(10_000)]
+    trimmed = [text.rstrip("0") for text in fours]
+    fractions = [*fours, *trimmed, *(text or "0" for text in trimmed), ""]
+    endings = [*[""] * -_LOWEST_PLAIN, *(f"e-{number:02d}" for number in range(-_LOWEST_PLAIN, 100)), ","]
+    return tuple(
+        np.frombuffer("".join(text.ljust(4, "\0") for text in texts).encode("ascii"), np.uint32)
+        for texts in (heads, wholes, fractions, endings)
     )
+
+
+@cache
+def _places() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """By exponent, from the lowest that is written plainly: what 1 is in nine digits, and how far to shift the rest."""
+    exponents = range(_LOWEST_PLAIN, _HIGHEST_PLAIN)
+    units = [float(10 ** (_LONG - 1 - exponent)) for exponent in exponents]
+    return np.array(units), np.array([float(10 ** (exponent - _LOWEST_PLAIN)) for exponent in exponents])
 
 
 @cache
