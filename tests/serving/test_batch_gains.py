@@ -3,102 +3,162 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.clients import connect
 from modelyard.errors import PredictionError
+from modelyard.serving import _batch_gains
 from modelyard.serving._batch_gains import BatchGains, batch_gains, in_pieces
 from tests.support.doubler import Arrays, Doubler, servable
 from tests.support.models import publish_crowded
 from tests.support.server import RunningServer, serve
 
 NOTHING = BatchGains(shared=frozenset(), pieces={})
+SHARED = frozenset({"g"})
 
 
-class Slowly(Doubler):
-    """Takes a millisecond a batch: batches are worth it."""
-
-    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        time.sleep(0.001)
-        return super().run(graph, inputs, outputs)
-
-
-class Crowded(Doubler):
-    """Takes more for each row, the more there are beyond some."""
-
-    def __init__(self, *, fits: int, mixes: bool = False) -> None:
-        super().__init__(mixes=mixes)
-        self._fits = fits
-
-    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        # What a call costs, and each row, and what does not fit.
-        rows = len(inputs["x"])
-        time.sleep(0.002 + 0.003 * rows + 0.004 * max(0, rows - self._fits))
-        return super().run(graph, inputs, outputs)
-
-
-def test_whether_rows_depend_on_each_other_is_found_out() -> None:
-    assert batch_gains(servable(Slowly())) == BatchGains(shared=frozenset({"g"}), pieces={})
-    assert batch_gains(servable(Slowly(mixes=True))) == NOTHING
-    assert batch_gains(servable(Crowded(fits=2, mixes=True))) == NOTHING
-
-
-class EachRow(Doubler):
-    """Takes as long for each row, however many there are."""
-
-    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        time.sleep(0.01 * len(inputs["x"]))
-        return super().run(graph, inputs, outputs)
-
-
-def test_a_batch_that_saves_nothing_is_none() -> None:
-    assert batch_gains(servable(EachRow())) == NOTHING
-
-
-def test_the_pieces_are_those_that_are_computed_fastest() -> None:
-    class Alone(Doubler):
-        def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-            time.sleep(0.002 * len(inputs["x"]) ** 1.5)
-            return super().run(graph, inputs, outputs)
-
-    assert batch_gains(servable(Alone())).pieces == {"g": 1}
-    assert batch_gains(servable(Crowded(fits=2))) == BatchGains(shared=frozenset(), pieces={"g": 2})
-
-
-class Varied(Crowded):
-    """Its answers are as long as its inputs."""
+class Clock:
+    """Time that passes where a test says so: nobody else on the machine can disturb it."""
 
     def __init__(self) -> None:
-        super().__init__(fits=2)
-        specs = [TensorSpec(name=name, dtype="float32", shape=(-1, -1)) for name in "xy"]
-        self.signature = Signature(inputs=(specs[0],), outputs=(specs[1],), compute="g")
+        self.now = 0.0
+        #: Seconds of others, which pass by the clock on the wall only.
+        self.others = 0.0
+
+    def thread_time(self) -> float:
+        return self.now
+
+    def perf_counter(self) -> float:
+        return self.now + self.others
 
 
-def test_what_was_measured_at_one_size_says_nothing_of_another() -> None:
-    assert batch_gains(servable(Varied())) == NOTHING
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(_batch_gains, "time", clock)
+    return clock
 
 
-@pytest.mark.parametrize(("first", "later", "calls"), [(0.11, 0.11, 2), (0.11, 0.0, 25)])
-def test_loading_does_not_wait_for_what_takes_long(first: float, later: float, calls: int) -> None:
-    class Patient(Doubler):
+class Model(Doubler):
+    """Takes so long for so many rows."""
+
+    def __init__(self, clock: Clock, cost: Callable[[int], float], *, mixes: bool = False) -> None:
+        super().__init__(mixes=mixes)
+        self._clock = clock
+        self._cost = cost
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        self._clock.now += self._cost(len(inputs["x"]))
+        return super().run(graph, inputs, outputs)
+
+
+def crowded(fits: int) -> Callable[[int], float]:
+    """What a call costs, and each row, and each that does not fit the cache."""
+    return lambda rows: 0.002 + 0.003 * rows + 0.004 * max(0, rows - fits)
+
+
+@pytest.mark.parametrize(
+    ("cost", "gains"),
+    [
+        # Each call costs a millisecond, however many rows there are.
+        (lambda rows: 0.001, BatchGains(shared=SHARED, pieces={})),
+        (lambda rows: 0.001 + 0.01 * rows, BatchGains(shared=SHARED, pieces={})),
+        (lambda rows: 0.01 * rows, NOTHING),
+        # Too little to be worth anything.
+        (lambda rows: 0.0003 + 0.01 * rows, NOTHING),
+        (lambda rows: 0.01 * rows + 0.0009 * max(0, rows - 4) * 2, NOTHING),
+        (lambda rows: 0.002 * rows**1.5, BatchGains(shared=frozenset(), pieces={"g": 1})),
+        (crowded(fits=1), BatchGains(shared=frozenset(), pieces={"g": 1})),
+        (crowded(fits=2), BatchGains(shared=SHARED, pieces={"g": 2})),
+        (crowded(fits=4), BatchGains(shared=SHARED, pieces={"g": 4})),
+    ],
+)
+def test_what_batches_gain_is_found_out(clock: Clock, cost: Callable[[int], float], gains: BatchGains) -> None:
+    assert batch_gains(servable(Model(clock, cost))) == gains
+    assert batch_gains(servable(Model(clock, cost, mixes=True))) == NOTHING
+
+
+def test_a_runtime_that_prepares_itself_for_each_size_shares_nothing(clock: Clock) -> None:
+    class Preparing(Model):
+        last = 0
+
         def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-            # Many runtimes prepare something in the first call: that alone is no reason.
-            time.sleep(later if self.batches else first)
+            if len(inputs["x"]) != self.last:
+                self._clock.now += 0.1
+            self.last = len(inputs["x"])
             return super().run(graph, inputs, outputs)
 
-    patient = Patient()
-    batch_gains(servable(patient))
-    assert (len(patient.batches) == 2) == (calls == 2)
+    assert batch_gains(servable(Preparing(clock, lambda rows: 0.01 + 0.001 * rows))) == NOTHING
+    # Large requests in a row are faster in pieces all the same.
+    assert batch_gains(servable(Preparing(clock, crowded(fits=2)))).pieces == {"g": 2}
 
 
+@pytest.mark.parametrize("computes_in_caller", [True, False])
+def test_whoever_shares_the_processor_does_not_decide(clock: Clock, computes_in_caller: bool) -> None:
+    class Disturbed(Model):
+        def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+            # Long batches are interrupted.
+            self._clock.others += 0.02 if len(inputs["x"]) > 4 else 0.0
+            return super().run(graph, inputs, outputs)
+
+    model = Disturbed(clock, lambda rows: 0.002 + 0.01 * rows)
+    model.computes_in_caller = computes_in_caller
+    gains = batch_gains(servable(model))
+    # Only a runtime with threads of its own cannot be told from its neighbours.
+    assert (gains.pieces == {}) == computes_in_caller
+    assert gains.shared == SHARED
+
+
+def test_what_was_measured_at_one_size_says_nothing_of_another(clock: Clock) -> None:
+    for cost, shared in ((crowded(fits=1), frozenset()), (lambda rows: 0.001, SHARED)):
+        model = Model(clock, cost)
+        specs = [TensorSpec(name=name, dtype="float32", shape=(-1, -1)) for name in "xy"]
+        model.signature = Signature(inputs=(specs[0],), outputs=(specs[1],), compute="g")
+        assert batch_gains(servable(model)) == BatchGains(shared=shared, pieces={})
+
+
+def test_answers_that_are_not_row_by_row_are_found_out(clock: Clock) -> None:
+    class Unique(Model):
+        def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+            return {"y": np.unique(super().run(graph, inputs, outputs)["y"])}
+
+    assert batch_gains(servable(Unique(clock, crowded(fits=1)))) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "calls"),
+    [(5.0, 5.0, 1), (0.2, 0.2, 2), (0.2, 0.001, None)],
+    ids=["far too long", "too long", "the first only"],
+)
+def test_loading_does_not_wait_for_what_takes_long(clock: Clock, first: float, later: float, calls: int | None) -> None:
+    model = Model(clock, lambda rows: later if model.batches else first)
+    gains = batch_gains(servable(model))
+    if calls is None:
+        assert gains.shared == SHARED
+    else:
+        assert (gains, len(model.batches)) == (NOTHING, calls)
+
+
+def test_what_the_experiment_may_take(clock: Clock) -> None:
+    batch_gains(servable(Model(clock, lambda rows: 0.099 * rows)))
+    assert clock.now < 48 * 0.1
+    clock.now = 0.0
+    batch_gains(servable(Model(clock, lambda rows: 0.01 * rows)))
+    assert clock.now < 0.9
+    clock.now = 0.0
+    batch_gains(servable(Model(clock, lambda rows: 1e-5 * rows)))
+    assert clock.now < 0.04
+
+
+@settings(deadline=None)
 @given(rows=st.integers(0, 40), most=st.integers(1, 9))
 def test_pieces_make_the_same_whole(rows: int, most: int) -> None:
     backend = Doubler()
@@ -106,8 +166,10 @@ def test_pieces_make_the_same_whole(rows: int, most: int) -> None:
     y = in_pieces(cast(Any, backend.run), {"g": most})("g", {"x": x}, ["y"])["y"]
     np.testing.assert_array_equal(y, 2 * x)
     assert y.dtype == np.float32
-    assert max(map(len, backend.batches)) <= most
-    assert len(backend.batches) == max(1, -(-rows // most))
+    sizes = [len(batch) for batch in backend.batches]
+    assert max(sizes) <= most
+    assert max(sizes) - min(sizes) <= 1
+    assert len(sizes) == max(1, -(-rows // most))
 
 
 def test_what_cannot_be_cut_is_computed_whole() -> None:
@@ -122,6 +184,14 @@ def test_what_cannot_be_cut_is_computed_whole() -> None:
     run("other", {"x": x}, ["y"])
     run("g", {"x": x, "slope": x[:1]}, ["y"])
     assert seen == [{"x": 4}, {"x": 4, "slope": 1}]
+
+
+def test_pieces_whose_answers_have_other_sizes_are_given_up() -> None:
+    def compute(graph: str, inputs: Any, outputs: Sequence[str]) -> dict[str, Any]:
+        return {"y": np.unique(inputs["x"])}
+
+    y = in_pieces(compute, {"g": 3})("g", {"x": np.array([1.0, 1.0, 2.0, 2.0, 2.0])}, ["y"])["y"]
+    np.testing.assert_array_equal(y, [1.0, 2.0])
 
 
 def test_a_piece_that_fails_fails_the_request() -> None:

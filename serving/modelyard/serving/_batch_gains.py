@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +15,23 @@ from modelyard.artifact import Signature
 from modelyard.errors import ModelyardError
 from modelyard.serving._requests import Arrays
 from modelyard.serving._servable import Compute, Servable
+from modelyard.serving.backends import Backend
 from modelyard.wire import dtype_by_name
 
-#: Rows of the batch that shows whether rows depend on each other.
+#: Rows of the batch that shows whether rows depend on each other, and smaller sizes that may be better.
 _PROBE_ROWS = 8
-_PROBE_PATIENCE_S = 0.1
-#: A batch, or a piece of one, must save at least so much of the time.
-_WORTH_IT = 0.95
+_SIZES = (8, 4, 2, 1)
+#: A model that takes longer for a row is not tried, and one that took ten times as long is not asked again.
+_PATIENCE_S = 0.1
+#: Sizes are tried in rounds: the more, the less a model takes. So many for so many seconds at most.
+_ROUNDS = ((3, 0.5), (30, 0.03))
+#: A batch must save at least so much of the time, and its pieces, which cost calls besides.
+_WORTH_IT, _WORTH_PIECES = 0.95, 0.9
 #: Runtimes round differently at different batch sizes; a model that mixes its rows is off by much more.
 _PROBE_TOLERANCE = 1e-3
+
+#: Seconds for each row of a batch of so many.
+_RowSeconds = Callable[[int], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +42,7 @@ class BatchGains:
         shared: Graphs whose rows do not depend on each other, and that compute
             several of them faster together: requests may share batches.
         pieces: Rows that are computed together at most, of graphs whose rows do
-            not depend on each other, and that compute fewer of them faster.
+            not depend on each other, and that compute more of them slower.
     """
 
     shared: frozenset[str]
@@ -52,10 +61,10 @@ def batch_gains(servable: Servable) -> BatchGains:
         servable: A version that was just loaded.
     """
     graphs = {signature.compute for signature in servable.signatures.values() if signature.decode is None}
-    best = {graph: _best_rows(servable, graph) for graph in graphs if servable.check_shapes}
+    found = {graph: _try(servable.backend, graph) for graph in graphs if servable.check_shapes}
     return BatchGains(
-        shared=frozenset(graph for graph, rows in best.items() if rows == _PROBE_ROWS),
-        pieces={graph: rows for graph, rows in best.items() if 0 < rows < _PROBE_ROWS},
+        shared=frozenset(graph for graph, (shared, _) in found.items() if shared),
+        pieces={graph: rows for graph, (_, rows) in found.items() if rows},
     )
 
 
@@ -75,62 +84,84 @@ def in_pieces(compute: Compute, pieces: Mapping[str, int]) -> Compute:
         rows = sizes.pop() if len(sizes) == 1 else 0
         if most is None or rows <= most:
             return compute(graph, inputs, outputs)
-        parts = [
-            compute(graph, {name: array[start : start + most] for name, array in inputs.items()}, outputs)
-            for start in range(0, rows, most)
-        ]
+        # Of one size as far as possible: some runtimes prepare themselves anew for each.
+        count = -(-rows // most)
+        parts = []
+        for index in range(count):
+            start, stop = rows * index // count, rows * (index + 1) // count
+            part = compute(graph, {name: array[start:stop] for name, array in inputs.items()}, outputs)
+            if any(len(part[name]) != stop - start for name in outputs):
+                # Against its description it does not answer row by row.
+                return compute(graph, inputs, outputs)
+            parts.append(part)
         return {name: np.concatenate([part[name] for part in parts]) for name in outputs}
 
     return run
 
 
-def _best_rows(servable: Servable, graph: str) -> int:
-    """Rows of which a graph computes the most in a given time; 0 where they depend on each other, or nothing gains."""
-    described = servable.backend.signatures.get(graph)
+def _try(backend: Backend, graph: str) -> tuple[bool, int]:
+    """Whether requests to a graph may share batches, and of how many rows its pieces are to be; 0 for any number."""
+    described = backend.signatures.get(graph)
     batch = None if described is None else probe(described, _PROBE_ROWS)
     if described is None or batch is None:
-        return 0
+        return False, 0
+    for array in batch.values():
+        # Rows that are alike have answers of their own, too.
+        array[-1] = array[0]
     outputs = [spec.name for spec in described.outputs]
+    # Whoever shares the processor with this thread must not decide.
+    clock = time.thread_time if backend.computes_in_caller else time.perf_counter
 
-    def run(start: int, stop: int) -> tuple[dict[str, npt.NDArray[Any]], float]:
-        started = time.perf_counter()
-        part = {name: array[start:stop] for name, array in batch.items()}
-        return servable.backend.run(graph, part, outputs), (time.perf_counter() - started) / (stop - start)
+    def run(start: int, stop: int) -> dict[str, npt.NDArray[Any]]:
+        return backend.run(graph, {name: array[start:stop] for name, array in batch.items()}, outputs)
+
+    def row_seconds(rows: int) -> float:
+        started = clock()
+        run(0, rows)
+        return (clock() - started) / rows
 
     try:
         # Many runtimes prepare something in the first call.
-        if run(0, 1)[1] > _PROBE_PATIENCE_S and run(0, 1)[1] > _PROBE_PATIENCE_S:
+        first = row_seconds(1)
+        if first > _PATIENCE_S and (first > 10 * _PATIENCE_S or row_seconds(1) > _PATIENCE_S):
             # A model that takes so long for a row gains nothing, and loading must not wait for it.
-            return 0
-        together, _ = run(0, _PROBE_ROWS)
-        apart = [run(row, row + 1) for row in range(_PROBE_ROWS)]
-        for row, (alone, _) in enumerate(apart):
+            return False, 0
+        together = run(0, _PROBE_ROWS)
+        for row in range(_PROBE_ROWS):
+            alone = run(row, row + 1)
             if not all(_equal(together[name][row : row + 1], alone[name]) for name in outputs):
-                return 0
-        single = min(seconds for _, seconds in apart)
-        return _fastest(described, single, lambda rows: run(0, rows)[1])
+                return False, 0
+        return _compare(described, row_seconds)
     except ModelyardError:
         # It does not take these numbers, so nothing is known of it: its requests are computed as they come.
-        return 0
+        return False, 0
 
 
-def _fastest(described: Signature, single: float, row_seconds: Callable[[int], float]) -> int:
-    half = _PROBE_ROWS // 2
-    # Sizes alternate, as they do under load.
-    seconds = {1: [single], _PROBE_ROWS: [], half: []}
-    for rows in (_PROBE_ROWS, half) * 2:
-        seconds[rows].append(row_seconds(rows))
-    if min(seconds[_PROBE_ROWS] + seconds[half]) < single * _WORTH_IT:
-        return _PROBE_ROWS
+def _compare(described: Signature, row_seconds: _RowSeconds) -> tuple[bool, int]:
+    """What :func:`_try` says of a graph whose rows do not depend on each other."""
+    #: In each round, by size, what a row takes in the first batch of that size after others, as under load, and in the
+    #: next one, as where a client sends one large request after the other.
+    changed: list[dict[int, float]] = []
+    steady: list[dict[int, float]] = []
+    spent = 0.0
+    while not changed or any(len(changed) < most and spent < seconds for most, seconds in _ROUNDS):
+        both = {rows: (row_seconds(rows), row_seconds(rows)) for rows in _SIZES}
+        changed.append({rows: first for rows, (first, _) in both.items()})
+        steady.append({rows: second for rows, (_, second) in both.items()})
+        spent += sum(rows * (first + second) for rows, (first, second) in both.items())
     specs = [*described.inputs, *described.outputs]
-    if any(size == -1 for spec in specs for size in (spec.shape or ())[1:]):
-        # Of another size it may gain something else, and rows that are apart may have answers of different sizes.
-        return 0
-    # A client that sends large requests sends one after the other: now a size may get used to.
-    for rows in (half, 2, 2, _PROBE_ROWS, _PROBE_ROWS):
-        seconds.setdefault(rows, []).append(row_seconds(rows))
-    best = min(seconds, key=lambda rows: min(seconds[rows]))
-    return best if min(seconds[best]) < min(seconds[_PROBE_ROWS]) * _WORTH_IT else 0
+    pieces = 0
+    # Of another size it may gain something else, and rows that are apart may have answers of different sizes.
+    if not any(size == -1 for spec in specs for size in (spec.shape or ())[1:]):
+        best = min(_SIZES, key=lambda rows: statistics.median(each[rows] for each in steady))
+        if statistics.median(each[best] / each[_PROBE_ROWS] for each in steady) < _WORTH_PIECES:
+            pieces = best
+    if pieces == 1:
+        return False, pieces
+    sizes = (pieces,) if pieces else (_PROBE_ROWS, _PROBE_ROWS // 2)
+    # Ratios of what was measured in one round: the machine may be slower in the next.
+    gains = [min(each[rows] for rows in sizes) / alone[1] for each, alone in zip(changed, steady, strict=True)]
+    return statistics.median(gains) < _WORTH_IT, pieces
 
 
 def probe(described: Signature, rows: int) -> dict[str, npt.NDArray[Any]] | None:

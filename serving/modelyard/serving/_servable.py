@@ -33,8 +33,8 @@ class Servable:
         signatures: What requests may call.
         definitions: The SignatureDefs that metadata requests are answered with.
         defaults: Values for inputs that may be left out, by signature.
-        compute: Computes one batch: the backend itself, or a batch scheduler
-            before it. Called with graph, inputs and output names.
+        compute: Computes one batch: the backend itself, what cuts a large batch
+            into pieces, or a batch scheduler before either. Called with graph, inputs and output names.
         check_shapes: Whether shapes must fit the signatures: where the runtime
             insists on it, or a manifest vouches for them.
         row_wise: Graphs whose rows were seen not to depend on each other, so

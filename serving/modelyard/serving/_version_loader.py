@@ -62,13 +62,7 @@ class VersionLoader:
             servable = load_servable(name, version, path, self._options.load)
             try:
                 if self._options.greedy_batching:
-                    gains = batch_gains(servable)
-                    compute = in_pieces(servable.compute, gains.pieces) if gains.pieces else servable.compute
-                    servable = replace(servable, row_wise=gains.shared, compute=compute)
-                    for graph, rows in gains.pieces.items():
-                        _LOG.info(
-                            "model %s version %d: %r computes batches in pieces of %d", name, version, graph, rows
-                        )
+                    servable = _greedy(servable)
                 servable = self._batched(servable)
                 if self._options.warmup_iterations:
                     warm_up(servable, iterations=self._options.warmup_iterations, metrics=self._metrics)

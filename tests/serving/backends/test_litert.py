@@ -3,6 +3,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -144,11 +145,23 @@ def test_an_absent_file_is_a_load_error(tmp_path: Path) -> None:
         _load(tmp_path / "model.tflite")
 
 
+def test_the_interpreter_that_was_used_last_comes_first(lookup_tflite: Path) -> None:
+    """It has the shapes of the last inputs."""
+    backend = _load(lookup_tflite, interpreters=2)
+    models = list(backend._idle)
+    for _ in range(3):
+        with backend._model() as first:
+            assert first is models[-1]
+    with backend._model() as first, backend._model() as second:
+        assert [second, first] == models
+    backend.close()
+
+
 def test_close_lets_go_of_the_interpreters(lookup_tflite: Path) -> None:
     backend = _load(lookup_tflite, interpreters=2)
-    assert backend._pool.qsize() == 2
+    model = weakref.ref(backend._idle[0])
     backend.close()
-    assert backend._pool.empty()
+    assert model() is None
 
 
 def test_a_missing_package_is_named(lookup_tflite: Path, monkeypatch: pytest.MonkeyPatch) -> None:

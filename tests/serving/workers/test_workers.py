@@ -44,8 +44,13 @@ def answers(server: RunningServer, model: str) -> set[object]:
 
 def children(process: int) -> set[int]:
     """The supervisor's workers, without one that is only about to be one: whoever stops that, stops its parent, too."""
-    pids = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return {int(pid) for pid in pids if b"modelyard.serving.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    found = set()
+    for pid in map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()):
+        # One that has just ended is none.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if b"modelyard.serving.workers" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.add(pid)
+    return found
 
 
 def wait_for_the_end(processes: set[int]) -> None:

@@ -34,7 +34,6 @@ class LitertBackend:
     name = "litert"
     # Inputs are resized to what comes, as upstream does.
     checks_shapes = False
-    computes_in_caller = False
 
     def __init__(self, path: Path, *, threads: int, interpreters: int) -> None:
         try:
@@ -45,15 +44,20 @@ class LitertBackend:
             raise MissingDependencyError(
                 package="ai-edge-litert", extra="serving", purpose="The litert backend"
             ) from exc
-        self._pool: queue.SimpleQueue[_Model] = queue.SimpleQueue()
+        self.computes_in_caller = threads == 1
+        #: The one that was used last comes first: it has the shapes of the last inputs, and is in the cache.
+        self._idle: list[_Model] = []
+        #: As many as there are in the list.
+        self._leaves: queue.SimpleQueue[None] = queue.SimpleQueue()
         try:
             content = path.read_bytes()
             models = [_Model(Interpreter(model_content=content, num_threads=threads)) for _ in range(interpreters)]
         except (OSError, ValueError, RuntimeError) as exc:
             raise LoadError(f"LiteRT cannot load {path}: {exc}") from exc
         self._signatures = models[0].signatures
-        for model in models:
-            self._pool.put(model)
+        self._idle.extend(models)
+        for _ in models:
+            self._leaves.put(None)
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -86,16 +90,18 @@ class LitertBackend:
 
     def close(self) -> None:
         """Frees the interpreters."""
-        self._pool = queue.SimpleQueue()
+        self._idle, self._leaves = [], queue.SimpleQueue()
 
     @contextmanager
     def _model(self) -> Iterator[_Model]:
-        pool = self._pool
-        model = pool.get()
+        idle, leaves = self._idle, self._leaves
+        leaves.get()
+        model = idle.pop()
         try:
             yield model
         finally:
-            pool.put(model)
+            idle.append(model)
+            leaves.put(None)
 
 
 class _Model:

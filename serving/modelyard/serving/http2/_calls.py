@@ -415,10 +415,12 @@ class Call:
             task.add_done_callback(lambda _: timer.cancel())
 
     def _expire(self) -> None:
+        if self._task is None or self._task.done():
+            # It ended in this very turn of the loop.
+            return
         self.caller.leave()
         self.finish(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
-        if self._task is not None:
-            self._task.cancel()
+        self._task.cancel()
 
     async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
