@@ -152,7 +152,7 @@ def test_what_the_experiment_may_take(clock: Clock) -> None:
     assert clock.now < 48 * 0.1
     clock.now = 0.0
     batch_gains(servable(Model(clock, lambda rows: 0.01 * rows)))
-    assert clock.now < 0.9
+    assert clock.now < 0.5
     clock.now = 0.0
     batch_gains(servable(Model(clock, lambda rows: 1e-5 * rows)))
     assert clock.now < 0.04

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,9 @@ _PROBE_ROWS = 8
 _SIZES = (8, 4, 2, 1)
 #: A model that takes longer for a row is not tried, and one that took ten times as long is not asked again.
 _PATIENCE_S = 0.1
-#: Sizes are tried in rounds: the more, the less a model takes. So many for so many seconds at most.
-_ROUNDS = ((3, 0.5), (30, 0.03))
+#: Sizes are tried in rounds: the more, the less a model takes, since loading waits for it. So many while they took less
+#: than so many seconds.
+_ROUNDS = ((3, 0.1), (30, 0.03))
 #: A batch must save at least so much of the time, and its pieces, which cost calls besides.
 _WORTH_IT, _WORTH_PIECES = 0.95, 0.9
 #: Runtimes round differently at different batch sizes; a model that mixes its rows is off by much more.
@@ -127,41 +127,47 @@ def _try(backend: Backend, graph: str) -> tuple[bool, int]:
             # A model that takes so long for a row gains nothing, and loading must not wait for it.
             return False, 0
         together = run(0, _PROBE_ROWS)
+        alone = []
         for row in range(_PROBE_ROWS):
-            alone = run(row, row + 1)
-            if not all(_equal(together[name][row : row + 1], alone[name]) for name in outputs):
+            started = clock()
+            answer = run(row, row + 1)
+            alone.append(clock() - started)
+            if not all(_equal(together[name][row : row + 1], answer[name]) for name in outputs):
                 return False, 0
-        return _compare(described, row_seconds)
+        # By the clock on the wall, more tries would find more undisturbed ones: then all sizes have as many.
+        return _compare(described, alone if backend.computes_in_caller else (), row_seconds)
     except ModelyardError:
         # It does not take these numbers, so nothing is known of it: its requests are computed as they come.
         return False, 0
 
 
-def _compare(described: Signature, row_seconds: _RowSeconds) -> tuple[bool, int]:
-    """What :func:`_try` says of a graph whose rows do not depend on each other."""
-    #: In each round, by size, what a row takes in the first batch of that size after others, as under load, and in the
-    #: next one, as where a client sends one large request after the other.
-    changed: list[dict[int, float]] = []
-    steady: list[dict[int, float]] = []
+def _compare(described: Signature, alone: Sequence[float], row_seconds: _RowSeconds) -> tuple[bool, int]:
+    """What :func:`_try` says of a graph whose rows do not depend on each other, and took so long alone.
+
+    What disturbs makes everything slower: the fastest try of each size counts.
+    """
+    #: By size, what a row takes in the first batch of that size after others, as under load, and in the next one, as
+    #: where a client sends one large request after the other.
+    changed: dict[int, list[float]] = {rows: [] for rows in _SIZES}
+    steady: dict[int, list[float]] = {rows: [] for rows in _SIZES}
     spent = 0.0
-    while not changed or any(len(changed) < most and spent < seconds for most, seconds in _ROUNDS):
-        both = {rows: (row_seconds(rows), row_seconds(rows)) for rows in _SIZES}
-        changed.append({rows: first for rows, (first, _) in both.items()})
-        steady.append({rows: second for rows, (_, second) in both.items()})
-        spent += sum(rows * (first + second) for rows, (first, second) in both.items())
+    while not spent or any(len(steady[1]) < most and spent < seconds for most, seconds in _ROUNDS):
+        for rows in _SIZES:
+            changed[rows].append(row_seconds(rows))
+            steady[rows].append(row_seconds(rows))
+            spent += rows * (changed[rows][-1] + steady[rows][-1])
+    steady[1].extend(alone)
+    least = {rows: min(seconds) for rows, seconds in steady.items()}
     specs = [*described.inputs, *described.outputs]
     pieces = 0
     # Of another size it may gain something else, and rows that are apart may have answers of different sizes.
     if not any(size == -1 for spec in specs for size in (spec.shape or ())[1:]):
-        best = min(_SIZES, key=lambda rows: statistics.median(each[rows] for each in steady))
-        if statistics.median(each[best] / each[_PROBE_ROWS] for each in steady) < _WORTH_PIECES:
-            pieces = best
+        best = min(_SIZES, key=lambda rows: least[rows])
+        pieces = best if least[best] < least[_PROBE_ROWS] * _WORTH_PIECES else 0
     if pieces == 1:
         return False, pieces
     sizes = (pieces,) if pieces else (_PROBE_ROWS, _PROBE_ROWS // 2)
-    # Ratios of what was measured in one round: the machine may be slower in the next.
-    gains = [min(each[rows] for rows in sizes) / alone[1] for each, alone in zip(changed, steady, strict=True)]
-    return statistics.median(gains) < _WORTH_IT, pieces
+    return min(min(changed[rows]) for rows in sizes) < least[1] * _WORTH_IT, pieces
 
 
 def probe(described: Signature, rows: int) -> dict[str, npt.NDArray[Any]] | None:
