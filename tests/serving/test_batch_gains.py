@@ -74,7 +74,10 @@ def crowded(fits: int) -> Callable[[int], float]:
         (lambda rows: 0.01 * rows, NOTHING),
         # Too little to be worth anything.
         (lambda rows: 0.0003 + 0.01 * rows, NOTHING),
-        (lambda rows: 0.01 * rows + 0.0009 * max(0, rows - 4) * 2, NOTHING),
+        (lambda rows: 0.01 * rows + 0.0004 * max(0, rows - 4), NOTHING),
+        # More than what calls cost besides is lost only by models that take longer.
+        (lambda rows: 2e-5 * rows + 2e-5 * max(0, rows - 4), NOTHING),
+        (lambda rows: 2e-3 * rows + 2e-3 * max(0, rows - 4), BatchGains(shared=frozenset(), pieces={"g": 4})),
         (lambda rows: 0.002 * rows**1.5, BatchGains(shared=frozenset(), pieces={"g": 1})),
         (crowded(fits=1), BatchGains(shared=frozenset(), pieces={"g": 1})),
         (crowded(fits=2), BatchGains(shared=SHARED, pieces={"g": 2})),

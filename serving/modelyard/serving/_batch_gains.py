@@ -25,8 +25,10 @@ _PATIENCE_S = 0.1
 #: Sizes are tried in rounds: the more, the less a model takes, since loading waits for it. So many while they took less
 #: than so many seconds.
 _ROUNDS = ((3, 0.1), (30, 0.03))
-#: A batch must save at least so much of the time, and its pieces, which cost calls besides.
-_WORTH_IT, _WORTH_PIECES = 0.95, 0.9
+#: A batch, or a piece of one, must save at least so much of the time.
+_WORTH_IT = 0.95
+#: What a piece costs besides: cutting the inputs, and putting the outputs together.
+_PIECE_S = 5e-5
 #: Runtimes round differently at different batch sizes; a model that mixes its rows is off by much more.
 _PROBE_TOLERANCE = 1e-3
 
@@ -163,7 +165,7 @@ def _compare(described: Signature, alone: Sequence[float], row_seconds: _RowSeco
     # Of another size it may gain something else, and rows that are apart may have answers of different sizes.
     if not any(size == -1 for spec in specs for size in (spec.shape or ())[1:]):
         best = min(_SIZES, key=lambda rows: least[rows])
-        pieces = best if least[best] < least[_PROBE_ROWS] * _WORTH_PIECES else 0
+        pieces = best if least[best] + _PIECE_S / best < least[_PROBE_ROWS] * _WORTH_IT else 0
     if pieces == 1:
         return False, pieces
     sizes = (pieces,) if pieces else (_PROBE_ROWS, _PROBE_ROWS // 2)
