@@ -92,7 +92,7 @@ def in_pieces(compute: Compute, pieces: Mapping[str, int]) -> Compute:
         for index in range(count):
             start, stop = rows * index // count, rows * (index + 1) // count
             part = compute(graph, {name: array[start:stop] for name, array in inputs.items()}, outputs)
-            if any(len(part[name]) != stop - start for name in outputs):
+            if any(part[name].shape[:1] != (stop - start,) for name in outputs):
                 # Against its description it does not answer row by row.
                 return compute(graph, inputs, outputs)
             parts.append(part)
@@ -153,7 +153,7 @@ def _compare(described: Signature, alone: Sequence[float], row_seconds: _RowSeco
     changed: dict[int, list[float]] = {rows: [] for rows in _SIZES}
     steady: dict[int, list[float]] = {rows: [] for rows in _SIZES}
     spent = 0.0
-    while not spent or any(len(steady[1]) < most and spent < seconds for most, seconds in _ROUNDS):
+    while not steady[1] or any(len(steady[1]) < most and spent < seconds for most, seconds in _ROUNDS):
         for rows in _SIZES:
             changed[rows].append(row_seconds(rows))
             steady[rows].append(row_seconds(rows))
