@@ -306,6 +306,33 @@ def test_what_would_wait_too_long_is_refused_at_the_door(tmp_path: Path, backend
     run(tmp_path, Steady(), test, row_wise=False, max_queue_delay_s=0.2)
 
 
+def test_whoever_can_join_a_batch_is_not_refused(tmp_path: Path) -> None:
+    """A batch takes 40 ms, whatever it holds: of the sums of averages, no more than six rows would ever be let in."""
+
+    class Steady(Doubler):
+        computes_in_caller = False
+
+        def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+            time.sleep(0.04)
+            return super().run(graph, inputs, outputs)
+
+    backend = Steady()
+
+    async def test(predictor: Predictor) -> None:
+        # Each takes as long as all: a batch of one is what is known of the model at first.
+        for _ in range(5):
+            await ask(predictor, 1.0)
+        counts = []
+        for _ in range(4):
+            answers = await asyncio.gather(*(ask(predictor, 1.0) for _ in range(60)), return_exceptions=True)
+            counts.append(sum(answer == [2.0] for answer in answers))
+            assert all(answer == [2.0] or isinstance(answer, OverloadedError) for answer in answers)
+        assert counts[0] <= 6
+        assert counts[-1] == 60, counts
+
+    run(tmp_path, backend, test, max_queue_delay_s=0.25)
+
+
 @pytest.mark.parametrize("size", [0, 1000])
 def test_decoding_counts_towards_the_wait(tmp_path: Path, backend: Doubler, size: int) -> None:
     """The model itself takes no time to speak of: what waits at the door are bodies to be decoded."""

@@ -1,4 +1,4 @@
-"""What it costs to answer a request as a whole, from the body to the answer: learned from those before."""
+"""What requests and batches cost: learned from those before."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ _NEWEST = 0.1
 _OUTLIER = 4.0
 #: A request is guessed to cost so many times the average at most.
 _LARGEST = 10.0
+#: The same weight for batches, of which there are fewer.
+_NEWEST_BATCH = 0.2
+#: How much speaks for time that grows with the rows, before any batches differ: as much as this variance of their
+#: rows, relative to the square of their mean.
+_DOUBT = 0.05
 
 
 class _Average:
@@ -69,3 +74,50 @@ class RequestCost:
             size: As for :meth:`of`.
         """
         (self._sized if size else self._unsized).add(seconds, size)
+
+
+class BatchCost:
+    """Seconds that a batch takes by the clock on the wall: so many whatever it holds, and so many for each row.
+
+    Both come from a line through what the newest batches took (least squares
+    with exponentially decaying weights). Without the first part, a queue of one
+    large batch would be guessed to take as long as one of many small ones:
+    with a model whose time hardly grows with the rows, nearly everybody would be
+    refused who could have shared the next batch.
+
+    Attributes:
+        seconds: What a batch takes besides its rows.
+        row_seconds: What each of its rows takes; 0 until a batch was computed.
+    """
+
+    __slots__ = ("_covariance", "_mean_rows", "_mean_seconds", "_variance", "row_seconds", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.row_seconds = 0.0
+        self._mean_rows = self._mean_seconds = 0.0
+        self._variance = self._covariance = 0.0
+
+    def learn(self, seconds: float, rows: int) -> None:
+        """Follows what batches take.
+
+        Args:
+            seconds: What a batch took, by the clock on the wall.
+            rows: Its rows.
+        """
+        rows = max(1, rows)
+        if not self._mean_rows:
+            self._mean_rows, self._mean_seconds, self.row_seconds = float(rows), seconds, seconds / rows
+            return
+        seconds = min(seconds, _OUTLIER * (self.seconds + self.row_seconds * rows))
+        more_rows, more_seconds = rows - self._mean_rows, seconds - self._mean_seconds
+        self._mean_rows += _NEWEST_BATCH * more_rows
+        self._mean_seconds += _NEWEST_BATCH * more_seconds
+        kept = 1.0 - _NEWEST_BATCH
+        self._variance = kept * (self._variance + _NEWEST_BATCH * more_rows * more_rows)
+        self._covariance = kept * (self._covariance + _NEWEST_BATCH * more_rows * more_seconds)
+        mean = self._mean_seconds / self._mean_rows
+        doubt = _DOUBT * self._mean_rows * self._mean_rows
+        slope = (self._covariance + doubt * mean) / (self._variance + doubt)
+        self.row_seconds = min(max(0.0, slope), mean)
+        self.seconds = self._mean_seconds - self.row_seconds * self._mean_rows

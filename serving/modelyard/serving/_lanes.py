@@ -189,8 +189,25 @@ class Lane:
         self._inline = inline
         self._running = 0
         self._scheduled = False
+        #: Rows that wait here, and that a batch took at most the last time.
+        self._waiting = 0
+        self._limit = max_rows
         self._urgent: deque[Ticket] = deque()
         self._patient: deque[Ticket] = deque()
+
+    def cost(self, rows: int) -> float:
+        """Seconds of a worker that a request would take if it were queued now.
+
+        Whoever opens a batch pays for what it costs as such, those that join it
+        for their rows.
+
+        Args:
+            rows: The request's.
+        """
+        cost = self._plan.batch_cost
+        waiting = self._waiting
+        joins = self._shared and waiting and (waiting - 1) // self._limit == (waiting + rows - 1) // self._limit
+        return cost.row_seconds * rows + (0.0 if joins else cost.seconds)
 
     def add(self, ticket: Ticket) -> None:
         """Queues a request whose inputs are complete.
@@ -198,6 +215,7 @@ class Lane:
         Args:
             ticket: The request.
         """
+        self._waiting += ticket.rows
         low = ticket.caller is not None and ticket.caller.low_priority
         (self._patient if low else self._urgent).append(ticket)
         if self._running < self._workers:
@@ -215,7 +233,7 @@ class Lane:
                 # What would hold everybody else up is computed in pieces, with a turn of the loop between them:
                 # meanwhile clients read the answers of the piece before.
                 piece = max(_MIN_PIECE_ROWS, int(_PIECE_SECONDS / max(row_seconds, 1e-6)))
-                left = min(most, piece) if in_place else self._max_rows
+                self._limit = left = min(most, piece) if in_place else self._max_rows
             batch = self._take(min(self._max_rows, left))
             if not batch:
                 return
@@ -244,6 +262,7 @@ class Lane:
         for queue in (self._urgent, self._patient):
             while queue and (not batch or rows + queue[0].rows <= limit):
                 ticket = queue.popleft()
+                self._waiting -= ticket.rows
                 refusal = self._door.refusal(ticket)
                 if refusal is not None:
                     self._deliver([ticket], [(None, refusal)])

@@ -10,7 +10,7 @@ import numpy as np
 
 from modelyard.artifact import Signature
 from modelyard.errors import InternalError, ModelyardError
-from modelyard.serving._costs import RequestCost
+from modelyard.serving._costs import BatchCost, RequestCost
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._requests import Arrays, ModelSpec
 from modelyard.serving._servable import Servable
@@ -56,8 +56,8 @@ class Plan:
         self.lanes: dict[Any, Any] = {}
         #: Moving average of the seconds that a row takes; infinite until one was computed.
         self.row_seconds = math.inf
-        #: The same by the clock on the wall, with what others on this machine take from it: how long callers wait.
-        self.row_wait_seconds = 0.0
+        #: By the clock on the wall, with what others on this machine take from it: how long callers wait.
+        self.batch_cost = BatchCost()
         #: What requests cost that a worker thread takes whole: with what is decoded before the graph.
         self.whole_cost = RequestCost()
         self._metrics = metrics
@@ -125,9 +125,7 @@ class Plan:
         each = seconds / max(1, rows)
         # Whoever else has the core for a moment must not make a model look slow.
         self.row_seconds = each if math.isinf(known) else known + 0.1 * (min(each, _OUTLIER * known) - known)
-        wait, usual = wait_seconds / max(1, rows), self.row_wait_seconds
-        # Nor must one pause of the machine shut the door for long: what lasts is followed within a few batches.
-        self.row_wait_seconds = wait if math.isinf(known) else usual + 0.2 * (min(wait, _OUTLIER * usual) - usual)
+        self.batch_cost.learn(wait_seconds, rows)
 
 
 def plan_of(servable: Servable, name: str, output_filter: tuple[str, ...], metrics: Metrics) -> Plan:

@@ -154,9 +154,10 @@ class Predictor:
             self._pool.submit(self._whole, ticket, asyncio.get_running_loop())
             return
         self._decode(ticket)
-        ticket.cost = plan.row_wait_seconds * ticket.rows
+        lane = self._lane(plan, ticket.inputs)
+        ticket.cost = lane.cost(ticket.rows)
         self._door.enter(request.caller, ticket.cost)
-        self._lane(plan, ticket.inputs).add(ticket)
+        lane.add(ticket)
 
     def _decode(self, ticket: Ticket) -> None:
         plan = ticket.plan
