@@ -45,6 +45,12 @@ def test_concurrent_requests_are_computed_together(tmp_path: Path) -> None:
         padded = value(page, f"{PREFIX}processed_batch_size_sum") - REQUESTS
         assert padded == sum(value(page, f"{PREFIX}padding_size_sum", execution_batch_size=size) for size in ("4", "8"))
         assert value(page, f"{PREFIX}processed_batch_size_bucket", le="2") == 0
+        # So do Triton's statistics: an execution is a batch, with what pads it.
+        (row,) = json.loads(server.get("/v2/models/affine/stats")[1])["model_stats"]
+        assert (row["inference_count"], row["execution_count"]) == (REQUESTS, runs)
+        sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in row["batch_stats"]}
+        assert set(sizes) <= {4, 8}
+        assert sum(size * count for size, count in sizes.items()) == REQUESTS + padded
 
         status, text = server.post("/v1/models/affine:predict", json.dumps({"instances": [1.0] * 9}).encode())
         assert (status, "Task size 9 is larger than maximum input batch size 8" in text) == (400, True)

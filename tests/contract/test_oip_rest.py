@@ -336,6 +336,10 @@ def test_statistics_tell_successes_from_failures(
     }
     assert after["inference_count"] - before["inference_count"] == 2
     assert after["execution_count"] - before["execution_count"] == 1
+    (batch,) = [batch for batch in after["batch_stats"] if batch["batch_size"] == 2]
+    assert set(batch) == {"batch_size", "compute_input", "compute_infer", "compute_output"}
+    assert all(batch[name]["count"] >= 1 <= batch[name]["ns"] for name in batch if name != "batch_size")
+    assert sum(batch["compute_infer"]["count"] for batch in after["batch_stats"]) == after["execution_count"]
     parts = [after["inference_stats"][name]["ns"] for name in ("queue", "compute_input", "compute_infer")]
     assert 0 < sum(parts) <= after["inference_stats"]["success"]["ns"]
     assert after["last_inference"] >= before["last_inference"] > 0

@@ -92,10 +92,12 @@ def test_of_batches_of_one_size_all_time_is_the_rows() -> None:
     assert taught(lambda _: 0.06, []).row_seconds == 0.0
     for count in (1, 2, 100):
         cost = taught(lambda _: 0.06, [4] * count)
-        assert (cost.seconds, cost.row_seconds) == (pytest.approx(0.0, abs=1e-9), pytest.approx(0.015))
+        assert cost.seconds == pytest.approx(0.0, abs=1e-9)
+        assert cost.row_seconds == pytest.approx(0.015)
     # Nothing is remembered for ever.
     cost = taught(lambda _: 0.06, [1, 8] * 50 + [4] * 200)
-    assert (cost.seconds, cost.row_seconds) == (pytest.approx(0.0, abs=1e-4), pytest.approx(0.015, rel=0.01))
+    assert cost.seconds == pytest.approx(0.0, abs=1e-4)
+    assert cost.row_seconds == pytest.approx(0.015, rel=0.01)
 
 
 def test_one_pause_is_not_taken_for_what_batches_cost() -> None:

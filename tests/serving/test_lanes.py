@@ -100,7 +100,9 @@ def test_one_request_waits_for_nobody_and_neighbours_share_a_batch(tmp_path: Pat
         plan_of(predictor).row_seconds = 1e-5
         assert await asyncio.gather(*(ask(predictor, float(n)) for n in range(10))) == [[2.0 * n] for n in range(10)]
         assert backend.batches == [[1.0], [float(n) for n in range(10)]]
-        assert predictor.statistics.of("m", 1).inference_count == 11
+        row = predictor.statistics.of("m", 1)
+        assert (row.inference_count, row.success.count, row.execution_count) == (11, 11, 2)
+        assert {rows: part.compute_infer.count for rows, part in row.batches.items()} == {1: 1, 10: 1}
 
     run(tmp_path, backend, test)
 

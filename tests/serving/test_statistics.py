@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from modelyard.serving._statistics import Duration, ModelStatistics
+from modelyard.serving._statistics import Duration, ExecutionStatistics, ModelStatistics, RequestTimes
 
 
 def test_a_version_that_was_never_asked_has_zeros() -> None:
@@ -27,6 +27,34 @@ def test_successes_and_failures_are_apart() -> None:
     parts = (row.queue, row.compute_input, row.compute_infer, row.compute_output)
     assert [(part.count, part.ns) for part in parts] == [(1, 1), (1, 2), (1, 3), (1, 4)]
     assert statistics.of("m", 2).success.ns == 7
+
+
+def test_requests_that_share_a_batch_are_one_execution() -> None:
+    statistics = ModelStatistics()
+    times = [RequestTimes(True, 100, 10, 2, 60, 6, 3), RequestTimes(True, 90, 5, 3, 60, 6, 1)]
+    statistics.record_all("m", 1, times)
+    statistics.record_all("m", 1, [RequestTimes(False, 5)])
+    row = statistics.of("m", 1)
+    assert (row.inference_count, row.execution_count, row.success.count, row.fail.count) == (4, 1, 2, 1)
+    one = Duration(count=1, ns=60)
+    assert row.batches == {
+        4: ExecutionStatistics(compute_input=Duration(count=1, ns=5), compute_infer=one, compute_output=Duration(1, 6))
+    }
+    # A scheduler computed what these requests are part of, and says so itself.
+    statistics.record_all("m", 1, times[:1], executed=False)
+    statistics.record_execution("m", 1, rows=8, infer_ns=50)
+    assert (statistics.of("m", 1).execution_count, statistics.of("m", 1).inference_count) == (2, 7)
+    assert statistics.of("m", 1).batches[8].compute_infer == Duration(count=1, ns=50)
+    assert row.batches.keys() == {4}, "a copy changed"
+
+
+def test_strangers_cannot_make_it_remember_any_number_of_sizes() -> None:
+    statistics = ModelStatistics()
+    for rows in range(1, 1001):
+        statistics.record("m", 1, ok=True, total_ns=1, rows=rows)
+    row = statistics.of("m", 1)
+    assert (row.execution_count, row.inference_count) == (1000, 500_500)
+    assert len(row.batches) == 256
 
 
 def test_a_copy_does_not_change() -> None:

@@ -322,7 +322,7 @@ def compute(
             error.__cause__ = exc
         ended_ns = time.perf_counter_ns()
         times = [_times(batch[0], started_ns, ended_ns, ended_ns, ok=False)]
-        statistics.record_all(servable.name, servable.version, times)
+        statistics.record_all(servable.name, servable.version, times, executed=False)
         plan.failed(error)
         return [(None, error)]
     computed_ns = time.perf_counter_ns()
@@ -337,7 +337,7 @@ def compute(
         _times(ticket, started_ns, computed_ns, ended_ns, ok=error is None)
         for ticket, (_, error) in zip(batch, answers, strict=True)
     ]
-    statistics.record_all(servable.name, servable.version, times)
+    statistics.record_all(servable.name, servable.version, times, executed=not servable.scheduled)
     return answers
 
 

@@ -69,6 +69,7 @@ class Predictor:
         max_batch_rows: int = MAX_ROWS,
         max_queued_requests: int = 0,
         max_queue_delay_s: float = 0.0,
+        statistics: ModelStatistics | None = None,
     ) -> None:
         self._manager = manager
         self._metrics = metrics
@@ -78,7 +79,7 @@ class Predictor:
         self._workers = workers
         self._door = Door(workers=workers, max_waiting=max_queued_requests, max_delay_s=max_queue_delay_s)
         #: What every door's requests are counted in.
-        self.statistics = ModelStatistics()
+        self.statistics = statistics or ModelStatistics()
         #: What work cost that is no prediction of a known signature, such as Classify.
         self._work_cost = RequestCost()
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="modelyard-predict")
@@ -345,7 +346,9 @@ class Predictor:
         # One servable for all tasks: their answers belong to the same version.
         with (
             self._manager.acquire(tasks[0].spec) as servable,
-            self.statistics.measure(servable.name, servable.version, arrived_ns=time.perf_counter_ns()) as timing,
+            self.statistics.measure(
+                servable.name, servable.version, arrived_ns=time.perf_counter_ns(), executed=not servable.scheduled
+            ) as timing,
         ):
             for task in tasks:
                 if task.spec.signature_name not in servable.signatures:

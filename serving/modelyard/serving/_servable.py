@@ -39,6 +39,7 @@ class Servable:
             insists on it, or a manifest vouches for them.
         row_wise: Graphs whose rows were seen not to depend on each other, so
             that requests to them may be computed together.
+        scheduled: A batch scheduler computes requests together, and records its batches.
         plans: What the data plane worked out for each signature.
     """
 
@@ -52,6 +53,7 @@ class Servable:
     defaults: Mapping[str, Arrays]
     compute: Compute
     row_wise: frozenset[str] = frozenset()
+    scheduled: bool = False
     plans: dict[tuple[str, tuple[str, ...]], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def signature(self, name: str) -> Signature:

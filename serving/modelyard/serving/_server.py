@@ -20,6 +20,7 @@ from modelyard.serving._memory import settle_memory
 from modelyard.serving._metrics import FAMILIES, Metrics
 from modelyard.serving._metrics_page import merged, page
 from modelyard.serving._predictor import Predictor
+from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._version_loader import VersionLoader
 from modelyard.serving.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.http1 import Application, Http1Server
@@ -68,7 +69,8 @@ class Server:
         """
         options = self._options
         metrics = Metrics()
-        loader = VersionLoader(options, metrics, settle=settle_memory if self._alone else None)
+        statistics = ModelStatistics()
+        loader = VersionLoader(options, metrics, statistics, settle=settle_memory if self._alone else None)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
         predictor = Predictor(
             manager,
@@ -79,6 +81,7 @@ class Server:
             max_batch_rows=options.max_batch_rows,
             max_queued_requests=options.max_queued_requests,
             max_queue_delay_s=options.max_queue_delay_s,
+            statistics=statistics,
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
         try:

@@ -1,7 +1,9 @@
 """How many requests each model version answered, and where their time went: what the statistics API reports.
 
 The parts of a request are Triton's: waiting for a thread (queue), decoding
-(compute_input), the model (compute_infer) and encoding (compute_output).
+(compute_input), the model (compute_infer) and encoding (compute_output); and so
+are executions, of which one may answer several requests (Triton's "Statistics
+Extension" of the Open Inference Protocol).
 """
 
 from __future__ import annotations
@@ -38,6 +40,21 @@ class Duration:
 
 
 @dataclass(kw_only=True)
+class ExecutionStatistics:
+    """What was measured of the executions of one batch size.
+
+    Attributes:
+        compute_input: Decoding and checking the inputs of a batch.
+        compute_infer: The model.
+        compute_output: Encoding the answers.
+    """
+
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+
+
+@dataclass(kw_only=True)
 class VersionStatistics:
     """What was measured for one version. The parts count successful requests only.
 
@@ -46,13 +63,14 @@ class VersionStatistics:
         version: Its version.
         last_inference_ms: When the last request ended, in milliseconds since 1970; 0 for never.
         inference_count: Rows (examples) in successful requests.
-        execution_count: Successful requests.
+        execution_count: Batches that were computed: fewer than successful requests, where requests share them.
         success: Successful requests, from arrival to the encoded answer.
         fail: Requests that the version refused or failed on.
         queue: Waiting for a thread.
         compute_input: Decoding and checking the inputs.
         compute_infer: The model.
         compute_output: Encoding the answer.
+        batches: The executions by their rows (examples), of the first so many sizes that there were.
     """
 
     name: str
@@ -66,6 +84,11 @@ class VersionStatistics:
     compute_input: Duration = field(default_factory=Duration)
     compute_infer: Duration = field(default_factory=Duration)
     compute_output: Duration = field(default_factory=Duration)
+    batches: dict[int, ExecutionStatistics] = field(default_factory=dict)
+
+
+#: Requests of any size are executions of as many sizes: strangers may not make the server remember them all.
+_MAX_SIZES = 256
 
 
 class RequestTimes(NamedTuple):
@@ -141,13 +164,14 @@ class ModelStatistics:
         self._versions: dict[tuple[str, int], VersionStatistics] = {}
 
     @contextmanager
-    def measure(self, name: str, version: int, *, arrived_ns: int) -> Iterator[Timing]:
+    def measure(self, name: str, version: int, *, arrived_ns: int, executed: bool = True) -> Iterator[Timing]:
         """Measures one request, and records it whatever becomes of it.
 
         Args:
             name: The model.
             version: The version that answers.
             arrived_ns: ``time.perf_counter_ns()`` when the request arrived.
+            executed: As for :meth:`record_all`.
 
         Yields:
             The request's clock.
@@ -169,6 +193,7 @@ class ModelStatistics:
                 infer_ns=compute,
                 output_ns=encode,
                 rows=timing.rows,
+                executed=executed,
             )
 
     def record(
@@ -183,6 +208,7 @@ class ModelStatistics:
         infer_ns: int = 0,
         output_ns: int = 0,
         rows: int = 1,
+        executed: bool = True,
     ) -> None:
         """Records one request.
 
@@ -196,22 +222,35 @@ class ModelStatistics:
             infer_ns: The model.
             output_ns: Encoding.
             rows: Rows (examples) in the request.
+            executed: As for :meth:`record_all`.
         """
         times = RequestTimes(ok, total_ns, queue_ns, input_ns, infer_ns, output_ns, rows)
-        self.record_all(name, version, [times])
+        self.record_all(name, version, [times], executed=executed)
 
-    def record_all(self, name: str, version: int, requests: Sequence[RequestTimes]) -> None:
+    def record_execution(self, name: str, version: int, *, rows: int, infer_ns: int) -> None:
+        """Records a batch that others than those who record its requests have computed.
+
+        Args:
+            name: The model.
+            version: The version.
+            rows: Its rows (examples), those of padding among them.
+            infer_ns: Nanoseconds that the model took.
+        """
+        with self._lock:
+            _count_execution(self._row(name, version), rows, 0, infer_ns, 0)
+
+    def record_all(self, name: str, version: int, requests: Sequence[RequestTimes], *, executed: bool = True) -> None:
         """Records requests that were computed together.
 
         Args:
             name: The model.
             version: The version that answered.
             requests: Their times.
+            executed: They were one execution of the model; else executions
+                are recorded by :meth:`record_execution`.
         """
         with self._lock:
-            row = self._versions.get((name, version))
-            if row is None:
-                row = self._versions[name, version] = VersionStatistics(name=name, version=version)
+            row = self._row(name, version)
             row.last_inference_ms = time.time_ns() // 1_000_000
             good = [times for times in requests if times.ok]
             for times in requests:
@@ -222,7 +261,9 @@ class ModelStatistics:
             count = len(good)
             _, total, queue, read, infer, write, rows = map(sum, zip(*good, strict=True))
             row.inference_count += rows
-            row.execution_count += count
+            if executed:
+                # All of them waited for the whole batch.
+                _count_execution(row, rows, read, infer // count, write // count)
             row.success.add(total, count)
             row.queue.add(queue, count)
             row.compute_input.add(read, count)
@@ -242,6 +283,14 @@ class ModelStatistics:
                 return VersionStatistics(name=name, version=version)
             return replace(
                 row,
+                batches={
+                    rows: ExecutionStatistics(
+                        compute_input=replace(found.compute_input),
+                        compute_infer=replace(found.compute_infer),
+                        compute_output=replace(found.compute_output),
+                    )
+                    for rows, found in sorted(row.batches.items())
+                },
                 success=replace(row.success),
                 fail=replace(row.fail),
                 queue=replace(row.queue),
@@ -249,3 +298,21 @@ class ModelStatistics:
                 compute_infer=replace(row.compute_infer),
                 compute_output=replace(row.compute_output),
             )
+
+    def _row(self, name: str, version: int) -> VersionStatistics:
+        row = self._versions.get((name, version))
+        if row is None:
+            row = self._versions[name, version] = VersionStatistics(name=name, version=version)
+        return row
+
+
+def _count_execution(row: VersionStatistics, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+    row.execution_count += 1
+    found = row.batches.get(rows)
+    if found is None:
+        if len(row.batches) >= _MAX_SIZES:
+            return
+        found = row.batches[rows] = ExecutionStatistics()
+    found.compute_input.add(input_ns)
+    found.compute_infer.add(infer_ns)
+    found.compute_output.add(output_ns)

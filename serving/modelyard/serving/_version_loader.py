@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from modelyard.serving._loader import load_servable
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._requests import Arrays, current_caller
 from modelyard.serving._servable import Servable
+from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._warmup import warm_up
 
 _LOG = logging.getLogger("modelyard.serving")
@@ -29,11 +31,20 @@ class VersionLoader:
     Args:
         options: How versions are loaded, batched and warmed up.
         metrics: Where attempts are counted.
+        statistics: Where the batches of a batch scheduler are counted.
         settle: Called when a version is ready.
     """
 
-    def __init__(self, options: ServerOptions, metrics: Metrics, *, settle: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        metrics: Metrics,
+        statistics: ModelStatistics,
+        *,
+        settle: Callable[[], None] | None = None,
+    ) -> None:
         self._options = options
+        self._statistics = statistics
         self._settle = settle
         self._metrics = metrics
         self._scheduler: BatchScheduler | None = None
@@ -90,17 +101,28 @@ class VersionLoader:
         instance = object()
         run, settings = servable.compute, parameters
 
+        def timed(graph: str, merged: Arrays, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+            started = time.perf_counter_ns()
+            outputs = run(graph, merged, wanted)
+            self._statistics.record_execution(
+                servable.name,
+                servable.version,
+                rows=len(next(iter(merged.values()))),
+                infer_ns=time.perf_counter_ns() - started,
+            )
+            return outputs
+
         def compute(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
             wanted = tuple(outputs)
             return scheduler.compute(
                 (instance, graph, wanted),
                 inputs,
                 settings,
-                lambda merged: run(graph, merged, wanted),
+                lambda merged: timed(graph, merged, wanted),
                 caller=current_caller.get(),
             )
 
-        return replace(servable, compute=compute)
+        return replace(servable, compute=compute, scheduled=True)
 
     def close(self) -> None:
         """Ends the batch threads, if there are any."""

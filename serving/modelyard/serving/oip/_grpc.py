@@ -240,3 +240,9 @@ def _fill_statistics(message: inference_pb2.ModelStatistics, row: VersionStatist
         part = getattr(row, name)
         target = getattr(message.inference_stats, name)
         target.count, target.ns = part.count, part.ns
+    for rows, execution in row.batches.items():
+        batch = message.batch_stats.add(batch_size=rows)
+        for name in ("compute_input", "compute_infer", "compute_output"):
+            part = getattr(execution, name)
+            target = getattr(batch, name)
+            target.count, target.ns = part.count, part.ns

@@ -223,6 +223,10 @@ def _tensors(tensors: Sequence[TensorMetadata]) -> list[dict[str, Any]]:
     return [{"name": item.name, "datatype": item.datatype, "shape": list(item.shape)} for item in tensors]
 
 
+def _duration(part: Duration) -> dict[str, int]:
+    return {"count": part.count, "ns": part.ns}
+
+
 def _statistics_row(row: VersionStatistics) -> dict[str, Any]:
     parts = {
         "success": row.success,
@@ -240,8 +244,16 @@ def _statistics_row(row: VersionStatistics) -> dict[str, Any]:
         "last_inference": row.last_inference_ms,
         "inference_count": row.inference_count,
         "execution_count": row.execution_count,
-        "inference_stats": {name: {"count": part.count, "ns": part.ns} for name, part in parts.items()},
+        "inference_stats": {name: _duration(part) for name, part in parts.items()},
         "response_stats": {},
-        "batch_stats": [],
+        "batch_stats": [
+            {
+                "batch_size": rows,
+                "compute_input": _duration(execution.compute_input),
+                "compute_infer": _duration(execution.compute_infer),
+                "compute_output": _duration(execution.compute_output),
+            }
+            for rows, execution in row.batches.items()
+        ],
         "memory_usage": [],
     }
