@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import time
@@ -54,6 +55,20 @@ def pinned(command: Sequence[str], log: Path, env: Mapping[str, str] | None = No
     finally:
         process.terminate()
         process.wait(30)
+
+
+def compiled(folder: Path) -> dict[str, str]:
+    """Variables with which Python keeps its bytecode, as it does of installed packages.
+
+    An editable installation, or an environment that forbids it, compiles all
+    sources at each start.
+
+    Args:
+        folder: Where the bytecode is kept.
+    """
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
 
 
 def wait_for(url: str) -> None:

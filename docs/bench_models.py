@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -32,7 +32,7 @@ import numpy as np
 import psutil
 
 # Beside this script, which is where Python looks first.
-from bench_load import Request, load, pinned, wait_for, write  # type: ignore[import-not-found]
+from bench_load import Request, compiled, load, pinned, wait_for, write  # type: ignore[import-not-found]
 from bench_serving import PAGE  # type: ignore[import-not-found]
 from pages import write_section  # type: ignore[import-not-found]
 
@@ -287,7 +287,7 @@ def workers(work: Path, model_dir: Path) -> str:
     """Memory and restarts of several processes."""
     lines = []
     for count in COUNTS:
-        with several(work, model_dir, count) as (process, port):
+        with several(work, model_dir, count, compiled(work / "bytecode")) as (process, port):
             memory = sum(each.memory_full_info().pss for each in [process, *process.children()]) / 1e6
             seconds = restart_seconds(process, port) if count > 1 else None
             shown = "" if seconds is None else f"{seconds:.2f} s"
@@ -307,7 +307,7 @@ def workers(work: Path, model_dir: Path) -> str:
 
 
 @contextlib.contextmanager
-def several(work: Path, model_dir: Path, count: int) -> Iterator[tuple[psutil.Process, int]]:
+def several(work: Path, model_dir: Path, count: int, env: Mapping[str, str]) -> Iterator[tuple[psutil.Process, int]]:
     """A server of some processes, each of which has answered."""
     from tests.support.server import free_port
 
@@ -317,7 +317,7 @@ def several(work: Path, model_dir: Path, count: int) -> Iterator[tuple[psutil.Pr
         f"--model_name={MODEL}", f"--model_base_path={model_dir}", f"--workers={count}",
     ]  # fmt: skip
     log = work / f"workers-{count}.log"
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=env) as process:
         try:
             for _ in range(8 * count):
                 # Each look has a connection of its own, and so a process that the kernel chooses.
