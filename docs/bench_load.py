@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import subprocess
 import time
@@ -46,10 +47,10 @@ def load(request: Request, count: int, seconds: float) -> float:
 
 
 @contextlib.contextmanager
-def pinned(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> Iterator[None]:
-    """A server on core 0."""
+def pinned(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, cores: str = "0") -> Iterator[None]:
+    """A server on core 0, or on those named."""
     with log.open("wb") as output:
-        process = subprocess.Popen(["taskset", "-c", "0", *command], stdout=output, stderr=output, env=env)
+        process = subprocess.Popen(["taskset", "-c", cores, *command], stdout=output, stderr=output, env=env)
     try:
         yield
     finally:
@@ -69,6 +70,17 @@ def compiled(folder: Path) -> dict[str, str]:
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     return env
+
+
+def machine() -> str:
+    """What ratios depend on besides the servers: the processor and Python, in words."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+    name = " ".join(
+        [found.get("model name", platform.machine())]
+        + [f"{key} {found[key]}" for key in ("cpu family", "model") if key in found]
+    )
+    return f"{name}, Python {platform.python_version()}, {os.cpu_count()} cores"
 
 
 def wait_for(url: str) -> None:

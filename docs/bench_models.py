@@ -1,10 +1,11 @@
 """Measures a larger model, and several processes, and writes both sections of docs/performance.md.
 
 MobileNetV2 (224x224, untrained, with random batch statistics) is exported with
-the package's own verification and served on one core: this package's
-asynchronous client, the load, has another one. (Not h2load, which sends a request of 600 kB
-in 37 frames; clients of gRPC send as large ones as a server takes.) Rounds alternate between the
-server, the same runtime in a process with nothing around it, and the server
+the package's own verification and served on one core, while the load has
+another one; then on two, which the load shares. The load is this package's
+asynchronous client (not h2load, which sends a request of 600 kB in 37 frames;
+clients of gRPC send as large ones as a server takes). Rounds alternate between
+the server, the same runtime in a process with nothing around it, and the server
 with TensorFlow, twice: as it is, and computing each request whole, as
 TensorFlow Serving does.
 
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import platform
 import signal
 import statistics
 import struct
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -32,7 +32,7 @@ import numpy as np
 import psutil
 
 # Beside this script, which is where Python looks first.
-from bench_load import Request, compiled, load, pinned, wait_for, write  # type: ignore[import-not-found]
+from bench_load import Request, compiled, load, machine, pinned, wait_for, write  # type: ignore[import-not-found]
 from bench_serving import PAGE  # type: ignore[import-not-found]
 from pages import write_section  # type: ignore[import-not-found]
 
@@ -43,6 +43,8 @@ TENSORFLOW = "--runtime=tensorflow"
 COUNTS = (1, 2, 4)
 #: Images in a request, and requests in flight.
 FORMS = ((1, 1), (1, 8), (8, 4))
+#: The server's cores and the load's, as taskset takes them.
+CORES = (("0", "1"), ("0,1", "0,1"))
 
 EXPORT = """
 import sys
@@ -58,7 +60,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from modelyard.serving._loader import LoadOptions, load_servable
-servable = load_servable("m", 1, Path(sys.argv[1]), LoadOptions(threads=1))
+servable = load_servable("m", 1, Path(sys.argv[1]), LoadOptions(threads=int(sys.argv[2])))
 signature = servable.signature("serving_default")
 name = signature.inputs[0].name
 outputs = [spec.name for spec in signature.outputs]
@@ -144,48 +146,48 @@ def main() -> int:
 
 def larger(work: Path, version: Path, rounds: int, seconds: float) -> str:
     """Served images a second beside those of the runtime alone, and of TensorFlow served."""
-    from tests.support.server import free_port
-
-    servers: list[str] = []
-    lines = []
+    lines: list[str] = []
+    multiplied: list[float] = []
     best = 0.0
-    with contextlib.ExitStack() as stack:
-        for index, flags in enumerate(([], [TENSORFLOW], [TENSORFLOW, "--greedy_batching=false"])):
-            grpc_port, rest_port = free_port(), free_port()
-            command = [
-                sys.executable, "-m", "modelyard.serving", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
-                f"--model_name={MODEL}", f"--model_base_path={version.parent}", *flags,
-            ]  # fmt: skip
-            stack.enter_context(pinned(command, work / f"{index}.log"))
-            wait_for(f"http://127.0.0.1:{rest_port}/v2/health/ready")
-            servers.append(f"grpc://127.0.0.1:{grpc_port}")
-        alone = stack.enter_context(_Helper("0", ALONE, str(version), OPENBLAS_NUM_THREADS="1"))
-        client = stack.enter_context(_Helper("1", LOAD.format(size=SIZE, model=MODEL)))
-        runtime, _ = alone.said(), client.said()
-        multiplied = []
-        for rows, flight in FORMS:
-            found: list[tuple[float, ...]] = []
-            for _ in range(rounds):
-                served, *others = (client.ask(f"{url} {rows} {flight} {seconds}") for url in servers)
-                found.append((served, alone.ask(f"{rows} {seconds}"), *others))
-                multiplied.append(alone.ask(f"0 {seconds / 3}"))
-            medians = [statistics.median(column) for column in zip(*found, strict=True)]
-            best = max(best, medians[1])
-            share, *gains = (statistics.median(each[0] / each[i] for each in found) for i in range(1, len(found[0])))
-            cells = [f"{medians[0]:,.1f}", f"{medians[1]:,.1f}", f"{share:.0%}"]
-            for median, gain in zip(medians[2:], gains, strict=True):
-                cells += [f"{median:,.1f}", f"{gain:.1f}"]
-            lines.append(f"| {rows} | {flight} | {' | '.join(cells)} |")
-            print(lines[-1], file=sys.stderr, flush=True)
+    for cores in CORES:
+        with contextlib.ExitStack() as stack:
+            servers = [
+                stack.enter_context(_served(work / f"{index}.log", version, cores[0], flags))
+                for index, flags in enumerate(([], [TENSORFLOW], [TENSORFLOW, "--greedy_batching=false"]))
+            ]
+            count = len(cores[0].split(","))
+            alone = stack.enter_context(
+                _Helper(cores[0], ALONE, str(version), str(count), OPENBLAS_NUM_THREADS=str(count))
+            )
+            client = stack.enter_context(_Helper(cores[1], LOAD.format(size=SIZE, model=MODEL)))
+            runtime, _ = alone.said(), client.said()
+            for rows, flight in FORMS:
+                found: list[tuple[float, ...]] = []
+                for _ in range(rounds):
+                    served, *others = (client.ask(f"{url} {rows} {flight} {seconds}") for url in servers)
+                    found.append((served, alone.ask(f"{rows} {seconds}"), *others))
+                    if count == 1:
+                        multiplied.append(alone.ask(f"0 {seconds / 3}"))
+                medians = [statistics.median(column) for column in zip(*found, strict=True)]
+                if count == 1:
+                    best = max(best, medians[1])
+                share, *gains = (
+                    statistics.median(each[0] / each[i] for each in found) for i in range(1, len(found[0]))
+                )
+                cells = [f"{medians[0]:,.1f}", f"{medians[1]:,.1f}", f"{share:.0%}"]
+                for median, gain in zip(medians[2:], gains, strict=True):
+                    cells += [f"{median:,.1f}", f"{gain:.1f}"]
+                lines.append(f"| {count} | {rows} | {flight} | {' | '.join(cells)} |")
+                print(lines[-1], file=sys.stderr, flush=True)
     operations, peak = float_operations(version), statistics.median(multiplied)
     return "\n".join(
         [
-            f"MobileNetV2, {SIZE}x{SIZE}, float32, untrained; {platform.machine()}, {os.cpu_count()} cores, of which "
-            f"the server has one; gRPC; median of {rounds} rounds of {seconds:g} s. The export chose {runtime}.",
+            f"MobileNetV2, {SIZE}x{SIZE}, float32, untrained; {machine()}: one for the server and one for the load, or "
+            f"both for both; gRPC; median of {rounds} rounds of {seconds:g} s. The export chose {runtime}.",
             "",
-            "| images a request | in flight | images/s | the runtime alone | of the runtime's | TensorFlow, served | "
-            "times TensorFlow's | TensorFlow, requests whole | times TensorFlow's |",
-            "|---|---|---|---|---|---|---|---|---|",
+            "| cores | images a request | in flight | images/s | the runtime alone | of the runtime's | TensorFlow, "
+            "served | times TensorFlow's | TensorFlow, requests whole | times TensorFlow's |",
+            "|---|---|---|---|---|---|---|---|---|---|",
             *lines,
             "",
             "The runtime alone computes each batch whole; the server and the first column of TensorFlow compute it in "
@@ -196,6 +198,21 @@ def larger(work: Path, version: Path, rounds: int, seconds: float) -> str:
             f"be {peak / operations:,.0f} images/s; the runtime alone reaches {best * operations / peak:.0%} of that.",
         ]
     )
+
+
+@contextlib.contextmanager
+def _served(log: Path, version: Path, cores: str, flags: Sequence[str]) -> Iterator[str]:
+    """A server that is ready, on some cores: its URL."""
+    from tests.support.server import free_port
+
+    grpc_port, rest_port = free_port(), free_port()
+    command = [
+        sys.executable, "-m", "modelyard.serving", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
+        f"--model_name={MODEL}", f"--model_base_path={version.parent}", *flags,
+    ]  # fmt: skip
+    with pinned(command, log, cores=cores):
+        wait_for(f"http://127.0.0.1:{rest_port}/v2/health/ready")
+        yield f"grpc://127.0.0.1:{grpc_port}"
 
 
 def float_operations(version: Path) -> float:
@@ -222,17 +239,17 @@ def float_operations(version: Path) -> float:
 
 
 class _Helper:
-    """A process on one core that answers lines with lines.
+    """A process on some cores that answers lines with lines.
 
     Args:
-        core: Number of the core.
+        cores: Their numbers.
         script: What it runs.
         arguments: The script's.
         env: Variables for it.
     """
 
-    def __init__(self, core: str, script: str, *arguments: str, **env: str) -> None:
-        command = ["taskset", "-c", core, sys.executable, "-c", script, *arguments]
+    def __init__(self, cores: str, script: str, *arguments: str, **env: str) -> None:
+        command = ["taskset", "-c", cores, sys.executable, "-c", script, *arguments]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
         )

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import json
 import os
-import platform
 import statistics
 import struct
 import subprocess
@@ -36,7 +35,7 @@ import numpy.typing as npt
 import psutil
 
 # Beside this script, which is where Python looks first.
-from bench_load import Request, compiled, load, pinned, wait_for, write  # type: ignore[import-not-found]
+from bench_load import Request, compiled, load, machine, pinned, wait_for, write  # type: ignore[import-not-found]
 from bench_peers import (  # type: ignore[import-not-found]
     INPUT,
     MODEL,
@@ -111,7 +110,7 @@ def measure(work: Path, args: argparse.Namespace) -> str:
         others = list(other_servers(work, onnx, ports, args))
     return "\n".join(
         [
-            f"{platform.machine()}, {os.cpu_count()} cores, of which the server has one; Fashion-MNIST CNN, one image "
+            f"{machine()}, of which the server has one; Fashion-MNIST CNN, one image "
             f"a request, onnxruntime; median of {args.rounds} rounds of {args.seconds:g} s.",
             "",
             "| protocol | in flight | requests/s | Triton, requests/s | ratio |",
