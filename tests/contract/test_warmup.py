@@ -144,6 +144,11 @@ def test_iterations_and_batching(tmp_path: Path) -> None:
     with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, flags=flags) as server:
         assert value(scrape(server), ":tensorflow:serving:batching_session:wrapped_run_count") == 6
         assert "replayed 2 warm-up records" in server.log_text()
+        # Nobody asked for these: they are no use of the model.
+        for expected in (0, 1):
+            (row,) = json.loads(server.get("/v2/models/affine/stats")[1])["model_stats"]
+            assert (row["execution_count"], row["inference_count"]) == (expected, expected)
+            assert ask(server, "affine") == 5.0
 
 
 def test_warm_up_may_be_turned_off(tmp_path: Path) -> None:

@@ -66,6 +66,19 @@ def crowded(fits: int) -> Callable[[int], float]:
 
 
 @pytest.mark.parametrize(
+    ("cost", "fixed"),
+    [(lambda rows: 0.001, 1.0), (lambda rows: 0.01 + 0.01 * rows, 0.5), (crowded(fits=2), 0.229)],
+    ids=["by batches", "by both", "in pieces"],
+)
+def test_what_rows_share_is_found_out(clock: Clock, cost: Callable[[int], float], fixed: float) -> None:
+    gains = batch_gains(servable(Model(clock, cost)))
+    assert gains.shared == SHARED
+    # Of eight rows in pieces of two, each after the first takes 3.86 ms, where one takes 5.
+    assert gains.fixed["g"] == pytest.approx(fixed, abs=0.01)
+    assert batch_gains(servable(Model(clock, cost, mixes=True))).fixed == {}
+
+
+@pytest.mark.parametrize(
     ("cost", "gains"),
     [
         # Each call costs a millisecond, however many rows there are.

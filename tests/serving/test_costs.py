@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -69,11 +71,16 @@ def test_what_is_much_larger_than_all_before_is_not_shut_out() -> None:
     assert cost.of(6_000_000) == pytest.approx(0.4, rel=0.05)
 
 
-def taught(seconds: Callable[[int], float], sizes: Iterable[int]) -> BatchCost:
-    cost = BatchCost()
+def taught(seconds: Callable[[int], float], sizes: Iterable[int], *, fixed: float = 0.0) -> BatchCost:
+    cost = BatchCost(fixed)
     for rows in sizes:
         cost.learn(seconds(rows), rows)
     return cost
+
+
+def guess(cost: BatchCost, rows: int) -> float:
+    whole, each = cost.parts
+    return whole + each * rows
 
 
 @pytest.mark.parametrize(
@@ -81,39 +88,76 @@ def taught(seconds: Callable[[int], float], sizes: Iterable[int]) -> BatchCost:
 )
 def test_a_batch_costs_something_and_each_of_its_rows(seconds: float, each: float) -> None:
     rng = random.Random(0)
-    cost = taught(lambda rows: seconds + each * rows, [rng.randint(1, 16) for _ in range(200)])
+    sizes = [rng.randint(1, 16) for _ in range(200)]
+    cost = taught(lambda rows: seconds + each * rows, sizes)
     for rows in (1, 8, 16):
-        assert cost.seconds + cost.row_seconds * rows == pytest.approx(seconds + each * rows, rel=0.25)
-    # What it is spent on is known, too.
-    assert cost.row_seconds == pytest.approx(each, abs=0.2 * (each + seconds / 8))
+        assert guess(cost, rows) == pytest.approx(seconds + each * rows, rel=0.1)
+    # What it is spent on is known, too, and remembered while all batches are alike.
+    assert cost.parts[1] == pytest.approx(each, abs=0.05 * (each + seconds / 8))
+    for _ in range(500):
+        cost.learn(seconds + each, 1)
+    assert guess(cost, 1) == pytest.approx(seconds + each, rel=0.01)
+    assert guess(cost, 16) == pytest.approx(seconds + 16 * each, rel=0.4)
 
 
-def test_of_batches_of_one_size_all_time_is_the_rows() -> None:
-    assert taught(lambda _: 0.06, []).row_seconds == 0.0
+def test_of_batches_of_one_size_the_share_is_what_loading_found() -> None:
+    assert BatchCost().parts == (0.0, 0.0)
+    assert not BatchCost().known
     for count in (1, 2, 100):
-        cost = taught(lambda _: 0.06, [4] * count)
-        assert cost.seconds == pytest.approx(0.0, abs=1e-9)
-        assert cost.row_seconds == pytest.approx(0.015)
-    # Nothing is remembered for ever.
-    cost = taught(lambda _: 0.06, [1, 8] * 50 + [4] * 200)
-    assert cost.seconds == pytest.approx(0.0, abs=1e-4)
-    assert cost.row_seconds == pytest.approx(0.015, rel=0.01)
+        assert [*taught(lambda _: 0.06, [4] * count).parts] == pytest.approx([0.0, 0.015], abs=1e-9)
+        # Of a batch of one row, half: of four rows, a fifth.
+        assert [*taught(lambda _: 0.06, [4] * count, fixed=0.5).parts] == pytest.approx([0.012, 0.012])
+    # Loading may be wrong.
+    cost = taught(lambda rows: 0.06, [1, 3, 8] * 20)
+    assert cost.parts[0] == pytest.approx(0.06, rel=0.1)
+    cost = taught(lambda rows: 0.01 * rows, [1, 3, 8] * 20, fixed=1.0)
+    assert cost.parts[1] == pytest.approx(0.01, rel=0.1)
 
 
 def test_one_pause_is_not_taken_for_what_batches_cost() -> None:
     cost = taught(lambda rows: 0.01 * rows, [1, 2, 3] * 20)
     cost.learn(60.0, 2)
-    assert cost.seconds + 2 * cost.row_seconds < 0.04
+    assert guess(cost, 2) < 0.04
     # What lasts is followed within a few batches.
     for _ in range(25):
         cost.learn(60.0, 2)
-    assert cost.seconds + 2 * cost.row_seconds == pytest.approx(60.0, rel=0.1)
+    assert guess(cost, 2) == pytest.approx(60.0, rel=0.1)
 
 
-def test_no_part_is_ever_negative() -> None:
+def test_a_batch_without_rows_says_nothing() -> None:
+    cost = taught(lambda rows: 0.005 * rows, [1, 2, 3] * 5)
+    before = cost.parts
+    for _ in range(100):
+        cost.learn(2e-5, 0)
+    assert cost.parts == before
+
+
+def test_no_row_is_free_and_no_part_negative() -> None:
     rng = random.Random(1)
     cost = BatchCost()
     for _ in range(2_000):
-        cost.learn(rng.random() ** 8, rng.choice((0, 1, 2, 64)))
-        assert cost.seconds > -1e-9
-        assert cost.row_seconds >= 0
+        cost.learn(rng.random() ** 8, rng.choice((1, 2, 64)))
+        assert cost.parts[0] >= 0
+        assert cost.parts[1] > 0
+    # Few rows that are slow beside many that are quick.
+    cost = taught(lambda rows: 0.05 if rows == 1 else 0.005, [1, 1, 16] * 50)
+    assert cost.parts[1] > 1e-5
+
+
+def test_threads_that_learn_at_once_leave_a_line() -> None:
+    cost = BatchCost()
+
+    def learn() -> None:
+        for rows in [1, 64] * 3_000:
+            cost.learn(0.06, rows)
+
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(4):
+                pool.submit(learn)
+    finally:
+        sys.setswitchinterval(switching)
+    assert guess(cost, 1) == pytest.approx(0.06, rel=0.3)
+    assert guess(cost, 64) == pytest.approx(0.06, rel=0.3)

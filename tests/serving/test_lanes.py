@@ -40,12 +40,16 @@ def run(
     test: Callable[[Predictor], Awaitable[None]],
     *,
     row_wise: bool = True,
+    fixed: float = 0.0,
     **options: Any,
 ) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True, exist_ok=True)
     config = ModelConfig(name="m", base_path=tmp_path / "m")
     manager = ModelManager(
-        [config], lambda *_: servable(backend, row_wise=row_wise), WatchOptions(poll_wait_s=0), allow_new_labels=False
+        [config],
+        lambda *_: servable(backend, row_wise=row_wise, fixed=fixed),
+        WatchOptions(poll_wait_s=0),
+        allow_new_labels=False,
     )
     manager.start()
     assert manager.wait_until_polled(10)
@@ -277,7 +281,7 @@ def test_requests_whose_inputs_have_different_rows_are_computed_alone(tmp_path: 
 
 
 def test_what_would_wait_too_long_is_refused_at_the_door(tmp_path: Path, backend: Doubler) -> None:
-    class Steady(Doubler):
+    class Quicker(Doubler):
         computes_in_caller = False
 
         def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
@@ -305,34 +309,97 @@ def test_what_would_wait_too_long_is_refused_at_the_door(tmp_path: Path, backend
         assert isinstance(both[2], OverloadedError)
         await ask(predictor, 1.0, caller=Caller(deadline=time.monotonic() + 0.5))
 
-    run(tmp_path, Steady(), test, row_wise=False, max_queue_delay_s=0.2)
+    run(tmp_path, Quicker(), test, row_wise=False, max_queue_delay_s=0.2)
+
+
+class Steady(Doubler):
+    """A batch takes 40 ms, whatever it holds."""
+
+    computes_in_caller = False
+
+    def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
+        time.sleep(0.04)
+        return super().run(graph, inputs, outputs)
 
 
 def test_whoever_can_join_a_batch_is_not_refused(tmp_path: Path) -> None:
-    """A batch takes 40 ms, whatever it holds: of the sums of averages, no more than six rows would ever be let in."""
-
-    class Steady(Doubler):
-        computes_in_caller = False
-
-        def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-            time.sleep(0.04)
-            return super().run(graph, inputs, outputs)
-
-    backend = Steady()
+    """By what a row takes on the average, no more than six would ever be let in."""
 
     async def test(predictor: Predictor) -> None:
-        # Each takes as long as all: a batch of one is what is known of the model at first.
+        # A batch of one is what is known of the model at first.
         for _ in range(5):
             await ask(predictor, 1.0)
         counts = []
-        for _ in range(4):
+        for _ in range(6):
             answers = await asyncio.gather(*(ask(predictor, 1.0) for _ in range(60)), return_exceptions=True)
             counts.append(sum(answer == [2.0] for answer in answers))
             assert all(answer == [2.0] or isinstance(answer, OverloadedError) for answer in answers)
         assert counts[0] <= 6
         assert counts[-1] == 60, counts
 
-    run(tmp_path, backend, test, max_queue_delay_s=0.25)
+    run(tmp_path, Steady(), test, max_queue_delay_s=0.25)
+
+
+def test_nor_where_one_batch_can_wait_and_no_more(tmp_path: Path) -> None:
+    """Batches of one are all that there would ever be, had loading not found what rows share."""
+
+    async def test(predictor: Predictor) -> None:
+        answered = refused = 0
+        for _ in range(20):
+            await ask(predictor, 1.0)
+        end = time.monotonic() + 2
+        tasks = []
+        while time.monotonic() < end:
+            tasks.append(asyncio.ensure_future(ask(predictor, 1.0)))
+            await asyncio.sleep(0.005)
+        for answer in await asyncio.gather(*tasks, return_exceptions=True):
+            assert answer == [2.0] or isinstance(answer, OverloadedError)
+            answered, refused = answered + (answer == [2.0]), refused + (answer != [2.0])
+        assert answered > 3 * refused, (answered, refused)
+
+    run(tmp_path, Steady(), test, max_queue_delay_s=0.12, fixed=0.95)
+
+
+def test_who_does_not_fit_the_last_batch_opens_another(tmp_path: Path) -> None:
+    """Three rows of five fit, two do not: with 40 ms a batch, three are too many for 150 ms."""
+
+    async def test(predictor: Predictor) -> None:
+        for _ in range(5):
+            await ask(predictor, 1.0)
+        running = asyncio.ensure_future(ask(predictor, 1.0))
+        await asyncio.sleep(0.01)
+        rows = [1.0, 1.0, 1.0]
+        answers = await asyncio.gather(*(ask(predictor, *rows) for _ in range(4)), return_exceptions=True)
+        assert [isinstance(answer, OverloadedError) for answer in answers] == [False, False, True, True]
+        assert await running == [2.0]
+        # Of single ones all fit the first batch that waits.
+        running = asyncio.ensure_future(ask(predictor, 1.0))
+        await asyncio.sleep(0.01)
+        answers = await asyncio.gather(*(ask(predictor, 1.0) for _ in range(5)), running, return_exceptions=True)
+        assert answers == [[2.0]] * 6
+
+    run(tmp_path, Steady(), test, max_queue_delay_s=0.15, max_batch_rows=5, fixed=1.0)
+
+
+def test_a_batch_is_not_shared_out_among_workers(tmp_path: Path) -> None:
+    """With four workers that compute, whoever joins a batch waits for all of it: 80 ms are not 50."""
+
+    async def test(predictor: Predictor) -> None:
+        for _ in range(5):
+            await ask(predictor, 1.0)
+        running = []
+        for _ in range(4):
+            running.append(asyncio.ensure_future(ask(predictor, 1.0)))
+            await asyncio.sleep(0.001)
+        opener = asyncio.ensure_future(ask(predictor, 1.0))
+        await asyncio.sleep(0.001)
+        hurried = Caller(deadline=time.monotonic() + 0.065)
+        with pytest.raises(OverloadedError):
+            await ask(predictor, 1.0, caller=hurried)
+        assert await ask(predictor, 1.0, caller=Caller(deadline=time.monotonic() + 1)) == [2.0]
+        await asyncio.gather(opener, *running)
+
+    run(tmp_path, Steady(), test, workers=4, fixed=1.0)
 
 
 @pytest.mark.parametrize("size", [0, 1000])

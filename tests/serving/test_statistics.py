@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from modelyard.serving._statistics import Duration, ExecutionStatistics, ModelStatistics, RequestTimes
+from modelyard.serving._statistics import Duration, Execution, ExecutionStatistics, ModelStatistics, RequestTimes
 
 
 def test_a_version_that_was_never_asked_has_zeros() -> None:
@@ -32,16 +32,16 @@ def test_successes_and_failures_are_apart() -> None:
 def test_requests_that_share_a_batch_are_one_execution() -> None:
     statistics = ModelStatistics()
     times = [RequestTimes(True, 100, 10, 2, 60, 6, 3), RequestTimes(True, 90, 5, 3, 60, 6, 1)]
-    statistics.record_all("m", 1, times)
+    statistics.record_all("m", 1, [*times, RequestTimes(False, 70)], Execution(4, 5, 60, 6))
     statistics.record_all("m", 1, [RequestTimes(False, 5)])
     row = statistics.of("m", 1)
-    assert (row.inference_count, row.execution_count, row.success.count, row.fail.count) == (4, 1, 2, 1)
+    assert (row.inference_count, row.execution_count, row.success.count, row.fail.count) == (4, 1, 2, 2)
     one = Duration(count=1, ns=60)
     assert row.batches == {
         4: ExecutionStatistics(compute_input=Duration(count=1, ns=5), compute_infer=one, compute_output=Duration(1, 6))
     }
     # A scheduler computed what these requests are part of, and says so itself.
-    statistics.record_all("m", 1, times[:1], executed=False)
+    statistics.record_all("m", 1, times[:1])
     statistics.record_execution("m", 1, rows=8, infer_ns=50)
     assert (statistics.of("m", 1).execution_count, statistics.of("m", 1).inference_count) == (2, 7)
     assert statistics.of("m", 1).batches[8].compute_infer == Duration(count=1, ns=50)

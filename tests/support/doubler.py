@@ -52,10 +52,10 @@ class Doubler:
         pass
 
 
-def servable(backend: Doubler, *, row_wise: bool = True) -> Servable:
+def servable(backend: Doubler, *, row_wise: bool = True, fixed: float = 0.0) -> Servable:
     return Servable(
         name="m", version=1, path=Path("/nowhere"), backend=cast(Any, backend),
         signatures={"serving_default": backend.signature},
         definitions={}, check_shapes=True, defaults={}, compute=cast(Any, backend.run),
-        row_wise=frozenset({"g"}) if row_wise else frozenset(),
+        row_wise=frozenset({"g"}) if row_wise else frozenset(), fixed={"g": fixed},
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,13 @@ class BatchGains:
             several of them faster together: requests may share batches.
         pieces: Rows that are computed together at most, of graphs whose rows do
             not depend on each other, and that compute more of them slower.
+        fixed: Of the graphs that share, what part of the time for one row (0
+            to 1) a batch takes whatever it holds.
     """
 
     shared: frozenset[str]
     pieces: Mapping[str, int]
+    fixed: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 def batch_gains(servable: Servable) -> BatchGains:
@@ -65,8 +68,9 @@ def batch_gains(servable: Servable) -> BatchGains:
     graphs = {signature.compute for signature in servable.signatures.values() if signature.decode is None}
     found = {graph: _try(servable.backend, graph) for graph in graphs if servable.check_shapes}
     return BatchGains(
-        shared=frozenset(graph for graph, (shared, _) in found.items() if shared),
-        pieces={graph: rows for graph, (_, rows) in found.items() if rows},
+        shared=frozenset(graph for graph, (shared, _, _) in found.items() if shared),
+        pieces={graph: rows for graph, (_, rows, _) in found.items() if rows},
+        fixed={graph: fixed for graph, (shared, _, fixed) in found.items() if shared},
     )
 
 
@@ -101,12 +105,15 @@ def in_pieces(compute: Compute, pieces: Mapping[str, int]) -> Compute:
     return run
 
 
-def _try(backend: Backend, graph: str) -> tuple[bool, int]:
-    """Whether requests to a graph may share batches, and of how many rows its pieces are to be; 0 for any number."""
+def _try(backend: Backend, graph: str) -> tuple[bool, int, float]:
+    """Whether requests to a graph may share batches, of how many rows its pieces are to be, and what they share.
+
+    Rows are 0 for any number. What they share is the part of the time for one row that does not grow with the rows.
+    """
     described = backend.signatures.get(graph)
     batch = None if described is None else probe(described, _PROBE_ROWS)
     if described is None or batch is None:
-        return False, 0
+        return False, 0, 0.0
     for array in batch.values():
         # Rows that are alike have answers of their own, too.
         array[-1] = array[0]
@@ -127,7 +134,7 @@ def _try(backend: Backend, graph: str) -> tuple[bool, int]:
         first = row_seconds(1)
         if first > _PATIENCE_S and (first > 10 * _PATIENCE_S or row_seconds(1) > _PATIENCE_S):
             # A model that takes so long for a row gains nothing, and loading must not wait for it.
-            return False, 0
+            return False, 0, 0.0
         together = run(0, _PROBE_ROWS)
         alone = []
         for row in range(_PROBE_ROWS):
@@ -135,15 +142,15 @@ def _try(backend: Backend, graph: str) -> tuple[bool, int]:
             answer = run(row, row + 1)
             alone.append(clock() - started)
             if not all(_equal(together[name][row : row + 1], answer[name]) for name in outputs):
-                return False, 0
+                return False, 0, 0.0
         # By the clock on the wall, more tries would find more undisturbed ones: then all sizes have as many.
         return _compare(described, alone if backend.computes_in_caller else (), row_seconds)
     except ModelyardError:
         # It does not take these numbers, so nothing is known of it: its requests are computed as they come.
-        return False, 0
+        return False, 0, 0.0
 
 
-def _compare(described: Signature, alone: Sequence[float], row_seconds: _RowSeconds) -> tuple[bool, int]:
+def _compare(described: Signature, alone: Sequence[float], row_seconds: _RowSeconds) -> tuple[bool, int, float]:
     """What :func:`_try` says of a graph whose rows do not depend on each other, and took so long alone.
 
     What disturbs makes everything slower: the fastest try of each size counts.
@@ -167,9 +174,12 @@ def _compare(described: Signature, alone: Sequence[float], row_seconds: _RowSeco
         best = min(_SIZES, key=lambda rows: least[rows])
         pieces = best if least[best] + _PIECE_S / best < least[_PROBE_ROWS] * _WORTH_IT else 0
     if pieces == 1:
-        return False, pieces
+        return False, pieces, 0.0
     sizes = (pieces,) if pieces else (_PROBE_ROWS, _PROBE_ROWS // 2)
-    return min(min(changed[rows]) for rows in sizes) < least[1] * _WORTH_IT, pieces
+    shared = min(min(changed[rows]) for rows in sizes) < least[1] * _WORTH_IT
+    # By a line through both: what each row takes after the first.
+    each = max(0.0, (least[pieces or _PROBE_ROWS] * _PROBE_ROWS - least[1]) / (_PROBE_ROWS - 1))
+    return shared, pieces, max(0.0, 1 - each / least[1]) if least[1] else 0.0
 
 
 def probe(described: Signature, rows: int) -> dict[str, npt.NDArray[Any]] | None:

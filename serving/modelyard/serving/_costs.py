@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 #: Weight of the newest request: some ten requests after a change the average has followed it.
 _NEWEST = 0.1
 #: One pause of the machine must not shut the door for long: what took so many times as long counts as this.
@@ -10,9 +12,10 @@ _OUTLIER = 4.0
 _LARGEST = 10.0
 #: The same weight for batches, of which there are fewer.
 _NEWEST_BATCH = 0.2
-#: How much speaks for time that grows with the rows, before any batches differ: as much as this variance of their
-#: rows, relative to the square of their mean.
+#: How much speaks for what was found before: as much as this variance of the rows, relative to their mean's square.
 _DOUBT = 0.05
+#: A row takes at least so much of what one takes on the average: no number of them is free.
+_LEAST = 0.02
 
 
 class _Average:
@@ -83,41 +86,57 @@ class BatchCost:
     with exponentially decaying weights). Without the first part, a queue of one
     large batch would be guessed to take as long as one of many small ones:
     with a model whose time hardly grows with the rows, nearly everybody would be
-    refused who could have shared the next batch.
+    refused who could have shared the next batch. While all batches are alike,
+    which says nothing of a line, the share of the first part stays what it was:
+    a server that was idle for a while must not forget what batches are good for.
+
+    Args:
+        fixed: The first part of what a batch of one row takes, as loading found it: 0 for none, 1 for all of it.
 
     Attributes:
-        seconds: What a batch takes besides its rows.
-        row_seconds: What each of its rows takes; 0 until a batch was computed.
+        parts: Both parts; zeros until a batch was computed.
     """
 
-    __slots__ = ("_covariance", "_mean_rows", "_mean_seconds", "_variance", "row_seconds", "seconds")
+    __slots__ = ("_covariance", "_fixed", "_lock", "_rows", "_seconds", "_variance", "parts")
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.row_seconds = 0.0
-        self._mean_rows = self._mean_seconds = 0.0
+    def __init__(self, fixed: float = 0.0) -> None:
+        self.parts = (0.0, 0.0)
+        self._fixed = fixed
+        self._rows = self._seconds = 0.0
         self._variance = self._covariance = 0.0
+        # Several threads compute batches, and half of an update would be a line to nowhere.
+        self._lock = threading.Lock()
+
+    @property
+    def known(self) -> bool:
+        """Whether a batch was computed."""
+        return self._rows > 0
 
     def learn(self, seconds: float, rows: int) -> None:
         """Follows what batches take.
 
         Args:
             seconds: What a batch took, by the clock on the wall.
-            rows: Its rows.
+            rows: Its rows; a batch without any says nothing.
         """
-        rows = max(1, rows)
-        if not self._mean_rows:
-            self._mean_rows, self._mean_seconds, self.row_seconds = float(rows), seconds, seconds / rows
+        if rows < 1:
             return
-        seconds = min(seconds, _OUTLIER * (self.seconds + self.row_seconds * rows))
-        more_rows, more_seconds = rows - self._mean_rows, seconds - self._mean_seconds
-        self._mean_rows += _NEWEST_BATCH * more_rows
-        self._mean_seconds += _NEWEST_BATCH * more_seconds
-        kept = 1.0 - _NEWEST_BATCH
-        self._variance = kept * (self._variance + _NEWEST_BATCH * more_rows * more_rows)
-        self._covariance = kept * (self._covariance + _NEWEST_BATCH * more_rows * more_seconds)
-        mean = self._mean_seconds / self._mean_rows
-        doubt = _DOUBT * self._mean_rows * self._mean_rows
-        slope = (self._covariance + doubt * mean) / (self._variance + doubt)
-        self.row_seconds = min(max(0.0, slope), mean)
-        self.seconds = self._mean_seconds - self.row_seconds * self._mean_rows
+        with self._lock:
+            if self._rows:
+                seconds = min(seconds, _OUTLIER * (self.parts[0] + self.parts[1] * rows))
+                more_rows, more_seconds = rows - self._rows, seconds - self._seconds
+                self._rows += _NEWEST_BATCH * more_rows
+                self._seconds += _NEWEST_BATCH * more_seconds
+                kept = 1.0 - _NEWEST_BATCH
+                self._variance = kept * (self._variance + _NEWEST_BATCH * more_rows * more_rows)
+                self._covariance = kept * (self._covariance + _NEWEST_BATCH * more_rows * more_seconds)
+            else:
+                self._rows, self._seconds = float(rows), seconds
+            before = self._seconds * (1 - self._fixed) / (self._fixed + (1 - self._fixed) * self._rows)
+            doubt = _DOUBT * self._rows * self._rows
+            each = (self._covariance + doubt * before) / (self._variance + doubt)
+            mean = self._seconds / self._rows
+            each = min(max(_LEAST * mean, each), mean)
+            whole = max(0.0, self._seconds - each * self._rows)
+            self._fixed = whole / (whole + each) if each else self._fixed
+            self.parts = (whole, each)

@@ -18,10 +18,11 @@ from concurrent.futures import Executor
 from typing import Any
 
 from modelyard.errors import InternalError, ModelyardError, OverloadedError, UnavailableError
+from modelyard.serving._costs import BatchCost
 from modelyard.serving._encoding import Encode, encode_all
 from modelyard.serving._plans import Plan, check_rows, merge
 from modelyard.serving._requests import Arrays, Caller, PredictRequest
-from modelyard.serving._statistics import ModelStatistics, RequestTimes
+from modelyard.serving._statistics import Execution, ModelStatistics, RequestTimes
 from modelyard.serving._versions import Version
 from modelyard.serving._watcher import ModelWatcher
 
@@ -93,17 +94,18 @@ class Door:
         #: Nothing is begun any more.
         self.closed = False
 
-    def enter(self, caller: Caller | None, cost: float) -> None:
+    def enter(self, caller: Caller | None, cost: float, *, joined: float = 0.0) -> None:
         """Lets a request in.
 
         Args:
             caller: Who waits for it.
             cost: Seconds of a worker that it will take.
+            joined: Seconds that the rest of its batch takes, which no other worker can take from it.
 
         Raises:
             OverloadedError: Too many wait, or the wait would be longer than the caller's time, or than the limit.
         """
-        wait = self._backlog_s / self._workers
+        wait = joined + max(0.0, self._backlog_s - joined) / self._workers
         if self._max_waiting and self.waiting >= self._max_waiting:
             raise _overloaded(
                 f"The server is overloaded: {self.waiting} requests wait, the most that "
@@ -189,32 +191,36 @@ class Lane:
         self._inline = inline
         self._running = 0
         self._scheduled = False
-        #: Rows that wait here, and that a batch took at most the last time.
-        self._waiting = 0
+        #: Rows that wait here, those of the last of their batches, and those that a batch took at most the last time.
+        self._waiting = self._open = 0
         self._limit = max_rows
+        #: What batches of these shapes take.
+        self._cost = BatchCost(plan.fixed)
         self._urgent: deque[Ticket] = deque()
         self._patient: deque[Ticket] = deque()
 
-    def cost(self, rows: int) -> float:
-        """Seconds of a worker that a request would take if it were queued now.
+    def enter(self, ticket: Ticket) -> None:
+        """Queues a request whose inputs are complete, if the door lets it in.
 
         Whoever opens a batch pays for what it costs as such, those that join it
         for their rows.
 
         Args:
-            rows: The request's.
-        """
-        cost = self._plan.batch_cost
-        waiting = self._waiting
-        joins = self._shared and waiting and (waiting - 1) // self._limit == (waiting + rows - 1) // self._limit
-        return cost.row_seconds * rows + (0.0 if joins else cost.seconds)
-
-    def add(self, ticket: Ticket) -> None:
-        """Queues a request whose inputs are complete.
-
-        Args:
             ticket: The request.
+
+        Raises:
+            OverloadedError: As :meth:`Door.enter`.
         """
+        # What other shapes take says nothing of these, but is better than nothing.
+        whole, each = (self._cost if self._cost.known else self._plan.batch_cost).parts
+        rows = ticket.rows
+        joins = self._shared and self._waiting and self._open + rows <= self._limit
+        ticket.cost = each * rows + (0.0 if joins else whole)
+        self._door.enter(ticket.caller, ticket.cost, joined=whole + each * self._open if joins else 0.0)
+        self._open = self._open + rows if joins else rows
+        self._add(ticket)
+
+    def _add(self, ticket: Ticket) -> None:
         self._waiting += ticket.rows
         low = ticket.caller is not None and ticket.caller.low_priority
         (self._patient if low else self._urgent).append(ticket)
@@ -233,13 +239,14 @@ class Lane:
                 # What would hold everybody else up is computed in pieces, with a turn of the loop between them:
                 # meanwhile clients read the answers of the piece before.
                 piece = max(_MIN_PIECE_ROWS, int(_PIECE_SECONDS / max(row_seconds, 1e-6)))
-                self._limit = left = min(most, piece) if in_place else self._max_rows
+                left = min(most, piece) if in_place else self._max_rows
+                self._limit = min(self._max_rows, left)
             batch = self._take(min(self._max_rows, left))
             if not batch:
                 return
             rows = sum(ticket.rows for ticket in batch)
             if in_place and rows <= most:
-                self._deliver(batch, compute(self._plan, batch, self._statistics))
+                self._deliver(batch, compute(self._plan, batch, self._statistics, cost=self._cost))
                 left -= rows
                 if left <= 0 and (self._urgent or self._patient):
                     self._schedule()
@@ -271,10 +278,11 @@ class Lane:
                 rows += ticket.rows
             if queue:
                 break
+        self._open = min(self._open, self._waiting)
         return batch
 
     def _work(self, batch: list[Ticket]) -> None:
-        answers = compute(self._plan, batch, self._statistics, threaded=True)
+        answers = compute(self._plan, batch, self._statistics, cost=self._cost, threaded=True)
         self._loop.call_soon_threadsafe(self._worked, batch, answers)
 
     def _worked(self, batch: list[Ticket], answers: list[tuple[Any, BaseException | None]]) -> None:
@@ -290,7 +298,12 @@ class Lane:
 
 
 def compute(
-    plan: Plan, batch: Sequence[Ticket], statistics: ModelStatistics, *, threaded: bool = False
+    plan: Plan,
+    batch: Sequence[Ticket],
+    statistics: ModelStatistics,
+    *,
+    cost: BatchCost | None = None,
+    threaded: bool = False,
 ) -> list[tuple[Any, BaseException | None]]:
     """Computes and encodes a batch, on the calling thread.
 
@@ -298,6 +311,7 @@ def compute(
         plan: What all of them ask for.
         batch: At least one request; inputs complete and of one inner shape.
         statistics: Where they are counted.
+        cost: What learns how long batches of these shapes take.
         threaded: This is a worker thread.
 
     Returns:
@@ -316,18 +330,25 @@ def compute(
     except Exception as exc:
         if len(batch) > 1:
             # Somebody's input is bad: everybody else must not pay for it.
-            return [answer for ticket in batch for answer in compute(plan, [ticket], statistics, threaded=threaded)]
+            return [
+                answer
+                for ticket in batch
+                for answer in compute(plan, [ticket], statistics, cost=cost, threaded=threaded)
+            ]
         error = exc if isinstance(exc, ModelyardError) else InternalError(f"Computing failed: {type(exc).__name__}")
         if error is not exc:
             error.__cause__ = exc
         ended_ns = time.perf_counter_ns()
         times = [_times(batch[0], started_ns, ended_ns, ended_ns, ok=False)]
-        statistics.record_all(servable.name, servable.version, times, executed=False)
+        statistics.record_all(servable.name, servable.version, times)
         plan.failed(error)
         return [(None, error)]
     computed_ns = time.perf_counter_ns()
     seconds = (computed_ns - started_ns) / 1e9
-    plan.learn(seconds if cpu_ns is None else (time.thread_time_ns() - cpu_ns) / 1e9, seconds, sum(rows))
+    plan.learn(seconds if cpu_ns is None else (time.thread_time_ns() - cpu_ns) / 1e9, sum(rows))
+    if cost is not None:
+        cost.learn(seconds, sum(rows))
+        plan.batch_cost = cost
     plan.succeeded.add(len(batch))
     plan.latency.add(seconds * 1e6, len(batch))
     answers = encode_all([ticket.encode for ticket in batch], plan.spec, outputs, rows)
@@ -337,7 +358,11 @@ def compute(
         _times(ticket, started_ns, computed_ns, ended_ns, ok=error is None)
         for ticket, (_, error) in zip(batch, answers, strict=True)
     ]
-    statistics.record_all(servable.name, servable.version, times, executed=not servable.scheduled)
+    execution = None
+    if not servable.scheduled:
+        input_ns = sum(ticket.decoded_ns - ticket.started_ns for ticket in batch)
+        execution = Execution(sum(rows), input_ns, computed_ns - started_ns, ended_ns - computed_ns)
+    statistics.record_all(servable.name, servable.version, times, execution)
     return answers
 
 

@@ -50,14 +50,17 @@ class Plan:
         self._rows_of = next((spec.name for spec in signature.inputs if not spec.shape or spec.shape[0] == -1), None)
         #: Whether requests may share a batch.
         self.shared = signature.decode is None and signature.compute in servable.row_wise
+        #: What part of the time for one row a batch takes whatever it holds, as loading found it.
+        self.fixed = servable.fixed.get(signature.compute, 0.0)
         #: What answers say of the request: all of a plan's say the same.
         self.spec = ModelSpec(name=servable.name, version=servable.version, signature=name)
         #: The queues of the data plane, by inner shape.
         self.lanes: dict[Any, Any] = {}
         #: Moving average of the seconds that a row takes; infinite until one was computed.
         self.row_seconds = math.inf
-        #: By the clock on the wall, with what others on this machine take from it: how long callers wait.
-        self.batch_cost = BatchCost()
+        #: What batches of the newest one's shapes took by the clock on the wall, with what others on this machine take
+        #: from it: so long callers wait.
+        self.batch_cost = BatchCost(self.fixed)
         #: What requests cost that a worker thread takes whole: with what is decoded before the graph.
         self.whole_cost = RequestCost()
         self._metrics = metrics
@@ -113,19 +116,20 @@ class Plan:
         array = None if self._rows_of is None else inputs.get(self._rows_of)
         return len(array) if array is not None and array.ndim else 1
 
-    def learn(self, seconds: float, wait_seconds: float, rows: int) -> None:
+    def learn(self, seconds: float, rows: int) -> None:
         """Follows how long rows take.
 
         Args:
             seconds: What a batch took of the core.
-            wait_seconds: What it took by the clock on the wall.
             rows: Its rows.
         """
+        if rows < 1:
+            # Nothing was computed to speak of: whoever sends such requests must not make a model look fast.
+            return
         known = self.row_seconds
-        each = seconds / max(1, rows)
+        each = seconds / rows
         # Whoever else has the core for a moment must not make a model look slow.
         self.row_seconds = each if math.isinf(known) else known + 0.1 * (min(each, _OUTLIER * known) - known)
-        self.batch_cost.learn(wait_seconds, rows)
 
 
 def plan_of(servable: Servable, name: str, output_filter: tuple[str, ...], metrics: Metrics) -> Plan:

@@ -155,10 +155,7 @@ class Predictor:
             self._pool.submit(self._whole, ticket, asyncio.get_running_loop())
             return
         self._decode(ticket)
-        lane = self._lane(plan, ticket.inputs)
-        ticket.cost = lane.cost(ticket.rows)
-        self._door.enter(request.caller, ticket.cost)
-        lane.add(ticket)
+        self._lane(plan, ticket.inputs).enter(ticket)
 
     def _decode(self, ticket: Ticket) -> None:
         plan = ticket.plan
@@ -189,7 +186,7 @@ class Predictor:
             self._decode(ticket)
             plan = ticket.plan
             ticket.inputs = plan.servable.decoded(plan.signature, ticket.inputs)
-            (answer,) = compute(plan, [ticket], self.statistics, threaded=True)
+            (answer,) = compute(plan, [ticket], self.statistics, cost=plan.batch_cost, threaded=True)
         # A thread of the pool has nobody else to tell.
         except Exception as exc:
             answer = (None, _bare(exc))

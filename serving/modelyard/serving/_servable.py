@@ -39,6 +39,7 @@ class Servable:
             insists on it, or a manifest vouches for them.
         row_wise: Graphs whose rows were seen not to depend on each other, so
             that requests to them may be computed together.
+        fixed: By graph, what part of the time for one row a batch takes whatever it holds, where loading found it.
         scheduled: A batch scheduler computes requests together, and records its batches.
         plans: What the data plane worked out for each signature.
     """
@@ -53,6 +54,7 @@ class Servable:
     defaults: Mapping[str, Arrays]
     compute: Compute
     row_wise: frozenset[str] = frozenset()
+    fixed: Mapping[str, float] = field(default_factory=dict)
     scheduled: bool = False
     plans: dict[tuple[str, tuple[str, ...]], Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -63,7 +63,8 @@ class VersionStatistics:
         version: Its version.
         last_inference_ms: When the last request ended, in milliseconds since 1970; 0 for never.
         inference_count: Rows (examples) in successful requests.
-        execution_count: Batches that were computed: fewer than successful requests, where requests share them.
+        execution_count: Batches that were computed: fewer than successful requests, where requests share them. A
+            request of Classify, Regress or MultiInference is one, too.
         success: Successful requests, from arrival to the encoded answer.
         fail: Requests that the version refused or failed on.
         queue: Waiting for a thread.
@@ -156,6 +157,22 @@ class Timing:
         )
 
 
+class Execution(NamedTuple):
+    """One batch that was computed.
+
+    Attributes:
+        rows: Its rows (examples).
+        input: Nanoseconds for decoding and checking.
+        infer: For the model.
+        output: For encoding.
+    """
+
+    rows: int
+    input: int
+    infer: int
+    output: int
+
+
 class ModelStatistics:
     """Counts requests by model version; safe to use from several threads."""
 
@@ -171,7 +188,7 @@ class ModelStatistics:
             name: The model.
             version: The version that answers.
             arrived_ns: ``time.perf_counter_ns()`` when the request arrived.
-            executed: As for :meth:`record_all`.
+            executed: As for :meth:`record`.
 
         Yields:
             The request's clock.
@@ -222,10 +239,12 @@ class ModelStatistics:
             infer_ns: The model.
             output_ns: Encoding.
             rows: Rows (examples) in the request.
-            executed: As for :meth:`record_all`.
+            executed: It was one execution of the model; else those are
+                recorded by :meth:`record_execution`.
         """
         times = RequestTimes(ok, total_ns, queue_ns, input_ns, infer_ns, output_ns, rows)
-        self.record_all(name, version, [times], executed=executed)
+        execution = Execution(rows, input_ns, infer_ns, output_ns) if ok and executed else None
+        self.record_all(name, version, [times], execution)
 
     def record_execution(self, name: str, version: int, *, rows: int, infer_ns: int) -> None:
         """Records a batch that others than those who record its requests have computed.
@@ -237,21 +256,25 @@ class ModelStatistics:
             infer_ns: Nanoseconds that the model took.
         """
         with self._lock:
-            _count_execution(self._row(name, version), rows, 0, infer_ns, 0)
+            _count_execution(self._row(name, version), Execution(rows, 0, infer_ns, 0))
 
-    def record_all(self, name: str, version: int, requests: Sequence[RequestTimes], *, executed: bool = True) -> None:
+    def record_all(
+        self, name: str, version: int, requests: Sequence[RequestTimes], execution: Execution | None = None
+    ) -> None:
         """Records requests that were computed together.
 
         Args:
             name: The model.
             version: The version that answered.
             requests: Their times.
-            executed: They were one execution of the model; else executions
-                are recorded by :meth:`record_execution`.
+            execution: What computed them; None where that failed, or where
+                :meth:`record_execution` records it.
         """
         with self._lock:
             row = self._row(name, version)
             row.last_inference_ms = time.time_ns() // 1_000_000
+            if execution is not None:
+                _count_execution(row, execution)
             good = [times for times in requests if times.ok]
             for times in requests:
                 if not times.ok:
@@ -261,9 +284,6 @@ class ModelStatistics:
             count = len(good)
             _, total, queue, read, infer, write, rows = map(sum, zip(*good, strict=True))
             row.inference_count += rows
-            if executed:
-                # All of them waited for the whole batch.
-                _count_execution(row, rows, read, infer // count, write // count)
             row.success.add(total, count)
             row.queue.add(queue, count)
             row.compute_input.add(read, count)
@@ -306,13 +326,13 @@ class ModelStatistics:
         return row
 
 
-def _count_execution(row: VersionStatistics, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+def _count_execution(row: VersionStatistics, execution: Execution) -> None:
     row.execution_count += 1
-    found = row.batches.get(rows)
+    found = row.batches.get(execution.rows)
     if found is None:
         if len(row.batches) >= _MAX_SIZES:
             return
-        found = row.batches[rows] = ExecutionStatistics()
-    found.compute_input.add(input_ns)
-    found.compute_infer.add(infer_ns)
-    found.compute_output.add(output_ns)
+        found = row.batches[execution.rows] = ExecutionStatistics()
+    found.compute_input.add(execution.input)
+    found.compute_infer.add(execution.infer)
+    found.compute_output.add(execution.output)

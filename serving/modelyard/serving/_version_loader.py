@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -74,9 +75,11 @@ class VersionLoader:
             try:
                 if self._options.greedy_batching:
                     servable = _greedy(servable)
-                servable = self._batched(servable)
+                ready = threading.Event()
+                servable = self._batched(servable, ready)
                 if self._options.warmup_iterations:
                     warm_up(servable, iterations=self._options.warmup_iterations, metrics=self._metrics)
+                ready.set()
             except BaseException:
                 servable.close()
                 raise
@@ -88,7 +91,8 @@ class VersionLoader:
             self._settle()
         return servable
 
-    def _batched(self, servable: Servable) -> Servable:
+    def _batched(self, servable: Servable, ready: threading.Event) -> Servable:
+        """The version behind the batch scheduler, whose batches count when it is ready: warming up is no use of it."""
         scheduler, parameters = self._scheduler, self._options.batching
         if scheduler is None or parameters is None:
             return servable
@@ -104,12 +108,10 @@ class VersionLoader:
         def timed(graph: str, merged: Arrays, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
             started = time.perf_counter_ns()
             outputs = run(graph, merged, wanted)
-            self._statistics.record_execution(
-                servable.name,
-                servable.version,
-                rows=len(next(iter(merged.values()))),
-                infer_ns=time.perf_counter_ns() - started,
-            )
+            infer_ns = time.perf_counter_ns() - started
+            if ready.is_set():
+                rows = next((len(array) for array in merged.values()), 1)
+                self._statistics.record_execution(servable.name, servable.version, rows=rows, infer_ns=infer_ns)
             return outputs
 
         def compute(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
@@ -133,7 +135,7 @@ class VersionLoader:
 def _greedy(servable: Servable) -> Servable:
     """Has a version compute in the batches that suit it."""
     gains = batch_gains(servable)
-    servable = replace(servable, row_wise=gains.shared)
+    servable = replace(servable, row_wise=gains.shared, fixed=gains.fixed)
     if not gains.pieces:
         return servable
     for graph, rows in gains.pieces.items():
