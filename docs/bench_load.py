@@ -13,6 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# Beside this script, which is where Python looks first.
+from pages import processor, processor_facts  # type: ignore[import-not-found]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -74,12 +77,8 @@ def compiled(folder: Path) -> dict[str, str]:
 
 def machine() -> str:
     """What ratios depend on besides the servers: the processor and Python, in words."""
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
-    name = " ".join(
-        [found.get("model name", platform.machine())]
-        + [f"{key} {found[key]}" for key in ("cpu family", "model") if key in found]
-    )
+    facts = processor_facts()
+    name = " ".join([processor(), *(f"{key} {facts[key]}" for key in ("cpu family", "model") if key in facts)])
     return f"{name}, Python {platform.python_version()}, {os.cpu_count()} cores"
 
 

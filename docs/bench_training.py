@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 
 # Beside this script, which is where Python looks first.
-from pages import write_section  # type: ignore[import-not-found]
+from pages import processor, write_section  # type: ignore[import-not-found]
 
 PAGE = Path(__file__).with_name("performance.md")
 START, END = "<!-- training:begin -->", "<!-- training:end -->"
@@ -204,22 +204,13 @@ A whole epoch in one compiled function, on data that stays in memory, is {verdic
 
 Medians of {rounds} rounds in which all took turns, {batches} steps each ({int(batches * PLAIN_SHARE)} for the plain
 loop); a ratio is the median of the rounds' ratios. `model.fit` gets its batches from the same input function as the
-Trainer. Written by `make bench-training` on {_cpu()}, {os.cpu_count()} logical cores; Python
+Trainer. Written by `make bench-training` on {processor()}, {os.cpu_count()} logical cores; Python
 {platform.python_version()}, TensorFlow {version("tensorflow")}, Keras {version("keras")}."""
     return text, all(ratios[base] >= target for base, target in TARGETS.items())
 
 
 def _ratio(runs: list[float], base: list[float]) -> float:
     return statistics.median(one / other for one, other in zip(runs, base, strict=True))
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown processor"
 
 
 if __name__ == "__main__":

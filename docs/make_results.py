@@ -31,6 +31,7 @@ from typing import Any
 
 # Beside this script, which is where Python looks first.
 from full_recipes import full_table, time_full  # type: ignore[import-not-found]
+from pages import processor  # type: ignore[import-not-found]
 from task_results import RECIPES, measure  # type: ignore[import-not-found]
 
 from modelyard.training import EpochResult, ProgressBar, Trainer, TrainerOptions, TrainResult
@@ -227,7 +228,7 @@ def machine(note: str) -> str:
     Args:
         note: To be added.
     """
-    text = f"{_cpu()}, {os.cpu_count()} logical cores, {platform.system()} {platform.machine()}"
+    text = f"{processor()}, {os.cpu_count()} logical cores, {platform.system()} {platform.machine()}"
     return f"{text}; {note}" if note else text
 
 
@@ -304,15 +305,6 @@ def _train(data: FashionMnist, seed: int, ema_decay: float | None = None) -> Tra
     options = TrainerOptions(epochs=len(TUTORIAL_ACCURACY), batch_size=BATCH_SIZE, seed=seed, ema_decay=ema_decay)
     print(f"Seed {seed}", flush=True)
     return Trainer(FashionTask(data=data), options, [ProgressBar()]).run()
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown processor"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The parts of pages that scripts write."""
+"""The parts of pages that scripts write, and what all of them say."""
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 
@@ -21,3 +22,15 @@ def write_section(page: Path, start: str, end: str, section: str) -> None:
     before, rest = text.split(start)
     _, after = rest.split(end)
     page.write_text(f"{before}{start}\n{section}\n{end}{after}", "utf-8")
+
+
+def processor_facts() -> dict[str, str]:
+    """What Linux says of a processor, by its own names; empty elsewhere."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def processor() -> str:
+    """The processor's name."""
+    return processor_facts().get("model name") or platform.processor() or "unknown processor"

@@ -361,7 +361,7 @@ def test_nor_where_one_batch_can_wait_and_no_more(tmp_path: Path) -> None:
 
 
 def test_who_does_not_fit_the_last_batch_opens_another(tmp_path: Path) -> None:
-    """Three rows of five fit, two do not: with 40 ms a batch, three are too many for 150 ms."""
+    """Of two requests of three rows, a batch of five holds one: three batches of 40 ms are too many for 150 ms."""
 
     async def test(predictor: Predictor) -> None:
         for _ in range(5):

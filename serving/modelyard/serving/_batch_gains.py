@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,9 +68,9 @@ def batch_gains(servable: Servable) -> BatchGains:
     graphs = {signature.compute for signature in servable.signatures.values() if signature.decode is None}
     found = {graph: _try(servable.backend, graph) for graph in graphs if servable.check_shapes}
     return BatchGains(
-        shared=frozenset(graph for graph, (shared, _, _) in found.items() if shared),
-        pieces={graph: rows for graph, (_, rows, _) in found.items() if rows},
-        fixed={graph: fixed for graph, (shared, _, fixed) in found.items() if shared},
+        shared=frozenset(graph for graph, gain in found.items() if gain.shared),
+        pieces={graph: gain.pieces for graph, gain in found.items() if gain.pieces},
+        fixed={graph: gain.fixed for graph, gain in found.items() if gain.shared},
     )
 
 
@@ -105,15 +105,20 @@ def in_pieces(compute: Compute, pieces: Mapping[str, int]) -> Compute:
     return run
 
 
-def _try(backend: Backend, graph: str) -> tuple[bool, int, float]:
-    """Whether requests to a graph may share batches, of how many rows its pieces are to be, and what they share.
+class _Gain(NamedTuple):
+    """What batches gain, of one graph: as in :class:`BatchGains`, with 0 for pieces of any number of rows."""
 
-    Rows are 0 for any number. What they share is the part of the time for one row that does not grow with the rows.
-    """
+    shared: bool = False
+    pieces: int = 0
+    fixed: float = 0.0
+
+
+def _try(backend: Backend, graph: str) -> _Gain:
+    """What batches of a graph gain; nothing where that cannot be found out."""
     described = backend.signatures.get(graph)
     batch = None if described is None else probe(described, _PROBE_ROWS)
     if described is None or batch is None:
-        return False, 0, 0.0
+        return _Gain()
     for array in batch.values():
         # Rows that are alike have answers of their own, too.
         array[-1] = array[0]
@@ -134,7 +139,7 @@ def _try(backend: Backend, graph: str) -> tuple[bool, int, float]:
         first = row_seconds(1)
         if first > _PATIENCE_S and (first > 10 * _PATIENCE_S or row_seconds(1) > _PATIENCE_S):
             # A model that takes so long for a row gains nothing, and loading must not wait for it.
-            return False, 0, 0.0
+            return _Gain()
         together = run(0, _PROBE_ROWS)
         alone = []
         for row in range(_PROBE_ROWS):
@@ -142,15 +147,15 @@ def _try(backend: Backend, graph: str) -> tuple[bool, int, float]:
             answer = run(row, row + 1)
             alone.append(clock() - started)
             if not all(_equal(together[name][row : row + 1], answer[name]) for name in outputs):
-                return False, 0, 0.0
+                return _Gain()
         # By the clock on the wall, more tries would find more undisturbed ones: then all sizes have as many.
         return _compare(described, alone if backend.computes_in_caller else (), row_seconds)
     except ModelyardError:
         # It does not take these numbers, so nothing is known of it: its requests are computed as they come.
-        return False, 0, 0.0
+        return _Gain()
 
 
-def _compare(described: Signature, alone: Sequence[float], row_seconds: _RowSeconds) -> tuple[bool, int, float]:
+def _compare(described: Signature, alone: Sequence[float], row_seconds: _RowSeconds) -> _Gain:
     """What :func:`_try` says of a graph whose rows do not depend on each other, and took so long alone.
 
     What disturbs makes everything slower: the fastest try of each size counts.
@@ -174,12 +179,12 @@ def _compare(described: Signature, alone: Sequence[float], row_seconds: _RowSeco
         best = min(_SIZES, key=lambda rows: least[rows])
         pieces = best if least[best] + _PIECE_S / best < least[_PROBE_ROWS] * _WORTH_IT else 0
     if pieces == 1:
-        return False, pieces, 0.0
+        return _Gain(pieces=pieces)
     sizes = (pieces,) if pieces else (_PROBE_ROWS, _PROBE_ROWS // 2)
     shared = min(min(changed[rows]) for rows in sizes) < least[1] * _WORTH_IT
     # By a line through both: what each row takes after the first.
     each = max(0.0, (least[pieces or _PROBE_ROWS] * _PROBE_ROWS - least[1]) / (_PROBE_ROWS - 1))
-    return shared, pieces, max(0.0, 1 - each / least[1]) if least[1] else 0.0
+    return _Gain(shared, pieces, max(0.0, 1 - each / least[1]) if least[1] else 0.0)
 
 
 def probe(described: Signature, rows: int) -> dict[str, npt.NDArray[Any]] | None:

@@ -321,6 +321,7 @@ def compute(
     # A worker thread that waits for Python's lock is not computing.
     cpu_ns = time.thread_time_ns() if threaded and plan.servable.backend.computes_in_caller else None
     rows = [ticket.rows for ticket in batch]
+    total = sum(rows)
     servable = plan.servable
     try:
         inputs = merge([ticket.inputs for ticket in batch])
@@ -345,9 +346,9 @@ def compute(
         return [(None, error)]
     computed_ns = time.perf_counter_ns()
     seconds = (computed_ns - started_ns) / 1e9
-    plan.learn(seconds if cpu_ns is None else (time.thread_time_ns() - cpu_ns) / 1e9, sum(rows))
+    plan.learn(seconds if cpu_ns is None else (time.thread_time_ns() - cpu_ns) / 1e9, total)
     if cost is not None:
-        cost.learn(seconds, sum(rows))
+        cost.learn(seconds, total)
         plan.batch_cost = cost
     plan.succeeded.add(len(batch))
     plan.latency.add(seconds * 1e6, len(batch))
@@ -360,8 +361,8 @@ def compute(
     ]
     execution = None
     if not servable.scheduled:
-        input_ns = sum(ticket.decoded_ns - ticket.started_ns for ticket in batch)
-        execution = Execution(sum(rows), input_ns, computed_ns - started_ns, ended_ns - computed_ns)
+        input_ns = sum(each.input for each in times)
+        execution = Execution(total, input_ns, computed_ns - started_ns, ended_ns - computed_ns)
     statistics.record_all(servable.name, servable.version, times, execution)
     return answers
 

@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, TypeVar
 
 
 @dataclass
@@ -88,6 +88,7 @@ class VersionStatistics:
     batches: dict[int, ExecutionStatistics] = field(default_factory=dict)
 
 
+_T = TypeVar("_T", ExecutionStatistics, VersionStatistics)
 #: Requests of any size are executions of as many sizes: strangers may not make the server remember them all.
 _MAX_SIZES = 256
 
@@ -301,29 +302,22 @@ class ModelStatistics:
             row = self._versions.get((name, version))
             if row is None:
                 return VersionStatistics(name=name, version=version)
-            return replace(
-                row,
-                batches={
-                    rows: ExecutionStatistics(
-                        compute_input=replace(found.compute_input),
-                        compute_infer=replace(found.compute_infer),
-                        compute_output=replace(found.compute_output),
-                    )
-                    for rows, found in sorted(row.batches.items())
-                },
-                success=replace(row.success),
-                fail=replace(row.fail),
-                queue=replace(row.queue),
-                compute_input=replace(row.compute_input),
-                compute_infer=replace(row.compute_infer),
-                compute_output=replace(row.compute_output),
-            )
+            found = _copy(row)
+            found.batches = {rows: _copy(row.batches[rows]) for rows in sorted(row.batches)}
+            return found
 
     def _row(self, name: str, version: int) -> VersionStatistics:
         row = self._versions.get((name, version))
         if row is None:
             row = self._versions[name, version] = VersionStatistics(name=name, version=version)
         return row
+
+
+def _copy(statistics: _T) -> _T:
+    """A copy with durations of its own."""
+    parts = {part.name: getattr(statistics, part.name) for part in fields(statistics)}
+    own: dict[str, Any] = {name: replace(value) for name, value in parts.items() if isinstance(value, Duration)}
+    return replace(statistics, **own)
 
 
 def _count_execution(row: VersionStatistics, execution: Execution) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from modelyard.errors import InvalidInputError, InvalidRequestError, ModelyardError
 from modelyard.serving._messages import SMALL_BYTES
 from modelyard.serving._metrics import Metrics
-from modelyard.serving._statistics import VersionStatistics
+from modelyard.serving._statistics import ExecutionStatistics, VersionStatistics
 from modelyard.serving.grpc._call import Context, Handler, unary
 from modelyard.serving.grpc._handlers import caller_of, peer_host
 from modelyard.serving.oip._arrays import array_to_raw, check_shape, contents_to_array, raw_to_array
@@ -230,19 +230,22 @@ def _set_parameter(message: inference_pb2.InferParameter, value: Parameter) -> N
         message.string_param = value
 
 
+#: Durations that requests and executions have.
+_EXECUTION_PARTS = ("compute_input", "compute_infer", "compute_output")
+
+
 def _fill_statistics(message: inference_pb2.ModelStatistics, row: VersionStatistics) -> None:
     message.name = row.name
     message.version = str(row.version)
     message.last_inference = row.last_inference_ms
     message.inference_count = row.inference_count
     message.execution_count = row.execution_count
-    for name in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"):
-        part = getattr(row, name)
-        target = getattr(message.inference_stats, name)
-        target.count, target.ns = part.count, part.ns
+    _fill_durations(message.inference_stats, row, ("success", "fail", "queue", *_EXECUTION_PARTS))
     for rows, execution in row.batches.items():
-        batch = message.batch_stats.add(batch_size=rows)
-        for name in ("compute_input", "compute_infer", "compute_output"):
-            part = getattr(execution, name)
-            target = getattr(batch, name)
-            target.count, target.ns = part.count, part.ns
+        _fill_durations(message.batch_stats.add(batch_size=rows), execution, _EXECUTION_PARTS)
+
+
+def _fill_durations(message: Any, statistics: VersionStatistics | ExecutionStatistics, names: Sequence[str]) -> None:
+    for name in names:
+        part, target = getattr(statistics, name), getattr(message, name)
+        target.count, target.ns = part.count, part.ns
