@@ -92,6 +92,18 @@ def test_random_numbers_are_the_same_every_time() -> None:
         np.testing.assert_array_equal(values, second[name])
 
 
+def test_random_integers_are_from_the_widest_range_that_is_accepted() -> None:
+    whole = {"f": signature(*(TensorSpec(name=name, dtype=name, shape=(-1,)) for name in ("int32", "uint8")))}
+
+    def limits(accepts: Any) -> dict[str, tuple[int, int]]:
+        inputs = load_data("random", whole, limit=5000, accepts=accepts).inputs["f"]
+        return {name: (int(values.min()), int(values.max())) for name, values in inputs.items()}
+
+    assert limits(lambda *_: True) == {"int32": (-1000, 1000), "uint8": (0, 255)}
+    assert limits(lambda _, inputs: inputs["int32"].min() >= 0 and inputs["int32"].max() < 50)["int32"] == (0, 10)
+    assert limits(lambda *_: False) == {"int32": (0, 1), "uint8": (0, 1)}
+
+
 def pickled(folder: Path) -> Path:
     np.save(folder / "a.npy", np.array([{}], object), allow_pickle=True)
     return folder / "a.npy"

@@ -18,6 +18,7 @@ from modelyard.export import ExportOptions, export, trace
 from modelyard.export._cli import main
 from modelyard.export._files import load_file
 from modelyard.export._unsafe_ops import read_saved_model, unsafe_ops
+from modelyard.serving._loader import LoadOptions, load_servable
 from tests.support.saved_models import save_tf1_half_plus_two
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, runtimes=())
@@ -339,3 +340,23 @@ def test_verification_data_as_it_is(affine: Path, tmp_path: Path) -> None:
     for data in (VerificationData(inputs={"serving_default": arrays}), {"serving_default": arrays}, arrays):
         report = export(affine, tmp_path / "m", data=data, formats=("onnx",), options=OPTIONS)
         assert report.manifest.formats["onnx"].verify.examples == 16
+
+
+def test_a_signature_s_name_is_no_path(tmp_path: Path) -> None:
+    """Files are named after signatures, and whoever made the model chose those names."""
+    module = tf.Module()
+    module.w = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
+    function = tf.function(lambda x: {"y": x @ module.w}, input_signature=[tf.TensorSpec([None, 2], name="x")])
+    names = {"../../../../evil", "scoring/v1", "a b%2F"}
+    tf.saved_model.save(module, str(tmp_path / "named"), signatures=dict.fromkeys(names, function))
+    report = export(tmp_path / "named", tmp_path / "repository" / "named", data="random", options=OPTIONS)
+    assert not list(tmp_path.rglob("evil*"))
+    assert {path.parent for path in tmp_path.rglob("*.onnx")} == {report.version.path / "onnx"}
+    servable = load_servable("named", 1, report.version.path, LoadOptions(runtime="onnxruntime"))
+    try:
+        assert set(servable.signatures) == names
+        for signature in servable.signatures.values():
+            answer = servable.run(signature, {"x": np.eye(2, dtype=np.float32)}, ["y"])
+            np.testing.assert_array_equal(answer["y"], module.w.numpy())
+    finally:
+        servable.close()

@@ -43,6 +43,8 @@ from modelyard.artifact._manifest_parts import (
     VerifyReport,
     format_key,
     format_path,
+    onnx_file_name,
+    onnx_files,
 )
 from modelyard.artifact._openvino import openvino_core
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate
@@ -134,6 +136,8 @@ __all__ = [
     "load_signing_key",
     "load_trusted_keys",
     "locate",
+    "onnx_file_name",
+    "onnx_files",
     "openvino_core",
     "parse_manifest",
     "promote",

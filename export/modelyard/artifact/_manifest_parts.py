@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +174,7 @@ class Refusal:
 
 ONNX_FOLDER = "onnx"
 TFLITE_NAME = "model.tflite"
+_ONNX_SUFFIX = ".onnx"
 
 
 def format_path(format: str, precision: str = "float32") -> str:
@@ -190,6 +193,25 @@ def format_path(format: str, precision: str = "float32") -> str:
     if format == "onnx":
         return ONNX_FOLDER if plain else f"{ONNX_FOLDER}/{precision}"
     return TFLITE_NAME if plain else f"model.{precision}.tflite"
+
+
+def onnx_file_name(graph: str) -> str:
+    """The name of the file that holds a graph, percent-encoded (RFC 3986) so that no graph's name is a path.
+
+    Args:
+        graph: Any name, such as ``serving_default`` or ``scoring/v1``.
+    """
+    return f"{quote(graph, safe='')}{_ONNX_SUFFIX}"
+
+
+def onnx_files(folder: Path) -> dict[str, Path]:
+    """The ONNX files of a folder by the names of their graphs.
+
+    Args:
+        folder: Of one precision; see :func:`format_path`.
+    """
+    files = sorted(folder.glob(f"*{_ONNX_SUFFIX}"))
+    return {unquote(file.name.removesuffix(_ONNX_SUFFIX)): file for file in files}
 
 
 def format_key(format: str, precision: str = "float32") -> str:

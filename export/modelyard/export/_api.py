@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from modelyard.artifact import AnyFunction, Location, Signature, Source, VerificationData, locate
 from modelyard.errors import ConfigurationError
-from modelyard.export._data import load_data
+from modelyard.export._data import Accepts, load_data
 from modelyard.export._files import FILE_FORMATS, load_file
 from modelyard.export._foreign import LoadedModel, keras_signatures, load_keras_file, load_saved_model
 from modelyard.export._model import publish_model
@@ -25,7 +26,7 @@ from modelyard.export._options import (
     Progress,
     ignore_progress,
 )
-from modelyard.export._reference import compute_own_reference, compute_reference
+from modelyard.export._reference import accepts, compute_own_reference, compute_reference, runtime_call, source_call
 from modelyard.export._trace import trace
 
 SAVED_MODEL_FILE = "saved_model.pb"
@@ -102,14 +103,15 @@ def export(
     progress(ExportEvent(stage="trace", done=0, total=1))
     traced = trace(loaded.root, loaded.signatures, saved_model=loaded.saved_model)
     progress(ExportEvent(stage="trace", done=1, total=1))
-    verification = _verification_data(data, traced.signatures, examples)
+    suits = partial(accepts, traced, source_call(traced))
+    verification = _verification_data(data, traced.signatures, examples, suits)
     reference = compute_reference(traced, verification, options=options, progress=progress)
     return publish_model(
         reference,
         model_dir=model_dir,
         source=origin,
         options=options,
-        calibration=_calibration_data(calibration, traced.signatures, options),
+        calibration=_calibration_data(calibration, traced.signatures, options, suits),
         progress=progress,
     )
 
@@ -129,7 +131,8 @@ def _export_file(
         raise ConfigurationError(f"{path} is served as it is; expected signatures to be None.")
     served = load_file(path)
     options = replace(options, formats=(served.format,), optional=())
-    verification = _verification_data(data, served.model.signatures, examples)
+    suits = partial(accepts, served.model, runtime_call(served.model, served.runtime))
+    verification = _verification_data(data, served.model.signatures, examples, suits)
     reference = compute_own_reference(served.model, served.runtime, verification, options=options, progress=progress)
     return publish_model(
         reference,
@@ -137,7 +140,7 @@ def _export_file(
         source=source,
         options=options,
         absent=served.absent,
-        calibration=_calibration_data(calibration, served.model.signatures, options),
+        calibration=_calibration_data(calibration, served.model.signatures, options, suits),
         progress=progress,
     )
 
@@ -172,16 +175,18 @@ def _load(
 
 
 def _calibration_data(
-    data: Data | None, signatures: Mapping[str, Signature], options: ExportOptions
+    data: Data | None, signatures: Mapping[str, Signature], options: ExportOptions, suits: Accepts
 ) -> VerificationData | None:
-    return None if data is None else _verification_data(data, signatures, options.calibration_examples)
+    return None if data is None else _verification_data(data, signatures, options.calibration_examples, suits)
 
 
-def _verification_data(data: Data, signatures: Mapping[str, Signature], examples: int) -> VerificationData:
+def _verification_data(
+    data: Data, signatures: Mapping[str, Signature], examples: int, suits: Accepts
+) -> VerificationData:
     if isinstance(data, VerificationData):
         return data
     if isinstance(data, (str, Path)):
-        return load_data(data, signatures, limit=examples)
+        return load_data(data, signatures, limit=examples, accepts=suits)
     if not isinstance(data, Mapping):
         data = {_only_input(signatures): data}
     if all(isinstance(value, Mapping) for value in data.values()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,18 @@ _RECORDS = frozenset({".record", ".records", ".tfrecord", ".tfrecords"})
 _LABELS = "labels"
 _SEED = 0
 
+#: Ranges that random integers are drawn from, both ends included, the widest first; the last is taken untried.
+_RANGES = ((-1000, 1000), (0, 1000), (0, 100), (0, 10), (0, 1))
+#: Examples that a range is tried on.
+_TRIED = 64
+
 Arrays = dict[str, npt.NDArray[Any]]
+Accepts = Callable[[str, Arrays], bool]
 
 
-def load_data(path: Path | str, signatures: Mapping[str, Signature], *, limit: int) -> VerificationData:
+def load_data(
+    path: Path | str, signatures: Mapping[str, Signature], *, limit: int, accepts: Accepts = lambda *_: True
+) -> VerificationData:
     """Reads real examples for every signature that a file or folder can feed.
 
     ==============  ==============================================================
@@ -43,20 +51,22 @@ def load_data(path: Path | str, signatures: Mapping[str, Signature], *, limit: i
     ``.tfrecord``   serialized ``tf.Example`` messages; an input of numbers gets
                     the feature of its name
     ``random``      numbers from a fixed seed: floats from a standard normal
-                    distribution, integers from 0 to 1. They show that a
-                    conversion is right, not that the model is.
+                    distribution, integers from the widest range that the model
+                    accepts (an embedding takes no more than its rows). They show
+                    that a conversion is right, not that the model is.
     ==============  ==============================================================
 
     Args:
         path: The file or folder, or the word ``random``.
         signatures: What to feed.
         limit: At most this many examples of each; for ``random`` exactly.
+        accepts: Whether a signature computes finite answers from inputs; asked for ``random``.
 
     Raises:
         ConfigurationError: There is nothing to read, or it does not fit.
     """
     if str(path) == RANDOM:
-        return _random(signatures, limit)
+        return _random(signatures, limit, accepts)
     path = Path(path)
     try:
         if path.is_dir():
@@ -75,15 +85,25 @@ def load_data(path: Path | str, signatures: Mapping[str, Signature], *, limit: i
     )
 
 
-def _random(signatures: Mapping[str, Signature], count: int) -> VerificationData:
+def _random(signatures: Mapping[str, Signature], count: int, accepts: Accepts) -> VerificationData:
     rng = np.random.default_rng(_SEED)
-    inputs = {}
+    inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():
-        inputs[name] = {spec.name: _numbers(rng, name, spec, count) for spec in signature.inputs}
+        arrays = inputs[name] = {spec.name: _numbers(rng, name, spec, count, _RANGES[-1]) for spec in signature.inputs}
+        for spec in signature.inputs:
+            if arrays[spec.name].dtype.kind not in "iu":
+                continue
+            for limits in _RANGES[:-1]:
+                drawn = {**arrays, spec.name: _numbers(rng, name, spec, count, limits)}
+                if accepts(name, {key: values[:_TRIED] for key, values in drawn.items()}):
+                    arrays.update(drawn)
+                    break
     return VerificationData(inputs=inputs, description=f"{count} random examples")
 
 
-def _numbers(rng: np.random.Generator, name: str, spec: TensorSpec, count: int) -> npt.NDArray[Any]:
+def _numbers(
+    rng: np.random.Generator, name: str, spec: TensorSpec, count: int, limits: tuple[int, int]
+) -> npt.NDArray[Any]:
     dtype = dtype_by_name(spec.dtype).numpy
     if spec.dtype == "string" or dtype is None or spec.shape is None:
         raise ConfigurationError(
@@ -92,7 +112,8 @@ def _numbers(rng: np.random.Generator, name: str, spec: TensorSpec, count: int) 
         )
     shape = (count, *(1 if size < 0 else size for size in spec.shape[1:]))
     if dtype.kind in "iu":
-        return rng.integers(0, 2, shape).astype(dtype)
+        known = np.iinfo(dtype)
+        return rng.integers(max(limits[0], known.min), min(limits[1], known.max), shape, endpoint=True).astype(dtype)
     return rng.integers(0, 2, shape).astype(bool) if dtype.kind == "b" else rng.standard_normal(shape).astype(dtype)
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from modelyard.artifact import ONNX_FOLDER, Signature
+from modelyard.artifact import ONNX_FOLDER, Signature, onnx_file_name
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._freeze import freeze
 from modelyard.export._onnx_pads import guard_pads
@@ -46,9 +46,9 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
             model = _simplify(graph, model)
         try:
             folder.mkdir(exist_ok=True)
-            (folder / f"{graph}.onnx").write_bytes(model.SerializeToString())
+            (folder / onnx_file_name(graph)).write_bytes(model.SerializeToString())
         except OSError as exc:
-            raise PublishError(f"Cannot write {graph}.onnx below {folder}: {exc}") from exc
+            raise PublishError(f"Cannot write {onnx_file_name(graph)} below {folder}: {exc}") from exc
 
 
 def _check_names(graph: str, signature: Signature) -> None:

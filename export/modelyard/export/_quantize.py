@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from modelyard.artifact import ONNX_FOLDER, PREPROCESS_SUFFIX, format_path
+from modelyard.artifact import ONNX_FOLDER, PREPROCESS_SUFFIX, format_path, onnx_files
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._calibration import Calibration
 from modelyard.export._runtimes import Arrays
@@ -36,12 +36,10 @@ def export_onnx_variant(directory: Path, *, precision: str, calibration: Calibra
         PublishError: The directory cannot be written.
     """
     target = directory / format_path("onnx", precision)
-    files = sorted((directory / ONNX_FOLDER).glob("*.onnx"))
     changed = False
     try:
         target.mkdir(exist_ok=True)
-        for file in files:
-            graph = file.name.removesuffix(".onnx")
+        for graph, file in onnx_files(directory / ONNX_FOLDER).items():
             content = None
             if not graph.endswith(PREPROCESS_SUFFIX):
                 content = _convert(file, graph, precision, calibration)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Signature, VerificationData
+from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec, VerificationData
 from modelyard.errors import VerificationError
 from modelyard.export._dependence import computed_outputs
+from modelyard.export._determinism import differing, restored
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
 
+Call = Callable[[str, Arrays], dict[str, npt.NDArray[Any]]]
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
@@ -48,6 +51,8 @@ def compute_reference(
 ) -> Reference:
     """Runs every signature of the live model on every example, at every batch size.
 
+    Variables that a signature writes to have their values from before when this returns.
+
     Args:
         source: The traced model.
         data: Real examples for every signature.
@@ -56,11 +61,60 @@ def compute_reference(
 
     Raises:
         VerificationError: There are too few examples or they do not fit, or the
-            model's own answers are not finite; or all outputs of a signature, or one
+            model's own answers are not finite or random; or all outputs of a signature, or one
             float output that is computed from the inputs, are the same for every example.
     """
     sizes = {name: options.batch_sizes for name in source.signatures}
-    return _compute(source, data, sizes, lambda name, batch: _call(source, name, batch), options, progress)
+    with restored(source.serving.values()):
+        return _compute(source, data, sizes, source_call(source), options, progress)
+
+
+def source_call(source: TracedModel) -> Call:
+    """Calls signatures of the live model.
+
+    Args:
+        source: The traced model.
+
+    Returns:
+        Takes a signature's name and its inputs, and raises VerificationError where the model fails.
+    """
+    return partial(_call, source)
+
+
+def runtime_call(source: TracedModel, runtime: Runtime) -> Call:
+    """Calls signatures of a file that has no model behind it; as :func:`source_call`.
+
+    Args:
+        source: Describes the file.
+        runtime: The file, loaded.
+    """
+    return lambda name, batch: call_signature(runtime, name, source.signatures[name], batch)
+
+
+def accepts(source: TracedModel, call: Call, name: str, inputs: Arrays) -> bool:
+    """Whether a signature computes finite answers from inputs; variables of the model stay as they are.
+
+    Args:
+        source: The traced model.
+        call: Calls it.
+        name: Of the signature.
+        inputs: By name.
+    """
+    try:
+        with restored(_functions(source, name)):
+            answers = call(name, inputs)
+    except VerificationError:
+        return False
+    return all(_is_finite(spec, answers[spec.name]) for spec in source.signatures[name].outputs)
+
+
+def _is_finite(spec: TensorSpec, values: npt.NDArray[Any]) -> bool:
+    return spec.dtype not in FLOATS or bool(np.isfinite(values.astype(np.float64)).all())
+
+
+def _functions(source: TracedModel, name: str) -> list[Any]:
+    # A file has none.
+    return [source.serving[name]] if name in source.serving else []
 
 
 def compute_own_reference(
@@ -86,10 +140,7 @@ def compute_own_reference(
     Raises:
         VerificationError: As :func:`compute_reference`; or the runtime fails.
     """
-
-    def call(name: str, batch: Arrays) -> dict[str, npt.NDArray[Any]]:
-        return call_signature(runtime, name, source.signatures[name], batch)
-
+    call = runtime_call(source, runtime)
     alone = _compute(source, data, dict.fromkeys(source.signatures, (1,)), call, options, progress)
     outputs = {
         name: dict.fromkeys(options.batch_sizes if _is_batched(signature) else (1,), alone.outputs[name][1])
@@ -107,11 +158,14 @@ def _compute(
     source: TracedModel,
     data: VerificationData,
     sizes: Mapping[str, Sequence[int]],
-    call: Callable[[str, Arrays], dict[str, npt.NDArray[Any]]],
+    call: Call,
     options: ExportOptions,
     progress: Progress,
 ) -> Reference:
     counts = {name: _check_examples(source, data, name, options) for name in source.signatures}
+    for name in counts:
+        _, batch = next(batches(data.inputs[name], max(sizes[name])))
+        _check_repeatable(source, name, call, batch, options)
     total, done = sum(count * len(sizes[name]) for name, count in counts.items()), 0
     outputs: dict[str, dict[int, dict[str, npt.NDArray[Any]]]] = {}
     for name, count in counts.items():
@@ -134,9 +188,7 @@ def _compute(
     )
 
 
-def _empty(
-    data: VerificationData, names: Iterable[str], call: Callable[[str, Arrays], dict[str, npt.NDArray[Any]]]
-) -> dict[str, Mapping[str, npt.NDArray[Any]]]:
+def _empty(data: VerificationData, names: Iterable[str], call: Call) -> dict[str, Mapping[str, npt.NDArray[Any]]]:
     """Answers to an empty batch, of the signatures that accept one and answer with one."""
     found: dict[str, Mapping[str, npt.NDArray[Any]]] = {}
     for name in names:
@@ -183,6 +235,20 @@ def _call(source: TracedModel, name: str, batch: Arrays) -> dict[str, npt.NDArra
     return {key: np.asarray(value.numpy()) for key, value in outputs.items()}
 
 
+def _check_repeatable(source: TracedModel, name: str, call: Call, batch: Arrays, options: ExportOptions) -> None:
+    def answers() -> Arrays:
+        with restored(_functions(source, name)):
+            return call(name, batch)
+
+    names = differing(answers(), answers(), options.max_abs_error)
+    if names:
+        raise VerificationError(
+            f"{'Output' if len(names) == 1 else 'Outputs'} {', '.join(map(repr, names))} of signature {name!r} of the "
+            "source itself differ when the same examples are given again: the model draws random numbers. No format "
+            "can be verified against that. Return the mean, take the noise as an input, or choose other signatures."
+        )
+
+
 def _check_examples(source: TracedModel, data: VerificationData, name: str, options: ExportOptions) -> int:
     signature = source.signatures[name]
     examples = data.inputs.get(name)
@@ -215,7 +281,7 @@ def _check_answers(
     source: TracedModel, name: str, answers: Mapping[str, npt.NDArray[Any]], options: ExportOptions
 ) -> None:
     for spec in source.signatures[name].outputs:
-        if spec.dtype in FLOATS and not np.isfinite(answers[spec.name].astype(np.float64)).all():
+        if not _is_finite(spec, answers[spec.name]):
             raise VerificationError(
                 f"Output {spec.name!r} of signature {name!r} of the source itself is NaN or infinite on the examples. "
                 "No export of it can be verified: look at the training run."

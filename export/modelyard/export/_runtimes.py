@@ -28,6 +28,7 @@ from modelyard.artifact import (
     decode_image,
     format_key,
     format_path,
+    onnx_files,
     openvino_core,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
@@ -97,11 +98,7 @@ def load_runtime(
         if runtime == "litert":
             return _Litert(path, threads=threads)
         chosen = None if graphs is None else frozenset(graphs)
-        files = {
-            file.name.removesuffix(".onnx"): file
-            for file in sorted(path.glob("*.onnx"))
-            if chosen is None or file.name.removesuffix(".onnx") in chosen
-        }
+        files = {graph: file for graph, file in onnx_files(path).items() if chosen is None or graph in chosen}
         if runtime == "openvino":
             from modelyard.export._openvino import OpenVino
 

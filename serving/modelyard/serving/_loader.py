@@ -20,6 +20,7 @@ from modelyard.artifact import (
     TrustedKey,
     format_key,
     format_path,
+    onnx_files,
     read_manifest,
     verify_files,
     verify_version,
@@ -278,8 +279,7 @@ def _has_files(path: Path, format: str, precision: str) -> bool:
 
 
 def _onnx_graphs(path: Path, precision: str) -> dict[str, Path]:
-    folder = path / format_path("onnx", precision)
-    return {file.name.removesuffix(".onnx"): file for file in sorted(folder.glob("*.onnx"))}
+    return onnx_files(path / format_path("onnx", precision))
 
 
 def _onnxruntime(path: Path, plan: _Plan) -> Backend:

@@ -1,0 +1,60 @@
+"""Sources with state or randomness: verification leaves their variables as they were, and refuses random outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceStridedSliceAssign", "Rng", "Stateful")
+
+
+@contextmanager
+def restored(functions: Iterable[Any]) -> Iterator[None]:
+    """Restores on exit every variable of the functions that write to variables: counters, statistics, generators.
+
+    Args:
+        functions: ``tf.function`` objects with an input signature.
+    """
+    written = [each for each in (function.get_concrete_function() for function in functions) if _writes(each)]
+    # Keyed by identity: signatures of one model share variables.
+    variables = {id(variable): variable for each in written for variable in each.variables}
+    values = {key: variable.read_value() for key, variable in variables.items()}
+    try:
+        yield
+    finally:
+        for key, variable in variables.items():
+            variable.assign(values[key])
+
+
+def differing(
+    first: Mapping[str, npt.NDArray[Any]], second: Mapping[str, npt.NDArray[Any]], tolerance: float
+) -> list[str]:
+    """Names of the outputs of two calls that are not the same.
+
+    Args:
+        first: By output name.
+        second: Of the same names.
+        tolerance: Largest absolute difference of floats, plus a ten-thousandth of the value: sums over threads
+            may be rounded differently.
+    """
+    return sorted(name for name, values in first.items() if not _same(values, second[name], tolerance))
+
+
+def _same(first: npt.NDArray[Any], second: npt.NDArray[Any], tolerance: float) -> bool:
+    if first.shape != second.shape:
+        return False
+    if first.dtype.kind in "biuOSU":
+        return bool((first == second).all())
+    # bfloat16 is no dtype that numpy compares with a tolerance.
+    wide = np.complex128 if first.dtype.kind == "c" else np.float64
+    return bool(np.allclose(first.astype(wide), second.astype(wide), rtol=1e-4, atol=tolerance, equal_nan=True))
+
+
+def _writes(concrete: Any) -> bool:
+    graph = concrete.graph.as_graph_def()
+    bodies = (graph.node, *(body.node_def for body in graph.library.function))
+    return any(node.op.startswith(_WRITES) for nodes in bodies for node in nodes)
