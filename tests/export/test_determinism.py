@@ -67,13 +67,6 @@ def test_random_outputs_are_refused_by_name(tmp_path: Path, seeded: bool) -> Non
     assert not (tmp_path / "random").exists()
 
 
-def test_remainders_of_negative_numbers_are_looked_at(tmp_path: Path) -> None:
-    """tf2onnx takes Python's remainder for C's: of numbers from 0 to 1 nobody could tell."""
-    whole = TensorSpec(name="x", dtype="int32", shape=(-1,))
-    with pytest.raises(VerificationError, match="Format onnx"):
-        publish(tf.Module(), tmp_path / "rest", whole, function=lambda x: {"rest": x % 7}, formats=("onnx",))
-
-
 def test_random_integers_fit_an_embedding(tmp_path: Path) -> None:
     keras.utils.set_random_seed(1)
     inputs = keras.Input((3,), dtype="int32", name="ids")

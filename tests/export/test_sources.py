@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -360,3 +361,30 @@ def test_a_signature_s_name_is_no_path(tmp_path: Path) -> None:
             np.testing.assert_array_equal(answer["y"], module.w.numpy())
     finally:
         servable.close()
+
+
+def test_words_are_looked_up_without_tensorflow(tmp_path: Path) -> None:
+    """Strings and numbers of a vocabulary, in onnxruntime; OpenVINO has no operator for it and is left out."""
+    keras.utils.set_random_seed(1)
+    city, year = keras.Input((1,), dtype="string", name="city"), keras.Input((1,), dtype="int64", name="year")
+    places = keras.layers.Embedding(4, 2)(keras.layers.StringLookup(vocabulary=["Bern", "Paris", "Zürich"])(city))
+    years = keras.layers.Embedding(3, 2)(keras.layers.IntegerLookup(vocabulary=[2024, 2025])(year))
+    model = keras.Model([city, year], keras.layers.Dense(1, name="price")(keras.layers.Concatenate()([places, years])))
+    rng = np.random.default_rng(0)
+    data = {
+        "city": rng.choice(np.array([b"Bern", b"Paris", "Zürich".encode(), b"Oslo"], object), (20, 1)),
+        "year": rng.choice([2023, 2024, 2025], (20, 1)),
+    }
+    report = export(
+        model, tmp_path / "m", data=data, options=replace(OPTIONS, runtimes=("openvino",), optional=("tflite",))
+    )
+    # TFLite's tables are of strings to int64 and back only.
+    assert set(report.manifest.formats) == {"saved_model", "onnx"}
+    assert report.manifest.formats["onnx"].other_runtimes == {}
+    servable = load_servable("m", 1, report.version.path, LoadOptions(runtime="onnxruntime"))
+    try:
+        answer = servable.run(servable.signature("serving_default"), data, ["price"])
+    finally:
+        servable.close()
+    expected = model([tf.constant(data["city"].tolist()), tf.constant(data["year"])])
+    np.testing.assert_allclose(answer["price"], expected, atol=1e-6)

@@ -11,7 +11,7 @@ bodies of functions until the process ends, and a model of 552 MB (VGG16) came t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +38,12 @@ class Frozen:
         function: A ``tf.function`` of the original's inputs and then the large
             weights, with an input signature; it returns what the original does.
         weights: Values of the large weights, in order.
+        tables: Copies of its lookup tables, ``tf.lookup.StaticHashTable``, by the ``shared_name`` of their nodes.
     """
 
     function: Any
     weights: Sequence[npt.NDArray[Any]]
+    tables: Mapping[str, Any]
 
     @property
     def inputs(self) -> int:
@@ -49,10 +51,10 @@ class Frozen:
         return len(self.function.input_signature) - len(self.weights)
 
     def bound(self) -> tuple[Any, list[Any]]:
-        """The function of the inputs alone, and the variables that it reads the large weights from.
+        """The function of the inputs alone, and the variables and tables that it reads.
 
-        They belong in the SavedModel that is made of it: it is the one thing
-        that TensorFlow does not write into every copy of a graph.
+        They belong in the SavedModel that is made of it: variables are the one thing
+        that TensorFlow does not write into every copy of a graph, and tables are filled when it is loaded.
         """
         variables = [tf.Variable(value, trainable=False) for value in self.weights]
 
@@ -61,7 +63,7 @@ class Frozen:
             return {name: tf.identity(value, name=name) for name, value in outputs.items()}
 
         signature = self.function.input_signature[: self.inputs]
-        return tf.function(call, input_signature=signature, autograph=False), variables
+        return tf.function(call, input_signature=signature, autograph=False), [*variables, *self.tables.values()]
 
 
 def freeze(function: Any) -> Frozen:
@@ -71,12 +73,13 @@ def freeze(function: Any) -> Frozen:
         function: A ``tf.function`` with an input signature, that returns a mapping.
     """
     concrete = function.get_concrete_function()
+    forget_initializers(concrete)
     data = _FunctionConverterDataInEager(func=concrete, lower_control_flow=False, aggressive_inlining=False)
     graph, converted = _replace_variables_by_constants(data)
     del data
     weights = _take_out(graph)
-    captured = {concrete.graph.internal_captures[index].name for index in converted}
-    inputs = [tensor.name for tensor in concrete.inputs if tensor.name not in captured]
+    tables = _take_tables(concrete, graph, converted)
+    inputs = [each.name for each in concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]]
     inputs += [f"{name}:0" for name in weights]
     constant = _rewritten(graph, inputs, [tensor.name for tensor in concrete.outputs])
     # A frozen function returns the outputs of the original flattened, which sorts a mapping by key.
@@ -93,7 +96,65 @@ def freeze(function: Any) -> Frozen:
     values = tuple(weights.values())
     specs = [tf.TensorSpec(each.shape, each.dtype, name=f"modelyard_weight_{i}") for i, each in enumerate(values)]
     signature = [*function.input_signature, *specs]
-    return Frozen(function=tf.function(call, input_signature=signature, autograph=False), weights=values)
+    return Frozen(function=tf.function(call, input_signature=signature, autograph=False), weights=values, tables=tables)
+
+
+def forget_initializers(concrete: Any) -> None:
+    """Empties a collection that TensorFlow cannot write down, and warns of: contents are taken from tables themselves.
+
+    Args:
+        concrete: A concrete function.
+    """
+    concrete.graph.clear_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
+
+
+def _take_tables(concrete: Any, graph: Any, converted: Sequence[int]) -> dict[str, Any]:
+    """Makes nodes of tables of the captured handles of tables, and copies those tables."""
+    captures = zip(concrete.graph.external_captures, concrete.graph.internal_captures, strict=True)
+    taken = {concrete.graph.internal_captures[index].name for index in converted}
+    handles = {inside.op.name: outside for outside, inside in captures if inside.name not in taken}
+    nodes = {node.name: node for node in graph.node}
+    tables: dict[str, Any] = {}
+    for find in [node for node in graph.node if node.op == "LookupTableFindV2"]:
+        node = nodes[_node_name(find.input[0])]
+        while node.op == "Identity":
+            node = nodes[_node_name(node.input[0])]
+        if node.name not in handles:
+            continue
+        # Only the lookup says what types a table has, and TensorFlow ends the process where they are others.
+        kinds = tf.as_dtype(find.attr["Tin"].type), tf.as_dtype(find.attr["Tout"].type)
+        handle, name = handles.pop(node.name), node.name
+        content = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=kinds[0], Tvalues=kinds[1])
+        nothing = tf.zeros([], kinds[1]) if kinds[1] != tf.string else ""
+        table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(*content), nothing)
+        node.Clear()
+        node.name, node.op = name, "HashTableV2"
+        node.attr["shared_name"].s = table._shared_name.encode()
+        node.attr["key_dtype"].type, node.attr["value_dtype"].type = (kind.as_datatype_enum for kind in kinds)
+        tables[table._shared_name] = table
+    if handles:
+        raise ValueError(
+            f"{', '.join(sorted(handles))}: neither variables nor tables that the graph looks up in itself"
+        )
+    _keep_shapes(graph)
+    return tables
+
+
+def _node_name(tensor: str) -> str:
+    return tensor.removeprefix("^").partition(":")[0]
+
+
+def _keep_shapes(graph: Any) -> None:
+    """Gives values of lookups the shape of their keys: it was known by the Python object that was called only."""
+    for find in [node for node in graph.node if node.op == "LookupTableFindV2"]:
+        name, keys, kind = find.name, find.input[1], find.attr["Tout"]
+        find.name = f"{name}/find"
+        shape = graph.node.add(op="Shape", name=f"{name}/shape", input=[keys])
+        shape.attr["T"].CopyFrom(find.attr["Tin"])
+        shape.attr["out_type"].type = tf.int32.as_datatype_enum
+        values = graph.node.add(op="Reshape", name=name, input=[find.name, shape.name])
+        values.attr["T"].CopyFrom(kind)
+        values.attr["Tshape"].type = tf.int32.as_datatype_enum
 
 
 def _take_out(graph: Any) -> dict[str, npt.NDArray[Any]]:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.export._freeze import Frozen
+from modelyard.export._freeze import Frozen, forget_initializers
+from modelyard.export._onnx_handlers import make_handlers
 
 
 def convert_function(frozen: Frozen, *, opset: int) -> Any:
@@ -29,10 +30,12 @@ def convert_function(frozen: Frozen, *, opset: int) -> Any:
     from tf2onnx.tfonnx import process_tf_graph
 
     concrete = frozen.function.get_concrete_function()
+    forget_initializers(concrete)
     tensors, weights = concrete.inputs[: frozen.inputs], concrete.inputs[frozen.inputs :]
     names = {tensor.name: spec.name for tensor, spec in zip(tensors, frozen.function.input_signature, strict=False)}
     outputs = {tensor.name: name for name, tensor in concrete.structured_outputs.items()}
     values = {tensor.op.name: value for tensor, value in zip(weights, frozen.weights, strict=True)}
+    handlers = make_handlers({name: table.export() for name, table in frozen.tables.items()})
     with tf.device("/cpu:0"):
         definition = tf_loader.from_function(concrete, [tensor.name for tensor in concrete.inputs], list(outputs))
         contents = _make_constant(definition, values)
@@ -42,15 +45,24 @@ def convert_function(frozen: Frozen, *, opset: int) -> Any:
                 tensorflow_graph,
                 continue_on_error=True,
                 opset=opset,
-                custom_op_handlers={"AddV2": (_add, []), "Erfc": (_erfc, [])},
+                custom_op_handlers=handlers,
                 input_names=list(names),
                 output_names=list(outputs),
                 const_node_values=contents,
                 tensors_to_rename=names | outputs,
             )
             del contents
-            graph = optimizer.optimize_graph(graph, catch_errors=False)
+            graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=_optimizers(graph))
             return graph.make_model(f"converted from {concrete.name}")
+
+
+def _optimizers(graph: Any) -> dict[str, Any]:
+    """All of tf2onnx's optimizers, but that of Einsum where one has an ellipsis: it knows letters only."""
+    from tf2onnx import optimizer
+
+    equations = [node.get_attr_value("equation", b"") for node in graph.get_nodes() if node.type == "Einsum"]
+    unknown = {"einsum_optimizer"} if any(b"." in each for each in equations) else set()
+    return {name: each for name, each in optimizer._get_optimizers().items() if name not in unknown}
 
 
 def _make_constant(definition: Any, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
@@ -67,38 +79,6 @@ def _make_constant(definition: Any, values: Mapping[str, npt.NDArray[Any]]) -> d
         node.attr["dtype"].type = node.attr["value"].tensor.dtype = dtype
         node.attr["value"].tensor.tensor_shape.CopyFrom(tf.TensorShape(value.shape).as_proto())
     return contents
-
-
-def _add(context: Any, node: Any, name: str, _: list[str]) -> None:
-    """A sum, with a scalar constant as one of one value.
-
-    tf2onnx 1.17 takes a constant that is added to a convolution for its bias,
-    and stops where it has no size at all: MobileNetV3 adds 3 in its activation.
-    """
-    inputs, output = list(node.input), node.output[0]
-    dtype, shape = context.get_dtype(output), context.get_shape(output)
-    if shape:
-        for index, operand in enumerate(node.inputs):
-            if operand.is_const() and operand.get_tensor_value(as_list=False).ndim == 0:
-                value = operand.get_tensor_value(as_list=False).reshape(1)
-                inputs[index] = context.make_const(f"{name}/{index}", value).output[0]
-    context.remove_node(name)
-    context.make_node("Add", inputs, outputs=[output], name=name, dtypes=[dtype], shapes=[shape])
-
-
-def _erfc(context: Any, node: Any, name: str, _: list[str]) -> None:
-    """One less the error function: Keras 3.15 writes GELU by the complement, for which ONNX has no operator."""
-    import numpy as np
-    from tf2onnx import utils
-
-    output, dtype, shape = node.output[0], context.get_dtype(node.output[0]), context.get_shape(node.output[0])
-    source = node.input[0]
-    context.remove_node(name)
-    one = context.make_const(utils.make_name(name), np.array(1, utils.map_onnx_to_numpy_type(dtype)))
-    erf = context.make_node("Erf", [source], dtypes=[dtype], shapes=[shape])
-    context.make_node(
-        "Sub", [one.output[0], erf.output[0]], outputs=[output], name=name, dtypes=[dtype], shapes=[shape]
-    )
 
 
 @contextmanager

@@ -45,15 +45,15 @@ def export_tflite(
     place = "Format tflite" if precision == "float32" else f"Format tflite, precision {precision}"
     module = tf.Module()
     frozen: dict[str, Any] = {}
-    weights: list[Any] = []
+    held: list[Any] = []
     for graph, function in source.graphs.items():
         try:
-            frozen[graph], variables = freeze(function).bound()
+            frozen[graph], parts = freeze(function).bound()
         # Freezing raises whatever comes up: this is the boundary that maps it.
         except Exception as exc:
             raise ConversionError(f"{place}, graph {graph!r}: variables cannot be made constant: {exc}") from exc
-        weights += variables
-    module.functions, module.weights = frozen, weights
+        held += parts
+    module.functions, module.held = frozen, held
     try:
         with tempfile.TemporaryDirectory() as folder:
             signatures = {graph: function.get_concrete_function() for graph, function in frozen.items()}

@@ -1,0 +1,211 @@
+"""Operators that tf2onnx 1.17 lacks or writes wrongly, in the form of its own handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+
+def _add(context: Any, node: Any, name: str, _: list[str]) -> None:
+    """A sum, with a scalar constant as one of one value.
+
+    tf2onnx 1.17 takes a constant that is added to a convolution for its bias,
+    and stops where it has no size at all: MobileNetV3 adds 3 in its activation.
+    """
+    inputs, output = list(node.input), node.output[0]
+    dtype, shape = context.get_dtype(output), context.get_shape(output)
+    if shape:
+        for index, operand in enumerate(node.inputs):
+            if operand.is_const() and operand.get_tensor_value(as_list=False).ndim == 0:
+                value = operand.get_tensor_value(as_list=False).reshape(1)
+                inputs[index] = context.make_const(f"{name}/{index}", value).output[0]
+    context.remove_node(name)
+    context.make_node("Add", inputs, outputs=[output], name=name, dtypes=[dtype], shapes=[shape])
+
+
+def _erfc(context: Any, node: Any, name: str, _: list[str]) -> None:
+    """One less the error function: Keras 3.15 writes GELU by the complement, for which ONNX has no operator."""
+    from tf2onnx import utils
+
+    output, dtype, shape = node.output[0], context.get_dtype(node.output[0]), context.get_shape(node.output[0])
+    source = node.input[0]
+    context.remove_node(name)
+    one = context.make_const(utils.make_name(name), np.array(1, utils.map_onnx_to_numpy_type(dtype)))
+    erf = context.make_node("Erf", [source], dtypes=[dtype], shapes=[shape])
+    context.make_node(
+        "Sub", [one.output[0], erf.output[0]], outputs=[output], name=name, dtypes=[dtype], shapes=[shape]
+    )
+
+
+def _floor_mod(context: Any, node: Any, name: str, _: list[str]) -> None:
+    """A remainder with the sign of the divisor, which is ONNX's own for integers; tf2onnx truncates towards zero."""
+    if _is_float(context, node):
+        _default("FloorMod", 7, context, node)
+        return
+    node.type = "Mod"
+    node.set_attr("fmod", 0)
+
+
+def _floor_div(context: Any, node: Any, name: str, _: list[str]) -> None:
+    """A quotient rounded down, also of negative integers: what the remainder leaves divides without one."""
+    if _is_float(context, node):
+        _default("FloorDiv", 6, context, node)
+        return
+    inputs, outputs = list(node.input), list(node.output)
+    shapes, dtypes = node.output_shapes, node.output_dtypes
+    context.remove_node(name)
+    rest = context.make_node("Mod", inputs, attr={"fmod": 0}, shapes=shapes, dtypes=dtypes)
+    whole = context.make_node("Sub", [inputs[0], rest.output[0]], shapes=shapes, dtypes=dtypes)
+    context.make_node("Div", [whole.output[0], inputs[1]], outputs=outputs, name=name, shapes=shapes, dtypes=dtypes)
+
+
+def _is_float(context: Any, node: Any) -> bool:
+    from onnx import TensorProto
+
+    return context.get_dtype(node.input[0]) in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+
+
+def _default(op: str, version: int, context: Any, node: Any) -> None:
+    from tf2onnx.handler import tf_op
+
+    handler, arguments = tf_op.get_opsets()[""][version][op]
+    handler(context, node, **arguments)
+
+
+def _lookup(tables: Mapping[str, Any], context: Any, node: Any, name: str, _: list[str]) -> None:
+    """A table of numbers or strings as a LabelEncoder; tf2onnx's own has strings to int64 and back only."""
+    table = node.inputs[0]
+    while table.type == "Identity":
+        table = table.inputs[0]
+    keys, values = (each.numpy() for each in tables[table.get_attr_value("shared_name").decode()])
+    if not node.inputs[2].is_const():
+        raise ValueError("the default of a lookup table is no constant")
+    default = node.inputs[2].get_tensor_value(as_list=False).item()
+    inputs, outputs, shapes, dtypes = list(node.input), list(node.output), node.output_shapes, node.output_dtypes
+    takes, gives = _LABELS[keys.dtype.kind], _LABELS[values.dtype.kind]
+    context.remove_node(name)
+    source = _cast(context, inputs[1], takes[1])
+    attributes = {
+        f"keys_{takes[0]}s": keys.tolist(), f"values_{gives[0]}s": values.tolist(), f"default_{gives[0]}": default
+    }  # fmt: skip
+    found = context.make_node(
+        "LabelEncoder", [source], attr=attributes, shapes=shapes, dtypes=[gives[1]], domain="ai.onnx.ml"
+    )
+    context.make_node(
+        "Cast", found.output, attr={"to": dtypes[0]}, outputs=outputs, name=name, shapes=shapes, dtypes=dtypes
+    )
+
+
+def _bucketize(context: Any, node: Any, name: str, _: list[str]) -> None:
+    """How many boundaries a number has reached."""
+    boundaries = np.array(node.get_attr_value("boundaries"), np.float32)
+    source, outputs, shapes, dtypes = node.input[0], list(node.output), node.output_shapes, node.output_dtypes
+    context.remove_node(name)
+    last = context.make_const(f"{name}/axis", np.array([-1], np.int64)).output[0]
+    column = context.make_node("Unsqueeze", [_cast(context, source, _FLOAT), last])
+    limits = context.make_const(f"{name}/boundaries", boundaries).output[0]
+    reached = context.make_node("GreaterOrEqual", [column.output[0], limits])
+    numbers = _cast(context, reached.output[0], dtypes[0])
+    context.make_node(
+        "ReduceSum", [numbers, last], attr={"keepdims": 0}, outputs=outputs, name=name, shapes=shapes, dtypes=dtypes
+    )
+
+
+def _scale_and_translate(context: Any, node: Any, name: str, _: list[str]) -> None:
+    """``tf.image.resize(antialias=True)``; verification tells where it is called otherwise."""
+    kernel = node.get_attr_value("kernel_type", b"lanczos3").decode()
+    if kernel not in _KERNELS or not node.get_attr_value("antialias", 1):
+        raise ValueError(f"ONNX has no resize with the kernel {kernel!r}")
+    images, size = node.input[:2]
+    outputs, shapes, dtypes = list(node.output), node.output_shapes, node.output_dtypes
+    context.remove_node(name)
+    first = context.make_node("Transpose", [_cast(context, images, _FLOAT)], attr={"perm": [0, 3, 1, 2]})
+    shape = context.make_node("Shape", first.output, attr={"end": 2})
+    sizes = context.make_node("Concat", [shape.output[0], _cast(context, size, _INT64)], attr={"axis": 0})
+    resized = context.make_node(
+        "Resize", [first.output[0], "", "", sizes.output[0]],
+        attr={"antialias": 1, "coordinate_transformation_mode": "half_pixel", **_KERNELS[kernel]},
+    )  # fmt: skip
+    context.make_node(
+        "Transpose", resized.output, attr={"perm": [0, 2, 3, 1]}, outputs=outputs, name=name, shapes=shapes,
+        dtypes=dtypes,
+    )  # fmt: skip
+
+
+def _rfft(context: Any, node: Any, name: str, _: list[str]) -> None:
+    """A spectrum as pairs of numbers in a last axis more, which the handlers of complex numbers take."""
+    signal, outputs = node.input[0], list(node.output)
+    shape = context.get_shape(signal)
+    if not shape or not node.inputs[1].is_const():
+        raise ValueError("the length of an RFFT is no constant")
+    length = int(node.inputs[1].get_tensor_value(as_list=False).item())
+    if shape[-1] != length:
+        raise ValueError(f"an RFFT over {length} values has {shape[-1]}")
+    context.remove_node(name)
+    last = context.make_const(f"{name}/axis", np.array([-1], np.int64)).output[0]
+    column = context.make_node("Unsqueeze", [signal, last])
+    context.make_node(
+        "DFT", column.output, attr={"axis": len(shape) - 1, "onesided": 1}, outputs=outputs, name=name,
+        shapes=[[*shape[:-1], length // 2 + 1, 2]], dtypes=[_FLOAT],
+    )  # fmt: skip
+
+
+def _complex_abs(context: Any, node: Any, name: str, _: list[str]) -> None:
+    source, outputs, shapes = node.input[0], list(node.output), node.output_shapes
+    context.remove_node(name)
+    last = context.make_const(f"{name}/axis", np.array([-1], np.int64)).output[0]
+    context.make_node(
+        "ReduceL2", [source, last], attr={"keepdims": 0}, outputs=outputs, name=name, shapes=shapes, dtypes=[_FLOAT]
+    )
+
+
+def _part(index: int, context: Any, node: Any, name: str, _: list[str]) -> None:
+    """The real or the imaginary part."""
+    source, outputs, shapes = node.input[0], list(node.output), node.output_shapes
+    context.remove_node(name)
+    which = context.make_const(f"{name}/index", np.array(index, np.int64)).output[0]
+    context.make_node(
+        "Gather", [source, which], attr={"axis": -1}, outputs=outputs, name=name, shapes=shapes, dtypes=[_FLOAT]
+    )
+
+
+def _cast(context: Any, tensor: str, dtype: int) -> str:
+    cast = context.make_node("Cast", [tensor], attr={"to": dtype}, shapes=[context.get_shape(tensor)], dtypes=[dtype])
+    return str(cast.output[0])
+
+
+Handler = Callable[[Any, Any, str, list[str]], None]
+#: onnx.TensorProto.FLOAT, INT64 and STRING: to import onnx takes a second.
+_FLOAT, _INT64, _STRING = 1, 7, 8
+#: By kind of a numpy dtype, what LabelEncoder calls it and computes with.
+_LABELS = {"O": ("string", _STRING), "i": ("int64", _INT64), "f": ("float", _FLOAT)}
+#: By TensorFlow's name of a kernel, the attributes of Resize. Keys' cubic has a = -1/2.
+_KERNELS: Mapping[str, Mapping[str, Any]] = {
+    "triangle": {"mode": "linear", "exclude_outside": 1},
+    "keyscubic": {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
+}
+
+
+def make_handlers(tables: Mapping[str, Any]) -> dict[str, tuple[Handler, list[str]]]:
+    """Handlers by TensorFlow's name of the operator, as ``tf2onnx.tfonnx.process_tf_graph`` takes them.
+
+    Args:
+        tables: Keys and values of the graph's lookup tables, by the ``shared_name`` of their nodes.
+    """
+    handlers: dict[str, Handler] = {
+        "AddV2": _add,
+        "Bucketize": _bucketize,
+        "ComplexAbs": _complex_abs,
+        "Erfc": _erfc,
+        "FloorDiv": _floor_div,
+        "FloorMod": _floor_mod,
+        "Imag": partial(_part, 1),
+        "LookupTableFindV2": partial(_lookup, tables),
+        "RFFT": _rfft,
+        "Real": partial(_part, 0),
+        "ScaleAndTranslate": _scale_and_translate,
+    }
+    return {op: (handler, []) for op, handler in handlers.items()}

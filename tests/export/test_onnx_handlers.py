@@ -1,0 +1,99 @@
+"""Operators that tf2onnx lacks or writes wrongly: what onnxruntime computes is what TensorFlow computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import onnxruntime
+import pytest
+import tensorflow as tf
+
+from modelyard.export._freeze import freeze
+from modelyard.export._tf2onnx import convert_function
+
+RNG = np.random.default_rng(0)
+ROWS = 6
+
+
+def floats(*shape: int) -> Any:
+    return RNG.normal(size=(ROWS, *shape)).astype(np.float32)
+
+
+def whole(dtype: str, low: int = -50, high: int = 50) -> Any:
+    return RNG.integers(low, high, (ROWS, 3)).astype(dtype)
+
+
+def table(keys: list[Any], values: list[Any], key_dtype: Any, default: Any) -> Any:
+    initializer = tf.lookup.KeyValueTensorInitializer(tf.constant(keys, key_dtype), tf.constant(values))
+    return tf.lookup.StaticHashTable(initializer, default)
+
+
+def check(function: Callable[[Any], Any], values: Any, tolerance: float = 0.0) -> None:
+    """Converts a function, and compares at the values' batch and at a batch of one."""
+    tensor = tf.constant(values.tolist() if values.dtype == object else values)
+    spec = tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name="x")
+    traced = tf.function(lambda x: {"y": function(x)}, input_signature=[spec])
+    model = convert_function(freeze(traced), opset=18)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for rows in (values, values[:1]):
+        expected = traced(tensor[: len(rows)])["y"].numpy()
+        feed = rows if rows.dtype != object else np.vectorize(bytes.decode, otypes=[object])(rows)
+        (found,) = session.run(["y"], {"x": feed})
+        assert found.shape == expected.shape
+        if expected.dtype == object:
+            assert [item.encode() for item in found.ravel()] == expected.ravel().tolist()
+        else:
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("divisor", [7, -7])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
+def test_division_of_negative_numbers(dtype: str, divisor: int) -> None:
+    values = whole(dtype)
+    assert values.min() < 0
+    check(lambda x: x // divisor, values)
+    check(lambda x: x % divisor, values, 0 if dtype != "float32" else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "key_dtype", "default", "asked"),
+    [
+        (["a", "b", "ä"], [1, 2, 3], tf.string, -1, np.array([[b"a"], [b"q"], ["ä".encode()]], object)),
+        ([1, 5, 9], [0.5, 1.5, 2.5], tf.int64, -1.0, np.array([[1], [2], [9]])),
+        ([1, 5, 9], ["one", "five", "nine"], tf.int64, "none", np.array([[5], [2]])),
+    ],
+)
+def test_lookup_tables(keys: Any, values: Any, key_dtype: Any, default: Any, asked: Any) -> None:
+    static = table(keys, values, key_dtype, default)
+    check(static.lookup, asked)
+
+
+def test_layers_that_look_up() -> None:
+    words = keras.layers.StringLookup(vocabulary=["x", "y", "z"])
+    check(words, np.array([[b"z"], [b"q"], [b"x"]], object))
+    numbers = keras.layers.IntegerLookup(vocabulary=[10, 20, 30], output_mode="one_hot")
+    check(numbers, np.array([[30], [7], [10]]))
+
+
+def test_discretization() -> None:
+    check(keras.layers.Discretization(bin_boundaries=[-1.0, 0.0, 1.0]), np.array([[-2.0], [-1.0], [0.5], [9]], "f"))
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(5, 7), (20, 11)])
+def test_antialiased_resize(method: str, size: tuple[int, int]) -> None:
+    check(lambda x: tf.image.resize(x, size, method=method, antialias=True), floats(16, 12, 3), 1e-5)
+
+
+def test_einsum_with_an_ellipsis() -> None:
+    weight = tf.constant(floats(2)[:3])
+    check(lambda x: tf.einsum("...i,ij->...j", x, weight), floats(4, 3), 1e-6)
+
+
+def test_spectra() -> None:
+    check(lambda x: tf.abs(tf.signal.stft(x, 16, 8)), floats(64), 1e-5)
+    check(lambda x: tf.math.real(tf.signal.rfft(x)) - tf.math.imag(tf.signal.rfft(x)), floats(16), 1e-5)
