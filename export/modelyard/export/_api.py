@@ -26,6 +26,7 @@ from modelyard.export._options import (
     ignore_progress,
 )
 from modelyard.export._reference import compute_own_reference, compute_reference
+from modelyard.export._text import check_text
 from modelyard.export._trace import trace
 
 SAVED_MODEL_FILE = "saved_model.pb"
@@ -102,6 +103,7 @@ def export(
     progress(ExportEvent(stage="trace", done=0, total=1))
     traced = trace(loaded.root, loaded.signatures, saved_model=loaded.saved_model)
     progress(ExportEvent(stage="trace", done=1, total=1))
+    check_text(traced, options)
     verification = _verification_data(data, traced.signatures, examples)
     reference = compute_reference(traced, verification, options=options, progress=progress)
     return publish_model(
