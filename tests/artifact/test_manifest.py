@@ -54,7 +54,7 @@ def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
 
 
 OPTIONAL = {
-    "absent", "accuracy_drop", "allowed", "choices", "decode", "empty_batch", "examples_per_s", "metric_after",
+    "absent", "accuracy_drop", "allowed", "choices", "decode", "examples_per_s", "metric_after",
     "metric_before", "other_runtimes", "precision", "preprocess", "refused", "shape", "speedup", "top1_agreement",
     "value",
 }  # fmt: skip
@@ -85,8 +85,6 @@ def test_every_wrong_type_is_named(manifest: Manifest, value: object) -> None:
         for key in place[:-1]:
             parent = parent[key]
         if isinstance(parent[place[-1]], dict) and isinstance(value, dict):
-            continue
-        if place[-1] == "empty_batch" and value is True:
             continue
         parent[place[-1]] = value
         with pytest.raises(ManifestError):

@@ -57,9 +57,6 @@ class VerifyReport:
         metric_before: The task's metric of the source on the examples.
         metric_after: The same of the exported format.
         by_signature: Maximum absolute error for each signature.
-        empty_batch: Whether every signature that answers an empty batch in the
-            source answers it in the same way here; None where none does, or
-            where it was not tried.
         accuracy_drop: Of a variant, what is held against the budget: on the
             signature that has labels the fall of the task's metric, on any other
             the share of examples whose classes, integers or strings changed;
@@ -74,7 +71,6 @@ class VerifyReport:
     metric_before: float | None = None
     metric_after: float | None = None
     by_signature: Mapping[str, float] = field(default_factory=dict)
-    empty_batch: bool | None = None
     accuracy_drop: float | None = None
 
 

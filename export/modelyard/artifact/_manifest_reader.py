@@ -43,13 +43,6 @@ class Reader:
             raise ManifestError(f"{self.place}.{key}: expected {' or '.join(names)}; received {type(value).__name__}.")
         return value
 
-    def flag(self, key: str) -> bool | None:
-        """A field that is true, false, null or not there."""
-        value = self.document.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise ManifestError(f"{self.place}.{key}: expected bool; received {type(value).__name__}.")
-        return value
-
     def child(self, key: str) -> Reader:
         return Reader(self.get(key, dict), f"{self.place}.{key}")
 
@@ -162,7 +155,6 @@ def _verify(verify: Reader) -> VerifyReport:
         metric_before=verify.get("metric_before", (float, int), optional=True),
         metric_after=verify.get("metric_after", (float, int), optional=True),
         by_signature=verify.get("by_signature", dict),
-        empty_batch=verify.flag("empty_batch"),
         accuracy_drop=verify.get("accuracy_drop", (float, int), optional=True),
     )
 

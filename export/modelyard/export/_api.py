@@ -27,6 +27,7 @@ from modelyard.export._options import (
     ignore_progress,
 )
 from modelyard.export._reference import accepts, compute_own_reference, compute_reference, runtime_call, source_call
+from modelyard.export._text import check_text
 from modelyard.export._trace import trace
 
 SAVED_MODEL_FILE = "saved_model.pb"
@@ -103,6 +104,7 @@ def export(
     progress(ExportEvent(stage="trace", done=0, total=1))
     traced = trace(loaded.root, loaded.signatures, saved_model=loaded.saved_model)
     progress(ExportEvent(stage="trace", done=1, total=1))
+    check_text(traced, options)
     suits = partial(accepts, traced, source_call(traced))
     verification = _verification_data(data, traced.signatures, examples, suits)
     reference = compute_reference(traced, verification, options=options, progress=progress)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from modelyard.artifact import (
-    DEFAULT_SIGNATURE,
     ONNX_FOLDER,
     TFLITE_NAME,
     Refusal,
@@ -19,6 +18,7 @@ from modelyard.artifact import (
 from modelyard.errors import ConversionError, PublishError, VerificationError
 from modelyard.export._budget import check_budget
 from modelyard.export._calibration import Calibration
+from modelyard.export._files import copy_file, weight_files
 from modelyard.export._onnx import export_onnx
 from modelyard.export._options import ExportEvent, ExportOptions, Format, Precision, Progress
 from modelyard.export._quantize import export_onnx_variant
@@ -26,6 +26,7 @@ from modelyard.export._reference import Reference
 from modelyard.export._resume import Conversions
 from modelyard.export._runtimes import runtimes_of
 from modelyard.export._saved_model import export_saved_model
+from modelyard.export._text import check_graphs
 from modelyard.export._tflite import export_tflite
 from modelyard.export._verification import Verification
 from modelyard.export._verify import verify
@@ -105,6 +106,7 @@ class FormatMaker:
                 ]
             else:
                 files = [path, *path.glob("*.onnx")]
+                files += self._weight_files() if path == self.staged / ONNX_FOLDER else []
             found[key] = sum(each.stat().st_size for each in files if each.is_file())
         return found
 
@@ -172,7 +174,13 @@ class FormatMaker:
             # It computes these very files.
             return
         folder = self.staged / ONNX_FOLDER
-        self._delete(folder.glob("*.onnx") if format == "onnx" else [self.staged / TFLITE_NAME])
+        files = [*folder.glob("*.onnx"), *self._weight_files()] if format == "onnx" else [self.staged / TFLITE_NAME]
+        self._delete(files)
+
+    def _weight_files(self) -> list[Path]:
+        """What an ONNX file that was taken over keeps its weights in."""
+        source = self.reference.source.files.get("onnx")
+        return [] if source is None else [self.staged / ONNX_FOLDER / name for name in weight_files(source)]
 
     def _convert(self, format: Format) -> None:
         traced, staged, options = self.reference.source, self.staged, self.options
@@ -180,10 +188,13 @@ class FormatMaker:
             _copy(format, traced.files[format], staged)
         elif format == "saved_model":
             export_saved_model(traced, staged)
-        elif format == "onnx":
-            export_onnx(traced, staged, opset=options.opset, simplify=options.simplify)
         else:
-            export_tflite(traced, staged)
+            # What a converter says of it, after minutes perhaps, would be less.
+            check_graphs(traced.graphs)
+            if format == "onnx":
+                export_onnx(traced, staged, opset=options.opset, simplify=options.simplify)
+            else:
+                export_tflite(traced, staged)
 
     def _convert_variant(self, format: Format, precision: Precision) -> None:
         calibration = self.calibration() if precision == "int8" else None
@@ -232,16 +243,14 @@ class FormatMaker:
 
 def _copy(format: Format, path: Path, staged: Path) -> None:
     """Takes a file or directory over as it is, byte for byte."""
+    if format != "saved_model":
+        copy_file(format, path, staged)
+        return
     try:
-        if format == "saved_model":
-            for name in _SAVED_MODEL:
-                if (path / name).is_dir():
-                    shutil.copytree(path / name, staged / name)
-                elif (path / name).is_file():
-                    shutil.copyfile(path / name, staged / name)
-            return
-        target = staged / (TFLITE_NAME if format == "tflite" else f"{ONNX_FOLDER}/{DEFAULT_SIGNATURE}.onnx")
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, target)
+        for name in _SAVED_MODEL:
+            if (path / name).is_dir():
+                shutil.copytree(path / name, staged / name)
+            elif (path / name).is_file():
+                shutil.copyfile(path / name, staged / name)
     except OSError as exc:
         raise PublishError(f"Cannot copy {path} to {staged}: {exc}") from exc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -21,14 +22,18 @@ from modelyard.errors import ConversionError, VerificationError
 from modelyard.export._calibration import Calibration, make_calibration
 from modelyard.export._choice import rank_runtimes
 from modelyard.export._document import build_manifest, utc_now
+from modelyard.export._failures import keep_log
 from modelyard.export._formats import FormatMaker
 from modelyard.export._latency import main_signature, measure_latency
-from modelyard.export._options import ExportEvent, ExportOptions, ExportReport, Progress, ignore_progress
+from modelyard.export._options import ExportEvent, ExportOptions, ExportReport, Format, Progress, ignore_progress
 from modelyard.export._reference import Reference, compute_reference
 from modelyard.export._resume import Conversions
+from modelyard.export._text import check_text
 from modelyard.export._trace import trace
 from modelyard.export._warmup import write_warmup
 from modelyard.export.report import REPORT_NAME, ReportContent, render_report
+
+_LOG = logging.getLogger("modelyard.export")
 
 
 def export_model(
@@ -73,6 +78,7 @@ def export_model(
     progress(ExportEvent(stage="trace", done=0, total=1))
     traced = trace(root, signatures)
     progress(ExportEvent(stage="trace", done=1, total=1))
+    check_text(traced, options)
     reference = compute_reference(traced, data, options=options, progress=progress)
     return publish_model(
         reference,
@@ -138,8 +144,11 @@ def publish_model(
             try:
                 maker.make(format)
             except (ConversionError, VerificationError) as exc:
+                log = keep_log(exc, f"{model_dir.name}-{format}")
                 if format not in options.optional:
-                    raise
+                    raise type(exc)(f"{exc.message}{_way_on(format, options)}{_said(log)}") from exc
+                if log is not None:
+                    _LOG.warning("Format %s is left out.%s", format, _said(log))
                 skipped[format] = exc.message
                 maker.remove(format)
         checks, refused = maker.checks, tuple(maker.refused)
@@ -194,3 +203,14 @@ def publish_model(
         checks=checks,
         skipped=skipped,
     )
+
+
+def _way_on(format: Format, options: ExportOptions) -> str:
+    others = set(options.formats) - {format, *options.optional}
+    if not others:
+        return ""
+    return f" To publish without it: --optional {format} (in Python ExportOptions.optional)."
+
+
+def _said(log: Path | None) -> str:
+    return "" if log is None else f" What the converter said: {log}"

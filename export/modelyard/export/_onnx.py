@@ -8,6 +8,7 @@ from typing import Any
 
 from modelyard.artifact import ONNX_FOLDER, Signature, onnx_file_name
 from modelyard.errors import ConversionError, PublishError
+from modelyard.export._failures import gist
 from modelyard.export._freeze import freeze
 from modelyard.export._onnx_pads import guard_pads
 from modelyard.export._tf2onnx import convert_function
@@ -41,7 +42,9 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
             onnx.checker.check_model(model, full_check=True)
         # Converter and checker raise whatever comes up: this is the boundary that maps it.
         except Exception as exc:
-            raise ConversionError(f"Format onnx, graph {graph!r}: tf2onnx at opset {opset} failed: {exc}") from exc
+            raise ConversionError(
+                f"Format onnx, graph {graph!r}: tf2onnx at opset {opset} failed: {gist(exc)}."
+            ) from exc
         if simplify:
             model = _simplify(graph, model)
         try:
@@ -105,7 +108,7 @@ def _simplify(graph: str, model: Any) -> Any:
     # As above.
     except Exception as exc:
         raise ConversionError(
-            f"Format onnx, graph {graph!r}: onnxslim cannot simplify it: {exc}. Export with --no-simplify "
+            f"Format onnx, graph {graph!r}: onnxslim cannot simplify it: {gist(exc)}. Export with --no-simplify "
             "(ExportOptions.simplify)."
         ) from exc
     return simple

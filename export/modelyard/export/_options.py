@@ -71,8 +71,7 @@ class ExportOptions:
             onnxruntime reads.
         simplify: Simplify ONNX graphs, with onnxslim, before they are verified.
         batch_sizes: Batch sizes at which every example is compared: 1 and at
-            least one larger. An empty batch is tried too where the source
-            accepts one; what came of it is reported, and no failure.
+            least one larger.
         min_examples: Fewer examples than this for a signature are an error.
         max_abs_error: Of float32: largest absolute error allowed in a float output that
             spreads over 1 or less; over more, that many times more. The spread is

@@ -12,6 +12,7 @@ from typing import Any
 from modelyard.artifact import ONNX_FOLDER, PREPROCESS_SUFFIX, format_path, onnx_files
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._calibration import Calibration
+from modelyard.export._failures import gist
 from modelyard.export._runtimes import Arrays
 
 _CALIBRATION_BATCH = 8
@@ -75,7 +76,7 @@ def _convert(file: Path, graph: str, precision: str, calibration: Calibration | 
         raise
     # Converter, quantizer and checker raise whatever comes up: this is the boundary that maps it.
     except Exception as exc:
-        raise ConversionError(f"{place}: the conversion failed: {exc}") from exc
+        raise ConversionError(f"{place}: the conversion failed: {gist(exc)}.") from exc
     return content
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,6 @@ class Reference:
         source: The traced model.
         data: The examples.
         outputs: By signature, batch size and output name: answers for every example.
-        empty: By signature that accepts an empty batch, its answers to one.
         measured: The signature on which the task's metric is computed; None
             where the data has no labels or no signature has the class output.
     """
@@ -39,7 +38,6 @@ class Reference:
     data: VerificationData
     outputs: Mapping[str, Mapping[int, Mapping[str, npt.NDArray[Any]]]]
     measured: str | None
-    empty: Mapping[str, Mapping[str, npt.NDArray[Any]]] = field(default_factory=dict)
 
 
 def compute_reference(
@@ -146,8 +144,7 @@ def compute_own_reference(
         name: dict.fromkeys(options.batch_sizes if _is_batched(signature) else (1,), alone.outputs[name][1])
         for name, signature in source.signatures.items()
     }
-    # Whether a file alone is right to refuse an empty batch, nobody can say.
-    return replace(alone, outputs=outputs, empty={})
+    return replace(alone, outputs=outputs)
 
 
 def _is_batched(signature: Signature) -> bool:
@@ -184,22 +181,7 @@ def _compute(
         data=data,
         outputs=outputs,
         measured=_measured(source, data, counts),
-        empty=_empty(data, outputs, call),
     )
-
-
-def _empty(data: VerificationData, names: Iterable[str], call: Call) -> dict[str, Mapping[str, npt.NDArray[Any]]]:
-    """Answers to an empty batch, of the signatures that accept one and answer with one."""
-    found: dict[str, Mapping[str, npt.NDArray[Any]]] = {}
-    for name in names:
-        try:
-            answers = call(name, {key: values[:0] for key, values in data.inputs[name].items()})
-        except VerificationError:
-            # A source may refuse it: then its formats may, too.
-            continue
-        if all(len(values) == 0 for values in answers.values()):
-            found[name] = answers
-    return found
 
 
 def batches(inputs: Arrays, size: int) -> Iterator[tuple[int, Arrays]]:

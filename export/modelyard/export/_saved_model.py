@@ -11,6 +11,7 @@ from tensorflow.python.saved_model import fingerprinting_utils
 
 from modelyard.artifact import PREDICT_METHOD, Signature
 from modelyard.errors import ConversionError, PublishError
+from modelyard.export._failures import gist
 from modelyard.export._trace import TracedModel
 
 
@@ -38,8 +39,8 @@ def export_saved_model(source: TracedModel, directory: Path) -> None:
     # Saving raises ValueError, AssertionError, tf.errors.* and more: this is the boundary that maps them.
     except Exception as exc:
         raise ConversionError(
-            f"Format saved_model: TensorFlow cannot save the model: {exc}. A variable that the signatures use and the "
-            "root does not hold is the usual cause."
+            f"Format saved_model: TensorFlow cannot save the model: {gist(exc)}. A variable that the signatures use "
+            "and the root does not hold is the usual cause."
         ) from exc
 
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 from modelyard.artifact import format_path
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._calibration import Calibration
+from modelyard.export._failures import gist, quiet_compiler
 from modelyard.export._freeze import freeze
 from modelyard.export._trace import TracedModel
 
@@ -51,7 +52,7 @@ def export_tflite(
             frozen[graph], parts = freeze(function).bound()
         # Freezing raises whatever comes up: this is the boundary that maps it.
         except Exception as exc:
-            raise ConversionError(f"{place}, graph {graph!r}: variables cannot be made constant: {exc}") from exc
+            raise ConversionError(f"{place}, graph {graph!r}: variables cannot be made constant: {gist(exc)}.") from exc
         held += parts
     module.functions, module.held = frozen, held
     try:
@@ -67,7 +68,7 @@ def export_tflite(
         raise PublishError(f"Cannot write a temporary SavedModel: {exc}") from exc
     # As above; the converter names the op it does not know in its message.
     except Exception as exc:
-        raise ConversionError(f"{place}, graphs {', '.join(frozen)}: the converter failed: {exc}") from exc
+        raise ConversionError(f"{place}, graphs {', '.join(frozen)}: the converter failed: {gist(exc)}.") from exc
     path = directory / format_path("tflite", precision)
     try:
         path.write_bytes(content)
@@ -94,7 +95,7 @@ def _set_precision(converter: Any, precision: str, calibration: Calibration | No
 
 
 def _convert(converter: Any) -> Any:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), quiet_compiler():
         # Calibration runs TensorFlow's own interpreter, which announces its end to whoever is there.
         warnings.filterwarnings("ignore", message="(?s).*tf.lite.Interpreter is deprecated", category=UserWarning)
         return converter.convert()

@@ -70,7 +70,7 @@ def unsafe_ops(graph: Any) -> tuple[str, ...]:
         roots += [info.name for info in (*definition.inputs.values(), *definition.outputs.values())]
     for name in _INIT_COLLECTIONS:
         roots += graph.collection_def[name].node_list.value if name in graph.collection_def else []
-    found = {_unsafe(node) for node in _reachable(graph.graph_def, roots)}
+    found = {_unsafe(node) for node in reachable(graph.graph_def, roots)}
     return tuple(sorted(name for name in found if name))
 
 
@@ -102,8 +102,16 @@ def _unsafe(node: Any) -> str:
     return ""
 
 
-def _reachable(graph: Any, roots: Iterable[str]) -> Iterator[Any]:
-    """Nodes that the roots depend on, with the whole body of every function that they call."""
+def reachable(graph: Any, roots: Iterable[str]) -> Iterator[Any]:
+    """Nodes that the roots depend on, with the whole body of every function that they call.
+
+    Args:
+        graph: TensorFlow's ``GraphDef``.
+        roots: Names of tensors.
+
+    Yields:
+        TensorFlow's ``NodeDef`` messages.
+    """
     nodes: Mapping[str, Any] = {node.name: node for node in graph.node}
     bodies: Mapping[str, Any] = {body.signature.name: body for body in graph.library.function}
     waiting = [_node_name(name) for name in roots]

@@ -89,7 +89,6 @@ def verify(
             metric_before=None if labels is None else float((before == labels).mean()),
             metric_after=None if labels is None else float((after == labels).mean()),
             by_signature=comparison.by_signature,
-            empty_batch=_answers_empty(place, loaded, reference),
         ),
         histogram=tuple(int(count) for count in comparison.histogram),
         worst=tuple(comparison.worst),
@@ -128,19 +127,6 @@ def _run_signature(
         results[size] = {key: np.concatenate([part[key] for part in parts]) for key in expected}
         comparison.add(name, signature, size, expected, results[size])
     return results
-
-
-def _answers_empty(format: str, runtime: Runtime, reference: Reference) -> bool | None:
-    """Whether an empty batch is answered as the source answers it; None where the source refuses it too."""
-    for name, expected in reference.empty.items():
-        nothing = {key: values[:0] for key, values in reference.data.inputs[name].items()}
-        signature = reference.source.signatures[name]
-        try:
-            check_answer(format, name, signature, expected, call_signature(runtime, name, signature, nothing))
-        except VerificationError:
-            # Known of both: onnxruntime keeps a dimension that a reduction ends, LiteRT refuses to reshape nothing.
-            return False
-    return True if reference.empty else None
 
 
 def _check_graphs(format: str, runtime: Runtime, reference: Reference, *, extra: bool) -> None:

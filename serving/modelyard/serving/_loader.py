@@ -29,6 +29,7 @@ from modelyard.errors import LoadError, MissingDependencyError
 from modelyard.serving._cpus import available_cpus
 from modelyard.serving._requests import Arrays
 from modelyard.serving._servable import Servable
+from modelyard.serving._zero_rows import answer_zero_rows
 from modelyard.serving.backends import (
     SAVED_MODEL_NAME,
     Backend,
@@ -135,7 +136,7 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
         definitions=definitions,
         check_shapes=backend.checks_shapes or manifest is not None,
         defaults=_defaults(definitions),
-        compute=backend.run,
+        compute=answer_zero_rows(backend.run, backend.signatures, signatures.values()),
     )
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import ExampleDecode, ImageDecode, Signature, decode_examples, decode_image
-from modelyard.errors import ImageDecodeError, InternalError, InvalidInputError, SignatureNotFoundError
+from modelyard.errors import ImageDecodeError, InternalError, SignatureNotFoundError
 from modelyard.serving._memory import release_memory
 from modelyard.serving._requests import Arrays
 from modelyard.serving._validation import complete_inputs
 from modelyard.serving.backends import Backend
-from modelyard.wire import tensorflow_pb2
+from modelyard.wire import dtype_by_name, tensorflow_pb2
 
 Compute = Callable[[str, Arrays, Sequence[str]], dict[str, npt.NDArray[Any]]]
 
@@ -33,8 +33,8 @@ class Servable:
         signatures: What requests may call.
         definitions: The SignatureDefs that metadata requests are answered with.
         defaults: Values for inputs that may be left out, by signature.
-        compute: Computes one batch: the backend itself, what cuts a large batch
-            into pieces, or a batch scheduler before either. Called with graph, inputs and output names.
+        compute: Computes one batch: the backend but for batches without a row, what cuts a large batch into
+            pieces, or a batch scheduler before either. Called with graph, inputs and output names.
         check_shapes: Whether shapes must fit the signatures: where the runtime
             insists on it, or a manifest vouches for them.
         row_wise: Graphs whose rows were seen not to depend on each other, so
@@ -149,8 +149,8 @@ class Servable:
                 raise ImageDecodeError(f"Input {decode.input!r}, element {index}: {exc.message}") from exc
             rows.append(self.backend.run(signature.preprocess, {pixels.name: image}, [output.name])[output.name])
         if not rows:
-            size = output.shape
-            if size is None or any(dim < 0 for dim in size):
-                raise InvalidInputError(f"Input {decode.input!r} is empty; expected at least one encoded image.")
-            return {output.name: np.zeros((0, *size), dtype=np.float32)}
+            # No runtime sees it: the answer has no rows either.
+            (spec,) = self.backend.signatures[signature.compute].inputs
+            sizes = (max(0, size) for size in (spec.shape or ())[1:])
+            return {spec.name: np.zeros((0, *sizes), dtype_by_name(spec.dtype).numpy)}
         return {output.name: np.stack(rows)}

@@ -131,14 +131,13 @@ def _formats(content: ReportContent) -> Markup:
         rows += [_format_row(key, runtime, report, None) for runtime, report in check.others.items()]
     header = (
         "Format", "Verified with", "Size", "Examples", "Batch sizes", "Max. abs. error", "Max. rel. error",
-        "Top-1 agreement", "Accuracy before → after", "Empty batch",
+        "Top-1 agreement", "Accuracy before → after",
     )  # fmt: skip
     return section(
         "Formats",
         table(header, rows, numbers=frozenset({2, 3, 5, 6, 7, 8})),
         lead="Each format was reloaded in its own runtime and compared with the live model, every example at every "
-        "batch size. Of float32, integers and strings had to be equal; variants have a budget. An empty batch is tried "
-        "where the model answers one: same means that the format answers it in the same way.",
+        "batch size. Of float32, integers and strings had to be equal; variants have a budget.",
     )
 
 
@@ -156,7 +155,6 @@ def _format_row(key: str, runtime: str, report: VerifyReport, size: int | None) 
         f"{report.max_rel_error:.2g}",
         "–" if report.top1_agreement is None else f"{report.top1_agreement:.2%}",
         metric,
-        {None: "not tried", True: "same", False: "differs"}[report.empty_batch],
     )
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving.backends._base import Arrays
+from modelyard.serving.backends._recurrent import check_values, recurrent_graphs
 
 _DTYPES = {
     "float": "float32",
@@ -75,6 +76,7 @@ class OnnxRuntimeBackend:
             except Exception as exc:
                 raise LoadError(f"onnxruntime cannot load {path}: {exc}") from exc
             self._sessions[graph] = session
+        self._recurrent = recurrent_graphs(graphs)
         self._signatures = {graph: _signature(graph, session) for graph, session in self._sessions.items()}
 
     @property
@@ -91,9 +93,11 @@ class OnnxRuntimeBackend:
             outputs: The outputs to compute.
 
         Raises:
-            InvalidInputError: onnxruntime refuses a shape, or a string is not UTF-8.
+            InvalidInputError: onnxruntime refuses a shape, or would not survive it; or a string is not UTF-8.
             PredictionError: onnxruntime failed.
         """
+        if graph in self._recurrent:
+            check_values(graph, inputs)
         feeds = {name: _text(name, array) if array.dtype == object else array for name, array in inputs.items()}
         try:
             values = self._sessions[graph].run(list(outputs), feeds)

@@ -16,6 +16,7 @@ from modelyard.artifact import Signature, openvino_core
 from modelyard.errors import InternalError, InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving.backends._base import Arrays
 from modelyard.serving.backends._openvino_reader import OpenVinoGraph, read_onnx, read_saved_model, short_reason
+from modelyard.serving.backends._recurrent import check_values, recurrent_graphs
 
 #: The CPU plugin computes these in int32.
 _NARROWED = (np.dtype(np.int64), np.dtype(np.uint32), np.dtype(np.uint64))
@@ -84,6 +85,7 @@ class OpenVinoBackend:
         self._graphs = {
             name: _compile(openvino_core(), name, graph, settings, requests) for name, graph in read.items()
         }
+        self._recurrent = recurrent_graphs(graphs or {})
         self._signatures = {name: graph.signature for name, graph in read.items()}
 
     @property
@@ -101,8 +103,8 @@ class OpenVinoBackend:
                 string that ends in zero bytes comes without them.
 
         Raises:
-            InvalidInputError: An input is missing, OpenVINO refuses a shape, or an
-                integer is too large for it.
+            InvalidInputError: An input is missing, OpenVINO refuses a shape or computes nothing from it,
+                or an integer is too large for it.
             PredictionError: OpenVINO failed.
         """
         compiled = self._graphs.get(graph)
@@ -113,6 +115,8 @@ class OpenVinoBackend:
                 f"Graph {graph!r} received {', '.join(sorted(inputs)) or 'nothing'}; "
                 f"expected {', '.join(sorted(compiled.inputs))}."
             )
+        if graph in self._recurrent:
+            check_values(graph, inputs)
         for name, array in inputs.items():
             _check_range(name, array)
         # Tensors share these arrays but do not keep them alive: they must outlive the inference.

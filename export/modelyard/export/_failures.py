@@ -1,0 +1,70 @@
+"""What converters say when they fail: one sentence of it for people, all of it for a log file."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_LONGEST = 300
+_STDERR = 2
+
+
+def gist(error: BaseException) -> str:
+    """The first thing that an error says, without the places in a compiler's graph.
+
+    Args:
+        error: A converter's.
+    """
+    lines = (line.strip() for line in str(error).splitlines())
+    first = next((line for line in lines if line), type(error).__name__)
+    first = re.sub(r"^.*?\berror: ", "", first)
+    first = re.sub(r"^loc\(.*\): ", "", first).removesuffix(".")
+    return first if len(first) <= _LONGEST else f"{first[:_LONGEST]} ..."
+
+
+def keep_log(error: BaseException, name: str) -> Path | None:
+    """Writes what a converter said to a file that stays.
+
+    Args:
+        error: An error of ours.
+        name: For the name of the file.
+
+    Returns:
+        The file, in the folder for temporary ones; None where no converter's error is behind it.
+    """
+    if error.__cause__ is None:
+        return None
+    descriptor, path = tempfile.mkstemp(prefix=f"modelyard-export-{name}-", suffix=".log")
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+        file.writelines(traceback.format_exception(error.__cause__))
+    return Path(path)
+
+
+@contextmanager
+def quiet_compiler() -> Iterator[None]:
+    """Keeps what a compiler in C++ writes to standard error from the screen; an error takes it along, as a note."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        try:
+            screen = os.dup(_STDERR)
+        except OSError:
+            # A process without standard error: nothing is shown anyway.
+            yield
+            return
+        os.dup2(file.fileno(), _STDERR)
+        try:
+            yield
+        except Exception as exc:
+            file.seek(0)
+            exc.add_note(file.read().decode("utf-8", "replace"))
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(screen, _STDERR)
+            os.close(screen)

@@ -1,0 +1,118 @@
+"""Requests without a row to models that end the process of their runtime on one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tensorflow as tf
+from onnx import TensorProto, helper, numpy_helper
+
+from modelyard.clients import connect
+from modelyard.errors import InvalidRequestError
+from modelyard.wire import serving_pb2
+from tests.contract.test_four_doors import DOORS
+from tests.support.server import RunningServer, serve
+
+BATCHING = "max_batch_size { value: 8 } batch_timeout_micros { value: 1000 } num_batch_threads { value: 1 }"
+
+
+def recurrent(kind: str, folder: Path) -> None:
+    """Steps of 3 numbers to the last state of 5, and to the states of all steps, whose number nobody wrote down."""
+    gates = {"LSTM": 4, "GRU": 3}[kind]
+    rng = np.random.default_rng(0)
+    weights = {"w": (1, gates * 5, 3), "r": (1, gates * 5, 5)}
+    constants = [
+        numpy_helper.from_array(rng.normal(size=size).astype(np.float32), name) for name, size in weights.items()
+    ]
+    constants.append(numpy_helper.from_array(np.array([1], np.int64), "axis"))
+    constants.append(numpy_helper.from_array(np.array([0], np.int64), "first"))
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2]),
+        helper.make_node(kind, ["steps", "w", "r"], ["all", "end"], hidden_size=5),
+        helper.make_node("Squeeze", ["end", "first"], ["state"]),
+        helper.make_node("Squeeze", ["all", "axis"], ["by_step"]),
+        helper.make_node("Transpose", ["by_step"], ["states"], perm=[1, 0, 2]),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, kind, [value("x", TensorProto.FLOAT, ["n", "t", 3])],
+        [value("state", TensorProto.FLOAT, ["n", 5]), value("states", TensorProto.FLOAT, ["n", "t", 5])], constants,
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    (folder / "onnx").mkdir(parents=True)
+    onnx.save(model, folder / "onnx" / "serving_default.onnx")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recurrent")
+    for kind in ("LSTM", "GRU"):
+        recurrent(kind, folder / kind / "3")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["", "--runtime=openvino", "batching", "--tensorflow_intra_op_parallelism=2"])
+def server(
+    models: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "batching.txt").write_text(BATCHING)
+    configs = [
+        f'config {{ name: "{kind}" base_path: "{models / kind}" model_platform: "tensorflow" }}'
+        for kind in ("LSTM", "GRU")
+    ]
+    (folder / "models.txt").write_text(f"model_config_list {{ {' '.join(configs)} }}")
+    flags = [f"--model_config_file={folder / 'models.txt'}"]
+    if request.param == "batching":
+        flags += ["--enable_batching", f"--batching_parameters_file={folder / 'batching.txt'}"]
+    elif request.param:
+        flags.append(request.param)
+    with serve(None, model="LSTM", log_dir=folder, flags=flags) as running:
+        running.wait_until(lambda: '"AVAILABLE"' in running.get("/v1/models/GRU")[1], 60, "GRU AVAILABLE")
+        yield running
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("door", [name for name in DOORS if name != "tfs_rest"])
+def test_no_rows_have_answers_of_the_right_shapes(server: RunningServer, door: str, kind: str) -> None:
+    answers = DOORS[door](server, kind, "", {"x": np.zeros((0, 4, 3), np.float32)}, ())
+    assert {name: value.shape for name, value in answers.items()} == {"state": (0, 5), "states": (0, 4, 5)}
+    some = DOORS[door](server, kind, "", {"x": np.ones((2, 4, 3), np.float32)}, ("state",))
+    assert some["state"].shape == (2, 5)
+    assert np.any(some["state"])
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_rows_without_steps_are_refused(server: RunningServer, kind: str) -> None:
+    with connect(f"grpc://{server.grpc_address}") as client:
+        with pytest.raises(InvalidRequestError, match=r"'x' has shape \[2, 0, 3\], which holds no value"):
+            client.predict(kind, {"x": np.zeros((2, 0, 3), np.float32)})
+        assert client.predict(kind, {"x": np.ones((1, 4, 3), np.float32)})["state"].shape == (1, 5)
+
+
+def test_json_without_a_row_is_an_error_and_no_end(server: RunningServer) -> None:
+    for body in (b'{"inputs": {"x": []}}', b'{"instances": []}'):
+        status, _ = server.post("/v1/models/LSTM:predict", body)
+        assert status == 400
+    assert server.get("/v1/models/LSTM")[0] == 200
+
+
+def test_a_warm_up_record_without_a_row(models: Path, tmp_path: Path) -> None:
+    shutil.copytree(models / "LSTM", tmp_path / "LSTM")
+    log = serving_pb2.PredictionLog()
+    log.predict_log.request.model_spec.name = "any"
+    tensor = log.predict_log.request.inputs["x"]
+    tensor.dtype = 1
+    for size in (0, 4, 3):
+        tensor.tensor_shape.dim.add(size=size)
+    folder = tmp_path / "LSTM" / "3" / "assets.extra"
+    folder.mkdir()
+    with tf.io.TFRecordWriter(str(folder / "tf_serving_warmup_requests")) as writer:
+        writer.write(log.SerializeToString())
+    with serve(tmp_path / "LSTM", model="LSTM", log_dir=tmp_path) as running:
+        assert "replayed 1 warm-up records" in running.log_text()
