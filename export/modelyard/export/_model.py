@@ -12,6 +12,7 @@ from modelyard.artifact import (
     Manifest,
     Source,
     VerificationData,
+    check_model_name,
     load_signing_key,
     locate,
     publish,
@@ -62,7 +63,8 @@ def export_model(
         What was published, and how every format compared.
 
     Raises:
-        ConfigurationError: The runtime asked for serves nothing that was made.
+        ConfigurationError: The runtime asked for serves nothing that was made, or
+            the model's name cannot be in a URL.
         ConversionError: A signature cannot be traced, or a converter failed.
         VerificationError: A format does not compute what the model computes,
             or the examples cannot show it.
@@ -70,6 +72,8 @@ def export_model(
         PublishError: The repository cannot be written.
     """
     options = options or ExportOptions()
+    # Before the work.
+    check_model_name(locate(model_dir).name)
     progress(ExportEvent(stage="trace", done=0, total=1))
     traced = trace(root, signatures)
     progress(ExportEvent(stage="trace", done=1, total=1))

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Signature, VerificationData
+from modelyard.artifact import Signature, VerificationData
 from modelyard.errors import VerificationError
+from modelyard.export._data import FLOATS, fit_examples, labelled
 from modelyard.export._dependence import computed_outputs
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
-
-FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +110,8 @@ def _compute(
     options: ExportOptions,
     progress: Progress,
 ) -> Reference:
+    data = fit_examples(source.signatures, data)
+    measured = _measured(source, data)
     counts = {name: _check_examples(source, data, name, options) for name in source.signatures}
     total, done = sum(count * len(sizes[name]) for name, count in counts.items()), 0
     outputs: dict[str, dict[int, dict[str, npt.NDArray[Any]]]] = {}
@@ -129,7 +130,7 @@ def _compute(
         source=source,
         data=data,
         outputs=outputs,
-        measured=_measured(source, data, counts),
+        measured=measured,
         empty=_empty(data, outputs, call),
     )
 
@@ -239,15 +240,10 @@ def _check_answers(
         )
 
 
-def _measured(source: TracedModel, data: VerificationData, counts: Mapping[str, int]) -> str | None:
+def _measured(source: TracedModel, data: VerificationData) -> str | None:
     if data.labels is None:
         return None
-    # The default signature first: it is what most requests will ask for.
-    for name in sorted(counts, key=lambda name: name != DEFAULT_SIGNATURE):
-        outputs = {spec.name for spec in source.signatures[name].outputs}
-        if data.class_output in outputs and counts[name] == len(data.labels):
+    for name in labelled(source.signatures, data):
+        if data.class_output in {spec.name for spec in source.signatures[name].outputs}:
             return name
-    raise VerificationError(
-        f"There are {len(data.labels)} labels, but no signature has both the output {data.class_output!r} and that "
-        f"many examples ({', '.join(f'{name}: {count}' for name, count in counts.items())})."
-    )
+    return None
