@@ -184,7 +184,7 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("modelyard export: stopped. Nothing was published.\n")
         return 130
-    sys.stdout.write(_summary(report))
+    sys.stdout.write(f"{report}\n")
     return 0
 
 
@@ -326,25 +326,3 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
             options=options,
             progress=bar,
         )
-
-
-def _summary(report: ExportReport) -> str:
-    # With TensorFlow, which is there once something was exported.
-    from modelyard.export.report._latency import describe_choice
-
-    manifest = report.manifest
-    lines = [f"{manifest.model} version {manifest.version}: {report.version.path}"]
-    for name, check in report.checks.items():
-        verified = check.report
-        agreement = "" if verified.top1_agreement is None else f", top-1 agreement {verified.top1_agreement:.2%}"
-        drop = "" if verified.accuracy_drop is None else f", accuracy drop {verified.accuracy_drop:.2%}"
-        lines.append(
-            f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}"
-            f"{agreement}{drop}"
-        )
-    lines += [f"  {name}: left out. {reason}" for name, reason in report.skipped.items()]
-    lines += [f"  refused: {each.reason}" for each in manifest.refused]
-    if manifest.choices:
-        lines.append(describe_choice(manifest.choices))
-    lines.append(f"Report: {report.report_html}")
-    return "\n".join(lines) + "\n"

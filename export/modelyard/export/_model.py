@@ -150,7 +150,7 @@ def publish_model(
         write_warmup(reference, staged, model=model_dir.name)
         latency = measure_latency(reference, staged, checks=checks, options=options, progress=progress)
         choices = rank_runtimes(latency, signature=main_signature(traced.signatures), runtime=options.runtime)
-        created = utc_now()
+        created, sizes = utc_now(), maker.sizes()
         manifests: list[Manifest] = []
 
         def make_manifest(number: int) -> Manifest:
@@ -166,7 +166,7 @@ def publish_model(
                 latency=latency,
                 choices=choices,
                 refused=refused,
-                sizes=maker.sizes(),
+                sizes=sizes,
                 budget=options.budget,
                 max_abs_error=options.max_abs_error,
             )
@@ -197,4 +197,6 @@ def publish_model(
         report_html=version.path / REPORT_NAME,
         checks=checks,
         skipped=skipped,
+        data=reference.data.description,
+        sizes=sizes,
     )

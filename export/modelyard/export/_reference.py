@@ -110,9 +110,9 @@ def _compute(
     options: ExportOptions,
     progress: Progress,
 ) -> Reference:
-    data = fit_examples(source.signatures, data)
+    data = check_examples(source, data, options=options)
     measured = _measured(source, data)
-    counts = {name: _check_examples(source, data, name, options) for name in source.signatures}
+    counts = {name: len(next(iter(data.inputs[name].values()))) for name in source.signatures}
     total, done = sum(count * len(sizes[name]) for name, count in counts.items()), 0
     outputs: dict[str, dict[int, dict[str, npt.NDArray[Any]]]] = {}
     for name, count in counts.items():
@@ -133,6 +133,27 @@ def _compute(
         measured=measured,
         empty=_empty(data, outputs, call),
     )
+
+
+def check_examples(source: TracedModel, data: VerificationData, *, options: ExportOptions) -> VerificationData:
+    """Checks that examples can verify a model, before anything is computed.
+
+    Args:
+        source: The traced model.
+        data: Real examples for every signature.
+        options: The number of examples wanted.
+
+    Returns:
+        The examples as the signatures want them.
+
+    Raises:
+        ConfigurationError: Something among them is no array.
+        VerificationError: There are too few, or they do not fit.
+    """
+    data = fit_examples(source.signatures, data)
+    for name in source.signatures:
+        _check_examples(source, data, name, options)
+    return data
 
 
 def _empty(
@@ -184,7 +205,7 @@ def _call(source: TracedModel, name: str, batch: Arrays) -> dict[str, npt.NDArra
     return {key: np.asarray(value.numpy()) for key, value in outputs.items()}
 
 
-def _check_examples(source: TracedModel, data: VerificationData, name: str, options: ExportOptions) -> int:
+def _check_examples(source: TracedModel, data: VerificationData, name: str, options: ExportOptions) -> None:
     signature = source.signatures[name]
     examples = data.inputs.get(name)
     if examples is None:
@@ -198,10 +219,15 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
             f"The examples of signature {name!r} have inputs {sorted(examples)}; expected {sorted(wanted)}."
         )
     counts = {len(values) for values in examples.values()}
-    if len(counts) != 1 or min(counts) < options.min_examples:
+    if len(counts) != 1:
         raise VerificationError(
-            f"Signature {name!r} has {sorted(counts)} examples for each input; expected one number, at least "
-            f"{options.min_examples} (ExportOptions.min_examples)."
+            f"The inputs of signature {name!r} have {sorted(counts)} examples; expected as many for each."
+        )
+    if min(counts) < options.min_examples:
+        raise VerificationError(
+            f"There are {min(counts)} examples to verify signature {name!r} with; expected at least "
+            f"{options.min_examples}. Give more, or ask for fewer: --min-examples {min(counts)} "
+            "(ExportOptions.min_examples)."
         )
     for key, values in examples.items():
         kind = "string" if values.dtype.kind in "OSU" else values.dtype.name
@@ -209,7 +235,6 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
             raise VerificationError(
                 f"The examples of input {key!r} of signature {name!r} are {kind}; expected {wanted[key].dtype}."
             )
-    return counts.pop()
 
 
 def _check_answers(
