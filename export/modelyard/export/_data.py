@@ -273,29 +273,24 @@ def _class_output(signatures: Mapping[str, Signature], data: VerificationData) -
         return f"are {labels.dtype} {list(labels.shape)}; expected class ids, integers [N].", ""
     if any(spec.name == data.class_output for name in names for spec in signatures[name].outputs):
         return "", data.class_output
-    lowest, classes = int(labels.min(initial=0)), int(labels.max(initial=-1)) + 1
+    lowest, classes = int(labels.min(initial=0)), max(int(labels.max(initial=-1)) + 1, len(data.class_names))
     if lowest < 0:
         return f"begin at {lowest}; expected class ids from 0.", ""
     for name in names:
-        found = [spec.name for spec in signatures[name].outputs if _scores(spec, classes, len(data.class_names))]
-        if len(found) == 1:
-            return "", found[0]
+        scores = [spec for spec in signatures[name].outputs if spec.dtype in FLOATS and len(spec.shape or ()) == 2]
+        # As wide as there are classes; or wider, where the labels at hand are not of all classes.
+        for fits in (lambda width: width == classes, lambda width: width == -1 or width >= max(classes, 2)):
+            found = [spec.name for spec in scores if fits((spec.shape or ())[1])]
+            if len(found) == 1:
+                return "", found[0]
     outputs = ", ".join(
         f"{spec.name} {spec.dtype} {spec.shape and list(spec.shape)}" for spec in signatures[names[0]].outputs
     )
     return (
         f"fit no output of signature {names[0]!r}; expected an output {data.class_output!r}, or one float output with "
-        f"a value for each of {max(classes, len(data.class_names))} classes; there are {outputs}.",
+        f"a value for each of {classes} classes; there are {outputs}.",
         "",
     )
-
-
-def _scores(spec: TensorSpec, classes: int, named: int) -> bool:
-    """Whether an output has one float for each class."""
-    if spec.dtype not in FLOATS or spec.shape is None or len(spec.shape) != 2:
-        return False
-    width = spec.shape[1]
-    return width == -1 or (width == named if named else width >= max(classes, 2))
 
 
 def _strings(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -50,7 +50,7 @@ def check_classifier(name: str, signatures: dict[str, Signature], data: Verifica
         data: Its examples.
 
     Raises:
-        ConfigurationError: It is no classifier of images, as the page of commands describes them.
+        ConfigurationError: It is no classifier of images, or its examples have no labels.
     """
     problem = _problem(signatures, data)
     if problem:
