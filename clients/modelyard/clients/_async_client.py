@@ -59,6 +59,10 @@ def connect_async(url: str | Sequence[str], options: ClientOptions | None = None
 
     Raises:
         ConfigurationError: Another form of URL, or a TLS file that cannot be read.
+
+    Example:
+        >>> async with connect_async("http://localhost:8501") as client:
+        ...     answer = await client.predict("fashion", {"image": np.zeros((2, 28, 28, 1), np.float32)})
     """
     options = options or ClientOptions()
     addresses, name = address_of(url)

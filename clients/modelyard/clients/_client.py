@@ -43,6 +43,12 @@ def connect(url: str | Sequence[str], options: ClientOptions | None = None) -> C
 
     Raises:
         ConfigurationError: Another form of URL, or a TLS file that cannot be read.
+
+    Example:
+        >>> with connect("grpc://localhost:8500") as client:
+        ...     answer = client.predict("fashion", {"image": np.zeros((2, 28, 28, 1), np.float32)})
+        >>> answer["probabilities"].shape
+        (2, 10)
     """
     options = options or ClientOptions()
     addresses, name = address_of(url)

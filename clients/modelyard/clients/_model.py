@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from typing import Protocol as Interface
 
-import numpy as np
 import numpy.typing as npt
 
 from modelyard.clients._images import has_files, read_all
@@ -15,7 +14,7 @@ from modelyard.clients._inputs import to_arrays
 from modelyard.clients._requests import DEFAULT_SIGNATURE
 from modelyard.clients._results import ModelMetadata, Prediction, SignatureInfo, TensorInfo
 from modelyard.errors import InvalidInputError, SignatureNotFoundError
-from modelyard.wire import as_wire_array, dtype_by_name, dtype_by_numpy
+from modelyard.wire import as_wire_array, cast_unchanged, dtype_by_numpy
 
 _R = TypeVar("_R", covariant=True)
 
@@ -274,42 +273,13 @@ def _prepare(value: Any, info: TensorInfo) -> npt.NDArray[Any]:
 
 
 def _cast(array: npt.NDArray[Any], info: TensorInfo) -> npt.NDArray[Any]:
-    received = dtype_by_numpy(array.dtype).name
-    if received == info.dtype:
-        return array
-    wanted = dtype_by_name(info.dtype).numpy
-    if wanted is not None and array.size == 0 and "string" not in (received, info.dtype):
-        return array.astype(wanted)
-    castable = (
-        wanted is not None and "string" not in (received, info.dtype) and "b" not in (array.dtype.kind, wanted.kind)
-    )
-    if wanted is not None and castable and (array.dtype.kind != "c" or wanted.kind == "c"):
-        with np.errstate(over="ignore", invalid="ignore"):
-            cast = array.astype(wanted)
-        if _unchanged(array, cast):
-            return cast
-    raise InvalidInputError(
-        f"Input {info.name!r} is {received}, whose values {info.dtype} cannot hold; expected {_described(info)}. "
-        "Convert it with .astype where that is what you mean."
-    )
-
-
-def _unchanged(array: npt.NDArray[Any], cast: npt.NDArray[Any]) -> bool:
-    source, target = array.dtype, cast.dtype
-    if target.kind in "iu":
-        if source.kind not in "iu":
-            return False
-        limits = np.iinfo(target)
-        return bool(array.min() >= limits.min and array.max() <= limits.max)
-    if source.kind in "iu":
-        # Through Python's integers where numpy would compare both as float64, which holds 53 bits.
-        if source.itemsize < 8:
-            return bool((cast.astype(np.float64) == array).all())
-        return (
-            bool(np.isfinite(cast.astype(np.float64)).all())
-            and [int(item) for item in cast.ravel().tolist()] == array.ravel().tolist()
+    cast = cast_unchanged(array, info.dtype)
+    if cast is None:
+        raise InvalidInputError(
+            f"Input {info.name!r} is {dtype_by_numpy(array.dtype).name}, whose values {info.dtype} cannot hold; "
+            f"expected {_described(info)}. Convert it with .astype where that is what you mean."
         )
-    return bool((np.isfinite(cast.astype(np.complex128)) == np.isfinite(array.astype(np.complex128))).all())
+    return cast
 
 
 def _described(info: TensorInfo) -> str:

@@ -4,6 +4,7 @@ Nothing here imports TensorFlow, and nothing here clashes with a TensorFlow that
 the same process imports before or after.
 """
 
+from modelyard.wire._cast import cast_unchanged
 from modelyard.wire._decimal import decimal_digits
 from modelyard.wire._dtypes import DType, dtype_by_enum, dtype_by_name, dtype_by_numpy, dtype_names
 from modelyard.wire._generated import config_pb2, error_pb2, inference_pb2, serving_pb2, tensorflow_pb2
@@ -32,6 +33,7 @@ __all__ = [
     "PREDICTION_SERVICE",
     "array_to_tensor",
     "as_wire_array",
+    "cast_unchanged",
     "config_pb2",
     "crc32c",
     "decimal_digits",

@@ -48,7 +48,15 @@ from modelyard.artifact._manifest_parts import (
 )
 from modelyard.artifact._openvino import openvino_core
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate
-from modelyard.artifact._repository import STAGING_PREFIX, AnyVersion, ModelVersion, list_versions, publish, staging
+from modelyard.artifact._repository import (
+    STAGING_PREFIX,
+    AnyVersion,
+    ModelVersion,
+    check_model_name,
+    list_versions,
+    publish,
+    staging,
+)
 from modelyard.artifact._signature import (
     CLASSIFY_METHOD,
     DEFAULT_SIGNATURE,
@@ -119,6 +127,7 @@ __all__ = [
     "VerificationData",
     "VerifyReport",
     "VersionInfo",
+    "check_model_name",
     "check_paths",
     "collect",
     "decode_examples",

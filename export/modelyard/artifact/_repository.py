@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,11 +26,13 @@ from modelyard.artifact._manifest import MANIFEST_NAME, Manifest
 from modelyard.artifact._publish_remote import publish_remote, remote_numbers
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion
 from modelyard.artifact._signing import SIGNATURE_NAME, Signer
-from modelyard.errors import PublishError
+from modelyard.errors import ConfigurationError, PublishError
 
 STAGING_PREFIX = ".staging-"
 _MAX_VERSION = (1 << 63) - 1
 _TEMPORARY = "modelyard-staging-"
+#: What stands in a URL as it is (RFC 3986, "unreserved"); a dot in front hides a folder.
+_NAME = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,22 @@ class ModelVersion:
 
 #: A version, wherever it is.
 AnyVersion = ModelVersion | RemoteVersion
+
+
+def check_model_name(name: str) -> None:
+    """Checks that a model can be asked for by its name, in a URL too.
+
+    Args:
+        name: Of the model.
+
+    Raises:
+        ConfigurationError: It holds something that a URL cannot route.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ConfigurationError(
+            f"The model's name is {name!r}, which /v1/models/NAME cannot route; expected letters of ASCII, digits and "
+            "._~- alone, and no dot in front. Give another one: --name NAME (in Python the destination's last part)."
+        )
 
 
 @overload
@@ -101,8 +120,10 @@ def staging(model_dir: Location) -> Iterator[Path]:
         The directory to fill before :func:`publish`.
 
     Raises:
+        ConfigurationError: The model's name cannot be asked for, see :func:`check_model_name`.
         PublishError: The directory cannot be made.
     """
+    check_model_name(model_dir.name)
     try:
         if isinstance(model_dir, RemotePath):
             path = Path(tempfile.mkdtemp(prefix=_TEMPORARY))

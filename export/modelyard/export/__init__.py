@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from modelyard.export._git import git_commit
     from modelyard.export._model import export_model
     from modelyard.export._progress import ProgressBar
-    from modelyard.export._reference import Reference, compute_reference
+    from modelyard.export._reference import Reference, check_examples, compute_reference
     from modelyard.export._trace import TracedModel, trace
     from modelyard.export._verify import verify
 
@@ -39,6 +39,7 @@ _LAZY = {
     "Reference": "modelyard.export._reference",
     "TracedModel": "modelyard.export._trace",
     "action": "modelyard.export._action",
+    "check_examples": "modelyard.export._reference",
     "compute_reference": "modelyard.export._reference",
     "export": "modelyard.export._api",
     "export_model": "modelyard.export._model",
@@ -68,6 +69,7 @@ __all__ = [
     "Verification",
     "WorstExample",
     "action",
+    "check_examples",
     "compute_reference",
     "export",
     "export_model",
@@ -76,6 +78,10 @@ __all__ = [
     "trace",
     "verify",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -8,13 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import AnyFunction, Location, Signature, Source, VerificationData, locate
-from modelyard.errors import ConfigurationError
-from modelyard.export._data import Accepts, load_data
+from modelyard.artifact import (
+    AnyFunction,
+    Location,
+    Signature,
+    Source,
+    VerificationData,
+    check_model_name,
+    locate,
+)
+from modelyard.errors import ConfigurationError, ConversionError
+from modelyard.export._data import FLOATS, RANDOM, Accepts, load_data
 from modelyard.export._files import FILE_FORMATS, load_file
-from modelyard.export._foreign import LoadedModel, keras_signatures, load_keras_file, load_saved_model
+from modelyard.export._foreign import LoadedModel, load_saved_model
 from modelyard.export._model import publish_model
 from modelyard.export._options import (
     Budget,
@@ -28,10 +37,16 @@ from modelyard.export._options import (
 )
 from modelyard.export._reference import accepts, compute_own_reference, compute_reference, runtime_call, source_call
 from modelyard.export._text import check_text
-from modelyard.export._trace import trace
+from modelyard.export._trace import TracedModel, trace
+from modelyard.export.live import is_input, keras_signatures, load_keras_model, module_signatures, parse_input
 
 SAVED_MODEL_FILE = "saved_model.pb"
 _EXAMPLES = 512
+_CHOOSE = 'signatures=["NAME"] (--signature NAME)'
+_ASSUMED = (
+    "It was called with what Keras remembers of its inputs, the shapes of its first argument. Where it takes others, "
+    "or no floats, say all of them: --signature NAME:DTYPE[SHAPE], such as x:float32[-1,28,28] (signatures= in Python)."
+)
 
 Data = VerificationData | Path | str | Mapping[str, Any] | npt.NDArray[Any]
 
@@ -61,11 +76,14 @@ def export(
         destination: ``<repository>/<model>``; the folder's name is the model's.
             Also in an object store: ``s3://bucket/models/fashion``.
         data: Examples to verify with: :class:`VerificationData`; a path or
-            ``random``, see ``--data``; arrays by input name (or by signature
-            and then input name); or one array, for a model with one input.
-        signatures: What to serve, by name, for a ``tf.Module`` or Keras model;
-            names of signatures to choose for a SavedModel; None for a Keras
-            model's own inputs and outputs, and for all of a SavedModel.
+            ``random``, see ``--data``; arrays or lists by input name (or by
+            signature and then input name); or one array, for a model with one
+            input.
+        signatures: What to serve, by name, for a ``tf.Module`` or Keras model.
+            Of a SavedModel, and of functions with an ``input_signature``, the
+            names of those to choose. For a Keras model its inputs, such as
+            ``["ids:int32[-1,12]"]``, where it does not know them. None for a
+            Keras model's own inputs and outputs, and for all of the others.
         formats: Overrides ``options.formats``.
         precision: Overrides ``options.precision``: ``("float32", "int8")`` makes
             variants in 8-bit integers beside the float32 files.
@@ -82,11 +100,19 @@ def export(
 
     Raises:
         ConfigurationError: The model, its signatures or the data are of no known
-            kind, or do not go together.
+            kind, do not exist, or do not go together; or the model's name cannot
+            be in a URL.
         ConversionError: It cannot be loaded, traced or converted.
         VerificationError: A format does not compute what the model computes.
         ManifestError: ``source`` holds something that is no JSON.
         PublishError: The repository cannot be written.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(3)])
+        >>> data = {"x": np.random.default_rng(0).normal(size=(256, 4))}
+        >>> report = export(model, "models/iris", data=data, formats=["saved_model", "onnx"])
+        >>> report.version.number
+        1
     """
     options = options or ExportOptions()
     options = replace(
@@ -96,17 +122,24 @@ def export(
         budget=budget or options.budget,
     )
     model_dir = locate(str(destination))
+    check_model_name(model_dir.name)
     path = Path(model) if isinstance(model, (str, Path)) else None
     origin = source or Source(data="", config={} if path is None else {"source": path.name})
+    for each in (path, _file_of(data), _file_of(calibration)):
+        # All of them before the work.
+        if each is not None and not each.exists():
+            raise ConfigurationError(f"{each} does not exist.")
     if path is not None and path.suffix in FILE_FORMATS and path.is_file():
         return _export_file(path, model_dir, signatures, data, calibration, options, origin, examples, progress)
     loaded = _load(model, path, signatures, options)
     progress(ExportEvent(stage="trace", done=0, total=1))
-    traced = trace(loaded.root, loaded.signatures, saved_model=loaded.saved_model)
+    traced = _trace(loaded)
     progress(ExportEvent(stage="trace", done=1, total=1))
     check_text(traced, options)
     suits = partial(accepts, traced, source_call(traced))
     verification = _verification_data(data, traced.signatures, examples, suits)
+    if loaded.assumed:
+        _check_assumed(traced.signatures, verification)
     reference = compute_reference(traced, verification, options=options, progress=progress)
     return publish_model(
         reference,
@@ -156,24 +189,77 @@ def _load(
             raise ConfigurationError(f"{path} has signatures of its own; expected the names of some, or None.")
         names = tuple(signatures or ())
         return load_saved_model(path, names=names, allow_unsafe_ops=options.allow_unsafe_ops)
-    if signatures is not None and declared is None:
-        raise ConfigurationError(f"signatures is {list(signatures)}; names alone choose from a SavedModel only.")
+    names = () if signatures is None or declared is not None else tuple(signatures)
     if path is not None:
         if path.suffix != ".keras" or not path.is_file():
             raise ConfigurationError(
                 f"{path} is no model: expected a SavedModel directory, or a .keras, .onnx or .tflite file."
             )
-        loaded = load_keras_file(path)
-        return loaded if declared is None else replace(loaded, signatures=dict(declared))
+        model = load_keras_model(path)
     if declared is not None:
         return LoadedModel(root=model, signatures=dict(declared))
+    return _describe(model, names)
+
+
+def _describe(model: Any, names: Sequence[str]) -> LoadedModel:
+    """A model that is asked for its own signatures."""
     import keras
 
-    if not isinstance(model, keras.Model):
+    inputs = [parse_input(text) for text in names] if any(is_input(text) for text in names) else []
+    is_keras = isinstance(model, keras.Model)
+    if not inputs and not (is_keras and getattr(model, "inputs", None)):
+        signatures = module_signatures(model, names)
+        if signatures:
+            hint = "" if names or len(signatures) == 1 else f"Or choose among {', '.join(signatures)}: {_CHOOSE}."
+            return LoadedModel(root=model, signatures=signatures, hint=hint)
+    if names and not inputs:
         raise ConfigurationError(
-            f"A {type(model).__name__} says nothing about its signatures; pass signatures=, by name."
+            f"signatures is {list(names)}; names alone choose from a SavedModel, or from functions with an "
+            "input_signature. The inputs of a Keras model are NAME:DTYPE[SHAPE], such as x:float32[-1,28,28]."
         )
-    return LoadedModel(root=model, signatures=keras_signatures(model))
+    if not is_keras:
+        raise ConfigurationError(
+            f"A {type(model).__name__} says nothing about its signatures; give its __call__ an input_signature "
+            "(tf.function(input_signature=[...])), or pass signatures=, by name."
+        )
+    signatures, assumed = keras_signatures(model, inputs)
+    return LoadedModel(root=model, signatures=signatures, assumed=assumed, hint=_ASSUMED if assumed else "")
+
+
+def _trace(loaded: LoadedModel) -> TracedModel:
+    weights = len(getattr(loaded.root, "variables", ()))
+    try:
+        traced = trace(loaded.root, loaded.signatures, saved_model=loaded.saved_model)
+    except ConversionError as exc:
+        if not loaded.hint:
+            raise
+        raise ConversionError(f"{exc.message} {loaded.hint}") from exc
+    if len(getattr(loaded.root, "variables", ())) != weights:
+        raise ConversionError(
+            "The model makes new weights when it is called, so what it was trained with is not there. A Keras model "
+            "needs a build() that makes all of its weights for them to be loaded from a file; or call it on data and "
+            "export it in the same process."
+        )
+    return traced
+
+
+def _file_of(data: Data | None) -> Path | None:
+    return Path(data) if isinstance(data, (str, Path)) and str(data) != RANDOM else None
+
+
+def _check_assumed(signatures: Mapping[str, Signature], data: VerificationData) -> None:
+    """Refuses data that says that an assumed dtype is wrong."""
+    for name, signature in signatures.items():
+        for spec in signature.inputs:
+            values = data.inputs.get(name, {}).get(spec.name)
+            if isinstance(values, np.ndarray) and spec.dtype in FLOATS and values.dtype.kind in "iubOSU":
+                dtype = values.dtype.name if values.dtype.kind in "iub" else "string"
+                shape = ",".join(str(size) for size in spec.shape or ())
+                raise ConfigurationError(
+                    f"The examples of input {spec.name!r} are {dtype}. A subclassed Keras model remembers the shapes "
+                    f"that it was called with, and no dtypes: {spec.dtype} is assumed. Say what it takes: --signature "
+                    f"{spec.name}:{dtype}[{shape}], or give {spec.dtype}. With several inputs, say all of them."
+                )
 
 
 def _calibration_data(

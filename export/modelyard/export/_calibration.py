@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from modelyard.artifact import ExampleDecode, Signature, VerificationData, decode_examples
 from modelyard.errors import InvalidInputError, VerificationError
+from modelyard.export._data import fit_examples
 from modelyard.export._runtimes import Arrays
 
 
@@ -53,6 +54,7 @@ def make_calibration(signatures: Mapping[str, Signature], data: VerificationData
         VerificationError: A serialized Example does not fit its signature, or a
             graph has no examples.
     """
+    data = fit_examples(signatures, replace(data, labels=None))
     inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():
         if signature.compute != name:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from modelyard.artifact import Location, locate
+from modelyard.artifact import Location, check_model_name, locate
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.export._options import FORMATS, PRECISIONS, RUNTIMES, Budget, ExportOptions, ExportReport
 
@@ -31,6 +34,8 @@ examples:
       Somebody else's SavedModel, verified on a folder of images.
   modelyard export model.onnx --data examples.npz --repository models
       An ONNX file; examples.npz has one array for each input.
+  modelyard export model.keras --import my_layers --data examples.npz --repository models
+      A Keras model with classes of your own, which my_layers.py defines.
   modelyard export fashion --repository s3://bucket/models --signing-key key.pem
       Publishes to an object store, signed.
   modelyard export fashion --repository models --optional tflite
@@ -65,8 +70,15 @@ def make_parser() -> argparse.ArgumentParser:
         "file of tf.Example messages, or the word random",
     )
     parser.add_argument(
-        "--signature", action="append", metavar="NAME", help="export this signature of a SavedModel (default: all)"
-    )
+        "--signature", action="append", metavar="SIGNATURE",
+        help="NAME: export this signature of a SavedModel (default: all). NAME:DTYPE[SHAPE], such as "
+        "'ids:int32[-1,12]': an input of a Keras model that does not know its own; may be given more than once",
+    )  # fmt: skip
+    parser.add_argument(
+        "--import", action="append", default=[], dest="modules", metavar="MODULE",
+        help="import this Python module, of this folder or installed, which defines the classes of a .keras file; may "
+        "be given more than once",
+    )  # fmt: skip
     parser.add_argument(
         "--format",
         action="append",
@@ -172,7 +184,7 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("modelyard export: stopped. Nothing was published.\n")
         return 130
-    sys.stdout.write(_summary(report))
+    sys.stdout.write(f"{report}\n")
     return 0
 
 
@@ -199,14 +211,54 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
         )
     if arguments.examples < options.min_examples:
         raise ConfigurationError(f"--examples is {arguments.examples}; expected at least {options.min_examples}.")
-    path = Path(arguments.source)
+    source = arguments.source
+    path = Path(source)
     # A task's name is never a path: what exists, or has a folder or a suffix in its name, is meant as one.
-    is_path = path.exists() or path.name != arguments.source or bool(path.suffix)
-    name = arguments.name or (_name_of(path) if is_path else arguments.source)
-    if Path(name).name != name or name.startswith("."):
-        raise ConfigurationError(f"--name is {name!r}; expected a plain folder name, not a path.")
+    is_path = path.exists() or (":" not in source and (path.name != source or bool(path.suffix)))
+    if arguments.name is not None:
+        check_model_name(arguments.name)
+    objects = _custom_objects(arguments.modules)
+    name = arguments.name or (_name_of(path) if is_path else _name_of_task(source))
+    check_model_name(name)
     model_dir = locate(arguments.repository) / name
-    return (_export_path if is_path else _export_task)(arguments, model_dir, options)
+    if not is_path:
+        return _export_task(arguments, model_dir, options)
+    import keras
+
+    with keras.saving.custom_object_scope(objects):
+        return _export_path(arguments, model_dir, options)
+
+
+def _custom_objects(modules: Sequence[str]) -> dict[str, Any]:
+    """Classes and functions of modules, by name, for Keras to find those that are not registered with it."""
+    found: dict[str, Any] = {}
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as exc:
+            # What the user's module fails to import is not the user's spelling of its name.
+            if exc.name is None or not (name == exc.name or name.startswith(f"{exc.name}.")):
+                raise
+            raise ConfigurationError(
+                f"Received --import {name}: there is no module {exc.name!r} in this folder or installed; expected a "
+                "name as in Python's import, such as my_layers for my_layers.py."
+            ) from exc
+        package = name.partition(".")[0]
+        for key, each in vars(module).items():
+            if callable(each) and str(getattr(each, "__module__", "")).partition(".")[0] == package:
+                found[key] = each
+    return found
+
+
+def _name_of_task(source: str) -> str:
+    from modelyard.training.tasks import find_task
+
+    try:
+        return find_task(source).name
+    except ConfigurationError as exc:
+        if ":" in source:
+            raise
+        raise ConfigurationError(f"There is no file or folder {source!r}. {exc.message}") from exc
 
 
 def _name_of(path: Path) -> str:
@@ -219,6 +271,11 @@ def _export_path(arguments: argparse.Namespace, model_dir: Location, options: Ex
     from modelyard.export._api import export
     from modelyard.export._progress import ProgressBar
 
+    if not Path(arguments.source).exists():
+        raise ConfigurationError(f"{arguments.source} does not exist.")
+    for flag, given in (("--set", arguments.set), ("--model-dir", arguments.model_dir)):
+        if given:
+            raise ConfigurationError(f"{flag} is for tasks; {arguments.source} is a model already.")
     if arguments.data is None:
         raise ConfigurationError(
             f"{arguments.source} needs examples to be verified with; give --data PATH, or --data random."
@@ -269,25 +326,3 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
             options=options,
             progress=bar,
         )
-
-
-def _summary(report: ExportReport) -> str:
-    # With TensorFlow, which is there once something was exported.
-    from modelyard.export.report._latency import describe_choice
-
-    manifest = report.manifest
-    lines = [f"{manifest.model} version {manifest.version}: {report.version.path}"]
-    for name, check in report.checks.items():
-        verified = check.report
-        agreement = "" if verified.top1_agreement is None else f", top-1 agreement {verified.top1_agreement:.2%}"
-        drop = "" if verified.accuracy_drop is None else f", accuracy drop {verified.accuracy_drop:.2%}"
-        lines.append(
-            f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}"
-            f"{agreement}{drop}"
-        )
-    lines += [f"  {name}: left out. {reason}" for name, reason in report.skipped.items()]
-    lines += [f"  refused: {each.reason}" for each in manifest.refused]
-    if manifest.choices:
-        lines.append(describe_choice(manifest.choices))
-    lines.append(f"Report: {report.report_html}")
-    return "\n".join(lines) + "\n"

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import VerificationError
-from modelyard.export._reference import FLOATS, is_constant
+from modelyard.export._data import FLOATS
+from modelyard.export._reference import is_constant
 from modelyard.export._verification import ERROR_EDGES, WorstExample
 
 WORST_EXAMPLES = 16

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import (
+    DEFAULT_SIGNATURE,
     FEATURE_DTYPES,
     ExampleDecode,
     FeatureSpec,
@@ -19,13 +22,22 @@ from modelyard.artifact import (
     decode_examples,
     decode_image,
 )
-from modelyard.errors import ConfigurationError, ImageDecodeError, InvalidInputError
-from modelyard.wire import dtype_by_name
+from modelyard.errors import (
+    ConfigurationError,
+    ImageDecodeError,
+    InvalidInputError,
+    UnsupportedError,
+    VerificationError,
+)
+from modelyard.wire import as_wire_array, cast_unchanged, dtype_by_name
+
+_LOG = logging.getLogger("modelyard.export")
 
 RANDOM = "random"
 _IMAGES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"})
 _RECORDS = frozenset({".record", ".records", ".tfrecord", ".tfrecords"})
 _LABELS = "labels"
+FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _SEED = 0
 
 #: Ranges that random integers are drawn from, both ends included, the widest first; the last is taken untried.
@@ -44,7 +56,7 @@ def load_data(
 
     ==============  ==============================================================
     ``.npz``        arrays ``INPUT`` or ``SIGNATURE/INPUT``, ``[N, ...]``; and
-                    ``labels``, int64 ``[N]``, where there are classes
+                    ``labels``, integers ``[N]``, where there are classes
     ``.npy``        ``[N, ...]``, for signatures with one input
     folder          image files, in the order of their names; an input of numbers
                     gets them decoded and resized, floats divided by 255
@@ -68,6 +80,8 @@ def load_data(
     if str(path) == RANDOM:
         return _random(signatures, limit, accepts)
     path = Path(path)
+    if not path.exists():
+        raise ConfigurationError(f"The data {path} does not exist (--data).")
     try:
         if path.is_dir():
             return _images(path, signatures, limit)
@@ -131,10 +145,7 @@ def _archive(path: Path, signatures: Mapping[str, Signature], limit: int) -> Ver
     if not inputs:
         wanted = sorted({spec.name for signature in signatures.values() for spec in signature.inputs})
         raise ConfigurationError(f"{path} holds the arrays {sorted(arrays)}; expected some of the inputs {wanted}.")
-    labels = arrays.get(_LABELS)
-    return VerificationData(
-        inputs=inputs, labels=None if labels is None else labels.astype(np.int64), description=path.name
-    )
+    return VerificationData(inputs=inputs, labels=arrays.get(_LABELS), description=path.name)
 
 
 def _array(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
@@ -202,6 +213,107 @@ def _records(path: Path, signatures: Mapping[str, Signature], limit: int) -> Ver
 
 def _is_feature(spec: TensorSpec) -> bool:
     return spec.dtype in FEATURE_DTYPES and spec.shape is not None and all(size >= 0 for size in spec.shape[1:])
+
+
+def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) -> VerificationData:
+    """Examples as the signatures want them, and labels with the output that they are compared with.
+
+    Lists become arrays, and arrays are cast where no value changes, as a client
+    casts them: float64 to float32, integers to floats that hold them. What
+    cannot be cast stays as it is.
+
+    Args:
+        signatures: What is fed.
+        data: The examples. Where no signature has their ``class_output``, the
+            one float output that has a value for each class takes its place;
+            where there is none, the labels are left out, and a warning says so.
+
+    Raises:
+        ConfigurationError: Something is no array.
+        VerificationError: No signature has as many examples as there are labels.
+    """
+    inputs: dict[str, Mapping[str, npt.NDArray[Any]]] = dict(data.inputs)
+    for name in inputs.keys() & signatures.keys():
+        dtypes = {spec.name: spec.dtype for spec in signatures[name].inputs}
+        inputs[name] = {key: _fitted(name, key, values, dtypes.get(key)) for key, values in inputs[name].items()}
+    data = replace(data, inputs=inputs)
+    if data.labels is None:
+        return data
+    data = replace(data, labels=np.asarray(data.labels))
+    problem, output = _class_output(signatures, data)
+    if problem:
+        _LOG.warning("The labels of the data %s Going on without the accuracy.", problem)
+        return replace(data, labels=None)
+    return replace(data, labels=np.asarray(data.labels).astype(np.int64), class_output=output)
+
+
+def class_ids(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Predicted classes from the output that shows them.
+
+    Args:
+        values: Class ids, ``[N]``; or floats with one value for each class, ``[N, K]``.
+    """
+    return values.argmax(-1) if values.ndim == 2 and values.dtype.kind not in "iu" else values
+
+
+def labelled(signatures: Mapping[str, Signature], data: VerificationData) -> list[str]:
+    """Signatures with as many examples as there are labels, the default one first.
+
+    Args:
+        signatures: By name.
+        data: With labels, and examples.
+    """
+    count = -1 if data.labels is None else len(data.labels)
+    names = [name for name in signatures if {len(each) for each in data.inputs.get(name, {}).values()} == {count}]
+    # The default signature first: it is what most requests will ask for.
+    return sorted(names, key=lambda name: name != DEFAULT_SIGNATURE)
+
+
+def _fitted(signature: str, name: str, values: Any, dtype: str | None) -> npt.NDArray[Any]:
+    try:
+        array = as_wire_array(values)
+    except (InvalidInputError, UnsupportedError) as exc:
+        raise ConfigurationError(
+            f"The examples of input {name!r} of signature {signature!r} are no array. {exc.message}"
+        ) from exc
+    cast = None if dtype is None else cast_unchanged(array, dtype)
+    return array if cast is None else cast
+
+
+def _class_output(signatures: Mapping[str, Signature], data: VerificationData) -> tuple[str, str]:
+    """What keeps the labels from being used, if anything does; and the output that they are compared with."""
+    labels = np.asarray(data.labels)
+    names = labelled(signatures, data)
+    if not names:
+        counts = {name: [len(each) for each in arrays.values()] for name, arrays in data.inputs.items()}
+        raise VerificationError(
+            f"There are {len(labels)} labels, but no signature has that many examples "
+            f"({', '.join(f'{name}: {sorted(set(count))}' for name, count in counts.items())})."
+        )
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        return f"are {labels.dtype} {list(labels.shape)}; expected class ids, integers [N].", ""
+    if any(spec.name == data.class_output for name in names for spec in signatures[name].outputs):
+        return "", data.class_output
+    lowest, classes = int(labels.min(initial=0)), max(int(labels.max(initial=-1)) + 1, len(data.class_names))
+    if lowest < 0:
+        return f"begin at {lowest}; expected class ids from 0.", ""
+    for name in names:
+        scores = [spec for spec in signatures[name].outputs if spec.dtype in FLOATS and len(spec.shape or ()) == 2]
+        widths = {spec.name: (spec.shape or ())[1] for spec in scores}
+        # As wide as there are classes; or wider, where the labels at hand are not of all classes.
+        exact = [output for output, width in widths.items() if width == classes]
+        wider = [output for output, width in widths.items() if width == -1 or width >= max(classes, 2)]
+        for found in (exact, wider):
+            if len(found) == 1:
+                return "", found[0]
+    outputs = ", ".join(
+        f"{spec.name} {spec.dtype} {spec.shape and list(spec.shape)}" for spec in signatures[names[0]].outputs
+    )
+    return (
+        f"fit no output of signature {names[0]!r}; expected an output {data.class_output!r}, or one float output with "
+        f"a value for each of {classes} classes; there are {outputs}.",
+        "",
+    )
 
 
 def _strings(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""SavedModels that somebody else made, of TensorFlow 2 or 1, and ``.keras`` files."""
+"""SavedModels that somebody else made, of TensorFlow 2 or 1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, PREDICT_METHOD, AnyFunction, SignatureFunction, TensorSpec
+from modelyard.artifact import PREDICT_METHOD, AnyFunction, SignatureFunction, TensorSpec
 from modelyard.errors import ConversionError
 from modelyard.export._unsafe_ops import check_ops, read_saved_model
 
@@ -26,11 +26,15 @@ class LoadedModel:
         root: Holds the variables.
         signatures: What to serve, by name.
         saved_model: The directory that it came from, to be published as it is; None for a model that is saved anew.
+        assumed: Whether the dtypes of the inputs are assumed: nobody said them.
+        hint: What to do where it cannot be traced; empty where nothing is known.
     """
 
     root: Any = field(repr=False)
     signatures: dict[str, AnyFunction]
     saved_model: Path | None = None
+    assumed: bool = False
+    hint: str = ""
 
 
 def load_saved_model(directory: Path, *, names: Sequence[str] = (), allow_unsafe_ops: bool = False) -> LoadedModel:
@@ -74,61 +78,6 @@ def load_saved_model(directory: Path, *, names: Sequence[str] = (), allow_unsafe
         for name, definition in wanted.items()
     }
     return LoadedModel(root=root, signatures=signatures, saved_model=directory)
-
-
-def load_keras_file(path: Path) -> LoadedModel:
-    """Loads a ``.keras`` file; code inside it, such as lambda layers, is refused by Keras.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ConversionError: Keras cannot load it.
-    """
-    import keras
-
-    try:
-        model = keras.models.load_model(path, compile=False, safe_mode=True)
-    # Keras raises ValueError, TypeError, OSError and more: this is the boundary that maps them.
-    except Exception as exc:
-        raise ConversionError(f"Keras cannot load {path}: {exc}") from exc
-    return LoadedModel(root=model, signatures=keras_signatures(model))
-
-
-def keras_signatures(model: Any) -> dict[str, AnyFunction]:
-    """The default signature of a Keras model: its own inputs and outputs by name.
-
-    Args:
-        model: A Keras 3 model that is built.
-
-    Raises:
-        ConversionError: It has not been built, so that its inputs are unknown.
-    """
-    tensors, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
-    if not tensors or not outputs:
-        raise ConversionError(
-            f"The Keras model {model.name!r} has no known inputs. Call it once on data, or declare its signatures."
-        )
-    names = [tensor.name for tensor in tensors]
-    inputs = tuple(
-        TensorSpec(
-            name=name, dtype=str(tensor.dtype), shape=tuple(-1 if size is None else int(size) for size in tensor.shape)
-        )
-        for name, tensor in zip(names, tensors, strict=True)
-    )
-    # Output tensors are all called keras_tensor_N: the layers' names are what people know.
-    fallback = list(getattr(model, "output_names", None) or [f"output_{index}" for index in range(len(outputs))])
-
-    def function(**tensors: Any) -> dict[str, Any]:
-        values = [tensors[name] for name in names]
-        # A Sequential model takes its tensor bare, though it says that it takes a list of one.
-        structure = values[0] if len(values) == 1 else tf.nest.pack_sequence_as(model.input, values)
-        result = model(structure, training=False)
-        if isinstance(result, dict):
-            return dict(result)
-        return dict(zip(fallback, tf.nest.flatten(result), strict=True))
-
-    return {DEFAULT_SIGNATURE: SignatureFunction(inputs=inputs, function=function)}
 
 
 def _from_session(directory: Path, definitions: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from modelyard.artifact import (
     Manifest,
     Source,
     VerificationData,
+    check_model_name,
     load_signing_key,
     locate,
     publish,
@@ -67,7 +68,8 @@ def export_model(
         What was published, and how every format compared.
 
     Raises:
-        ConfigurationError: The runtime asked for serves nothing that was made.
+        ConfigurationError: The runtime asked for serves nothing that was made, or
+            the model's name cannot be in a URL.
         ConversionError: A signature cannot be traced, or a converter failed.
         VerificationError: A format does not compute what the model computes,
             or the examples cannot show it.
@@ -75,6 +77,8 @@ def export_model(
         PublishError: The repository cannot be written.
     """
     options = options or ExportOptions()
+    # Before the work.
+    check_model_name(locate(model_dir).name)
     progress(ExportEvent(stage="trace", done=0, total=1))
     traced = trace(root, signatures)
     progress(ExportEvent(stage="trace", done=1, total=1))
@@ -155,7 +159,7 @@ def publish_model(
         write_warmup(reference, staged, model=model_dir.name)
         latency = measure_latency(reference, staged, checks=checks, options=options, progress=progress)
         choices = rank_runtimes(latency, signature=main_signature(traced.signatures), runtime=options.runtime)
-        created = utc_now()
+        created, sizes = utc_now(), maker.sizes()
         manifests: list[Manifest] = []
 
         def make_manifest(number: int) -> Manifest:
@@ -171,7 +175,7 @@ def publish_model(
                 latency=latency,
                 choices=choices,
                 refused=refused,
-                sizes=maker.sizes(),
+                sizes=sizes,
                 budget=options.budget,
                 max_abs_error=options.max_abs_error,
             )
@@ -202,6 +206,8 @@ def publish_model(
         report_html=version.path / REPORT_NAME,
         checks=checks,
         skipped=skipped,
+        data=reference.data.description,
+        sizes=sizes,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -208,6 +208,8 @@ class ExportReport:
             variant, how it compared with the source. What was refused is in the
             manifest.
         skipped: By optional format that failed, the reason.
+        data: What the examples were, for people.
+        sizes: Bytes of the files of each format or variant.
     """
 
     version: ModelVersion
@@ -215,3 +217,28 @@ class ExportReport:
     report_html: Path
     checks: Mapping[str, Verification]
     skipped: Mapping[str, str]
+    data: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """What ``modelyard export`` says at its end: a line for each format, and what is served."""
+        from modelyard.export.report import describe_choice
+
+        lines = [f"{self.manifest.model} version {self.manifest.version}: {self.version.path}"]
+        for name, check in self.checks.items():
+            verified = check.report
+            agreement = "" if verified.top1_agreement is None else f", top-1 agreement {verified.top1_agreement:.2%}"
+            drop = "" if verified.accuracy_drop is None else f", accuracy drop {verified.accuracy_drop:.2%}"
+            size = f", {self.sizes[name] / 1e3:,.1f} kB" if name in self.sizes else ""
+            lines.append(
+                f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}"
+                f"{agreement}{drop}{size}"
+            )
+        lines += [f"  {name}: left out. {reason}" for name, reason in self.skipped.items()]
+        lines += [f"  refused: {each.reason}" for each in self.manifest.refused]
+        if self.data:
+            lines.append(f"Examples: {self.data}")
+        if self.manifest.choices:
+            lines.append(describe_choice(self.manifest.choices))
+        lines.append(f"Report: {self.report_html}")
+        return "\n".join(lines)

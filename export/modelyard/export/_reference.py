@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec, VerificationData
+from modelyard.artifact import Signature, TensorSpec, VerificationData
 from modelyard.errors import VerificationError
+from modelyard.export._data import FLOATS, fit_examples, labelled
 from modelyard.export._dependence import computed_outputs
 from modelyard.export._determinism import differing, restored
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
@@ -19,7 +20,6 @@ from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tenso
 from modelyard.export._trace import TracedModel
 
 Call = Callable[[str, Arrays], dict[str, npt.NDArray[Any]]]
-FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,9 @@ def _compute(
     options: ExportOptions,
     progress: Progress,
 ) -> Reference:
-    counts = {name: _check_examples(source, data, name, options) for name in source.signatures}
+    data = check_examples(source, data, options=options)
+    measured = _measured(source, data)
+    counts = {name: len(next(iter(data.inputs[name].values()))) for name in source.signatures}
     for name in counts:
         _, batch = next(batches(data.inputs[name], max(sizes[name])))
         _check_repeatable(source, name, call, batch, options)
@@ -180,8 +182,29 @@ def _compute(
         source=source,
         data=data,
         outputs=outputs,
-        measured=_measured(source, data, counts),
+        measured=measured,
     )
+
+
+def check_examples(source: TracedModel, data: VerificationData, *, options: ExportOptions) -> VerificationData:
+    """Checks that examples can verify a model, before anything is computed.
+
+    Args:
+        source: The traced model.
+        data: Real examples for every signature.
+        options: The number of examples wanted.
+
+    Returns:
+        The examples as the signatures want them.
+
+    Raises:
+        ConfigurationError: Something among them is no array.
+        VerificationError: There are too few, or they do not fit.
+    """
+    data = fit_examples(source.signatures, data)
+    for name in source.signatures:
+        _check_examples(source, data, name, options)
+    return data
 
 
 def batches(inputs: Arrays, size: int) -> Iterator[tuple[int, Arrays]]:
@@ -231,7 +254,7 @@ def _check_repeatable(source: TracedModel, name: str, call: Call, batch: Arrays,
         )
 
 
-def _check_examples(source: TracedModel, data: VerificationData, name: str, options: ExportOptions) -> int:
+def _check_examples(source: TracedModel, data: VerificationData, name: str, options: ExportOptions) -> None:
     signature = source.signatures[name]
     examples = data.inputs.get(name)
     if examples is None:
@@ -245,10 +268,15 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
             f"The examples of signature {name!r} have inputs {sorted(examples)}; expected {sorted(wanted)}."
         )
     counts = {len(values) for values in examples.values()}
-    if len(counts) != 1 or min(counts) < options.min_examples:
+    if len(counts) != 1:
         raise VerificationError(
-            f"Signature {name!r} has {sorted(counts)} examples for each input; expected one number, at least "
-            f"{options.min_examples} (ExportOptions.min_examples)."
+            f"The inputs of signature {name!r} have {sorted(counts)} examples; expected as many for each."
+        )
+    if min(counts) < options.min_examples:
+        raise VerificationError(
+            f"There are {min(counts)} examples to verify signature {name!r} with; expected at least "
+            f"{options.min_examples}. Give more, or ask for fewer: --min-examples {min(counts)} "
+            "(ExportOptions.min_examples)."
         )
     for key, values in examples.items():
         kind = "string" if values.dtype.kind in "OSU" else values.dtype.name
@@ -256,7 +284,6 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
             raise VerificationError(
                 f"The examples of input {key!r} of signature {name!r} are {kind}; expected {wanted[key].dtype}."
             )
-    return counts.pop()
 
 
 def _check_answers(
@@ -287,15 +314,10 @@ def _check_answers(
         )
 
 
-def _measured(source: TracedModel, data: VerificationData, counts: Mapping[str, int]) -> str | None:
+def _measured(source: TracedModel, data: VerificationData) -> str | None:
     if data.labels is None:
         return None
-    # The default signature first: it is what most requests will ask for.
-    for name in sorted(counts, key=lambda name: name != DEFAULT_SIGNATURE):
-        outputs = {spec.name for spec in source.signatures[name].outputs}
-        if data.class_output in outputs and counts[name] == len(data.labels):
+    for name in labelled(source.signatures, data):
+        if data.class_output in {spec.name for spec in source.signatures[name].outputs}:
             return name
-    raise VerificationError(
-        f"There are {len(data.labels)} labels, but no signature has both the output {data.class_output!r} and that "
-        f"many examples ({', '.join(f'{name}: {count}' for name, count in counts.items())})."
-    )
+    return None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import keras
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.saved_model import fingerprinting_utils
@@ -27,7 +29,7 @@ def export_saved_model(source: TracedModel, directory: Path) -> None:
         PublishError: The directory cannot be written.
     """
     module = tf.Module()
-    module.root = source.root
+    module.root = _holder(source.root)
     # Kept as attributes too, so that a Python reload finds the functions with their variables.
     module.functions = dict(source.serving)
     signatures = {name: function.get_concrete_function() for name, function in source.serving.items()}
@@ -42,6 +44,22 @@ def export_saved_model(source: TracedModel, directory: Path) -> None:
             f"Format saved_model: TensorFlow cannot save the model: {gist(exc)}. A variable that the signatures use "
             "and the root does not hold is the usual cause."
         ) from exc
+
+
+def _holder(root: Any) -> Any:
+    """What holds the variables of a root and can be saved."""
+    if not isinstance(root, keras.Model) or getattr(root, "inputs", None):
+        return root
+    # To save a subclassed model itself, TensorFlow calls it on the first of its arguments, with floats; it may want
+    # others. Its layers have more than variables: lookup tables, for one.
+    module = tf.Module()
+    module.weights = list(root.variables)
+    module.layers = [layer for layer in _layers(root) if not isinstance(layer, keras.Model)]
+    return module
+
+
+def _layers(model: Any) -> list[Any]:
+    return [each for layer in model.layers for each in (layer, *(_layers(layer) if hasattr(layer, "layers") else ()))]
 
 
 def _set_methods(signatures: Mapping[str, Signature], directory: Path) -> None:

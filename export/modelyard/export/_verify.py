@@ -17,6 +17,7 @@ from modelyard.artifact import Signature, TensorSpec, VerifyReport, format_key
 from modelyard.errors import VerificationError
 from modelyard.export._budget import accuracy_drop
 from modelyard.export._compare import Answers, Comparison, check_answer
+from modelyard.export._data import class_ids
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._reference import Reference, batches
 from modelyard.export._runtimes import Runtime, call_signature, load_runtime, runtime_versions
@@ -174,7 +175,7 @@ def _text(shape: tuple[int, ...] | None) -> str:
 def _agreement(reference: Reference, answers: Mapping[str, Mapping[int, Answers]]) -> float | None:
     key = reference.data.class_output
     shares = [
-        float((answer[key] == reference.outputs[name][size][key]).mean())
+        float((class_ids(answer[key]) == class_ids(reference.outputs[name][size][key])).mean())
         for name, by_size in answers.items()
         for size, answer in by_size.items()
         if key in answer
@@ -189,5 +190,6 @@ def _classes(
     if name is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     labels = reference.data.labels
-    size = min(answers[name], key=lambda size: 0 if labels is None else (answers[name][size][key] == labels).mean())
-    return reference.outputs[name][size][key].astype(np.int64), answers[name][size][key].astype(np.int64)
+    found = {size: class_ids(answer[key]).astype(np.int64) for size, answer in answers[name].items()}
+    size = min(found, key=lambda size: 0 if labels is None else (found[size] == labels).mean())
+    return class_ids(reference.outputs[name][size][key]).astype(np.int64), found[size]

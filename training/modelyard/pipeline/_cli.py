@@ -21,6 +21,8 @@ examples:
       Train three epochs, export and verify every format, publish, serve, predict.
   modelyard run fashion --epochs 10 --repository /models
       A longer training; the next free version of /models/fashion.
+  modelyard run transfer --set folder=photos --min-examples 100
+      A pretrained network on a folder of images, of which there are few.
   MODELYARD_DATA=subset modelyard run fashion --epochs 1
       Everything in under a minute, on the small subset that ships with modelyard.
 """
@@ -37,7 +39,14 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("task", metavar="TASK", help="name of the task, such as fashion")
+    parser.add_argument("task", metavar="TASK", help="name of the task, such as fashion, or package.module:Class")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="ARGUMENT=VALUE",
+        help="value for an argument of the task, such as folder=photos; may be given more than once",
+    )
     parser.add_argument(
         "--epochs", type=int, default=_DEFAULTS.epochs, help="passes over the data (default: %(default)s)"
     )
@@ -62,6 +71,13 @@ def make_parser() -> argparse.ArgumentParser:
         default=_DEFAULTS.calls,
         help="timed calls for each format and protocol (default: %(default)s)",
     )
+    parser.add_argument(
+        "--min-examples",
+        type=int,
+        default=_DEFAULTS.min_examples,
+        metavar="N",
+        help="refuse to verify with fewer, before the training (default: %(default)s)",
+    )
     return parser
 
 
@@ -83,11 +99,13 @@ def main(argv: list[str]) -> int:
     try:
         options = RunOptions(
             task=arguments.task,
+            assignments=tuple(arguments.set),
             epochs=arguments.epochs,
             seed=arguments.seed,
             repository=arguments.repository,
             run_dir=arguments.run_dir,
             calls=arguments.calls,
+            min_examples=arguments.min_examples,
         )
         report = run_pipeline(options)
     except ModelyardError as exc:
@@ -113,7 +131,8 @@ def _show(report: RunReport, seconds: float) -> None:
     manifest = report.export.manifest
     accuracy = report.training.metrics.get("test_accuracy")
     lines = [
-        f"Data: {report.training.data}",
+        *([f"Data: {report.training.data}"] if report.training.data else []),
+        f"Verified on: {report.export.data}",
         f"Published: {report.export.version.path} (version {manifest.version}, fastest runtime {manifest.runtime})",
         f"Report: {report.export.report_html}",
         f"Picture: {report.picture}",
@@ -145,7 +164,10 @@ def _comparison_table(report: RunReport) -> Table:
 def _label_table(report: RunReport) -> Table:
     from rich.table import Table
 
-    table = Table(title="Ten test images: class predicted from the tensor (and from PNG bytes, where it differs)")
+    table = Table(
+        title=f"{len(report.true_labels)} images: class predicted from the tensor (and from the encoded file, where it "
+        "differs)"
+    )
     table.add_column("true class")
     for row in report.rows:
         table.add_column(f"{row.format}\n{row.protocol}")
@@ -153,7 +175,7 @@ def _label_table(report: RunReport) -> Table:
         cells = []
         for row in report.rows:
             label, encoded = row.labels[index], row.encoded_labels[index]
-            text = label if label == encoded else f"{label} (PNG: {encoded})"
+            text = label if label == encoded else f"{label} (file: {encoded})"
             cells.append(text if label == true else f"[red]{text}[/red]")
         table.add_row(true, *cells)
     return table

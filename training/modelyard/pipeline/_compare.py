@@ -33,7 +33,7 @@ class Comparison:
         p50_us: Median time of one call with one example, client included, in microseconds.
         agreement: Share of examples, 0 to 1, with the trained model's class.
         labels: Label of each shown example.
-        encoded_labels: Label of each shown example when it is sent as PNG bytes.
+        encoded_labels: Label of each shown example when it is sent as an encoded file.
     """
 
     format: str
@@ -64,7 +64,7 @@ def compare(
         formats: Formats that the version holds.
         examples: Inputs ``image`` of ``serving_default``, float32 ``[N, ...]``.
         expected: The trained model's class for each, int64 ``[N]``.
-        encoded: PNG bytes of the first examples, for ``image_bytes``.
+        encoded: Files of the first examples, for ``image_bytes``.
         calls: Timed calls for each format and protocol.
         progress: Called with what is done and the total.
 

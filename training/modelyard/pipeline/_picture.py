@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from modelyard.errors import MissingDependencyError
 
-_SCALE = 6
+_SIDE = 168
 _COLUMNS = 5
 _MARGIN = 14
 _TEXT = 46
@@ -30,7 +30,7 @@ def draw_predictions(
 
     Args:
         path: The file to write.
-        images: Grey images, uint8 ``[N, height, width]``.
+        images: uint8 ``[N, height, width]`` or ``[N, height, width, 1]``, grey, or ``[N, height, width, 3]``.
         predicted: N labels.
         true: N labels.
 
@@ -43,8 +43,14 @@ def draw_predictions(
         if exc.name != "PIL":
             raise
         raise MissingDependencyError(package="pillow", extra="training", purpose="Drawing predictions") from exc
-    count, height, width = images.shape
-    tile_width, tile_height = width * _SCALE + _MARGIN, height * _SCALE + _TEXT + _MARGIN
+    if images.ndim == 4 and images.shape[-1] == 1:
+        images = images[..., 0]
+    count, height, width = images.shape[:3]
+    # Whole pixels where they are magnified.
+    ratio = _SIDE / max(height, width)
+    ratio = float(int(ratio)) if ratio >= 1 else ratio
+    shown_width, shown_height = max(1, round(width * ratio)), max(1, round(height * ratio))
+    tile_width, tile_height = shown_width + _MARGIN, shown_height + _TEXT + _MARGIN
     rows = -(-count // _COLUMNS)
     sheet = Image.new("RGB", (_COLUMNS * tile_width + _MARGIN, rows * tile_height + _MARGIN), "white")
     draw = ImageDraw.Draw(sheet)
@@ -53,10 +59,11 @@ def draw_predictions(
     for index in range(count):
         left = _MARGIN + index % _COLUMNS * tile_width
         top = _MARGIN + index // _COLUMNS * tile_height
-        tile = Image.fromarray(images[index]).resize((width * _SCALE, height * _SCALE), Image.Resampling.NEAREST)
+        filter = Image.Resampling.NEAREST if ratio >= 1 else Image.Resampling.BILINEAR
+        tile = Image.fromarray(images[index]).resize((shown_width, shown_height), filter)
         sheet.paste(tile.convert("RGB"), (left, top))
         right = predicted[index] == true[index]
-        below = top + height * _SCALE
+        below = top + shown_height
         draw.text((left, below + 4), predicted[index], fill=_RIGHT if right else _WRONG, font=large)
         draw.text((left, below + 25), "right" if right else f"is: {true[index]}", fill=_INK, font=small)
     sheet.save(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Source
-from modelyard.errors import ConfigurationError
+from modelyard.pipeline._check import IMAGE, IMAGE_BYTES, check_classifier, check_export
 from modelyard.pipeline._compare import Comparison, compare
 from modelyard.pipeline._picture import draw_predictions
 
@@ -31,20 +30,24 @@ class RunOptions:
     """What the pipeline does.
 
     Attributes:
-        task: Name of the training task.
+        task: Name of the training task, or ``package.module:Class``.
+        assignments: ``argument=value`` for the task's constructor.
         epochs: Passes over the training data.
         seed: Seed of the training run.
         repository: The model repository to publish to.
         run_dir: Folder of checkpoints and logs.
         calls: Timed calls for each format and protocol.
+        min_examples: Fewer examples than this to verify with are an error.
     """
 
     task: str
+    assignments: tuple[str, ...] = ()
     epochs: int = 3
     seed: int = 0
     repository: Path = Path("demo/repository")
     run_dir: Path = Path("demo/run")
     calls: int = 200
+    min_examples: int = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,26 +81,33 @@ def run_pipeline(options: RunOptions) -> RunReport:
         What came of it.
 
     Raises:
-        ConfigurationError: Unknown task, or one without an image classifier's signatures.
-        ExportError: A format does not compute what the trained model computes.
+        ConfigurationError: Unknown task, or one without an image classifier's
+            signatures; before it is trained.
+        ExportError: There are too few examples, before the training; or a
+            format does not compute what the trained model computes.
         ServerError: A server did not start or did not answer.
         TrainingError: Training failed.
     """
-    from modelyard.export import ExportEvent, ProgressBar, export_model, git_commit
+    from modelyard.export import ExportEvent, ExportOptions, ProgressBar, export_model, git_commit
     from modelyard.training import JsonlLog, TensorBoardLog, Trainer, TrainerOptions
     from modelyard.training import ProgressBar as TrainingBar
-    from modelyard.training.tasks import find_task
+    from modelyard.training.tasks import make_task
 
-    task = find_task(options.task)()
+    task = make_task(options.task, options.assignments)
+    export_options = ExportOptions(min_examples=options.min_examples)
+    # Before the training: what it would have been for nothing.
+    traced, data = check_export(task, options=export_options, count=max(_EXAMPLES, options.min_examples))
+    check_classifier(options.task, dict(traced.signatures), data)
     log_actions = (JsonlLog(options.run_dir / "log.jsonl"), TensorBoardLog(options.run_dir / "tensorboard"))
-    trainer_options = TrainerOptions(epochs=options.epochs, seed=options.seed, model_dir=options.run_dir)
+    recipe = {**task.recipe, "epochs": options.epochs}
+    trainer_options = TrainerOptions(**recipe, seed=options.seed, model_dir=options.run_dir)
     training = Trainer(task, trainer_options, (TrainingBar(), *log_actions)).run()
-    data = task.verification_data(_EXAMPLES)
-    inputs = data.inputs.get(DEFAULT_SIGNATURE, {})
-    if data.labels is None or "image" not in inputs:
-        raise ConfigurationError(f"Task {options.task!r} is no image classifier; modelyard run shows only those.")
-    examples = np.asarray(inputs["image"], dtype=np.float32)
-    model_dir = options.repository / options.task
+    # Those that are shown come first: spread over all, which may be in the order of their classes.
+    count = len(np.asarray(data.labels))
+    shown = np.linspace(0, count - 1, min(count, _SHOWN)).round().astype(np.int64)
+    order = np.concatenate([shown, np.setdiff1d(np.arange(count), shown)])
+    examples = np.asarray(data.inputs[DEFAULT_SIGNATURE][IMAGE])[order]
+    model_dir = options.repository / task.name
     with ProgressBar() as bar:
         report = export_model(
             task.root,
@@ -105,30 +115,30 @@ def run_pipeline(options: RunOptions) -> RunReport:
             data,
             model_dir=model_dir,
             source=Source(
-                task=options.task,
+                task=task.name,
                 git_commit=git_commit(Path(inspect.getfile(type(task)))),
                 data=training.data,
                 config=dict(training.config),
                 metrics=training.metrics,
             ),
+            options=export_options,
             progress=bar,
         )
-        images = _grey(examples[:_SHOWN])
         expected = _classes(task, examples)
         rows = compare(
             model_dir,
-            model=options.task,
+            model=task.name,
             formats=tuple(report.manifest.formats),
             examples=examples,
             expected=expected,
-            encoded=[_png(image) for image in images],
+            encoded=data.inputs[IMAGE_BYTES][IMAGE_BYTES][shown].tolist(),
             calls=options.calls,
             progress=lambda done, total: bar(ExportEvent(stage="serve and predict", done=done, total=total)),
         )
-    true = tuple(data.class_names[index] for index in data.labels[:_SHOWN])
-    predicted = tuple(data.class_names[index] for index in expected[:_SHOWN])
+    true = tuple(data.class_names[index] for index in np.asarray(data.labels)[shown])
+    predicted = tuple(data.class_names[index] for index in expected[: len(shown)])
     picture = options.run_dir / "predictions.png"
-    draw_predictions(picture, images, _agreed(rows, predicted), true)
+    draw_predictions(picture, _pixels(examples[: len(shown)]), _agreed(rows, predicted), true)
     return RunReport(
         training=training,
         export=report,
@@ -147,20 +157,13 @@ def _classes(task: Task, examples: npt.NDArray[np.float32]) -> npt.NDArray[np.in
 
 def _agreed(rows: Sequence[Comparison], predicted: Sequence[str]) -> list[str]:
     """The label of each image where all servers agree; else all of them."""
-    result = []
-    for index in range(len(predicted)):
-        labels = {labels[index] for row in rows for labels in (row.labels, row.encoded_labels)}
-        result.append(" / ".join(sorted(labels)))
-    return result
+    return [" / ".join(sorted({row.labels[index] for row in rows})) for index in range(len(predicted))]
 
 
-def _grey(examples: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    return np.rint(examples[..., 0] * 255).astype(np.uint8)
-
-
-def _png(image: npt.NDArray[np.uint8]) -> bytes:
-    from PIL import Image
-
-    buffer = BytesIO()
-    Image.fromarray(image).save(buffer, "PNG")
-    return buffer.getvalue()
+def _pixels(examples: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """Pixels to look at, whatever scale the network takes them in."""
+    low, high = float(examples.min(initial=0.0)), float(examples.max(initial=0.0))
+    if low < 0 or high > 255:
+        examples = (examples - low) / (high - low)
+        high = 1.0
+    return np.rint(examples * (255 if high <= 1 else 1)).astype(np.uint8)

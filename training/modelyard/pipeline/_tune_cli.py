@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modelyard.artifact import check_model_name
 from modelyard.errors import ConfigurationError, ModelyardError
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="model repository for the best trial (default: repository in the study's folder)",
     )
+    parser.add_argument(
+        "--min-examples", type=int, default=256, metavar="N", help=f"refuse to verify the export with fewer {number}"
+    )
     parser.add_argument("--no-export", action="store_true", help="leave the best trial as a checkpoint")
     return parser
 
@@ -100,7 +104,9 @@ def main(argv: list[str]) -> int:
         result = search(options, _note)
         sys.stdout.write(_summary(options, result))
         if not arguments.no_export:
-            sys.stdout.write(_export(options, result, arguments.repository or study_dir / "repository"))
+            sys.stdout.write(
+                _export(options, result, arguments.repository or study_dir / "repository", arguments.min_examples)
+            )
     except ModelyardError as exc:
         sys.stderr.write(f"modelyard tune: {exc.message}\n")
         return 2 if isinstance(exc, ConfigurationError) else 1
@@ -114,7 +120,8 @@ def _options(arguments: argparse.Namespace, study_dir: Path) -> TuneOptions:
     from modelyard.training.tasks import find_task
     from modelyard.training.tune import TuneOptions, parse_parameter
 
-    find_task(arguments.task)
+    # Before the search: the best is published under this name.
+    check_model_name(find_task(arguments.task).name)
     space = [parse_parameter(kind, text) for kind in ("float", "int", "choice") for text in getattr(arguments, kind)]
     return TuneOptions(
         task=arguments.task,
@@ -147,10 +154,10 @@ def _summary(options: TuneOptions, result: SearchResult) -> str:
     )
 
 
-def _export(options: TuneOptions, result: SearchResult, repository: Path) -> str:
+def _export(options: TuneOptions, result: SearchResult, repository: Path, min_examples: int) -> str:
     """Exports the best trial, once."""
     from modelyard.artifact import Source
-    from modelyard.export import ProgressBar, export_model, git_commit
+    from modelyard.export import ExportOptions, ProgressBar, export_model, git_commit
     from modelyard.training import restore
     from modelyard.training.tune import configure
 
@@ -167,7 +174,7 @@ def _export(options: TuneOptions, result: SearchResult, repository: Path) -> str
         report = export_model(
             task.root,
             task.signatures(),
-            task.verification_data(_VERIFY),
+            task.verification_data(max(_VERIFY, min_examples)),
             model_dir=model_dir,
             source=Source(
                 task=task.name,
@@ -176,6 +183,7 @@ def _export(options: TuneOptions, result: SearchResult, repository: Path) -> str
                 config={**training.config, **result.values, "tune_trial": result.number},
                 metrics=training.metrics,
             ),
+            options=ExportOptions(min_examples=min_examples),
             progress=bar,
         )
     note.write_text(json.dumps({**this, "version": str(report.version.path)}) + "\n", "utf-8")

@@ -140,4 +140,5 @@ def confusion_matrix(matrix: npt.NDArray[np.int64], names: Sequence[str], *, tit
             names[column],
         )
         parts.append(turned)
-    return _svg(left + size * cell + 4, size * cell + bottom, title, *parts)
+    width, height = left + size * cell + 4, size * cell + bottom
+    return element("div", {"style": f"max-width: {1.5 * width:g}px"}, _svg(width, height, title, *parts))

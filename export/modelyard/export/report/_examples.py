@@ -102,6 +102,9 @@ def worst_section(reference: Reference, checks: Mapping[str, Verification]) -> M
     Args:
         reference: Brings the examples.
         checks: By format or variant.
+
+    Returns:
+        Nothing of formats without an error.
     """
     exact = {key: check for key, check in checks.items() if check.precision == "float32"}
     variants = {key: check for key, check in checks.items() if check.precision != "float32"}
@@ -114,7 +117,7 @@ def worst_section(reference: Reference, checks: Mapping[str, Verification]) -> M
 
 
 def _worst(reference: Reference, checks: Mapping[str, Verification], what: str, lead: str) -> Markup:
-    found = [(key, worst) for key, check in checks.items() for worst in check.worst]
+    found = [(key, worst) for key, check in checks.items() for worst in check.worst if worst.error > 0]
     found.sort(key=lambda each: -each[1].error)
     cards = [_card(reference, key, worst) for key, worst in found[:WORST_EXAMPLES]]
     if not cards:
@@ -151,7 +154,10 @@ def _card(reference: Reference, format: str, worst: WorstExample) -> Markup:
         title = name if place is None else f"{name}[{place}]"
         rows.append((title, *(_value(each, place, _decimals(worst.error)) for each in (source, exported))))
     answers = table(("", "model", format), rows)
-    return element("div", {"class": "card"}, image, element("div", None, *lines), answers)
+    what = element("div", {"class": "what"}, *lines)
+    # A picture is beside the words, values are below them.
+    parts = (image, what) if image.startswith("<img") else (what, image)
+    return element("div", {"class": "card"}, *parts, answers)
 
 
 def _value(value: npt.NDArray[Any], place: int | None, decimals: int) -> str:

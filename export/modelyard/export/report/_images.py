@@ -14,6 +14,7 @@ from modelyard.export.report._markup import Markup, element
 
 _SIDE = 144
 _FEW = 6
+_MOST_TEXT = 40
 
 
 def picture(signature: Signature, inputs: dict[str, npt.NDArray[Any]], index: int) -> Markup:
@@ -42,10 +43,18 @@ def picture(signature: Signature, inputs: dict[str, npt.NDArray[Any]], index: in
 
 
 def _values(inputs: dict[str, npt.NDArray[Any]], index: int) -> Markup:
-    first = ", ".join(
-        f"{name}: {np.asarray(values[index]).ravel()[:_FEW].tolist()}" for name, values in sorted(inputs.items())
-    )
-    return element("div", {"class": "none"}, first)
+    lines = []
+    for name, values in sorted(inputs.items()):
+        flat = np.asarray(values[index]).ravel()
+        shown = " ".join(_short(value) for value in flat[:_FEW].tolist())
+        lines.append(element("p", None, f"{name}: {shown}{' …' if flat.size > _FEW else ''}"))
+    return element("div", {"class": "none"}, *lines)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bytes):
+        return value[:_MOST_TEXT].decode("utf-8", "replace") + ("…" if len(value) > _MOST_TEXT else "")
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _as_pixels(example: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -36,12 +36,13 @@ svg .dense { fill: var(--page); }
 .cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); }
 .card { display: grid; grid-template-columns: 72px 1fr; gap: .25rem .8rem; padding: .7rem; background: var(--panel);
   border-radius: 6px; font-size: .84rem; line-height: 1.4; }
+.card td:first-child { overflow-wrap: anywhere; min-width: 7.5rem; }
 .card .scroll { grid-column: 1 / -1; } .card table { font-variant-numeric: tabular-nums; }
-.card td:first-child { overflow-wrap: anywhere; }
 .card th, .card td { padding: .15rem .6rem .15rem 0; } .card th { font-size: 1em; }
 .card tr:last-child td { border-bottom: 0; }
 .card img { width: 72px; height: 72px; object-fit: contain; image-rendering: pixelated; background: #0002; }
-.card .none { width: 72px; color: var(--quiet); overflow-wrap: anywhere; }
+.card .what:first-child { grid-column: 1 / -1; }
+.card .none { grid-column: 1 / -1; color: var(--quiet); }
 .card p { margin: 0; overflow-wrap: anywhere; } .card .error { font-variant-numeric: tabular-nums; font-weight: 600; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: 0; }
 dd { margin: 0; overflow-wrap: anywhere; }

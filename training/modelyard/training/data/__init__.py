@@ -14,7 +14,7 @@ from modelyard.training.data._vocabulary import read_vocabulary, write_vocabular
 
 if TYPE_CHECKING:
     from modelyard.training.data._datasets import fashion_dataset, mnist_dataset
-    from modelyard.training.data._folder_dataset import ImageCache, image_folder_dataset
+    from modelyard.training.data._folder_dataset import ImageCache, image_examples, image_folder_dataset
     from modelyard.training.data._images import Augmentation, ImageOptions, decode_image
     from modelyard.training.data._record_dataset import tfrecord_dataset
 
@@ -24,6 +24,7 @@ _LAZY = {
     "ImageOptions": "modelyard.training.data._images",
     "decode_image": "modelyard.training.data._images",
     "fashion_dataset": "modelyard.training.data._datasets",
+    "image_examples": "modelyard.training.data._folder_dataset",
     "image_folder_dataset": "modelyard.training.data._folder_dataset",
     "mnist_dataset": "modelyard.training.data._datasets",
     "tfrecord_dataset": "modelyard.training.data._record_dataset",
@@ -41,6 +42,7 @@ __all__ = [
     "RecordSplit",
     "decode_image",
     "fashion_dataset",
+    "image_examples",
     "image_folder_dataset",
     "load_fashion_mnist",
     "load_mnist",
@@ -52,6 +54,10 @@ __all__ = [
     "worker_share",
     "write_vocabulary",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -64,6 +64,24 @@ class ImageFolder:
             )
         return files
 
+    def examples(self, count: int) -> ImageFiles:
+        """Images to verify with: test images, and training images where those are too few; spread over the classes.
+
+        Args:
+            count: How many, at most.
+
+        Raises:
+            ConfigurationError: ``count`` is below 1.
+        """
+        if count < 1:
+            raise ConfigurationError(f"count is {count}; expected at least one example to verify with.")
+        tested = _spread(len(self.test.paths), count)
+        trained = _spread(len(self.train.paths), count - len(tested))
+        return ImageFiles(
+            paths=(*(self.test.paths[index] for index in tested), *(self.train.paths[index] for index in trained)),
+            labels=np.concatenate([self.test.labels[tested], self.train.labels[trained]]),
+        )
+
     @property
     def description(self) -> str:
         """A sentence that says what it holds, for people."""
@@ -138,6 +156,11 @@ def scan_images(
         for split, pairs in found.items()
     }
     return ImageFolder(root=root, class_names=names, train=parts["train"], test=parts["test"])
+
+
+def _spread(total: int, count: int) -> npt.NDArray[np.int64]:
+    """Indices at even distances, because files are in the order of their labels."""
+    return np.linspace(0, total - 1, min(total, count)).round().astype(np.int64)
 
 
 def _labelled(folder: Path) -> list[tuple[str, Path]]:

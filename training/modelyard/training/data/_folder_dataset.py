@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import TrainingError
 from modelyard.training.data._folder import ImageFolder
-from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish
+from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish, scale
 from modelyard.training.data._plan import BatchPlan
 
 
@@ -144,6 +145,46 @@ def image_folder_dataset(
         batches = batches.batch(batch_size, drop_remainder=drop_remainder)
         batches = batches.map(lambda chosen, classes: (_gather(kept, chosen), classes))
     return finish(batches, plan, image, augmentation)
+
+
+def image_examples(
+    folder: ImageFolder,
+    *,
+    image: ImageOptions,
+    count: int,
+    input: str = "image",
+    encoded: str = "image_bytes",
+) -> VerificationData:
+    """What ``Task.verification_data`` returns for a classifier of an image folder.
+
+    Args:
+        folder: From :func:`scan_images`.
+        image: The network's input.
+        count: How many images at most, as ``ImageFolder.examples`` takes them.
+            The description says how many of each split.
+        input: The input of ``serving_default``, which gets them prepared as in
+            evaluation, float32 ``[N, height, width, channels]``.
+        encoded: The signature, and its input, that gets the files as they are.
+
+    Returns:
+        Examples for both signatures, with labels and class names.
+
+    Raises:
+        ConfigurationError: ``count`` is below 1.
+        TrainingError: A file cannot be read or is no image; the message names it.
+    """
+    files = folder.examples(count)
+    pixels = _fill(np.empty((len(files.paths), *image.enlarged, image.channels), np.float32), files.paths, image)
+    data = np.empty(len(files.paths), dtype=object)
+    data[:] = [path.read_bytes() for path in files.paths]
+    tested = min(len(files.paths), len(folder.test.paths))
+    parts = [f"{tested} test", f"{len(files.paths) - tested} training"][: 1 if tested == len(files.paths) else 2]
+    return VerificationData(
+        inputs={DEFAULT_SIGNATURE: {input: scale(image.middle(pixels)).numpy()}, encoded: {encoded: data}},
+        labels=files.labels,
+        class_names=folder.class_names,
+        description=f"{' and '.join(parts)} images; {folder.description}",
+    )
 
 
 def _gather(images: npt.NDArray[np.float32], chosen: tf.Tensor) -> tf.Tensor:

@@ -44,5 +44,9 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     return load_attribute(__name__, MODULES, name)

@@ -56,10 +56,17 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import VerificationData
+from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training._task import InputRequest
-from modelyard.training.data import FashionMnist, ImageFolder, ImageOptions, image_folder_dataset, scan_images
+from modelyard.training.data import (
+    FashionMnist,
+    ImageFolder,
+    ImageOptions,
+    image_examples,
+    image_folder_dataset,
+    scan_images,
+)
 from modelyard.training.tasks._adversarial import AdversarialTask
 from modelyard.training.tasks._images import SIDE
 
@@ -182,30 +189,33 @@ class DcganTask(AdversarialTask):
         return image_folder_dataset("test", folder=self.folder, image=self._image, batch_size=request.batch_size)
 
     def real_images(self, count: int) -> npt.NDArray[np.float32]:
-        """The first test images.
+        """Test images; of a folder also training images, where those are too few.
 
         Args:
             count: How many, at most.
         """
         if not self._folder:
             return super().real_images(count)
-        batches = self.eval_dataset(InputRequest(batch_size=count)).take(1)
-        return next(iter(batches))[0].numpy()
+        return np.asarray(
+            image_examples(self.folder, image=self._image, count=count).inputs[DEFAULT_SIGNATURE]["image"]
+        )
 
     def measurements(self) -> Mapping[str, float]:
         """``frechet`` for Fashion-MNIST; nothing for a folder, whose images no network here knows."""
         return {} if self._folder else super().measurements()
 
-    def verification_data(self, count: int) -> VerificationData:
-        """Latent vectors from N(0, I), and the first test images.
+    def verification(
+        self, inputs: Mapping[str, Mapping[str, npt.NDArray[Any]]], *, classes: bool = False
+    ) -> VerificationData:
+        """Examples made from the images.
 
         Args:
-            count: How many, at most.
+            inputs: By signature and input.
+            classes: Whether a signature has the output ``class_id``.
         """
-        data = super().verification_data(count)
         if not self._folder:
-            return data
-        return VerificationData(inputs=data.inputs, description=f"first test images of {self._folder}")
+            return super().verification(inputs, classes=classes)
+        return VerificationData(inputs=inputs, description=f"images of {self._folder}")
 
     def data_description(self) -> str:
         """Where the images came from."""

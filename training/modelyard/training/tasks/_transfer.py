@@ -32,7 +32,14 @@ from modelyard.artifact import (
 from modelyard.errors import ConfigurationError, DatasetNotFoundError, TrainingError
 from modelyard.training._step import average_loss, minimize
 from modelyard.training._task import InputRequest, Task
-from modelyard.training.data import Augmentation, ImageFolder, ImageOptions, image_folder_dataset, scan_images
+from modelyard.training.data import (
+    Augmentation,
+    ImageFolder,
+    ImageOptions,
+    image_examples,
+    image_folder_dataset,
+    scan_images,
+)
 from modelyard.training.tasks._images import hits
 
 _IMAGE_BYTES = "image_bytes"
@@ -193,7 +200,7 @@ class TransferTask(Task):
         }
 
     def verification_data(self, count: int) -> VerificationData:
-        """The first test images, as tensors and as the files themselves.
+        """Test images, and training images where those are too few, as tensors and as the files themselves.
 
         Args:
             count: How many, at most.
@@ -201,19 +208,7 @@ class TransferTask(Task):
         Raises:
             ConfigurationError: ``count`` is below 1.
         """
-        if count < 1:
-            raise ConfigurationError(f"count is {count}; expected at least one example to verify with.")
-        files = self.folder.files("test")
-        paths = files.paths[:count]
-        images, labels = next(iter(self.eval_dataset(InputRequest(batch_size=len(paths)))))
-        encoded = np.empty(len(paths), dtype=object)
-        encoded[:] = [path.read_bytes() for path in paths]
-        return VerificationData(
-            inputs={DEFAULT_SIGNATURE: {"image": images.numpy()}, _IMAGE_BYTES: {_IMAGE_BYTES: encoded}},
-            labels=labels.numpy().astype(np.int64),
-            class_names=self.folder.class_names,
-            description=f"first {len(paths)} test images; {self.data_description()}",
-        )
+        return image_examples(self.folder, image=self._image, count=count)
 
     def data_description(self) -> str:
         """Which folder, and what is in it."""

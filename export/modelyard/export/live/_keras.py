@@ -1,0 +1,141 @@
+"""Keras models: which inputs they have, how they are called with them, and what their outputs are called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from modelyard.artifact import DEFAULT_SIGNATURE, AnyFunction, SignatureFunction, TensorSpec
+from modelyard.errors import ConfigurationError, ConversionError
+from modelyard.export.live._specs import INPUT_FORM, distinct, named_outputs
+
+_SAY = f"Say them: --signature {INPUT_FORM}, once for each (signatures= in Python)."
+_NOT_TENSORS = frozenset({"training", "mask"})
+
+
+def load_keras_model(path: Path) -> Any:
+    """Loads a ``.keras`` file; code inside it, such as lambda layers, is refused by Keras.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConversionError: Keras cannot load it.
+    """
+    try:
+        return keras.models.load_model(path, compile=False, safe_mode=True)
+    # Keras raises ValueError, TypeError, OSError and more: this is the boundary that maps them.
+    except Exception as exc:
+        text = str(exc)
+        if isinstance(exc, TypeError) and text.startswith("Could not locate"):
+            text = (
+                f"{text.partition('.')[0]}, which is not of Keras. Name the Python module that defines it: "
+                "--import MODULE (in Python: import it, and register it with Keras)."
+            )
+        raise ConversionError(f"Keras cannot load {path}: {text}") from exc
+
+
+def keras_signatures(model: Any, declared: Sequence[TensorSpec] = ()) -> tuple[dict[str, AnyFunction], bool]:
+    """The default signature of a Keras model.
+
+    Args:
+        model: A Keras 3 model.
+        declared: Its inputs, for a model that does not know them, or that is
+            to have other dtypes, sizes or names; empty to ask the model.
+
+    Returns:
+        The signature by name; and whether its dtypes are assumed, because a
+        subclassed model remembers the shapes alone that it was called with.
+
+    Raises:
+        ConfigurationError: The declared inputs are not those of the model.
+        ConversionError: Its inputs are unknown.
+    """
+    arguments, assumed = _known_arguments(model)
+    if declared:
+        arguments, assumed = _declared_arguments(model, arguments, declared), False
+    if arguments is None:
+        raise ConversionError(
+            f"The Keras model {model.name!r} has no known inputs: it was not called on data, or takes several "
+            f"arguments. {_SAY}"
+        )
+    leaves = keras.tree.flatten(arguments)
+    names = distinct([spec.name for spec in leaves])
+    inputs = tuple(
+        TensorSpec(name=name, dtype=spec.dtype, shape=spec.shape) for name, spec in zip(names, leaves, strict=True)
+    )
+    # Output tensors are all called keras_tensor_N: the layers' names are what people know.
+    outputs = list(getattr(model, "output_names", None) or ())
+
+    def function(**tensors: Any) -> dict[str, Any]:
+        positional, keyword = keras.tree.pack_sequence_as(arguments, [tensors[name] for name in names])
+        return named_outputs(model(*positional, **keyword, training=False), outputs)
+
+    return {DEFAULT_SIGNATURE: SignatureFunction(inputs=inputs, function=function)}, assumed
+
+
+def _known_arguments(model: Any) -> tuple[Any, bool]:
+    """Positional and keyword arguments with a :class:`TensorSpec` for each tensor, None where they are unknown."""
+    if getattr(model, "inputs", None):
+        # A Sequential model takes its tensor bare, though it says that it takes a list of one.
+        structure = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+        return ((keras.tree.map_structure(_of_tensor, structure),), {}), False
+    config = model.get_build_config() or {}
+    parameters = _parameters(model)
+    if "shapes_dict" in config:
+        shapes = {name.removesuffix("_shape"): shape for name, shape in config["shapes_dict"].items()}
+        known = set(shapes) <= set(parameters)
+        return (((), {name: _specs(name, shape) for name, shape in shapes.items()}) if known else None), True
+    required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
+    # Of several arguments Keras remembers the first alone.
+    if "input_shape" not in config or not parameters or len(required) > 1:
+        return None, True
+    return ((_specs(next(iter(parameters)), config["input_shape"], top=True),), {}), True
+
+
+def _declared_arguments(model: Any, known: Any, declared: Sequence[TensorSpec]) -> Any:
+    by_name = {spec.name: spec for spec in declared}
+    if len(by_name) != len(declared):
+        raise ConfigurationError(f"Inputs are declared twice: {', '.join(spec.name for spec in declared)}.")
+    leaves = keras.tree.flatten(known) if known is not None else []
+    if by_name.keys() == {spec.name for spec in leaves}:
+        return keras.tree.pack_sequence_as(known, [by_name[spec.name] for spec in leaves])
+    if len(leaves) == len(declared) == 1:
+        return keras.tree.pack_sequence_as(known, list(declared))
+    parameters = _parameters(model)
+    if by_name.keys() <= parameters.keys():
+        return (), by_name
+    if leaves:
+        raise ConfigurationError(
+            f"The Keras model {model.name!r} has the inputs {', '.join(spec.name for spec in leaves)}; --signature "
+            f"declares {', '.join(by_name)}."
+        )
+    return (declared[0] if len(declared) == 1 else by_name,), {}
+
+
+def _parameters(model: Any) -> dict[str, inspect.Parameter]:
+    """Those of ``call`` that may be tensors."""
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(model.call).parameters
+    return {name: each for name, each in parameters.items() if each.kind not in variable and name not in _NOT_TENSORS}
+
+
+def _of_tensor(tensor: Any) -> TensorSpec:
+    # A model that was built by a call has the size of that batch; every batch is served.
+    shape = (-1, *(-1 if size is None else int(size) for size in tensor.shape[1:]))
+    return TensorSpec(name=tensor.name, dtype=tf.as_dtype(tensor.dtype).name, shape=shape)
+
+
+def _specs(name: str, shape: Any, *, top: bool = False) -> Any:
+    """The structure of shapes as one of specs."""
+    if isinstance(shape, dict):
+        return {key: _specs(str(key) if top else f"{name}_{key}", each) for key, each in shape.items()}
+    if all(size is None or isinstance(size, int) for size in shape):
+        sizes = (-1, *(-1 if size is None else size for size in shape[1:]))
+        return TensorSpec(name=name, dtype=keras.config.floatx(), shape=sizes)
+    return [_specs(f"{name}_{index}", each) for index, each in enumerate(shape)]

@@ -1,0 +1,90 @@
+"""Names of inputs and outputs in nested structures, and inputs as people write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from modelyard.artifact import TensorSpec
+from modelyard.errors import ConfigurationError, ManifestError
+
+INPUT_FORM = "NAME:DTYPE[SHAPE], such as x:float32[-1,28,28]"
+_INPUT = re.compile(r"([^:\[\]]+):([^:\[\]]+)\[([^\[\]]*)\]")
+
+
+def is_input(text: str) -> bool:
+    """Whether a text describes an input, and is no name of a signature.
+
+    Args:
+        text: The text.
+    """
+    return _INPUT.fullmatch(text) is not None
+
+
+def parse_input(text: str) -> TensorSpec:
+    """An input from ``NAME:DTYPE[SHAPE]``.
+
+    Args:
+        text: Such as ``ids:int32[-1,12]``; ``None`` is as good as ``-1``.
+
+    Raises:
+        ConfigurationError: It is of another form, or its first dimension is not the batch.
+    """
+    match = _INPUT.fullmatch(text)
+    expected = f"expected {INPUT_FORM}, where -1 is any size and the first dimension is the batch"
+    try:
+        if match is None:
+            raise ValueError(text)
+        name, dtype, sizes = match.groups()
+        shape = tuple(-1 if size.strip() == "None" else int(size) for size in sizes.split(","))
+        spec = TensorSpec(name=name.strip(), dtype=dtype.strip(), shape=shape)
+    except ManifestError as exc:
+        raise ConfigurationError(f"Received --signature {text}. {exc.message}") from exc
+    except ValueError as exc:
+        raise ConfigurationError(f"Received --signature {text}; {expected}.") from exc
+    if shape[0] != -1:
+        raise ConfigurationError(f"Received --signature {text}; {expected}.")
+    return spec
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, with a number behind those that another one has already.
+
+    Args:
+        names: In order; the first of several that are alike keeps its name.
+    """
+    found: list[str] = []
+    for name in names:
+        candidate, number = name, 0
+        # Never a name that somebody has of right.
+        while candidate in found or (number and candidate in names):
+            number += 1
+            candidate = f"{name}_{number}"
+        found.append(candidate)
+    return found
+
+
+def named_outputs(result: Any, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Every tensor of a result under a name of its own.
+
+    Args:
+        result: A tensor, or a structure of them. Keys of a mapping are names;
+            what is nested in one begins with its key.
+        names: For results without keys, in order; empty for ``output_0`` and so on.
+    """
+    if isinstance(result, Mapping):
+        leaves = [leaf for key, value in result.items() for leaf in _leaves(str(key), value)]
+    else:
+        leaves = _leaves("output", result if isinstance(result, (list, tuple)) else [result])
+        if len(names) == len(leaves):
+            leaves = [(name, value) for name, (_, value) in zip(names, leaves, strict=True)]
+    return dict(zip(distinct([name for name, _ in leaves]), (value for _, value in leaves), strict=True))
+
+
+def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [leaf for key, each in value.items() for leaf in _leaves(f"{prefix}_{key}", each)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for index, each in enumerate(value) for leaf in _leaves(f"{prefix}_{index}", each)]
+    return [(prefix, value)]
