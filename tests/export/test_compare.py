@@ -25,9 +25,15 @@ def answers(count: int = 20) -> dict[str, Any]:
     return {"y": y, "n": np.arange(count), "s": np.array([b"%d" % i for i in range(count)], object)}
 
 
-def compare(received: dict[str, Any], *, allowed: float = 1e-3, comparison: Comparison | None = None) -> Comparison:
+def compare(
+    received: dict[str, Any],
+    *,
+    expected: dict[str, Any] | None = None,
+    allowed: float = 1e-3,
+    comparison: Comparison | None = None,
+) -> Comparison:
     comparison = comparison or Comparison(format="onnx", max_abs_error=allowed)
-    comparison.add("f", SIGNATURE, 1, answers(), received)
+    comparison.add("f", SIGNATURE, 1, expected or answers(), received)
     return comparison
 
 
@@ -68,6 +74,17 @@ def test_the_worst_output_comes_first() -> None:
     assert "(example 7: source 14, onnx 18)" in message
     assert "output 'n' differs in 1 of 20 examples, all must be equal (example 2: source 2, exported 99)" in message
     assert "(example 5: source b'5', exported b'x')" in message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_masks_of_the_source_are_compared_as_they_are(value: float) -> None:
+    expected = answers()
+    expected["y"][4:6] = value
+    assert compare(expected, expected=expected).worst_abs == 0
+    for other in (0.0, np.inf if value != np.inf else -np.inf):
+        received = {**expected, "y": np.where(np.arange(20)[:, np.newaxis] == 4, np.float32(other), expected["y"])}
+        with pytest.raises(VerificationError, match="NaN or infinite in 1 of 20 examples"):
+            compare(received, expected=expected, allowed=1e30)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -388,3 +388,26 @@ def test_words_are_looked_up_without_tensorflow(tmp_path: Path) -> None:
         servable.close()
     expected = model([tf.constant(data["city"].tolist()), tf.constant(data["year"])])
     np.testing.assert_allclose(answer["price"], expected, atol=1e-6)
+
+
+def test_layers_that_draw_random_numbers_in_training_only(tmp_path: Path) -> None:
+    """Their functions capture the states of seed generators, which Keras' models do not track."""
+    keras.utils.set_random_seed(1)
+    image = keras.Input((8, 8, 3), name="image")
+    augmented = keras.layers.RandomFlip()(keras.layers.RandomRotation(0.1)(image))
+    model = keras.Model(image, {"a/b é": keras.layers.Flatten()(keras.layers.Conv2D(2, 3)(augmented))})
+    report = export(model, tmp_path / "m", data="random", options=OPTIONS, examples=16)
+    assert set(report.manifest.formats) == {"saved_model", "onnx", "tflite"}
+    # The output's name is what the model calls it, though TensorFlow has no such name for a node.
+    assert [spec.name for spec in report.manifest.signatures["serving_default"].outputs] == ["a/b é"]
+
+
+def test_infinity_that_the_model_means(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.w = tf.Variable(np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32))
+    masked = SignatureFunction(inputs=(X,), function=lambda x: {"logits": tf.where(x > 0, x @ module.w, -np.inf)})
+    signatures = {"serving_default": masked}
+    report = export(
+        module, tmp_path / "m", signatures=signatures, data="random", options=OPTIONS, formats=("saved_model", "onnx")
+    )
+    assert report.checks["onnx"].report.max_abs_error <= 1e-6

@@ -236,8 +236,7 @@ class TestReference:
             compute_reference(traced, self.change(data, "image_bytes", image_bytes=encoded), options=OPTIONS)
 
     def test_nan_in_the_source(self, traced: TracedModel, data: VerificationData) -> None:
-        scale = np.ones(COUNT, np.float32)
-        scale[77] = np.nan
+        scale = np.full(COUNT, np.nan, np.float32)
         with pytest.raises(VerificationError, match="'embedding' of signature 'embed' of the source itself is NaN"):
             compute_reference(traced, self.change(data, "embed", scale=scale), options=OPTIONS)
 

@@ -95,14 +95,20 @@ class Comparison:
         self, name: str, spec: TensorSpec, ours: npt.NDArray[Any], theirs: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.float64], list[tuple[float, str]]]:
         source, exported = ours.astype(np.float64), theirs.astype(np.float64)
-        finite = np.isfinite(exported)
-        if not finite.all():
-            bad = len({*np.nonzero(~finite)[0].tolist()})
-            text = f"output {spec.name!r} is NaN or infinite in {bad} of {len(ours)} examples, an error without bound."
+        finite = np.isfinite(source)
+        different = ~((np.isfinite(exported) & finite) | (exported == source) | (np.isnan(exported) & np.isnan(source)))
+        if different.any():
+            bad = len({*np.nonzero(different)[0].tolist()})
+            text = (
+                f"output {spec.name!r} is NaN or infinite in {bad} of {len(ours)} examples where the source is not, or "
+                "the other way round: an error without bound."
+            )
             return np.zeros_like(source), [(float("inf"), text)]
+        spread = float(np.ptp(source[finite])) if finite.any() else 0.0
+        # What the source masks by NaN or infinity is equal.
+        source, exported = np.where(finite, source, 0.0), np.where(finite, exported, 0.0)
         error = np.abs(exported - source)
         worst = float(error.max(initial=0.0))
-        spread = float(np.ptp(source)) if source.size else 0.0
         allowed = self.max_abs_error * max(1.0, spread)
         if spread > 0:
             # What rounding alone does to values far from zero is no fault of a converter.

@@ -18,6 +18,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from tensorflow.python.ops.op_selector import UnliftableError
 
 from modelyard.artifact import FEATURE_DTYPES, ExampleDecode, FeatureSpec
+from modelyard.export._freeze import named
 
 # Of each, where the names of the dense features and their defaults stand among its inputs.
 _PARSERS = frozenset({"ParseExample", "ParseExampleV2"})
@@ -65,7 +66,7 @@ def cut_examples(function: Any) -> tuple[ExampleDecode, Any] | None:
     def call(*tensors: Any) -> dict[str, Any]:
         values = pruned(*tensors)
         values = list(values) if isinstance(values, list | tuple) else [values]
-        return {name: tf.identity(value, name=name) for name, value in zip(names, values, strict=True)}
+        return {name: named(value, name) for name, value in zip(names, values, strict=True)}
 
     specs = [tf.TensorSpec([None, *each.shape], tf.as_dtype(each.dtype), name=each.tensor.name) for each in features]
     return ExampleDecode(input=source.name, features=features), tf.function(

@@ -11,6 +11,7 @@ bodies of functions until the process ends, and a model of 552 MB (VGG16) came t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,10 +61,20 @@ class Frozen:
 
         def call(*tensors: Any) -> dict[str, Any]:
             outputs: dict[str, Any] = self.function(*tensors, *variables)
-            return {name: tf.identity(value, name=name) for name, value in outputs.items()}
+            return {name: named(value, name) for name, value in outputs.items()}
 
         signature = self.function.input_signature[: self.inputs]
         return tf.function(call, input_signature=signature, autograph=False), [*variables, *self.tables.values()]
+
+
+def named(value: Any, name: str) -> Any:
+    """A tensor by a name of an output, as far as TensorFlow has such names for nodes.
+
+    Args:
+        value: A tensor.
+        name: Any text.
+    """
+    return tf.identity(value, name=re.sub(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_./-]", "_", name))
 
 
 def freeze(function: Any) -> Frozen:
@@ -91,7 +102,7 @@ def freeze(function: Any) -> Frozen:
         for name, value in zip(names, values, strict=True):
             # A graph that was rewritten no longer knows what its functions return.
             value.set_shape(concrete.structured_outputs[name].shape)
-        return {name: tf.identity(value, name=name) for name, value in zip(names, values, strict=True)}
+        return {name: named(value, name) for name, value in zip(names, values, strict=True)}
 
     values = tuple(weights.values())
     specs = [tf.TensorSpec(each.shape, each.dtype, name=f"modelyard_weight_{i}") for i, each in enumerate(values)]

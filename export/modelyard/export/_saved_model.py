@@ -33,6 +33,7 @@ def export_saved_model(source: TracedModel, directory: Path) -> None:
     # Kept as attributes too, so that a Python reload finds the functions with their variables.
     module.functions = dict(source.serving)
     signatures = {name: function.get_concrete_function() for name, function in source.serving.items()}
+    module.states = _seed_states(source.root)
     try:
         tf.saved_model.save(module, str(directory), signatures=signatures)
         _set_methods(source.signatures, directory)
@@ -56,6 +57,13 @@ def _holder(root: Any) -> Any:
     module.weights = list(root.variables)
     module.layers = [layer for layer in _layers(root) if not isinstance(layer, keras.Model)]
     return module
+
+
+def _seed_states(root: Any) -> list[Any]:
+    """States of seed generators: Keras does not track them, and functions capture them though they draw nothing."""
+    layers = [each for each in tf.train.TrackableView(root).descendants() if isinstance(each, keras.Layer)]
+    weights = {id(variable) for layer in layers for variable in layer.weights}
+    return [each.value for layer in layers for each in layer.variables if id(each) not in weights]
 
 
 def _layers(model: Any) -> list[Any]:

@@ -27,6 +27,7 @@ from modelyard.artifact import (
 from modelyard.errors import ConversionError
 from modelyard.export._cut import cut_examples
 from modelyard.export._examples import check_method, parse_in_graph
+from modelyard.export._freeze import named
 
 PIXELS = "pixels"
 
@@ -152,7 +153,7 @@ def _trace_compute(name: str, declared: SignatureFunction) -> tuple[Signature, A
             raise ConversionError(
                 f"Signature {name!r} returned {type(outputs).__name__}; expected a mapping from output name to tensor."
             )
-        return {key: tf.identity(value, name=key) for key, value in outputs.items()}
+        return {key: named(value, key) for key, value in outputs.items()}
 
     specs = [tf.TensorSpec(_tf_shape(spec), tf.as_dtype(spec.dtype), name=spec.name) for spec in declared.inputs]
     function = _traced(name, compute, specs)
@@ -190,7 +191,7 @@ def _trace_examples(name: str, declared: ExampleFunction) -> tuple[Signature, An
     def serve(data: Any) -> dict[str, Any]:
         parsed = parse_in_graph(data, decode)
         outputs = graph(*[parsed[spec.name] for spec in dense])
-        return {key: tf.identity(value, name=key) for key, value in outputs.items()}
+        return {key: named(value, key) for key, value in outputs.items()}
 
     return signature, graph, _traced(name, serve, [tf.TensorSpec([None], tf.string, name=declared.input)])
 
@@ -209,7 +210,7 @@ def _trace_preprocess(name: str, declared: EncodedImageFunction, target: Signatu
                 f"The preprocess of signature {name!r} returns {example.dtype.name}; input {spec.name!r} of "
                 f"{declared.compute!r} is {spec.dtype}."
             )
-        return {spec.name: tf.identity(tf.ensure_shape(example, _tf_shape(spec)[1:]), name=spec.name)}
+        return {spec.name: named(tf.ensure_shape(example, _tf_shape(spec)[1:]), spec.name)}
 
     return _traced(
         f"{name}{PREPROCESS_SUFFIX}",
@@ -226,7 +227,7 @@ def _trace_encoded(name: str, declared: EncodedImageFunction, preprocess: Any, c
             return next(iter(preprocess(decode_in_graph(item, channels=declared.channels)).values()))
 
         batch = tf.map_fn(one, data, fn_output_signature=tf.TensorSpec(example.shape, example.dtype))
-        return {key: tf.identity(value, name=key) for key, value in compute(batch).items()}
+        return {key: named(value, key) for key, value in compute(batch).items()}
 
     return _traced(name, encoded, [tf.TensorSpec([None], tf.string, name=declared.input)])
 

@@ -39,7 +39,7 @@ def verify(
 
     Every example runs at every batch size. Float outputs may differ by
     ``options.max_abs_error``; integers and strings, predicted classes among
-    them, must be equal. NaN and infinity are failures. Of a variant of lower
+    them, must be equal, and so must NaN and infinity. Of a variant of lower
     precision the differences are measured only; :func:`check_budget` judges them.
 
     Args:
