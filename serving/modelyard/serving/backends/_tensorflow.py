@@ -51,7 +51,7 @@ class TensorFlowBackend:
             raise MissingDependencyError(
                 package="tensorflow",
                 extra="tensorflow",
-                purpose=f"{path} holds a SavedModel with no ONNX or TFLite sibling, so serving it",
+                purpose=f"Serving the SavedModel in {path}",
             ) from exc
         except (ImportError, OSError) as exc:
             raise LoadError(
