@@ -122,7 +122,7 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
     backend = _BACKENDS[runtime](path, plan)
     try:
         signatures = _signatures(path, backend, manifest, plan)
-        definitions = _definitions(path, signatures, options)
+        definitions = _definitions(path, signatures, backend, options)
         if runtime == "openvino":
             # Metadata must not promise the signatures that it leaves out.
             definitions = {name: definitions[name] for name in signatures if name in definitions}
@@ -368,19 +368,24 @@ def _defaults(definitions: Mapping[str, tensorflow_pb2.SignatureDef]) -> dict[st
 
 
 def _definitions(
-    path: Path, signatures: Mapping[str, Signature], options: LoadOptions
+    path: Path, signatures: Mapping[str, Signature], backend: Backend, options: LoadOptions
 ) -> dict[str, tensorflow_pb2.SignatureDef]:
     """SignatureDefs for the metadata: the SavedModel's own where there is one, as upstream answers."""
     saved_model = _saved_model(path)
     if saved_model is not None:
         return dict(read_meta_graph(saved_model, options.tags).signature_def)
     definitions = {}
+    tensors = backend.tensor_names if isinstance(backend, LitertBackend) else {}
     for name, signature in signatures.items():
         definition = tensorflow_pb2.SignatureDef(method_name=signature.method)
-        for specs, infos in ((signature.inputs, definition.inputs), (signature.outputs, definition.outputs)):
+        inputs, outputs = tensors.get(name, ({}, {}))
+        for specs, infos, names in (
+            (signature.inputs, definition.inputs, inputs),
+            (signature.outputs, definition.outputs, outputs),
+        ):
             for spec in specs:
                 info = infos[spec.name]
-                info.name = f"{name}_{spec.name}:0"
+                info.name = names.get(spec.name) or f"{name}_{spec.name}:0"
                 info.dtype = dtype_by_name(spec.dtype).enum  # type: ignore[assignment]
                 info.tensor_shape.CopyFrom(shape_to_proto(spec.shape))
         definitions[name] = definition

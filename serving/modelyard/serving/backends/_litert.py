@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
+from modelyard.artifact import DEFAULT_SIGNATURE, PREDICT_METHOD, Signature, TensorSpec
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving._validation import shape_fits
 from modelyard.serving.backends._base import Arrays
-from modelyard.wire import dtype_by_numpy
+from modelyard.serving.backends._saved_model import known_method
+from modelyard.serving.backends._tflite_file import custom_operations, read_definitions, tensor_of
+from modelyard.wire import dtype_by_numpy, tensorflow_pb2
+
+#: Names of tensors by the names that a signature gives them.
+Names = Mapping[str, str]
 
 
 class LitertBackend:
@@ -27,7 +33,7 @@ class LitertBackend:
         interpreters: Size of the pool.
 
     Raises:
-        LoadError: LiteRT cannot read the file.
+        LoadError: LiteRT cannot read the file, or lacks an operation of it.
         MissingDependencyError: LiteRT is not installed.
     """
 
@@ -51,10 +57,13 @@ class LitertBackend:
         self._leaves: queue.SimpleQueue[None] = queue.SimpleQueue()
         try:
             content = path.read_bytes()
-            models = [_Model(Interpreter(model_content=content, num_threads=threads)) for _ in range(interpreters)]
+            instances = [Interpreter(model_content=content, num_threads=threads) for _ in range(interpreters)]
+            _check_operations(instances[0], custom_operations(content), path)
+            definitions = read_definitions(content, path)
+            models = [_Model(instance, definitions) for instance in instances]
         except (OSError, ValueError, RuntimeError) as exc:
             raise LoadError(f"LiteRT cannot load {path}: {exc}") from exc
-        self._signatures = models[0].signatures
+        self._signatures, self._tensor_names = models[0].signatures, models[0].tensor_names
         self._idle.extend(models)
         for _ in models:
             self._leaves.put(None)
@@ -63,6 +72,11 @@ class LitertBackend:
     def signatures(self) -> Mapping[str, Signature]:
         """The signatures embedded in the file, or one made from its tensor names."""
         return self._signatures
+
+    @property
+    def tensor_names(self) -> Mapping[str, tuple[Names, Names]]:
+        """By signature, the file's own names of the tensors that are its inputs and its outputs."""
+        return self._tensor_names
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Computes one batch.
@@ -107,35 +121,58 @@ class LitertBackend:
 class _Model:
     """One interpreter."""
 
-    def __init__(self, interpreter: Any) -> None:
+    def __init__(self, interpreter: Any, definitions: Mapping[str, tensorflow_pb2.SignatureDef]) -> None:
         self._interpreter = interpreter
-        keys = interpreter.get_signature_list()
-        self._runners = {key: interpreter.get_signature_runner(key) for key in keys}
         self._shapes: dict[int, tuple[int, ...]] = {}
-        self._plain: tuple[dict[str, int], dict[str, int]] | None = None
-        if self._runners:
-            self.signatures = {key: _signature(key, runner) for key, runner in self._runners.items()}
-            return
-        # No embedded signature: tensor names without their ":0" stand for the aliases, as upstream does.
-        inputs = {_alias(detail["name"]): detail for detail in interpreter.get_input_details()}
-        outputs = {_alias(detail["name"]): detail for detail in interpreter.get_output_details()}
-        self._plain = (
-            {name: detail["index"] for name, detail in inputs.items()},
-            {name: detail["index"] for name, detail in outputs.items()},
-        )
-        self.signatures = {
-            DEFAULT_SIGNATURE: Signature(
-                inputs=tuple(_spec(name, detail) for name, detail in inputs.items()),
-                outputs=tuple(_spec(name, detail) for name, detail in outputs.items()),
-                compute=DEFAULT_SIGNATURE,
+        keys = () if definitions else interpreter.get_signature_list()
+        self._runners = {key: interpreter.get_signature_runner(key) for key in keys}
+        self._tensors: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+        self.signatures = {key: _signature(key, runner) for key, runner in self._runners.items()}
+        self.tensor_names: dict[str, tuple[Names, Names]] = {
+            key: (
+                {name: detail["name"] for name, detail in runner.get_input_details().items()},
+                {name: detail["name"] for name, detail in runner.get_output_details().items()},
             )
+            for key, runner in self._runners.items()
         }
+        if self._runners:
+            return
+        inputs = {detail["name"]: detail for detail in interpreter.get_input_details()}
+        outputs = {detail["name"]: detail for detail in interpreter.get_output_details()}
+        if not definitions:
+            self._add(DEFAULT_SIGNATURE, _aliases(inputs), _aliases(outputs), inputs, outputs)
+        for key, definition in definitions.items():
+            feeds, fetches = _named(key, definition.inputs, inputs), _named(key, definition.outputs, outputs)
+            self._add(key, feeds, fetches, inputs, outputs, method=known_method(definition.method_name))
+
+    def _add(
+        self,
+        key: str,
+        feeds: Names,
+        fetches: Names,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        *,
+        method: str = PREDICT_METHOD,
+    ) -> None:
+        """Adds a signature that the interpreter does not know: feeds and fetches are tensors by alias."""
+        self.tensor_names[key] = (feeds, fetches)
+        self._tensors[key] = (
+            {alias: inputs[name]["index"] for alias, name in feeds.items()},
+            {alias: outputs[name]["index"] for alias, name in fetches.items()},
+        )
+        self.signatures[key] = Signature(
+            inputs=tuple(_spec(alias, inputs[name]) for alias, name in feeds.items()),
+            outputs=tuple(_spec(alias, outputs[name]) for alias, name in fetches.items()),
+            compute=key,
+            method=method,
+        )
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        if self._plain is None:
+        if graph in self._runners:
             # Arrays of the runner view the interpreter's memory: copy before the next call overwrites it.
             return {name: np.array(value) for name, value in self._runners[graph](**inputs).items()}
-        feeds, fetches = self._plain
+        feeds, fetches = self._tensors[graph]
         for name, index in feeds.items():
             array = inputs[name]
             if self._shapes.get(index) != array.shape:
@@ -146,6 +183,41 @@ class _Model:
             self._interpreter.set_tensor(index, inputs[name])
         self._interpreter.invoke()
         return {name: self._interpreter.get_tensor(index) for name, index in fetches.items()}
+
+
+def _check_operations(interpreter: Any, custom: Sequence[str], path: Path) -> None:
+    """Refuses a file with operations that LiteRT does not have: every request to it would fail."""
+    if not custom:
+        return
+    try:
+        interpreter.allocate_tensors()
+    except RuntimeError as exc:
+        missing = [name for name in custom if name in str(exc)]
+        if missing:
+            raise LoadError(
+                f"{path} needs the operation {', '.join(missing)}, which LiteRT does not have. Serve the SavedModel "
+                "that the file was made of; or export that with modelyard export, which takes the parse of tf.Example "
+                "out of the graph."
+            ) from exc
+
+
+def _aliases(names: Iterable[str]) -> dict[str, str]:
+    """The names without what follows the colon, as upstream has them, where that leaves them apart."""
+    names = list(names)
+    short = Counter(name.partition(":")[0] for name in names)
+    return {name.partition(":")[0] if short[name.partition(":")[0]] == 1 else name: name for name in names}
+
+
+def _named(key: str, infos: Mapping[str, tensorflow_pb2.TensorInfo], tensors: Iterable[str]) -> dict[str, str]:
+    named = {}
+    for alias, info in sorted(infos.items()):
+        found = tensor_of(info.name, tensors)
+        if found is None:
+            raise LoadError(
+                f"Signature {key!r} says that {alias!r} is the tensor {info.name!r}; the file has {sorted(tensors)}."
+            )
+        named[alias] = found
+    return named
 
 
 def _signature(key: str, runner: Any) -> Signature:
@@ -163,7 +235,3 @@ def _spec(name: str, detail: Mapping[str, Any]) -> TensorSpec:
     shape = detail.get("shape_signature")
     shape = detail["shape"] if shape is None or len(shape) == 0 else shape
     return TensorSpec(name=name, dtype=dtype, shape=tuple(int(size) for size in shape))
-
-
-def _alias(name: str) -> str:
-    return name.removesuffix(":0")

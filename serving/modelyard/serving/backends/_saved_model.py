@@ -59,9 +59,18 @@ def callable_signatures(graph: tensorflow_pb2.MetaGraphDef) -> dict[str, Signatu
             inputs, outputs = _specs(definition.inputs), _specs(definition.outputs)
         except (InvalidInputError, UnsupportedError):
             continue
-        method = definition.method_name if definition.method_name in _METHODS else PREDICT_METHOD
+        method = known_method(definition.method_name)
         signatures[name] = Signature(inputs=inputs, outputs=outputs, compute=name, method=method)
     return signatures
+
+
+def known_method(name: str) -> str:
+    """The method of a SignatureDef, or predict where it has another name.
+
+    Args:
+        name: What it says.
+    """
+    return name if name in _METHODS else PREDICT_METHOD
 
 
 def _specs(infos: Mapping[str, tensorflow_pb2.TensorInfo]) -> tuple[TensorSpec, ...]:
