@@ -14,6 +14,7 @@ from modelyard.artifact import TensorSpec
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving.backends import LitertBackend
 from modelyard.wire import tensorflow_pb2
+from tests.support.tflite import with_signatures
 
 
 @pytest.fixture(scope="module")
@@ -97,30 +98,6 @@ def parsing(session_dir: Path) -> Callable[..., Path]:
     return make
 
 
-def _changed(
-    path: Path, definitions: dict[str, tensorflow_pb2.SignatureDef] | None, content: bytes | None = None
-) -> Path:
-    """The file without its own signatures, and with SignatureDefs as metadata for TensorFlow Serving."""
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
-    from flatbuffers import flexbuffers
-
-    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
-    model.signatureDefs = []
-    if definitions is not None:
-        buffer, entry = schema.BufferT(), schema.MetadataT()
-        values = {name: definition.SerializeToString().decode() for name, definition in definitions.items()}
-        buffer.data = list(content if content is not None else flexbuffers.Dumps(values))
-        model.buffers.append(buffer)
-        entry.name, entry.buffer = "signature_defs_metadata", len(model.buffers) - 1
-        model.metadata = [*(model.metadata or []), entry]
-    builder = flatbuffers.Builder()
-    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
-    changed = path.with_name(f"changed-{len(definitions or ())}-{path.name}")
-    changed.write_bytes(bytes(builder.Output()))
-    return changed
-
-
 def _load(path: Path, *, interpreters: int = 1) -> LitertBackend:
     return LitertBackend(path, threads=1, interpreters=interpreters)
 
@@ -157,14 +134,14 @@ def test_without_a_signature_tensor_names_stand_for_it(plain_tflite: Path) -> No
 
 def test_without_a_signature_names_are_cut_as_upstream_cuts_them(two_outputs: Path) -> None:
     """``serving_default_x:0`` is called ``serving_default_x``; what would have one name with another keeps its own."""
-    backend = _load(_changed(two_outputs, None))
+    backend = _load(with_signatures(two_outputs, None))
     (signature,) = backend.signatures.values()
     assert [spec.name for spec in signature.inputs] == ["serving_default_x"]
-    assert sorted(spec.name for spec in signature.outputs) == ["PartitionedCall:0", "PartitionedCall:1"]
+    assert sorted(spec.name for spec in signature.outputs) == ["PartitionedCall", "PartitionedCall:1"]
     assert backend.tensor_names == {
         "serving_default": (
             {"serving_default_x": "serving_default_x:0"},
-            {name: name for name in ("PartitionedCall:0", "PartitionedCall:1")},
+            {"PartitionedCall": "PartitionedCall:0", "PartitionedCall:1": "PartitionedCall:1"},
         )
     }
     names = [spec.name for spec in signature.outputs]
@@ -177,7 +154,7 @@ def test_signatures_for_tensorflow_serving_go_before_the_file_s_own(two_outputs:
     first.inputs["a"].name, first.outputs["scores"].name = "serving_default_x:0", "PartitionedCall:1"
     first.method_name = "tensorflow/serving/classify"
     second.inputs["b"].name, second.outputs["b"].name = "serving_default_x:0", "PartitionedCall:0"
-    backend = _load(_changed(two_outputs, {"one": first, "two": second}))
+    backend = _load(with_signatures(two_outputs, {"one": first, "two": second}))
     assert {name: each.method.rpartition("/")[2] for name, each in backend.signatures.items()} == {
         "one": "classify",
         "two": "predict",
@@ -192,7 +169,7 @@ def test_signatures_for_tensorflow_serving_go_before_the_file_s_own(two_outputs:
 def test_a_signature_for_tensorflow_serving_may_have_the_colon_that_the_file_lacks(plain_tflite: Path) -> None:
     definition = tensorflow_pb2.SignatureDef()
     definition.inputs["x"].name, definition.outputs["y"].name = "a:0", "b:0"
-    backend = _load(_changed(plain_tflite, {"serving_default": definition}))
+    backend = _load(with_signatures(plain_tflite, {"serving_default": definition}))
     assert backend.run("serving_default", {"x": np.full((1, 3), 2, np.float32)}, ["y"])["y"].tolist() == [[3.0] * 3]
 
 
@@ -200,15 +177,17 @@ def test_a_signature_for_tensorflow_serving_that_means_nothing_is_a_load_error(p
     definition = tensorflow_pb2.SignatureDef()
     definition.inputs["x"].name = "absent:0"
     with pytest.raises(LoadError, match=r"'x' is the tensor 'absent:0'; the file has \['a'\]"):
-        _load(_changed(plain_tflite, {"serving_default": definition}))
+        _load(with_signatures(plain_tflite, {"serving_default": definition}))
     for content in (b"", b"\x01", b"nonsense", bytes(range(64))):
-        with pytest.raises(LoadError, match="SignatureDefs of .* cannot be read"):
-            _load(_changed(plain_tflite, {}, content))
+        with pytest.raises(LoadError, match=r"plain\.tflite: The file's SignatureDefs cannot be read"):
+            _load(with_signatures(plain_tflite, {}, content))
 
 
 @pytest.mark.parametrize(("flex", "name"), [(False, "ParseExampleV2"), (True, "FlexParseExampleV2")])
 def test_an_operation_that_litert_lacks_is_a_load_error(parsing, flex: bool, name: str) -> None:
-    with pytest.raises(LoadError, match=f"needs the operation {name}, which LiteRT does not have.*modelyard export"):
+    with pytest.raises(
+        LoadError, match=rf"tflite: it needs the operation {name}, which LiteRT does not have.*modelyard export"
+    ):
         _load(parsing(flex=flex))
 
 

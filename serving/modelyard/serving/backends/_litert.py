@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import DEFAULT_SIGNATURE, PREDICT_METHOD, Signature, TensorSpec
+from modelyard.artifact import Signature, TensorSpec, tflite_signatures
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving._validation import shape_fits
 from modelyard.serving.backends._base import Arrays
-from modelyard.serving.backends._saved_model import known_method
-from modelyard.serving.backends._tflite_file import custom_operations, read_definitions, tensor_of
-from modelyard.wire import dtype_by_numpy, tensorflow_pb2
+from modelyard.wire import dtype_by_numpy
 
 #: Names of tensors by the names that a signature gives them.
 Names = Mapping[str, str]
@@ -58,9 +55,10 @@ class LitertBackend:
         try:
             content = path.read_bytes()
             instances = [Interpreter(model_content=content, num_threads=threads) for _ in range(interpreters)]
-            _check_operations(instances[0], custom_operations(content), path)
-            definitions = read_definitions(content, path)
-            models = [_Model(instance, definitions) for instance in instances]
+            _check_operations(instances[0], content)
+            models = [_Model(instance, content) for instance in instances]
+        except LoadError as exc:
+            raise LoadError(f"LiteRT cannot serve {path}: {exc.message}") from exc
         except (OSError, ValueError, RuntimeError) as exc:
             raise LoadError(f"LiteRT cannot load {path}: {exc}") from exc
         self._signatures, self._tensor_names = models[0].signatures, models[0].tensor_names
@@ -121,10 +119,15 @@ class LitertBackend:
 class _Model:
     """One interpreter."""
 
-    def __init__(self, interpreter: Any, definitions: Mapping[str, tensorflow_pb2.SignatureDef]) -> None:
+    def __init__(self, interpreter: Any, content: bytes) -> None:
         self._interpreter = interpreter
         self._shapes: dict[int, tuple[int, ...]] = {}
-        keys = () if definitions else interpreter.get_signature_list()
+        inputs = {detail["name"]: detail for detail in interpreter.get_input_details()}
+        outputs = {detail["name"]: detail for detail in interpreter.get_output_details()}
+        keys = interpreter.get_signature_list()
+        made = tflite_signatures(content, inputs=list(inputs), outputs=list(outputs), has_own=bool(keys))
+        if made:
+            keys = ()
         self._runners = {key: interpreter.get_signature_runner(key) for key in keys}
         self._tensors: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
         self.signatures = {key: _signature(key, runner) for key, runner in self._runners.items()}
@@ -135,38 +138,18 @@ class _Model:
             )
             for key, runner in self._runners.items()
         }
-        if self._runners:
-            return
-        inputs = {detail["name"]: detail for detail in interpreter.get_input_details()}
-        outputs = {detail["name"]: detail for detail in interpreter.get_output_details()}
-        if not definitions:
-            self._add(DEFAULT_SIGNATURE, _aliases(inputs), _aliases(outputs), inputs, outputs)
-        for key, definition in definitions.items():
-            feeds, fetches = _named(key, definition.inputs, inputs), _named(key, definition.outputs, outputs)
-            self._add(key, feeds, fetches, inputs, outputs, method=known_method(definition.method_name))
-
-    def _add(
-        self,
-        key: str,
-        feeds: Names,
-        fetches: Names,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Any],
-        *,
-        method: str = PREDICT_METHOD,
-    ) -> None:
-        """Adds a signature that the interpreter does not know: feeds and fetches are tensors by alias."""
-        self.tensor_names[key] = (feeds, fetches)
-        self._tensors[key] = (
-            {alias: inputs[name]["index"] for alias, name in feeds.items()},
-            {alias: outputs[name]["index"] for alias, name in fetches.items()},
-        )
-        self.signatures[key] = Signature(
-            inputs=tuple(_spec(alias, inputs[name]) for alias, name in feeds.items()),
-            outputs=tuple(_spec(alias, outputs[name]) for alias, name in fetches.items()),
-            compute=key,
-            method=method,
-        )
+        for key, signature in made.items():
+            self.tensor_names[key] = (signature.inputs, signature.outputs)
+            self._tensors[key] = (
+                {alias: inputs[name]["index"] for alias, name in signature.inputs.items()},
+                {alias: outputs[name]["index"] for alias, name in signature.outputs.items()},
+            )
+            self.signatures[key] = Signature(
+                inputs=tuple(_spec(alias, inputs[name]) for alias, name in signature.inputs.items()),
+                outputs=tuple(_spec(alias, outputs[name]) for alias, name in signature.outputs.items()),
+                compute=key,
+                method=signature.method,
+            )
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         if graph in self._runners:
@@ -185,8 +168,13 @@ class _Model:
         return {name: self._interpreter.get_tensor(index) for name, index in fetches.items()}
 
 
-def _check_operations(interpreter: Any, custom: Sequence[str], path: Path) -> None:
+def _check_operations(interpreter: Any, content: bytes) -> None:
     """Refuses a file with operations that LiteRT does not have: every request to it would fail."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(content)
+    codes = (model.OperatorCodes(index).CustomCode() for index in range(model.OperatorCodesLength()))
+    custom = [code.decode() for code in codes if code]
     if not custom:
         return
     try:
@@ -195,29 +183,10 @@ def _check_operations(interpreter: Any, custom: Sequence[str], path: Path) -> No
         missing = [name for name in custom if name in str(exc)]
         if missing:
             raise LoadError(
-                f"{path} needs the operation {', '.join(missing)}, which LiteRT does not have. Serve the SavedModel "
-                "that the file was made of; or export that with modelyard export, which takes the parse of tf.Example "
-                "out of the graph."
+                f"it needs the operation {', '.join(missing)}, which LiteRT does not have. Serve the SavedModel that "
+                "the file was made of; or export that with modelyard export, which takes the parse of tf.Example out "
+                "of the graph."
             ) from exc
-
-
-def _aliases(names: Iterable[str]) -> dict[str, str]:
-    """The names without what follows the colon, as upstream has them, where that leaves them apart."""
-    names = list(names)
-    short = Counter(name.partition(":")[0] for name in names)
-    return {name.partition(":")[0] if short[name.partition(":")[0]] == 1 else name: name for name in names}
-
-
-def _named(key: str, infos: Mapping[str, tensorflow_pb2.TensorInfo], tensors: Iterable[str]) -> dict[str, str]:
-    named = {}
-    for alias, info in sorted(infos.items()):
-        found = tensor_of(info.name, tensors)
-        if found is None:
-            raise LoadError(
-                f"Signature {key!r} says that {alias!r} is the tensor {info.name!r}; the file has {sorted(tensors)}."
-            )
-        named[alias] = found
-    return named
 
 
 def _signature(key: str, runner: Any) -> Signature:
