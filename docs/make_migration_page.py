@@ -26,6 +26,9 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
 - **A folder of several models is served as it is**: `--model_repository=/models` serves every `/models/NAME/VERSION/`,
   takes new models and drops removed ones while the server runs, and needs no configuration file. Versions may be laid
   out as Triton's, too: `NAME/1/model.onnx`, `NAME/1/model.savedmodel/` (`config.pbtxt` is not read).
+- **A TFLite file without SignatureDefs for TensorFlow Serving has its own signatures**, where upstream knows only the
+  names of its tensors (`serving_default_x`); where it has neither, the names are upstream's. A file with an operation
+  that LiteRT lacks (`ParseExample`, `Flex...`) is refused at loading, by the operation's name.
 - **More platforms**: `model_platform` in a configuration file may be `tensorflow`, as upstream, for whatever files a
   version has; or name the runtime: `onnx` (`onnxruntime_onnx`), `tflite`, `openvino`.
 - **Ports are open at once.** Until a model has its first version, requests for it are answered UNAVAILABLE (gRPC) or

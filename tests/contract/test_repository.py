@@ -50,6 +50,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_half_plus_two(folder / "half" / "1")
     save_half_plus_two(folder / "triton_half" / "1" / "model.savedmodel")
     (folder / "notes").mkdir()
+    (folder / "misplaced").mkdir()
+    shutil.copy(folder / "two" / "1" / "model.onnx", folder / "misplaced")
     (folder / "README").write_text("no model")
     return folder
 
@@ -67,6 +69,9 @@ def test_every_layout_is_served_by_its_folder_s_name(repository: Path, tmp_path:
             serves(server, name, 2.5)
             assert f"model {name} version 1 is AVAILABLE in tensorflow" in server.log_text()
         assert ask(server, "notes")[0] == 404
+        assert "notes" not in server.log_text()
+        hint = f"{repository}/misplaced is no model: it holds a model's files, not versions: move them to "
+        assert f"{hint}{repository}/misplaced/1" in server.log_text()
         status, text = server.get("/v1/models/triton_half/metadata")
         assert (status, '"two_inputs"' in text) == (200, True)
         assert server.get("/v2/health/ready")[0] == 200
@@ -80,6 +85,7 @@ def test_models_come_and_go(tmp_path: Path, workers: int) -> None:
     with serve(None, model="a", log_dir=tmp_path, flags=flags, wait=False) as server:
         server.wait_until(lambda: server.get("/v2/health/live")[0] == 200, 60, "listening")
         assert ask(server, "a")[0] == 404
+        assert f"{folder} holds no model yet" in server.log_text()
         publish_affine(folder / "a", slope=2.0, intercept=0.0)
         for _ in range(4):
             serves(server, "a", 2.0)

@@ -150,6 +150,22 @@ def models_of_repository(repository: Location) -> tuple[ModelConfig, ...]:
     return tuple(ModelConfig(name=name, base_path=repository / name) for name in names)
 
 
+def not_models(repository: Location, models: Sequence[ModelConfig]) -> list[str]:
+    """What somebody may have taken for a model in a repository, and is none: a sentence for each.
+
+    Args:
+        repository: The repository.
+        models: Its models.
+    """
+    if not models:
+        return [f"{repository} holds no model yet; expected folders {repository / 'NAME'}/1 with a model's files"]
+    if isinstance(repository, RemotePath):
+        return []
+    others = sorted({path for path in repository.iterdir() if path.is_dir()} - {model.base_path for model in models})
+    hints = [(folder, describe_base_path(folder)) for folder in others if not folder.name.startswith(".")]
+    return [f"{folder} is no model: it {hint}" for folder, hint in hints if hint]
+
+
 def _check_repository(repository: Location) -> None:
     """Tells an empty repository, which may fill, from a folder that was taken for one."""
     hint = _instead_of_versions(repository)

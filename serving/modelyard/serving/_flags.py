@@ -21,6 +21,7 @@ from modelyard.serving._config import (
     base_location,
     models_from_message,
     models_of_repository,
+    not_models,
     read_text_proto,
 )
 from modelyard.serving._cpus import available_cpus
@@ -218,6 +219,8 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
     repository = _repository(args, environment or {})
     if repository is not None:
         models = models_of_repository(repository)
+        for sentence in not_models(repository, models):
+            _LOG.warning("%s", sentence)
     else:
         models = _single_model(args, environment or {}) if config_file is None else read_model_config(config_file)
     if args.sagemaker and not models:
