@@ -1,7 +1,7 @@
 # Images of modelyard. The default target is the server.
 #
 #   docker build -t modelyard/serving .
-#   docker run -p 8500:8500 -p 8501:8501 -v "$PWD/repository:/models" -e MODEL_NAME=fashion modelyard/serving
+#   docker run -p 8500:8500 -p 8501:8501 -v "$PWD/repository:/models" modelyard/serving
 #
 # Other targets: serving-full (adds the TensorFlow and OpenVINO backends), training, loadtest.
 ARG BASE=python:3.11-slim-bookworm
@@ -80,8 +80,9 @@ ENTRYPOINT ["modelyard", "loadtest"]
 
 FROM runtime AS server
 COPY deploy/image/healthcheck.py /opt/healthcheck.py
-# TensorFlow Serving's contract: these two variables, these two ports, more flags appended.
-ENV MODEL_NAME=model MODEL_BASE_PATH=/models
+# TensorFlow Serving's contract: MODEL_NAME, this variable, these two ports, more flags appended.
+# MODEL_NAME is not set: without it, every model in the folder is served.
+ENV MODEL_BASE_PATH=/models
 EXPOSE 8500 8501
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["python", "/opt/healthcheck.py"]
 ENTRYPOINT ["python", "-m", "modelyard.serving", "--port=8500", "--rest_api_port=8501"]

@@ -19,6 +19,18 @@ _HEAD = """\
 Change the command (or the image), keep the rest: ports, flags, model directories, configuration files, requests,
 answers and errors are TensorFlow Serving's. What differs on purpose:
 
+- **A raw SavedModel needs a runtime that reads it.** `pip install 'modelyard[tensorflow]'` brings TensorFlow itself.
+  Without it, OpenVINO serves what it can compute (no strings, no state), with the same files:
+  `pip install 'modelyard[openvino]'`, and `--runtime=openvino` where TensorFlow is installed, too. Or
+  `modelyard export` writes ONNX and TFLite files, verified against the SavedModel, that need neither.
+- **A folder of several models is served as it is**: `--model_repository=/models` serves every `/models/NAME/VERSION/`,
+  takes new models and drops removed ones while the server runs, and needs no configuration file. Versions may be laid
+  out as Triton's, too: `NAME/1/model.onnx`, `NAME/1/model.savedmodel/` (`config.pbtxt` is not read).
+- **A TFLite file without SignatureDefs for TensorFlow Serving has its own signatures**, where upstream knows only the
+  names of its tensors (`serving_default_x`); where it has neither, the names are upstream's. A file with an operation
+  that LiteRT lacks (`ParseExample`, `Flex...`) is refused at loading, by the operation's name.
+- **More platforms**: `model_platform` in a configuration file may be `tensorflow`, as upstream, for whatever files a
+  version has; or name the runtime: `onnx` (`onnxruntime_onnx`), `tflite`, `openvino`.
 - **Ports are open at once.** Until a model has its first version, requests for it are answered UNAVAILABLE (gRPC) or
   503 (REST), and health checks say NOT_SERVING. Upstream keeps its ports closed instead. Several processes
   (`--workers`) open theirs together, when all have tried their models, or after 10 s.

@@ -207,10 +207,10 @@ class MissingDependencyError(ConfigurationError):
         extra: The extra that brings the missing package.
     """
 
-    def __init__(self, *, package: str, extra: str, purpose: str) -> None:
+    def __init__(self, *, package: str, extra: str, purpose: str, instead: str = "") -> None:
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed. "
-            f"Install it with: pip install 'modelyard[{extra}]'"
+            f"Install it with: pip install 'modelyard[{extra}]'" + (f"; {instead}." if instead else "")
         )
         self.extra = extra
 

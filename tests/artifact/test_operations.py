@@ -172,6 +172,17 @@ def test_no_such_model(tmp_path: Path, call: Callable[[Path], object]) -> None:
         list_models(tmp_path / "absent")
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_no_model(model_dir: Path) -> None:
+    """Such as lost+found, which a mounted disk brings along."""
+    closed = model_dir.parent / "lost+found"
+    closed.mkdir(mode=0)
+    try:
+        assert list_models(model_dir.parent) == ("fashion",)
+    finally:
+        closed.chmod(0o755)
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = main(list(arguments))
     captured = capsys.readouterr()

@@ -18,7 +18,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from tests.support.saved_models import save_counter, save_tf1_half_plus_two
+from tests.support.saved_models import save_counter, save_tf1_half_plus_three, save_tf1_half_plus_two
 from tests.support.server import RunningServer, serve
 
 REGRESS, CLASSIFY = "tensorflow/serving/regress", "tensorflow/serving/classify"
@@ -65,6 +65,33 @@ def test_regress(stub) -> None:
     assert [item.value for item in response.result.regressions] == [3.0, 42.0]
     spec = response.model_spec
     assert (spec.name, spec.version.value, spec.signature_name) == ("tf1", 123, "regress_x_to_y")
+
+
+def test_a_signature_that_says_the_wrong_dtype_of_its_examples(tmp_path: Path) -> None:
+    """TensorFlow Serving's own documentation calls its model half_plus_three so, and has these answers."""
+    save_tf1_half_plus_three(tmp_path / "model" / "123")
+    with serve(tmp_path / "model", model="tf1", log_dir=tmp_path) as server:
+        body = {"signature_name": REGRESS, "examples": [{"x": 1.0}, {"x": 2.0}]}
+        status, text = server.post("/v1/models/tf1:regress", json.dumps(body).encode())
+        assert (status, json.loads(text)) == (200, {"results": [3.5, 4.0]})
+        status, text = server.post("/v1/models/tf1:predict", b'{"instances": [1.0, 2.0, 5.0]}')
+        assert (status, json.loads(text)) == (200, {"predictions": [3.5, 4.0, 5.5]})
+        with grpc.insecure_channel(server.grpc_address) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            request = fill(regression_pb2.RegressionRequest(), REGRESS, example(x=2.0))
+            assert stub.Regress(request, timeout=30).result.regressions[0].value == 4.0
+            (result,) = stub.MultiInference(multi(("tf1", REGRESS, REGRESS)), timeout=30).results
+            assert result.regression_result.regressions[0].value == 4.0
+            predict = predict_pb2.PredictRequest()
+            predict.model_spec.name, predict.model_spec.signature_name = "tf1", REGRESS
+            predict.inputs["inputs"].CopyFrom(tf.make_tensor_proto([example(x=2.0).SerializeToString()]))
+            assert list(stub.Predict(predict, timeout=30).outputs["outputs"].float_val) == [4.0]
+            predict.inputs["inputs"].CopyFrom(tf.make_tensor_proto([2.0]))
+            with pytest.raises(grpc.RpcError, match=r"Expects arg\[0\] to be string but float is provided"):
+                stub.Predict(predict, timeout=30)
+        # What the model says of itself is what is passed on.
+        definition = json.loads(server.get("/v1/models/tf1/metadata")[1])["metadata"]["signature_def"]["signature_def"]
+        assert definition[REGRESS]["inputs"]["inputs"]["dtype"] == "DT_FLOAT"
 
 
 def test_an_example_overrides_its_context(stub) -> None:

@@ -20,18 +20,9 @@ from tensorflow_serving.apis import (
 )
 
 from tests.support.example_models import make_examples, publish_examples
-from tests.support.server import RunningServer, serve
+from tests.support.server import RunningServer, serve, without
 
 REGRESS, CLASSIFY = "tensorflow/serving/regress", "tensorflow/serving/classify"
-BLOCK_TENSORFLOW = """
-import sys
-from importlib.machinery import PathFinder
-class WithoutTensorFlow(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in ("tensorflow", "keras") else super().find_spec(name, path, target)
-sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutTensorFlow
-"""
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +52,7 @@ def server(request: pytest.FixtureRequest, model_dir: Path, session_dir: Path) -
     flags = [f"--runtime={request.param}", "--enable_signature_method_name_check=true"]
     env = {}
     if request.param != "tensorflow":
-        blocked = session_dir / "without_tensorflow"
-        blocked.mkdir(exist_ok=True)
-        (blocked / "sitecustomize.py").write_text(BLOCK_TENSORFLOW)
-        env = {"PYTHONPATH": str(blocked)}
+        env = without(session_dir / "without_tensorflow", "tensorflow", "keras")
     with serve(model_dir, model="examples", log_dir=session_dir, flags=flags, env=env) as running:
         yield running
 

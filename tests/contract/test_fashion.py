@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,9 @@ import pytest
 from modelyard.clients import Client, connect
 from modelyard.errors import ImageDecodeError, InvalidInputError
 from modelyard.training.data import load_fashion_mnist
-from tests.support.server import RunningServer, serve
+from tests.support.server import RunningServer, serve, without
 
 RUNTIMES = ("onnxruntime", "litert", "openvino", "tensorflow")
-BLOCK_TENSORFLOW = """
-import sys
-from importlib.machinery import PathFinder
-class WithoutTensorFlow(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in ("tensorflow", "keras") else super().find_spec(name, path, target)
-sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutTensorFlow
-"""
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +112,8 @@ def test_rest_rows_with_base64(server: RunningServer, images, expected) -> None:
 @pytest.mark.parametrize("formats", [("onnx",), ("model.tflite",)], ids=["onnx only", "tflite only"])
 def test_without_tensorflow(fashion_model_dir: Path, tmp_path: Path, images, expected, formats) -> None:
     """A process in which TensorFlow cannot be imported serves the siblings, encoded images included."""
-    (tmp_path / "blocked").mkdir()
-    (tmp_path / "blocked" / "sitecustomize.py").write_text(BLOCK_TENSORFLOW)
     runtime = "onnxruntime" if formats == ("onnx",) else "litert"
-    env = {"PYTHONPATH": str(tmp_path / "blocked")}
+    env = without(tmp_path / "blocked", "tensorflow", "keras")
     flags = [f"--runtime={runtime}"]
     with serve(fashion_model_dir, model="fashion", log_dir=tmp_path, flags=flags, env=env) as server:
         with connect(f"grpc://{server.grpc_address}") as client:
@@ -133,19 +123,50 @@ def test_without_tensorflow(fashion_model_dir: Path, tmp_path: Path, images, exp
         assert f"AVAILABLE in {runtime}" in server.log_text()
 
 
-def test_a_raw_saved_model_without_tensorflow_says_what_helps(tmp_path: Path, fashion_model_dir: Path) -> None:
-    import shutil
-
-    version = tmp_path / "raw" / "1"
+@pytest.fixture(scope="module")
+def raw_model_dir(fashion_model_dir: Path, session_dir: Path) -> Path:
+    """The SavedModel alone, as somebody else's would be."""
+    version = session_dir / "raw" / "1"
     version.mkdir(parents=True)
     shutil.copy(fashion_model_dir / "1" / "saved_model.pb", version)
     shutil.copytree(fashion_model_dir / "1" / "variables", version / "variables")
-    (tmp_path / "sitecustomize.py").write_text(BLOCK_TENSORFLOW)
-    with serve(
-        tmp_path / "raw", model="raw", log_dir=tmp_path, env={"PYTHONPATH": str(tmp_path)}, wait=False
-    ) as server:
+    return version.parent
+
+
+def test_a_raw_saved_model_without_tensorflow_is_served_by_openvino(
+    raw_model_dir: Path, tmp_path: Path, images, expected
+) -> None:
+    env = without(tmp_path / "blocked", "tensorflow", "keras")
+    with serve(raw_model_dir, model="raw", log_dir=tmp_path, env=env) as server:
+        with connect(f"grpc://{server.grpc_address}") as client:
+            batch = images[..., None].astype(np.float32) / np.float32(255)
+            answer = client.predict("raw", {"image": batch}, outputs=["probabilities"])
+        assert np.abs(answer["probabilities"] - expected).max() < 1e-5
+        text = server.log_text()
+    assert "no other runtime for a SavedModel is installed, so openvino serves it" in text
+    assert "model raw version 1 is AVAILABLE in openvino" in text
+
+
+@pytest.mark.parametrize("flags", [[], ["--runtime=tensorflow"], ["--runtime=openvino"]])
+def test_a_raw_saved_model_without_a_runtime_says_what_helps(
+    raw_model_dir: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    env = without(tmp_path / "blocked", "tensorflow", "keras", "openvino")
+    with serve(raw_model_dir, model="raw", log_dir=tmp_path, env=env, flags=flags, wait=False) as server:
         server.wait_until(lambda: '"END"' in server.get("/v1/models/raw")[1], 30, "refused")
-        text = server.get("/v1/models/raw")[1]
-        assert "pip install 'modelyard[tensorflow]'" in text
-        status, text = server.post("/v1/models/raw:predict", b'{"instances": [1]}')
-        assert (status, "pip install" in text) == (404, True)
+        ways = ["pip install 'modelyard[openvino]'"]
+        if flags != ["--runtime=openvino"]:
+            ways += ["pip install 'modelyard[tensorflow]'", "--runtime=openvino", "modelyard export"]
+        status, error = server.post("/v1/models/raw:predict", b'{"instances": [1]}')
+        for text in (error, server.get("/v1/models/raw")[1]):
+            assert [way for way in ways if way not in text] == [], text
+        assert status == 404
+
+
+def test_a_runtime_that_is_not_installed_claims_nothing_about_siblings(fashion_model_dir: Path, tmp_path: Path) -> None:
+    env = without(tmp_path / "blocked", "tensorflow", "keras")
+    flags = ["--runtime=tensorflow"]
+    with serve(fashion_model_dir, model="fashion", log_dir=tmp_path, env=env, flags=flags, wait=False) as server:
+        server.wait_until(lambda: '"END"' in server.get("/v1/models/fashion")[1], 30, "refused")
+        error = server.post("/v1/models/fashion:predict", b'{"instances": [1]}')[1]
+    assert "pip install 'modelyard[tensorflow]'; without that, onnxruntime or litert or openvino can serve it" in error

@@ -26,7 +26,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_help() -> None:
     code, output = run_to_end("--help")
     assert code == 0
-    for expected in ("--model_base_path", "--tensorflow_session_parallelism", "MODEL_NAME", "--flag=value"):
+    flags = ("--model_base_path", "--model_repository=/models", "--tensorflow_session_parallelism")
+    for expected in (*flags, "MODEL_NAME", "--flag=value"):
         assert expected in output
 
 

@@ -64,5 +64,10 @@ def test_tflite_alone(foreign_models: Path, tmp_path: Path) -> None:
     with serve(tmp_path / "model", model="lite", log_dir=tmp_path, flags=["--prefer_tflite_model"]) as server:
         status, text = server.post("/v1/models/lite:predict", b'{"instances": [[2.0], [3.0], [4.0]]}')
         assert "litert" in server.log_text()
+        # The file has no signature but the one that TensorFlow Serving reads.
+        assert list(_predict(server, "x", [[2.0]]).outputs["y"].float_val) == [3.0]
+        document = json.loads(server.get("/v1/models/lite/metadata")[1])
+        definition = document["metadata"]["signature_def"]["signature_def"]["serving_default"]
+        assert (definition["inputs"]["x"]["name"], definition["outputs"]["y"]["name"]) == ("tflite_input", "y")
     assert status == 200, text
     assert [row[0] for row in json.loads(text)["predictions"]] == pytest.approx([3.0, 3.5, 4.0])

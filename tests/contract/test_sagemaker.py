@@ -87,7 +87,7 @@ def test_without_the_flag_there_are_no_such_urls(half_server: RunningServer) -> 
 
 
 def test_defaults_are_sagemaker_s() -> None:
-    image = {"MODEL_NAME": "model", "MODEL_BASE_PATH": "/models"}
+    image = {"MODEL_BASE_PATH": "/models"}
     options = parse_flags(["--rest_api_port=8501", "serve"], image)
     assert options.sagemaker
     assert options.rest_api_port == 8080

@@ -112,7 +112,8 @@ def test_configuration(engine: Engine, image: str) -> None:
     assert set(config["ExposedPorts"]) == {"8500/tcp", "8501/tcp"}
     assert config["StopSignal"] == "SIGTERM"
     assert config["Healthcheck"]["Test"] == ["CMD", "python", "/opt/healthcheck.py"]
-    assert {"MODEL_NAME=model", "MODEL_BASE_PATH=/models"} <= set(config["Env"])
+    assert "MODEL_BASE_PATH=/models" in config["Env"]
+    assert not any(each.startswith("MODEL_NAME=") for each in config["Env"])
     assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
@@ -217,6 +218,9 @@ def test_flags_and_base_path(engine: Engine, image: str, tmp_path: Path, reposit
             client.wait_ready("named")
             answer = client.predict("named", {"x": np.array(_X, np.float32)})
         assert answer["y"].tolist() == [2 * x for x in _X]
+    with running(engine, image, repository, environment={}) as container:
+        # Without a name, every model is served.
+        wait_answer(container, 2.0)
     with running(engine, image, repository, "--no_such_flag") as container:
         assert container.wait(30) == 2
         assert "no_such_flag" in container.logs()

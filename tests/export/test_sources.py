@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 
 from modelyard.artifact import ExampleDecode, SignatureFunction, TensorSpec, VerificationData, read_manifest
 from modelyard.errors import ConfigurationError, ConversionError, PublishError, VerificationError
@@ -20,7 +22,9 @@ from modelyard.export._cli import main
 from modelyard.export._files import load_file
 from modelyard.export._unsafe_ops import read_saved_model, unsafe_ops
 from modelyard.serving._loader import LoadOptions, load_servable
+from modelyard.wire import tensorflow_pb2
 from tests.support.saved_models import save_tf1_half_plus_two
+from tests.support.tflite import with_signatures
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, runtimes=())
 X = TensorSpec(name="x", dtype="float32", shape=(-1, 4))
@@ -180,6 +184,25 @@ def onnx_file(path: Path, shape: list[Any], op: str = "Relu") -> Path:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
     path.write_bytes(model.SerializeToString())
     return path
+
+
+def test_a_tflite_file_with_signatures_for_tensorflow_serving(affine: Path, tmp_path: Path) -> None:
+    interpreter = Interpreter(str(affine / "model.tflite"))
+    definition = tensorflow_pb2.SignatureDef(method_name="tensorflow/serving/regress")
+    definition.inputs["inputs"].name = interpreter.get_input_details()[0]["name"]
+    definition.outputs["outputs"].name = interpreter.get_output_details()[0]["name"]
+    shutil.copy(affine / "model.tflite", tmp_path)
+    path = with_signatures(tmp_path / "model.tflite", {"mine": definition})
+    report = export(path, tmp_path / "m", data="random")
+    servable = load_servable("m", 1, report.version.path, LoadOptions())
+    mine = servable.signature("mine")
+    assert ([spec.name for spec in mine.inputs], mine.method) == (["inputs"], "tensorflow/serving/regress")
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    reference = load_servable("affine", 1, affine, LoadOptions())
+    expected = reference.run(reference.signature("serving_default"), {"x": x}, ["y"])["y"]
+    np.testing.assert_allclose(servable.run(mine, {"inputs": x}, ["outputs"])["outputs"], expected, rtol=1e-5)
+    for each in (servable, reference):
+        each.close()
 
 
 def test_a_batch_size_fixed_to_one(tmp_path: Path) -> None:

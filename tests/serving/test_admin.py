@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from modelyard.errors import PermissionDeniedError
-from modelyard.serving import ModelManager, WatchOptions
+from modelyard.serving import ModelConfig, ModelManager, WatchOptions
 from modelyard.serving._admin import Admin
 from modelyard.serving._loader import LoadOptions, load_servable
 from modelyard.serving._servable import Servable
 from modelyard.serving.grpc._handlers import peer_host
 
 
-def load(name: str, version: int, path: Path) -> Servable:
-    return load_servable(name, version, path, LoadOptions())
+def load(config: ModelConfig, version: int, path: Path) -> Servable:
+    return load_servable(config.name, version, path, LoadOptions())
 
 
 def admin(*, allow_remote: bool) -> Admin:

@@ -134,11 +134,14 @@ def test_files_say_which_runtimes_there_are(version, files: str, expected: tuple
 @pytest.mark.parametrize(
     ("files", "chosen", "asked", "prefer_tflite", "absent", "expected"),
     [
-        # Nothing asked for: the first that is installed and has a file, and never openvino.
+        # Nothing asked for: the first that is installed and has a file; openvino where no other is.
         ("ols", None, None, False, (), "onnxruntime"),
         ("ols", None, None, False, ("onnxruntime",), "litert"),
         ("ols", None, None, False, ("onnxruntime", "litert"), "tensorflow"),
         ("s", None, None, False, (), "tensorflow"),
+        ("s", None, None, False, ("tensorflow",), "openvino"),
+        ("s", "tensorflow", None, False, ("tensorflow",), "openvino"),
+        ("o", None, None, False, ("onnxruntime",), "openvino"),
         ("l", None, None, False, (), "litert"),
         # The flag decides.
         ("ols", None, "litert", False, (), "litert"),
@@ -204,11 +207,24 @@ def test_an_empty_directory_is_refused(version) -> None:
 
 def test_where_nothing_is_installed_every_way_out_is_named(version, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        load_servable("half", 1, version("s"), LoadOptions())
-    for way in ("modelyard[tensorflow]", "--runtime=openvino", "modelyard[openvino]", "modelyard export"):
-        assert way in caught.value.message
-    assert caught.value.extra == "tensorflow"
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    path = version("s")
+    for runtime in (None, "tensorflow"):
+        with pytest.raises(MissingDependencyError) as caught:
+            load_servable("half", 1, path, LoadOptions(runtime=runtime))
+        assert caught.value.message == (
+            f"Serving a SavedModel from {path} with tensorflow needs the package 'tensorflow', which is not installed. "
+            "Install it with: pip install 'modelyard[tensorflow]'; or serve it with OpenVINO (pip install "
+            "'modelyard[openvino]', and --runtime=openvino); or export it with modelyard export, to ONNX and TFLite "
+            "files that need neither."
+        )
+        assert caught.value.extra == "tensorflow"
+
+
+def test_a_runtime_that_is_not_installed_claims_nothing_about_files_that_are_there(version, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(MissingDependencyError, match="without that, onnxruntime or litert or openvino can serve it"):
+        load_servable("half", 1, version("ols"), LoadOptions(runtime="tensorflow"))
 
 
 def test_a_damaged_file_is_found_before_it_is_loaded(version) -> None:

@@ -34,7 +34,7 @@ from modelyard.serving._watcher import WatchOptions
 options = LoadOptions(runtime=sys.argv[1], interpreters=2)
 manager = ModelManager(
     [ModelConfig(name="big", base_path=Path(sys.argv[2]))],
-    lambda name, version, path: load_servable(name, version, path, options),
+    lambda config, version, path: load_servable(config.name, version, path, options),
     WatchOptions(explicit=True),
 )
 manager.start()

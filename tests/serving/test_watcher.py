@@ -20,8 +20,8 @@ from tests.support.models import publish_affine
 TIMEOUT_S = 60.0
 
 
-def load(name: str, version: int, path: Path) -> Servable:
-    return load_servable(name, version, path, LoadOptions())
+def load(config: ModelConfig, version: int, path: Path) -> Servable:
+    return load_servable(config.name, version, path, LoadOptions())
 
 
 class Failing:
@@ -30,11 +30,11 @@ class Failing:
     def __init__(self, error: Exception, failures: int) -> None:
         self.error, self.failures, self.calls = error, failures, 0
 
-    def __call__(self, name: str, version: int, path: Path) -> Servable:
+    def __call__(self, config: ModelConfig, version: int, path: Path) -> Servable:
         self.calls += 1
         if self.calls <= self.failures:
             raise self.error
-        return load(name, version, path)
+        return load(config, version, path)
 
 
 @pytest.fixture
@@ -43,7 +43,9 @@ def config(tmp_path: Path) -> ModelConfig:
     return ModelConfig(name="m", base_path=tmp_path / "m")
 
 
-def watched(config: ModelConfig, loader: Callable[[str, int, Path], Servable], *, retries: int = 5) -> ModelWatcher:
+def watched(
+    config: ModelConfig, loader: Callable[[ModelConfig, int, Path], Servable], *, retries: int = 5
+) -> ModelWatcher:
     options = WatchOptions(poll_wait_s=0.01, max_load_retries=retries, retry_interval_s=0.001)
     watcher = ModelWatcher(config, loader, options)
     watcher.start()

@@ -47,6 +47,39 @@ def save_tf1_half_plus_two(directory: Path) -> None:
         builder.save()
 
 
+def save_tf1_half_plus_three(directory: Path) -> None:
+    """A TF1-format model as TensorFlow Serving's half_plus_three: y = 0.5 x + 3, with what it says wrongly of itself.
+
+    ``tensorflow/serving/regress`` takes serialized Examples, and says that they are a float of no dimensions.
+    """
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with v1.Graph().as_default(), v1.Session() as session:
+        a, b = (v1.Variable(value, name=name) for name, value in (("a", 0.5), ("b", 3.0)))
+        serialized = v1.placeholder(tf.string, name="tf_example")
+        parsed = v1.parse_example(serialized, {"x": tf.io.FixedLenFeature([1], tf.float32)})
+        x = tf.identity(parsed["x"], name="x")
+        y = tf.add(tf.multiply(a, x), b, name="y")
+        session.run(v1.global_variables_initializer())
+
+        def info(name: str) -> Any:
+            return tf.compat.v1.saved_model.build_tensor_info(v1.get_default_graph().get_tensor_by_name(name))
+
+        wrong = info("y:0")
+        wrong.name = serialized.name
+        del wrong.tensor_shape.dim[:]
+        build = v1.saved_model.build_signature_def
+        regress = "tensorflow/serving/regress"
+        signatures = {
+            DEFAULT_SIGNATURE: build({"x": info(x.name)}, {"y": info(y.name)}, "tensorflow/serving/predict"),
+            regress: build({"inputs": wrong}, {"outputs": info(y.name)}, regress),
+        }
+        builder = v1.saved_model.Builder(str(directory))
+        builder.add_meta_graph_and_variables(session, ["serve"], signature_def_map=signatures)
+        builder.save()
+
+
 def save_counter(directory: Path) -> None:
     """A TF1-format model with a state: a counter that requests read, raise and reset."""
     import tensorflow as tf

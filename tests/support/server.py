@@ -121,6 +121,23 @@ def serve(
             raise
 
 
+def without(folder: Path, *packages: str) -> dict[str, str]:
+    """The environment of a Python in which some packages are not installed; the folder is for a file of it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(
+        f"""
+import sys
+from importlib.machinery import PathFinder
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {packages!r} else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+"""
+    )
+    return {"PYTHONPATH": str(folder)}
+
+
 def run_to_end(*flags: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     """A server that is to end by itself: its exit code, and what it said."""
     result = subprocess.run(

@@ -74,6 +74,7 @@ from modelyard.artifact._signature import (
     SignatureFunction,
     TensorSpec,
     VerificationData,
+    known_method,
 )
 from modelyard.artifact._signing import (
     SIGNATURE_NAME,
@@ -83,6 +84,7 @@ from modelyard.artifact._signing import (
     load_signing_key,
     load_trusted_keys,
 )
+from modelyard.artifact._tflite import TfliteSignature, tflite_signatures
 
 __all__ = [
     "AnyFunction",
@@ -123,6 +125,7 @@ __all__ = [
     "Source",
     "TFLITE_NAME",
     "TensorSpec",
+    "TfliteSignature",
     "TrustedKey",
     "VerificationData",
     "VerifyReport",
@@ -140,6 +143,7 @@ __all__ = [
     "generate_key",
     "hash_files",
     "json_schema",
+    "known_method",
     "list_models",
     "list_versions",
     "load_signing_key",
@@ -159,6 +163,7 @@ __all__ = [
     "set_label",
     "sign_version",
     "staging",
+    "tflite_signatures",
     "verify_files",
     "verify_version",
     "write_labels",

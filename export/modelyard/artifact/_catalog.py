@@ -54,7 +54,7 @@ class Difference:
 
 
 def list_models(repository: Location) -> tuple[str, ...]:
-    """Names of the models of a repository, sorted: its folders that have a version.
+    """Names of the models of a repository, sorted: its folders that have a version and may be read.
 
     Args:
         repository: The repository.
@@ -67,7 +67,15 @@ def list_models(repository: Location) -> tuple[str, ...]:
     if not repository.is_dir():
         raise ModelNotFoundError(f"{repository} is no folder; expected a model repository.")
     folders = sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return tuple(path.name for path in folders if list_versions(path))
+    return tuple(path.name for path in folders if _has_versions(path))
+
+
+def _has_versions(folder: Path) -> bool:
+    try:
+        return bool(list_versions(folder))
+    except PermissionError:
+        # Such as lost+found, which a mounted disk brings along.
+        return False
 
 
 def _list_remote_models(repository: RemotePath) -> tuple[str, ...]:

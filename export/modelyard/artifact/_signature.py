@@ -172,6 +172,15 @@ class Signature:
             )
 
 
+def known_method(name: str) -> str:
+    """The method that a SignatureDef says, or predict where it says another.
+
+    Args:
+        name: What it says; may be empty.
+    """
+    return name if name in METHODS else PREDICT_METHOD
+
+
 @dataclass(frozen=True, kw_only=True)
 class SignatureFunction:
     """A batched function to export as a signature.

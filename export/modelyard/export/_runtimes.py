@@ -20,7 +20,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.artifact import (
-    DEFAULT_SIGNATURE,
+    PREDICT_METHOD,
     ExampleDecode,
     Signature,
     TensorSpec,
@@ -30,6 +30,7 @@ from modelyard.artifact import (
     format_path,
     onnx_files,
     openvino_core,
+    tflite_signatures,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
 from modelyard.wire import dtype_by_numpy
@@ -250,28 +251,38 @@ class _Litert:
         from ai_edge_litert.interpreter import Interpreter
 
         self.threads = threads
-        self._interpreter = Interpreter(model_path=str(path), num_threads=threads)
+        content = path.read_bytes()
+        self._interpreter = Interpreter(model_content=content, num_threads=threads)
+        inputs = {each["name"]: each for each in self._interpreter.get_input_details()}
+        outputs = {each["name"]: each for each in self._interpreter.get_output_details()}
         names = self._interpreter.get_signature_list()
-        self._runners = {name: self._interpreter.get_signature_runner(name) for name in names}
         # Without a signature of its own a file is known by its tensors, as servers do.
-        self._inputs = {} if names else {_alias(each): each for each in self._interpreter.get_input_details()}
-        self._outputs = {} if names else {_alias(each): each for each in self._interpreter.get_output_details()}
+        made = tflite_signatures(content, inputs=list(inputs), outputs=list(outputs), has_own=bool(names))
+        self._runners = {} if made else {name: self._interpreter.get_signature_runner(name) for name in names}
+        self._tensors = {
+            name: (
+                {alias: inputs[tensor] for alias, tensor in signature.inputs.items()},
+                {alias: outputs[tensor] for alias, tensor in signature.outputs.items()},
+            )
+            for name, signature in made.items()
+        }
         self.graphs: Mapping[str, Signature] = {
             name: _litert_signature(name, runner.get_input_details(), runner.get_output_details())
             for name, runner in self._runners.items()
-        } or {DEFAULT_SIGNATURE: _litert_signature(DEFAULT_SIGNATURE, self._inputs, self._outputs)}
+        } | {name: _litert_signature(name, *self._tensors[name], each.method) for name, each in made.items()}
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         if self._runners:
             # The results view the interpreter's memory, which the next call overwrites.
             return {name: _bytes(np.array(value)) for name, value in self._runners[graph](**inputs).items()}
-        for name, detail in self._inputs.items():
+        feeds, fetches = self._tensors[graph]
+        for name, detail in feeds.items():
             self._interpreter.resize_tensor_input(detail["index"], inputs[name].shape)
         self._interpreter.allocate_tensors()
-        for name, detail in self._inputs.items():
+        for name, detail in feeds.items():
             self._interpreter.set_tensor(detail["index"], inputs[name])
         self._interpreter.invoke()
-        values = {name: self._interpreter.get_tensor(detail["index"]) for name, detail in self._outputs.items()}
+        values = {name: self._interpreter.get_tensor(detail["index"]) for name, detail in fetches.items()}
         return {name: _bytes(value) for name, value in values.items()}
 
 
@@ -320,15 +331,14 @@ def _onnx_spec(node: Any) -> TensorSpec:
     return TensorSpec(name=node.name, dtype=dtype, shape=shape)
 
 
-def _alias(detail: Mapping[str, Any]) -> str:
-    return str(detail["name"]).removesuffix(":0")
-
-
-def _litert_signature(name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Signature:
+def _litert_signature(
+    name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], method: str = PREDICT_METHOD
+) -> Signature:
     return Signature(
         inputs=tuple(_litert_spec(key, detail) for key, detail in inputs.items()),
         outputs=tuple(_litert_spec(key, detail) for key, detail in outputs.items()),
         compute=name,
+        method=method,
     )
 
 

@@ -10,8 +10,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from modelyard.artifact import Location
 from modelyard.errors import ConfigurationError, ModelyardError, PermissionDeniedError, ServerError
-from modelyard.serving._config import PLATFORM, ModelConfig, models_from_message, read_text_proto
+from modelyard.serving._config import ModelConfig, models_from_message, models_of_repository, read_text_proto
 from modelyard.serving._manager import ModelManager
 from modelyard.wire import serving_pb2
 
@@ -130,10 +131,12 @@ class Admin:
                 await asyncio.to_thread(self._manager.unload_model, change["name"])
 
     def _check_platforms(self, config: serving_pb2.ModelServerConfig) -> None:
+        platforms = {model.name: model.platform for model in self._manager.configs}
         for item in config.model_config_list.config:
-            if item.name in self._manager.names and item.model_platform not in ("", PLATFORM):
+            platform = platforms.get(item.name, item.model_platform)
+            if item.model_platform not in ("", platform):
                 raise ConfigurationError(
-                    f"Illegal to change a model's platform. For model {item.name} platform was {PLATFORM} and new "
+                    f"Illegal to change a model's platform. For model {item.name} platform was {platform} and new "
                     f"platform requested is {item.model_platform}"
                 )
 
@@ -163,11 +166,25 @@ class Admin:
             path: The file.
             wait_s: Seconds between two looks.
         """
+        await self._poll(lambda: self._read_file(path), wait_s, str(path))
+
+    async def poll_repository(self, repository: Location, wait_s: float) -> None:
+        """Serves what models a repository has, again and again; as :meth:`poll_file` does.
+
+        Args:
+            repository: The repository.
+            wait_s: Seconds between two looks.
+        """
+        await self._poll(lambda: models_of_repository(repository), wait_s, str(repository))
+
+    async def _poll(self, read: Callable[[], Sequence[ModelConfig]], wait_s: float, what: str) -> None:
         complaint = ""
         while True:
             await asyncio.sleep(wait_s)
             try:
-                await self._apply_file(path)
+                configs = await asyncio.to_thread(read)
+                if configs != self._manager.configs:
+                    await self.reload(configs)
                 complaint = ""
             except ServerError:
                 # The configuration is in force all the same, and the log has what is missing.
@@ -178,17 +195,14 @@ class Admin:
                 complaint = exc.message
             # Nobody waits for this task: if it died, changes of the file would go unnoticed.
             except Exception:
-                _LOG.exception("%s could not be applied; trying again", path)
+                _LOG.exception("%s could not be applied; trying again", what)
 
-    async def _apply_file(self, path: Path) -> None:
-        message = await asyncio.to_thread(
-            read_text_proto, path, serving_pb2.ModelServerConfig(), flag="--model_config_file"
-        )
+    def _read_file(self, path: Path) -> Sequence[ModelConfig]:
+        message = read_text_proto(path, serving_pb2.ModelServerConfig(), flag="--model_config_file")
         if message.WhichOneof("config") is None:
             # A file that is being written is empty for a moment.
             raise ConfigurationError(
                 f"{path} is empty; expected a model_config_list, which may itself be empty: model_config_list {{}}"
             )
-        configs = models_from_message(message)
-        if configs != self._manager.configs:
-            await self.reload(configs)
+        self._check_platforms(message)
+        return models_from_message(message)

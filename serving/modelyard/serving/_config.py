@@ -1,4 +1,4 @@
-"""Which models to serve: TensorFlow Serving's model config, from flags, a file or a reload request."""
+"""Which models to serve: TensorFlow Serving's model config, from flags, a file, a repository or a reload request."""
 
 from __future__ import annotations
 
@@ -11,15 +11,25 @@ from typing import TypeVar
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from modelyard.artifact import AnyVersion, Location, RemotePath, locate
-from modelyard.errors import ConfigurationError
+from modelyard.artifact import AnyVersion, Location, RemotePath, list_models, list_versions, locate
+from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError
+from modelyard.serving._loader import Runtime, available_runtimes
 from modelyard.wire import serving_pb2
 
 _M = TypeVar("_M", bound=Message)
 _LOG = logging.getLogger("modelyard.serving")
 
-#: The only platform that models may be of, as upstream.
+#: The only platform that upstream knows: here, whatever files a version has.
 PLATFORM = "tensorflow"
+#: The platforms that models may be of, Triton's names among them, and the runtime that each asks for.
+_PLATFORMS: Mapping[str, Runtime | None] = {
+    PLATFORM: None,
+    "tensorflow_savedmodel": None,
+    "onnx": "onnxruntime",
+    "onnxruntime_onnx": "onnxruntime",
+    "openvino": "openvino",
+    "tflite": "litert",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +67,19 @@ class ModelConfig:
         base_path: The directory with its versions, here or in an object store.
         policy: Which of them to serve.
         labels: Version labels.
+        platform: The ``model_platform`` that it was configured with.
     """
 
     name: str
     base_path: Location
     policy: VersionPolicy = VersionPolicy()
     labels: Mapping[str, int] = field(default_factory=dict)
+    platform: str = PLATFORM
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """The runtime that its platform asks for; None for any."""
+        return _PLATFORMS[self.platform]
 
 
 def read_text_proto(path: Path, message: _M, *, flag: str) -> _M:
@@ -112,6 +129,87 @@ def models_from_message(config: serving_pb2.ModelServerConfig) -> tuple[ModelCon
     return tuple(models.values())
 
 
+def models_of_repository(repository: Location) -> tuple[ModelConfig, ...]:
+    """One model for each folder of a repository that has a version.
+
+    Args:
+        repository: The repository.
+
+    Raises:
+        ArtifactError: The object store that it is in cannot be reached.
+        ConfigurationError: It does not exist, or holds something else than models.
+    """
+    try:
+        names = list_models(repository)
+        if not names:
+            _check_repository(repository)
+    except ModelNotFoundError as exc:
+        raise ConfigurationError(f"--model_repository={repository}: {exc.message}") from exc
+    except OSError as exc:
+        raise ConfigurationError(f"--model_repository={repository} cannot be read: {exc.strerror or exc}.") from exc
+    return tuple(ModelConfig(name=name, base_path=repository / name) for name in names)
+
+
+def not_models(repository: Location, models: Sequence[ModelConfig]) -> list[str]:
+    """What somebody may have taken for a model in a repository, and is none: a sentence for each.
+
+    Args:
+        repository: The repository.
+        models: Its models.
+    """
+    if not models:
+        return [f"{repository} holds no model yet; expected folders {repository / 'NAME'}/1 with a model's files"]
+    if isinstance(repository, RemotePath):
+        return []
+    others = sorted({path for path in repository.iterdir() if path.is_dir()} - {model.base_path for model in models})
+    hints = [(folder, describe_base_path(folder)) for folder in others if not folder.name.startswith(".")]
+    return [f"{folder} is no model: it {hint}" for folder, hint in hints if hint]
+
+
+def _check_repository(repository: Location) -> None:
+    """Tells an empty repository, which may fill, from a folder that was taken for one."""
+    hint = _instead_of_versions(repository)
+    if not hint and list_versions(repository):
+        hint = (
+            f"holds versions, not models: it is one model. Use --model_base_path={repository} --model_name=NAME, or "
+            "--model_repository with the folder above it for all the models there"
+        )
+    if hint:
+        raise ConfigurationError(f"{repository} {hint}.")
+
+
+def describe_base_path(base_path: Location) -> str:
+    """What a base path without versions holds instead, and what to do about it; empty where that is nothing.
+
+    Args:
+        base_path: The base path.
+    """
+    try:
+        hint = _instead_of_versions(base_path)
+        models = () if hint else list_models(base_path)
+    except (OSError, ArtifactError, ModelNotFoundError):
+        return ""
+    if models:
+        hint = (
+            f"holds models ({', '.join(models)}), not versions: serve them all with --model_repository={base_path}, or "
+            f"one with --model_base_path={base_path / models[0]}"
+        )
+    return hint
+
+
+def _instead_of_versions(path: Location) -> str:
+    if isinstance(path, RemotePath):
+        # There, what makes a version is its manifest, wherever it is.
+        return ""
+    if path.is_file():
+        return f"is a file; expected a folder: move it to MODEL/1/{path.name} and use --model_base_path=MODEL"
+    if not available_runtimes(path):
+        return ""
+    if path.name.isdecimal():
+        return f"is a version, not a folder of versions: use --model_base_path={path.parent}"
+    return f"holds a model's files, not versions: move them to {path}/1"
+
+
 def base_location(text: str, *, what: str) -> Location:
     """The directory that a base path names.
 
@@ -136,14 +234,20 @@ def base_location(text: str, *, what: str) -> Location:
 
 def _model(item: serving_pb2.ModelConfig) -> ModelConfig:
     base_path = base_location(item.base_path, what=f"model {item.name}")
-    _check_platform(item)
+    platform = _platform(item)
     if item.HasField("logging_config"):
         _LOG.warning("model %s: logging_config has no effect: this server does not log requests", item.name)
-    return ModelConfig(name=item.name, base_path=base_path, policy=_policy(item), labels=dict(item.version_labels))
+    return ModelConfig(
+        name=item.name,
+        base_path=base_path,
+        policy=_policy(item),
+        labels=dict(item.version_labels),
+        platform=platform,
+    )
 
 
-def _check_platform(item: serving_pb2.ModelConfig) -> None:
-    """Checks the platform, which old configurations name by a number."""
+def _platform(item: serving_pb2.ModelConfig) -> str:
+    """The platform, which old configurations name by a number."""
     kind = item.model_type
     if kind != serving_pb2.MODEL_TYPE_UNSPECIFIED and item.model_platform:
         raise ConfigurationError(
@@ -161,10 +265,12 @@ def _check_platform(item: serving_pb2.ModelConfig) -> None:
             f"Model {item.name}: Illegal setting neither ModelServerConfig::model_type (deprecated) nor "
             f"ModelServerConfig::model_platform. Add model_platform: {PLATFORM!r}."
         )
-    if platform != PLATFORM:
+    if platform not in _PLATFORMS:
         raise ConfigurationError(
-            f"Model {item.name} requests unsupported platform {platform}; expected model_platform: {PLATFORM!r}."
+            f"Model {item.name} requests unsupported platform {platform}; expected model_platform: "
+            f"{', '.join(map(repr, _PLATFORMS))}."
         )
+    return platform
 
 
 def _policy(item: serving_pb2.ModelConfig) -> VersionPolicy:

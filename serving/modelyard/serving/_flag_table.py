@@ -117,6 +117,9 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("mixed_precision", "text", "", "export a variant of that precision instead; it is verified there"),
     _ignored("skip_initialize_tpu", "bool", False, "there is no TPU backend"),
     _same("enable_serialization_as_tensor_content", "bool", False, "gRPC answers carry tensor_content"),
+    _ours("model_repository", "text", "",
+          "folder of models, instead of the flags for one: all are served by the names of their folders, and new and "
+          "removed ones are seen as new versions are (--file_system_poll_wait_seconds)"),
     _ours("runtime", "text", "", "use this runtime and no other (default: the manifest's choice)",
           ("onnxruntime", "litert", "openvino", "tensorflow")),
     _ours("precision", "text", "", "serve files of this precision (default: the manifest's choice for the runtime)",

@@ -12,11 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from modelyard.artifact import load_trusted_keys
+from modelyard.artifact import Location, load_trusted_keys, locate
 from modelyard.errors import ConfigurationError
 from modelyard.serving import _sagemaker
 from modelyard.serving._batch_parameters import BatchParameters, read_batch_parameters
-from modelyard.serving._config import ModelConfig, base_location, models_from_message, read_text_proto
+from modelyard.serving._config import (
+    ModelConfig,
+    base_location,
+    models_from_message,
+    models_of_repository,
+    not_models,
+    read_text_proto,
+)
 from modelyard.serving._cpus import available_cpus
 from modelyard.serving._flag_files import with_files
 from modelyard.serving._flag_table import FLAGS, Flag
@@ -30,21 +37,27 @@ _LOG = logging.getLogger("modelyard.serving")
 _DESCRIPTION = """\
 Serves models over TensorFlow Serving's gRPC and REST APIs, without TensorFlow.
 
-The base path holds one directory per version, named by an integer; new versions
-are picked up while the server runs.
+A model is a directory with one directory per version, named by an integer; a
+repository is a directory of models. New versions and models are picked up while
+the server runs.
+
+  repository/fashion/1/   saved_model.pb, model.onnx, model.tflite or what modelyard export
+                          writes; Triton's model.savedmodel/, too
 """
 _EXAMPLES = """\
 examples:
   modelyard serve --model_name=fashion --model_base_path=/models/fashion --rest_api_port=8501
+  modelyard serve --model_repository=/models --rest_api_port=8501
   modelyard serve --model_config_file=/models/models.config --rest_api_port=8501
   curl -d '{"instances": [...]}' http://localhost:8501/v1/models/fashion:predict
 
 A flag may be written --flag=value or --flag value; a boolean one also as --flag alone.
 
 environment:
-  MODEL_NAME, MODEL_BASE_PATH   as in TensorFlow Serving's image: where one of them is set, and neither
-      --model_base_path nor --model_config_file is given, the model $MODEL_NAME (default model) is served
-      from $MODEL_BASE_PATH/$MODEL_NAME (default /models/model); --model_name goes before MODEL_NAME
+  MODEL_NAME, MODEL_BASE_PATH   as in TensorFlow Serving's image: where one of them is set, and no flag
+      says where models are, the model $MODEL_NAME (default model) is served from
+      $MODEL_BASE_PATH/$MODEL_NAME (default /models/model); --model_name goes before MODEL_NAME.
+      Without a name, and with no folder model in $MODEL_BASE_PATH, that is a --model_repository
   SAGEMAKER_BIND_TO_PORT        with --sagemaker: the REST port (default 8080); the model is then looked
       for in /opt/ml/model, unless MODEL_BASE_PATH names another folder
 """
@@ -78,6 +91,7 @@ class ServerOptions:
         models: The models to serve.
         model_config_file: The file that ``models`` came from, to look at again; None for none.
         model_config_poll_s: Seconds between two looks at it; 0 for never.
+        model_repository: The folder that ``models`` were found in, to look at as base paths are; None for none.
         watch: How base paths are watched.
         load: How versions are loaded.
         allow_new_labels: New version labels may point to versions not loaded.
@@ -119,6 +133,7 @@ class ServerOptions:
     grpc_transport: str = ""
     model_config_file: Path | None = None
     model_config_poll_s: float = 0.0
+    model_repository: Location | None = None
     watch: WatchOptions = field(default_factory=WatchOptions)
     load: LoadOptions = LoadOptions()
     allow_new_labels: bool = False
@@ -201,15 +216,25 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
     cpus = max(1, available_cpus() // processes)
     batching = _batching(args, cpus)
     config_file = Path(args.model_config_file) if args.model_config_file else None
+    repository = _repository(args, environment or {})
+    if repository is not None:
+        models = models_of_repository(repository)
+        for sentence in not_models(repository, models):
+            _LOG.warning("%s", sentence)
+    else:
+        models = _single_model(args, environment or {}) if config_file is None else read_model_config(config_file)
+    if args.sagemaker and not models:
+        raise ConfigurationError(f"--sagemaker answers for a model, and {repository or config_file} has none.")
     return ServerOptions(
         port=args.port,
         grpc_socket_path=args.grpc_socket_path,
         grpc_channel_arguments=_channel_arguments(args.grpc_channel_arguments),
         grpc_transport=args.grpc_transport,
         rest_api_port=args.rest_api_port,
-        models=_single_model(args, environment or {}) if config_file is None else read_model_config(config_file),
+        models=models,
         model_config_file=config_file,
         model_config_poll_s=args.model_config_file_poll_wait_seconds,
+        model_repository=repository,
         watch=WatchOptions(
             poll_wait_s=0.0 if args.model_control_mode == "none" else args.file_system_poll_wait_seconds,
             explicit=args.model_control_mode == "explicit",
@@ -273,6 +298,26 @@ def read_model_config(path: Path) -> tuple[ModelConfig, ...]:
     return models_from_message(config)
 
 
+def _repository(args: argparse.Namespace, environment: Mapping[str, str]) -> Location | None:
+    others = {name: getattr(args, name) for name in ("model_name", "model_base_path", "model_config_file")}
+    given = {name: value for name, value in others.items() if value != _default(name)}
+    if not args.model_repository:
+        folder = environment.get("MODEL_BASE_PATH")
+        if given or not folder or environment.get("MODEL_NAME"):
+            return None
+        # Upstream's image knows no repository: there, this is a folder that holds the model called model.
+        path = Path(folder)
+        return path if path.is_dir() and not (path / _IMAGE_MODEL_NAME).is_dir() else None
+    for name, value in given.items():
+        way = f" For one of them: --model_base_path={args.model_repository}/NAME." if name == "model_name" else ""
+        raise ConfigurationError(
+            f"--model_repository={args.model_repository} and --{name}={value} are both set; expected one of them: a "
+            f"repository's models are all served, by the names of their folders.{way}"
+        )
+    location = locate(args.model_repository)
+    return location.absolute() if isinstance(location, Path) else location
+
+
 def _single_model(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[ModelConfig, ...]:
     name, base_path = args.model_name, args.model_base_path
     if not base_path and (environment.get("MODEL_NAME") or environment.get("MODEL_BASE_PATH")):
@@ -282,8 +327,8 @@ def _single_model(args: argparse.Namespace, environment: Mapping[str, str]) -> t
         name = name if name != _default("model_name") else folder
     if not base_path:
         raise ConfigurationError(
-            "--model_base_path is required: the directory that holds the model's versions. "
-            "Several models go into a file, named by --model_config_file."
+            "--model_base_path is required: the directory that holds the model's versions. For several models, "
+            "--model_repository is the directory that holds theirs, or --model_config_file a file that lists them."
         )
     if not name:
         raise ConfigurationError("--model_name is empty; expected the model's name in requests.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from modelyard.artifact import (
+    DEFAULT_SIGNATURE,
     MANIFEST_NAME,
     ONNX_FOLDER,
     PREPROCESS_SUFFIX,
@@ -61,8 +62,8 @@ class LoadOptions:
 
     Attributes:
         runtime: Use this runtime and no other; None for the manifest's choice,
-            or else the first that is installed and has a file to run, which
-            is never openvino.
+            or else the first that is installed and has a file to run: openvino
+            only where no other is.
         precision: Use files of this precision; None for the manifest's choice
             for the runtime, or else float32.
         threads: Intra-op threads of a runtime; None for the manifest's choice for
@@ -88,8 +89,11 @@ class LoadOptions:
 _FILES: Mapping[Runtime, str] = {
     "onnxruntime": "ONNX graphs",
     "litert": "a TFLite model",
+    "openvino": "ONNX graphs or a SavedModel",
     "tensorflow": "a SavedModel",
 }
+#: Where Triton's repositories have a version's files, beside TensorFlow Serving's ``model.tflite``.
+_TRITON_ONNX, _TRITON_SAVED_MODEL = "model.onnx", "model.savedmodel"
 
 
 def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> Servable:
@@ -120,7 +124,7 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
     backend = _BACKENDS[runtime](path, plan)
     try:
         signatures = _signatures(path, backend, manifest, plan)
-        definitions = _definitions(path, signatures, options)
+        definitions = _definitions(path, signatures, backend, options)
         if runtime == "openvino":
             # Metadata must not promise the signatures that it leaves out.
             definitions = {name: definitions[name] for name in signatures if name in definitions}
@@ -160,30 +164,38 @@ def available_runtimes(path: Path) -> tuple[Runtime, ...]:
     """
     found: list[Runtime] = []
     # Variants of other precision count: a version may have nothing else.
-    if any((path / ONNX_FOLDER).rglob("*.onnx")):
+    if any((path / ONNX_FOLDER).rglob("*.onnx")) or (path / _TRITON_ONNX).exists():
         found.append("onnxruntime")
     if any(path.glob("model*.tflite")):
         found.append("litert")
-    if (path / SAVED_MODEL_NAME).is_file():
+    if _saved_model(path) is not None:
         found.append("tensorflow")
     if "onnxruntime" in found or "tensorflow" in found:
         found.append("openvino")
     return tuple(found)
 
 
+def _saved_model(path: Path) -> Path | None:
+    """The directory of a version's SavedModel."""
+    places = (path, path / _TRITON_SAVED_MODEL)
+    return next((place for place in places if (place / SAVED_MODEL_NAME).is_file()), None)
+
+
 def _choose(path: Path, manifest: Manifest | None, options: LoadOptions) -> Runtime:
     available = available_runtimes(path)
     if not available:
         raise LoadError(
-            f"{path} holds no model: expected {ONNX_FOLDER}/*.onnx, {TFLITE_NAME} or {SAVED_MODEL_NAME}. "
-            "Export one with: modelyard export"
+            f"{path} holds no model: expected {SAVED_MODEL_NAME}, {TFLITE_NAME}, {_TRITON_ONNX}, {ONNX_FOLDER}/*.onnx "
+            f"or {_TRITON_SAVED_MODEL}/. Export one with: modelyard export"
         )
     if options.runtime is not None:
         if options.runtime not in available:
             raise LoadError(
-                f"{path} has no file for the runtime {options.runtime!r} that was asked for; "
-                f"it can be served by {' or '.join(available)}."
+                f"{path} has no file for the runtime {options.runtime!r} that was asked for (by --runtime, or by the "
+                f"model_platform of its configuration); it can be served by {' or '.join(available)}."
             )
+        if not _is_installed(options.runtime):
+            raise _missing(path, options.runtime, [each for each in available if _is_installed(each)])
         return options.runtime
     wanted = None if manifest is None else manifest.runtime
     ranked = [wanted, *(() if manifest is None else (choice.runtime for choice in manifest.choices))]
@@ -193,9 +205,12 @@ def _choose(path: Path, manifest: Manifest | None, options: LoadOptions) -> Runt
     else:
         # The manifest may name one that this directory has no file for.
         preferred.sort(key=lambda runtime: ranked.index(runtime) if runtime in ranked else len(ranked))
-    installed = [runtime for runtime in preferred if importlib.util.find_spec(_PACKAGES[runtime]) is not None]
+    installed = [runtime for runtime in preferred if _is_installed(runtime)]
+    if not installed and "openvino" in available and _is_installed("openvino"):
+        _LOG.info("%s: no other runtime for %s is installed, so openvino serves it", path, _FILES[preferred[0]])
+        installed = ["openvino"]
     if not installed:
-        raise _missing(path, preferred)
+        raise _missing(path, preferred[0], [])
     if wanted == preferred[0] != installed[0]:
         _LOG.warning(
             "%s: the manifest's choice is %s, which is not installed; %s serves it instead", path, wanted, installed[0]
@@ -203,19 +218,25 @@ def _choose(path: Path, manifest: Manifest | None, options: LoadOptions) -> Runt
     return installed[0]
 
 
-def _missing(path: Path, preferred: Sequence[Runtime]) -> MissingDependencyError:
-    runtime = preferred[0]
-    files = " and ".join(_FILES[each] for each in preferred if each != "openvino")
-    hint = ""
-    if runtime == "tensorflow":
-        hint = (
-            " (or --runtime=openvino, with: pip install 'modelyard[openvino]'; modelyard export writes ONNX and TFLite "
-            "files beside it, which need neither)"
+def _is_installed(runtime: Runtime) -> bool:
+    return importlib.util.find_spec(_PACKAGES[runtime]) is not None
+
+
+def _missing(path: Path, runtime: Runtime, others: Sequence[Runtime]) -> MissingDependencyError:
+    """The error for a runtime that is not installed; ``others`` are, and could serve the version."""
+    instead = ""
+    if others:
+        instead = f"without that, {' or '.join(others)} can serve it"
+    elif runtime == "tensorflow":
+        instead = (
+            "or serve it with OpenVINO (pip install 'modelyard[openvino]', and --runtime=openvino); or export it with "
+            "modelyard export, to ONNX and TFLite files that need neither"
         )
     return MissingDependencyError(
         package=_PACKAGES[runtime],
         extra=runtime if runtime in ("openvino", "tensorflow") else "serving",
-        purpose=f"Serving {path}, which holds {files}{hint},",
+        purpose=f"Serving {_FILES[runtime]} from {path} with {runtime}",
+        instead=instead,
     )
 
 
@@ -280,7 +301,12 @@ def _has_files(path: Path, format: str, precision: str) -> bool:
 
 
 def _onnx_graphs(path: Path, precision: str) -> dict[str, Path]:
-    return onnx_files(path / format_path("onnx", precision))
+    graphs = onnx_files(path / format_path("onnx", precision))
+    plain = path / _TRITON_ONNX
+    if not graphs and precision == "float32" and plain.exists():
+        # Triton takes a folder of that name, too, for a graph with files of its own beside it.
+        graphs = {DEFAULT_SIGNATURE: plain / _TRITON_ONNX if plain.is_dir() else plain}
+    return graphs
 
 
 def _onnxruntime(path: Path, plan: _Plan) -> Backend:
@@ -296,7 +322,7 @@ def _openvino(path: Path, plan: _Plan) -> Backend:
     graphs = _onnx_graphs(path, plan.precision)
     return OpenVinoBackend(
         graphs=graphs or None,
-        saved_model=None if graphs else path,
+        saved_model=None if graphs else _saved_model(path),
         tags=plan.tags,
         threads=plan.threads,
         requests=plan.interpreters,
@@ -305,7 +331,7 @@ def _openvino(path: Path, plan: _Plan) -> Backend:
 
 
 def _tensorflow(path: Path, plan: _Plan) -> Backend:
-    return TensorFlowBackend(path, threads=plan.threads, tags=plan.tags)
+    return TensorFlowBackend(_saved_model(path) or path, threads=plan.threads, tags=plan.tags)
 
 
 _BACKENDS: Mapping[Runtime, Callable[[Path, _Plan], Backend]] = {
@@ -343,18 +369,24 @@ def _defaults(definitions: Mapping[str, tensorflow_pb2.SignatureDef]) -> dict[st
 
 
 def _definitions(
-    path: Path, signatures: Mapping[str, Signature], options: LoadOptions
+    path: Path, signatures: Mapping[str, Signature], backend: Backend, options: LoadOptions
 ) -> dict[str, tensorflow_pb2.SignatureDef]:
     """SignatureDefs for the metadata: the SavedModel's own where there is one, as upstream answers."""
-    if (path / SAVED_MODEL_NAME).is_file():
-        return dict(read_meta_graph(path, options.tags).signature_def)
+    saved_model = _saved_model(path)
+    if saved_model is not None:
+        return dict(read_meta_graph(saved_model, options.tags).signature_def)
     definitions = {}
+    tensors = backend.tensor_names if isinstance(backend, LitertBackend) else {}
     for name, signature in signatures.items():
         definition = tensorflow_pb2.SignatureDef(method_name=signature.method)
-        for specs, infos in ((signature.inputs, definition.inputs), (signature.outputs, definition.outputs)):
+        inputs, outputs = tensors.get(name, ({}, {}))
+        for specs, infos, names in (
+            (signature.inputs, definition.inputs, inputs),
+            (signature.outputs, definition.outputs, outputs),
+        ):
             for spec in specs:
                 info = infos[spec.name]
-                info.name = f"{name}_{spec.name}:0"
+                info.name = names.get(spec.name) or f"{name}_{spec.name}:0"
                 info.dtype = dtype_by_name(spec.dtype).enum  # type: ignore[assignment]
                 info.tensor_shape.CopyFrom(shape_to_proto(spec.shape))
         definitions[name] = definition

@@ -37,7 +37,7 @@ def apply_sagemaker(
     if not port.isdecimal() or not 0 < int(port) <= 65535:
         raise ConfigurationError(f"SAGEMAKER_BIND_TO_PORT is {port!r}; expected a port from 1 to 65535.")
     args.rest_api_port = int(port)
-    if args.model_base_path or args.model_config_file:
+    if args.model_base_path or args.model_config_file or args.model_repository:
         return
     if args.model_name == default_name:
         args.model_name = environment.get("MODEL_NAME") or "model"

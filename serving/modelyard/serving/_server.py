@@ -121,6 +121,8 @@ class Server:
                 await link.ready()
             if options.model_config_file is not None and options.model_config_poll_s > 0:
                 poller = asyncio.create_task(admin.poll_file(options.model_config_file, options.model_config_poll_s))
+            elif options.model_repository is not None and options.watch.poll_wait_s > 0:
+                poller = asyncio.create_task(admin.poll_repository(options.model_repository, options.watch.poll_wait_s))
             await self._stop.wait()
             _LOG.info("stopping: running requests get %.0f s", options.drain_s)
         finally:

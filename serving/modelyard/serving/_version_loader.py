@@ -15,6 +15,7 @@ import numpy.typing as npt
 from modelyard.serving._batch_gains import batch_gains, in_pieces
 from modelyard.serving._batch_parameters import PER_MODEL_FILE, read_batch_parameters
 from modelyard.serving._batching import BatchScheduler
+from modelyard.serving._config import ModelConfig
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._loader import load_servable
 from modelyard.serving._metrics import Metrics
@@ -54,11 +55,11 @@ class VersionLoader:
                 threads=options.batching.threads or 1, metrics=metrics, pool_name=options.batching.pool_name
             )
 
-    def load(self, name: str, version: int, path: Path) -> Servable:
-        """Loads one version.
+    def load(self, config: ModelConfig, version: int, path: Path) -> Servable:
+        """Loads one version, in the runtime of the flags, or else the one that the model's platform asks for.
 
         Args:
-            name: The model.
+            config: The model.
             version: Its version.
             path: The version directory.
 
@@ -69,9 +70,10 @@ class VersionLoader:
         """
         labels = {"model_path": str(path)}
         attempts = ":tensorflow:cc:saved_model:load_attempt_count"
-        self._metrics.know(name)
+        self._metrics.know(config.name)
+        load = self._options.load
         try:
-            servable = load_servable(name, version, path, self._options.load)
+            servable = load_servable(config.name, version, path, replace(load, runtime=load.runtime or config.runtime))
             try:
                 if self._options.greedy_batching:
                     servable = _greedy(servable)

@@ -29,7 +29,7 @@ from modelyard.errors import (
     UnavailableError,
 )
 from modelyard.serving._cache import VersionCache
-from modelyard.serving._config import ModelConfig
+from modelyard.serving._config import ModelConfig, describe_base_path
 from modelyard.serving._labels import FileLabels
 from modelyard.serving._requests import ModelSpec
 from modelyard.serving._servable import Servable
@@ -38,7 +38,8 @@ from modelyard.serving._versions import Version, file_stamp, surplus
 
 _LOG = logging.getLogger("modelyard.serving")
 
-Loader = Callable[[str, int, Path], Servable]
+#: Loads a version of a model from its directory.
+Loader = Callable[[ModelConfig, int, Path], Servable]
 
 #: Seconds until the next look where there is to be only one, and it failed.
 _RETRY_S = 1.0
@@ -339,11 +340,12 @@ class ModelWatcher:
             found: Sequence[AnyVersion] = list_versions(config.base_path)
         except OSError as exc:
             # Nothing is unloaded because a disk or a mount is away for a moment.
-            self._complain(f"base path {config.base_path} cannot be read: {exc.strerror or exc}")
+            hint = describe_base_path(config.base_path) if isinstance(exc, NotADirectoryError) else ""
+            self._complain(f"base path {config.base_path} {hint or f'cannot be read: {exc.strerror or exc}'}")
         except ArtifactError as exc:
             self._complain(f"base path {config.base_path} cannot be read: {exc.message}")
         else:
-            self._complain("" if found else f"no version in {config.base_path} yet")
+            self._complain("" if found else self._empty(config))
             self._read_labels(config)
             self._reconcile_labelled(config, found)
             if self._file_labels.settle(self._available()):
@@ -378,6 +380,10 @@ class ModelWatcher:
 
     def _not_asked(self) -> str:
         return f"it is loaded on request only: POST /v2/repository/models/{self._config.name}/load"
+
+    def _empty(self, config: ModelConfig) -> str:
+        hint = describe_base_path(config.base_path)
+        return f"base path {config.base_path} {hint}" if hint else f"no version in {config.base_path} yet"
 
     def _complain(self, text: str) -> None:
         """Says once what is wrong, not at every poll."""
@@ -425,7 +431,7 @@ class ModelWatcher:
                 self._versions[item.number] = version
         _LOG.info("loading model %s version %d from %s", name, item.number, item.path)
         started = time.perf_counter()
-        result = self._try_load(name, item)
+        result = self._try_load(item)
         if isinstance(result, ArtifactError) and not isinstance(result, (IntegrityError, ManifestError, LoadError)):
             # The store was away: the next look is another try, though nothing has changed.
             version.stamp = ()
@@ -448,17 +454,17 @@ class ModelWatcher:
         else:
             _LOG.error("model %s version %d cannot be served: %s", name, item.number, result.message)
 
-    def _try_load(self, name: str, item: AnyVersion) -> Servable | ModelyardError:
-        tries = 0
+    def _try_load(self, item: AnyVersion) -> Servable | ModelyardError:
+        config, tries = self._config, 0
         while True:
             try:
                 with self._options.load_slots:
-                    return self._load(name, item.number, self._cache.fetch(item))
+                    return self._load(config, item.number, self._cache.fetch(item))
             except ModelyardError as exc:
                 return exc
             # The watcher must outlive whatever a model's files do to a runtime.
             except Exception as exc:
-                _LOG.exception("loading model %s version %d failed unexpectedly", name, item.number)
+                _LOG.exception("loading model %s version %d failed unexpectedly", config.name, item.number)
                 error = InternalError(f"Loading failed with {type(exc).__name__}: {exc}")
             tries += 1
             if tries > self._options.max_load_retries or self._stopping.wait(self._options.retry_interval_s):

@@ -4,6 +4,7 @@ import queue
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from modelyard.artifact import TensorSpec
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving.backends import LitertBackend
+from modelyard.wire import tensorflow_pb2
+from tests.support.tflite import with_signatures
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,50 @@ def plain_tflite(session_dir: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def two_outputs(session_dir: Path) -> Path:
+    """``x`` float32 [-1, 2] to ``double`` and ``more``, one more; the tensors have a converter's names."""
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+        def call(self, x):
+            return {"double": x * 2.0, "more": x + 1.0}
+
+    folder = session_dir / "two_outputs"
+    model = Model()
+    tf.saved_model.save(model, str(folder), signatures={"serving_default": model.call})
+    path = folder / "model.tflite"
+    path.write_bytes(tf.lite.TFLiteConverter.from_saved_model(str(folder)).convert())
+    return path
+
+
+@pytest.fixture(scope="module")
+def parsing(session_dir: Path) -> Callable[..., Path]:
+    """Makes files whose graph parses ``tf.Example``, by a custom operation or by TensorFlow's."""
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+        def double(self, examples):
+            return {"y": 2.0 * tf.io.parse_example(examples, {"x": tf.io.FixedLenFeature([1], tf.float32)})["x"]}
+
+    folder = session_dir / "parsing"
+    model = Model()
+    tf.saved_model.save(model, str(folder), signatures={"serving_default": model.double})
+
+    def make(*, flex: bool) -> Path:
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(folder))
+        if flex:
+            converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+        converter.allow_custom_ops = not flex
+        path = folder / f"{flex}.tflite"
+        path.write_bytes(converter.convert())
+        return path
+
+    return make
+
+
 def _load(path: Path, *, interpreters: int = 1) -> LitertBackend:
     return LitertBackend(path, threads=1, interpreters=interpreters)
 
@@ -83,6 +130,65 @@ def test_without_a_signature_tensor_names_stand_for_it(plain_tflite: Path) -> No
     for rows in (1, 4, 2):
         values = backend.run("serving_default", {"a": np.full((rows, 3), 2, np.float32)}, ["b"])
         assert values["b"].tolist() == [[3.0] * 3] * rows
+
+
+def test_without_a_signature_names_are_cut_as_upstream_cuts_them(two_outputs: Path) -> None:
+    """``serving_default_x:0`` is called ``serving_default_x``; what would have one name with another keeps its own."""
+    backend = _load(with_signatures(two_outputs, None))
+    (signature,) = backend.signatures.values()
+    assert [spec.name for spec in signature.inputs] == ["serving_default_x"]
+    assert sorted(spec.name for spec in signature.outputs) == ["PartitionedCall", "PartitionedCall:1"]
+    assert backend.tensor_names == {
+        "serving_default": (
+            {"serving_default_x": "serving_default_x:0"},
+            {"PartitionedCall": "PartitionedCall:0", "PartitionedCall:1": "PartitionedCall:1"},
+        )
+    }
+    names = [spec.name for spec in signature.outputs]
+    values = backend.run("serving_default", {"serving_default_x": np.array([[1, 3]], np.float32)}, names)
+    assert sorted(value.tolist() for value in values.values()) == [[[2, 4]], [[2, 6]]]
+
+
+def test_signatures_for_tensorflow_serving_go_before_the_file_s_own(two_outputs: Path) -> None:
+    first, second = tensorflow_pb2.SignatureDef(), tensorflow_pb2.SignatureDef()
+    first.inputs["a"].name, first.outputs["scores"].name = "serving_default_x:0", "PartitionedCall:1"
+    first.method_name = "tensorflow/serving/classify"
+    second.inputs["b"].name, second.outputs["b"].name = "serving_default_x:0", "PartitionedCall:0"
+    backend = _load(with_signatures(two_outputs, {"one": first, "two": second}))
+    assert {name: each.method.rpartition("/")[2] for name, each in backend.signatures.items()} == {
+        "one": "classify",
+        "two": "predict",
+    }
+    assert backend.signatures["one"].inputs == (TensorSpec(name="a", dtype="float32", shape=(-1, 2)),)
+    assert backend.tensor_names["two"] == ({"b": "serving_default_x:0"}, {"b": "PartitionedCall:0"})
+    x = np.array([[1, 3]], np.float32)
+    values = [backend.run("one", {"a": x}, ["scores"])["scores"], backend.run("two", {"b": x}, ["b"])["b"]]
+    assert sorted(value.tolist() for value in values) == [[[2, 4]], [[2, 6]]]
+
+
+def test_a_signature_for_tensorflow_serving_may_have_the_colon_that_the_file_lacks(plain_tflite: Path) -> None:
+    definition = tensorflow_pb2.SignatureDef()
+    definition.inputs["x"].name, definition.outputs["y"].name = "a:0", "b:0"
+    backend = _load(with_signatures(plain_tflite, {"serving_default": definition}))
+    assert backend.run("serving_default", {"x": np.full((1, 3), 2, np.float32)}, ["y"])["y"].tolist() == [[3.0] * 3]
+
+
+def test_a_signature_for_tensorflow_serving_that_means_nothing_is_a_load_error(plain_tflite: Path) -> None:
+    definition = tensorflow_pb2.SignatureDef()
+    definition.inputs["x"].name = "absent:0"
+    with pytest.raises(LoadError, match=r"'x' is the tensor 'absent:0'; the file has \['a'\]"):
+        _load(with_signatures(plain_tflite, {"serving_default": definition}))
+    for content in (b"", b"\x01", b"nonsense", bytes(range(64))):
+        with pytest.raises(LoadError, match=r"plain\.tflite: The file's SignatureDefs cannot be read"):
+            _load(with_signatures(plain_tflite, {}, content))
+
+
+@pytest.mark.parametrize(("flex", "name"), [(False, "ParseExampleV2"), (True, "FlexParseExampleV2")])
+def test_an_operation_that_litert_lacks_is_a_load_error(parsing, flex: bool, name: str) -> None:
+    with pytest.raises(
+        LoadError, match=rf"tflite: it needs the operation {name}, which LiteRT does not have.*modelyard export"
+    ):
+        _load(parsing(flex=flex))
 
 
 def test_an_answer_is_not_overwritten_by_the_next(lookup_tflite: Path) -> None:

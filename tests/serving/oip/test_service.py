@@ -40,8 +40,8 @@ class Room:
     base_path: Path
 
 
-def load(name: str, version: int, path: Path) -> Servable:
-    return load_servable(name, version, path, LoadOptions())
+def load(config: ModelConfig, version: int, path: Path) -> Servable:
+    return load_servable(config.name, version, path, LoadOptions())
 
 
 @pytest.fixture

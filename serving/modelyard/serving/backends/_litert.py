@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
+from modelyard.artifact import Signature, TensorSpec, tflite_signatures
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving._validation import shape_fits
 from modelyard.serving.backends._base import Arrays
 from modelyard.wire import dtype_by_numpy
+
+#: Names of tensors by the names that a signature gives them.
+Names = Mapping[str, str]
 
 
 class LitertBackend:
@@ -27,7 +30,7 @@ class LitertBackend:
         interpreters: Size of the pool.
 
     Raises:
-        LoadError: LiteRT cannot read the file.
+        LoadError: LiteRT cannot read the file, or lacks an operation of it.
         MissingDependencyError: LiteRT is not installed.
     """
 
@@ -51,10 +54,14 @@ class LitertBackend:
         self._leaves: queue.SimpleQueue[None] = queue.SimpleQueue()
         try:
             content = path.read_bytes()
-            models = [_Model(Interpreter(model_content=content, num_threads=threads)) for _ in range(interpreters)]
+            instances = [Interpreter(model_content=content, num_threads=threads) for _ in range(interpreters)]
+            _check_operations(instances[0], content)
+            models = [_Model(instance, content) for instance in instances]
+        except LoadError as exc:
+            raise LoadError(f"LiteRT cannot serve {path}: {exc.message}") from exc
         except (OSError, ValueError, RuntimeError) as exc:
             raise LoadError(f"LiteRT cannot load {path}: {exc}") from exc
-        self._signatures = models[0].signatures
+        self._signatures, self._tensor_names = models[0].signatures, models[0].tensor_names
         self._idle.extend(models)
         for _ in models:
             self._leaves.put(None)
@@ -63,6 +70,11 @@ class LitertBackend:
     def signatures(self) -> Mapping[str, Signature]:
         """The signatures embedded in the file, or one made from its tensor names."""
         return self._signatures
+
+    @property
+    def tensor_names(self) -> Mapping[str, tuple[Names, Names]]:
+        """By signature, the file's own names of the tensors that are its inputs and its outputs."""
+        return self._tensor_names
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Computes one batch.
@@ -107,35 +119,43 @@ class LitertBackend:
 class _Model:
     """One interpreter."""
 
-    def __init__(self, interpreter: Any) -> None:
+    def __init__(self, interpreter: Any, content: bytes) -> None:
         self._interpreter = interpreter
-        keys = interpreter.get_signature_list()
-        self._runners = {key: interpreter.get_signature_runner(key) for key in keys}
         self._shapes: dict[int, tuple[int, ...]] = {}
-        self._plain: tuple[dict[str, int], dict[str, int]] | None = None
-        if self._runners:
-            self.signatures = {key: _signature(key, runner) for key, runner in self._runners.items()}
-            return
-        # No embedded signature: tensor names without their ":0" stand for the aliases, as upstream does.
-        inputs = {_alias(detail["name"]): detail for detail in interpreter.get_input_details()}
-        outputs = {_alias(detail["name"]): detail for detail in interpreter.get_output_details()}
-        self._plain = (
-            {name: detail["index"] for name, detail in inputs.items()},
-            {name: detail["index"] for name, detail in outputs.items()},
-        )
-        self.signatures = {
-            DEFAULT_SIGNATURE: Signature(
-                inputs=tuple(_spec(name, detail) for name, detail in inputs.items()),
-                outputs=tuple(_spec(name, detail) for name, detail in outputs.items()),
-                compute=DEFAULT_SIGNATURE,
+        inputs = {detail["name"]: detail for detail in interpreter.get_input_details()}
+        outputs = {detail["name"]: detail for detail in interpreter.get_output_details()}
+        keys = interpreter.get_signature_list()
+        made = tflite_signatures(content, inputs=list(inputs), outputs=list(outputs), has_own=bool(keys))
+        if made:
+            keys = ()
+        self._runners = {key: interpreter.get_signature_runner(key) for key in keys}
+        self._tensors: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+        self.signatures = {key: _signature(key, runner) for key, runner in self._runners.items()}
+        self.tensor_names: dict[str, tuple[Names, Names]] = {
+            key: (
+                {name: detail["name"] for name, detail in runner.get_input_details().items()},
+                {name: detail["name"] for name, detail in runner.get_output_details().items()},
             )
+            for key, runner in self._runners.items()
         }
+        for key, signature in made.items():
+            self.tensor_names[key] = (signature.inputs, signature.outputs)
+            self._tensors[key] = (
+                {alias: inputs[name]["index"] for alias, name in signature.inputs.items()},
+                {alias: outputs[name]["index"] for alias, name in signature.outputs.items()},
+            )
+            self.signatures[key] = Signature(
+                inputs=tuple(_spec(alias, inputs[name]) for alias, name in signature.inputs.items()),
+                outputs=tuple(_spec(alias, outputs[name]) for alias, name in signature.outputs.items()),
+                compute=key,
+                method=signature.method,
+            )
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        if self._plain is None:
+        if graph in self._runners:
             # Arrays of the runner view the interpreter's memory: copy before the next call overwrites it.
             return {name: np.array(value) for name, value in self._runners[graph](**inputs).items()}
-        feeds, fetches = self._plain
+        feeds, fetches = self._tensors[graph]
         for name, index in feeds.items():
             array = inputs[name]
             if self._shapes.get(index) != array.shape:
@@ -146,6 +166,27 @@ class _Model:
             self._interpreter.set_tensor(index, inputs[name])
         self._interpreter.invoke()
         return {name: self._interpreter.get_tensor(index) for name, index in fetches.items()}
+
+
+def _check_operations(interpreter: Any, content: bytes) -> None:
+    """Refuses a file with operations that LiteRT does not have: every request to it would fail."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(content)
+    codes = (model.OperatorCodes(index).CustomCode() for index in range(model.OperatorCodesLength()))
+    custom = [code.decode() for code in codes if code]
+    if not custom:
+        return
+    try:
+        interpreter.allocate_tensors()
+    except RuntimeError as exc:
+        missing = [name for name in custom if name in str(exc)]
+        if missing:
+            raise LoadError(
+                f"it needs the operation {', '.join(missing)}, which LiteRT does not have. Serve the SavedModel that "
+                "the file was made of; or export that with modelyard export, which takes the parse of tf.Example out "
+                "of the graph."
+            ) from exc
 
 
 def _signature(key: str, runner: Any) -> Signature:
@@ -163,7 +204,3 @@ def _spec(name: str, detail: Mapping[str, Any]) -> TensorSpec:
     shape = detail.get("shape_signature")
     shape = detail["shape"] if shape is None or len(shape) == 0 else shape
     return TensorSpec(name=name, dtype=dtype, shape=tuple(int(size) for size in shape))
-
-
-def _alias(name: str) -> str:
-    return name.removesuffix(":0")

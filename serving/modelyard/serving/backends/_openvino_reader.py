@@ -123,7 +123,7 @@ def read_saved_model(path: Path, tags: Sequence[str]) -> dict[str, OpenVinoGraph
         reasons = "; ".join(f"{name!r}: {reason}" for name, reason in refused.items())
         raise LoadError(
             f"OpenVINO can serve none of the signatures of {path} ({reasons or 'there are none'}). "
-            "Serve it with --runtime=tensorflow."
+            "TensorFlow can (pip install 'modelyard[tensorflow]', and --runtime=tensorflow)."
         )
     for name, reason in refused.items():
         _LOG.warning("%s: signature %r is left out, OpenVINO cannot serve it: %s", path, name, reason)

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature, TensorSpec
+from modelyard.artifact import Signature, TensorSpec, known_method
 from modelyard.errors import InvalidInputError, LoadError, UnsupportedError
 from modelyard.wire import dtype_by_enum, shape_from_proto, tensorflow_pb2
 
 SAVED_MODEL_NAME = "saved_model.pb"
 #: The pseudo-signature by which TF2 initialises a model; it cannot be called.
 INIT_SIGNATURE = "__saved_model_init_op"
-_METHODS = (PREDICT_METHOD, CLASSIFY_METHOD, REGRESS_METHOD)
 
 
 def read_meta_graph(path: Path, tags: Sequence[str]) -> tensorflow_pb2.MetaGraphDef:
@@ -59,7 +58,7 @@ def callable_signatures(graph: tensorflow_pb2.MetaGraphDef) -> dict[str, Signatu
             inputs, outputs = _specs(definition.inputs), _specs(definition.outputs)
         except (InvalidInputError, UnsupportedError):
             continue
-        method = definition.method_name if definition.method_name in _METHODS else PREDICT_METHOD
+        method = known_method(definition.method_name)
         signatures[name] = Signature(inputs=inputs, outputs=outputs, compute=name, method=method)
     return signatures
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature
+from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import (
     InternalError,
     InvalidInputError,
     LoadError,
     MissingDependencyError,
     PredictionError,
+    UnsupportedError,
 )
 from modelyard.serving.backends._base import Arrays
 from modelyard.serving.backends._saved_model import callable_signatures, read_meta_graph
-from modelyard.wire import tensorflow_pb2
+from modelyard.wire import dtype_by_enum, tensorflow_pb2
 
 
 class TensorFlowBackend:
@@ -51,7 +53,7 @@ class TensorFlowBackend:
             raise MissingDependencyError(
                 package="tensorflow",
                 extra="tensorflow",
-                purpose=f"{path} holds a SavedModel with no ONNX or TFLite sibling, so serving it",
+                purpose=f"Serving the SavedModel in {path}",
             ) from exc
         except (ImportError, OSError) as exc:
             raise LoadError(
@@ -68,6 +70,8 @@ class TensorFlowBackend:
         # TensorFlow raises classes of its own, ValueError, OSError, KeyError and more: the boundary maps them all.
         except Exception as exc:
             raise LoadError(f"TensorFlow cannot load {path}: {exc}") from exc
+        if isinstance(self._runner, _Session):
+            self._signatures = self._runner.corrected(self._signatures)
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -152,6 +156,29 @@ class _Session:
         self._definitions = {name: graph.signature_def[name] for name in names}
         self._config = config_pb2
         self._calls: dict[tuple[str, tuple[str, ...]], tuple[list[str], Any]] = {}
+
+    def corrected(self, signatures: Mapping[str, Signature]) -> dict[str, Signature]:
+        """The signatures with the dtypes that the graph's tensors have, whatever the SavedModel says of them.
+
+        Old models say float of the strings that hold their examples. Upstream
+        feeds and fetches tensors by name and never looks at what is said.
+        """
+        return {
+            name: replace(
+                signature,
+                inputs=tuple(self._corrected(spec, self._definitions[name].inputs) for spec in signature.inputs),
+                outputs=tuple(self._corrected(spec, self._definitions[name].outputs) for spec in signature.outputs),
+            )
+            for name, signature in signatures.items()
+        }
+
+    def _corrected(self, spec: TensorSpec, infos: Mapping[str, tensorflow_pb2.TensorInfo]) -> TensorSpec:
+        try:
+            kind = self._session.graph.get_tensor_by_name(infos[spec.name].name).dtype.base_dtype
+            return replace(spec, dtype=dtype_by_enum(kind.as_datatype_enum).name)
+        except (KeyError, ValueError, UnsupportedError):
+            # No such tensor: the call will say so, as upstream's does.
+            return spec
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         key = (graph, tuple(outputs))

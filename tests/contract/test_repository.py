@@ -1,0 +1,241 @@
+"""A repository of several models, in the layouts that its users have; and base paths that are something else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.admin import ask, config_text, model_text, reload_config, states
+from tests.support.models import publish_affine, save_half_plus_two
+from tests.support.server import RunningServer, run_to_end, serve
+
+
+def publish_onnx(model: Path, *, slope: float) -> None:
+    """Triton's layout: ``1/model.onnx``."""
+    published = publish_affine(model.parent / ".scratch" / model.name, slope=slope, intercept=0.0)
+    (model / "1").mkdir(parents=True)
+    shutil.copy(published.path / "onnx" / "serving_default.onnx", model / "1" / "model.onnx")
+
+
+def save_tflite(file: Path) -> None:
+    """``y = 3 x``."""
+    import tensorflow as tf
+
+    class Triple(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+        def triple(self, x):
+            return {"y": 3.0 * x}
+
+    module = Triple()
+    file.parent.mkdir(parents=True)
+    function = module.triple.get_concrete_function()
+    file.write_bytes(tf.lite.TFLiteConverter.from_concrete_functions([function], module).convert())
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One model of each layout; ``half`` and ``triton_half`` are 0.5 x + 2, the others say what they multiply by."""
+    folder = tmp_path_factory.mktemp("models")
+    publish_affine(folder / "ten", slope=10.0, intercept=0.0)
+    publish_onnx(folder / "two", slope=2.0)
+    (folder / "two" / "config.pbtxt").write_text('platform: "onnxruntime_onnx"')
+    publish_onnx(folder / "five", slope=5.0)
+    graph = folder / "five" / "1" / "model.onnx"
+    graph.rename(folder / "graph")
+    graph.mkdir()
+    (folder / "graph").rename(graph / "model.onnx")
+    save_tflite(folder / "three" / "1" / "model.tflite")
+    save_half_plus_two(folder / "half" / "1")
+    save_half_plus_two(folder / "triton_half" / "1" / "model.savedmodel")
+    (folder / "notes").mkdir()
+    (folder / "misplaced").mkdir()
+    shutil.copy(folder / "two" / "1" / "model.onnx", folder / "misplaced")
+    (folder / "README").write_text("no model")
+    return folder
+
+
+def serves(server: RunningServer, name: str, expected: float) -> None:
+    server.wait_until(lambda: ask(server, name) == expected, 60, f"serving {name}")
+
+
+def test_every_layout_is_served_by_its_folder_s_name(repository: Path, tmp_path: Path) -> None:
+    flags = [f"--model_repository={repository}"]
+    with serve(None, model="ten", log_dir=tmp_path, flags=flags) as server:
+        for name, answer in [("ten", 10.0), ("two", 2.0), ("three", 3.0), ("five", 5.0)]:
+            serves(server, name, answer)
+        for name in ("half", "triton_half"):
+            serves(server, name, 2.5)
+            assert f"model {name} version 1 is AVAILABLE in tensorflow" in server.log_text()
+        assert ask(server, "notes")[0] == 404
+        assert "notes" not in server.log_text()
+        hint = f"{repository}/misplaced is no model: it holds a model's files, not versions: move them to "
+        assert f"{hint}{repository}/misplaced/1" in server.log_text()
+        status, text = server.get("/v1/models/triton_half/metadata")
+        assert (status, '"two_inputs"' in text) == (200, True)
+        assert server.get("/v2/health/ready")[0] == 200
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_models_come_and_go(tmp_path: Path, workers: int) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    flags = [f"--model_repository={folder}", f"--workers={workers}"]
+    with serve(None, model="a", log_dir=tmp_path, flags=flags, wait=False) as server:
+        server.wait_until(lambda: server.get("/v2/health/live")[0] == 200, 60, "listening")
+        assert ask(server, "a")[0] == 404
+        assert f"{folder} holds no model yet" in server.log_text()
+        publish_affine(folder / "a", slope=2.0, intercept=0.0)
+        for _ in range(4):
+            serves(server, "a", 2.0)
+        publish_affine(folder / "b", slope=3.0, intercept=0.0)
+        serves(server, "b", 3.0)
+        publish_affine(folder / "a", slope=4.0, intercept=0.0)
+        serves(server, "a", 4.0)
+        shutil.rmtree(folder / "a")
+        server.wait_until(lambda: ask(server, "a") != 4.0, 30, "taking it away")
+        assert ask(server, "a")[0] == 404
+        assert ask(server, "b") == 3.0
+        # As a disk that is away for a moment: nothing is unloaded for it.
+        folder.rename(tmp_path / "away")
+        server.wait_until(lambda: "the configuration stays as it was" in server.log_text(), 30, "complaining")
+        assert ask(server, "b") == 3.0
+        (tmp_path / "away").rename(folder)
+        publish_affine(folder / "c", slope=5.0, intercept=0.0)
+        serves(server, "c", 5.0)
+        # Of each worker, and said once however often it is looked at.
+        assert server.log_text().count("the configuration stays as it was") <= workers
+
+
+def test_it_is_looked_at_once_where_the_base_paths_are(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "models" / "a", slope=2.0, intercept=0.0)
+    flags = [f"--model_repository={tmp_path / 'models'}", "--model_control_mode=none"]
+    with serve(None, model="a", log_dir=tmp_path, flags=flags) as server:
+        publish_affine(tmp_path / "models" / "b", slope=2.0, intercept=0.0)
+        text = config_text(model_text("c", tmp_path / "models" / "b"))
+        assert reload_config(server, text) == ("OK", "")
+        assert (ask(server, "b")[0], ask(server, "c")) == (404, 2.0)
+
+
+def test_models_are_loaded_on_request_in_explicit_mode(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "models" / "a", slope=2.0, intercept=0.0)
+    flags = [f"--model_repository={tmp_path / 'models'}", "--model_control_mode=explicit"]
+    with serve(None, model="a", log_dir=tmp_path, flags=flags, wait=False) as server:
+        server.wait_until(lambda: server.get("/v2/health/ready")[0] == 200, 60, "listening")
+        publish_affine(tmp_path / "models" / "b", slope=3.0, intercept=0.0)
+        server.wait_until(lambda: '"b"' in server.post("/v2/repository/index", b"{}")[1], 30, "listing the new model")
+        assert (ask(server, "a")[0], ask(server, "b")[0]) == (404, 404)
+        assert server.post("/v2/repository/models/b/load", b"{}")[0] == 200
+        assert (ask(server, "a")[0], ask(server, "b")) == (404, 3.0)
+
+
+def test_what_is_not_a_repository_is_told(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path, expected in [
+        (tmp_path / "absent", f"{tmp_path}/absent is no folder; expected a model repository."),
+        (tmp_path / "file", f"{tmp_path}/file is no folder; expected a model repository."),
+        (repository / "ten", f"--model_base_path={repository}/ten --model_name=NAME, or --model_repository with the"),
+        (
+            repository / "two" / "1",
+            f"{repository}/two/1 is a version, not a folder of versions: use --model_base_path=",
+        ),
+    ]:
+        code, output = run_to_end(f"--model_repository={path}")
+        assert (code, expected in output, "Traceback" in output) == (2, True, False), output
+
+
+@pytest.mark.parametrize(
+    ("flag", "way"),
+    [
+        ("--model_name=ten", "For one of them: --model_base_path={repository}/NAME."),
+        ("--model_base_path=/x/ten", ""),
+        ("--model_config_file=/x/models.config", ""),
+    ],
+)
+def test_flags_for_one_model_do_not_go_with_it(repository: Path, flag: str, way: str) -> None:
+    code, output = run_to_end(f"--model_repository={repository}", flag)
+    assert (code, f"--model_repository={repository} and {flag} are both set" in output) == (2, True), output
+    assert way.format(repository=repository) in output
+
+
+def test_sagemaker_needs_a_model(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    code, output = run_to_end(f"--model_repository={tmp_path / 'models'}", "--sagemaker")
+    assert (code, "--sagemaker answers for a model, and " in output) == (2, True), output
+
+
+@pytest.mark.parametrize("where", ["", "ten/1", "two/1", "two/1/model.onnx", "plain"])
+def test_a_base_path_that_is_none_is_recognised(repository: Path, tmp_path: Path, where: str) -> None:
+    base_path = repository / where
+    expected = {
+        "": f"holds models (five, half, ten, three, triton_half, two), not versions: serve them all with "
+        f"--model_repository={repository}, or one with --model_base_path={repository}/five",
+        "ten/1": f"is a version, not a folder of versions: use --model_base_path={repository}/ten",
+        "two/1": f"is a version, not a folder of versions: use --model_base_path={repository}/two",
+        "two/1/model.onnx": "is a file; expected a folder: move it to MODEL/1/model.onnx",
+        "plain": f"holds a model's files, not versions: move them to {tmp_path}/plain/1",
+    }[where]
+    if where == "plain":
+        base_path = tmp_path / "plain"
+        shutil.copytree(repository / "two" / "1", base_path)
+    with serve(base_path, model="m", log_dir=tmp_path, wait=False) as server:
+        server.wait_until(lambda: expected in server.log_text(), 60, "complaining")
+        status, error = ask(server, "m")
+        assert (status, f"base path {base_path} {expected}" in error) == (404, True), error
+        if where == "plain":
+            # What was said is all that is to be done.
+            (base_path / "1").mkdir()
+            (base_path / "model.onnx").rename(base_path / "1" / "model.onnx")
+            serves(server, "m", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("platform", "runtime"),
+    [
+        ("onnx", "onnxruntime"),
+        ("onnxruntime_onnx", "onnxruntime"),
+        ("openvino", "openvino"),
+        ("tflite", "litert"),
+        ("tensorflow_savedmodel", "onnxruntime"),
+    ],
+)
+def test_platforms_name_a_runtime(repository: Path, tmp_path: Path, platform: str, runtime: str) -> None:
+    version = tmp_path / "m" / "1"
+    shutil.copytree(repository / "two" / "1", version)
+    shutil.copy(repository / "three" / "1" / "model.tflite", version)
+    config = tmp_path / "models.config"
+    text = model_text("m", version.parent, platform=f'model_platform: "{platform}"')
+    config.write_text(config_text(text))
+    flags = [f"--model_config_file={config}"]
+    with serve(None, model="m", log_dir=tmp_path, flags=flags) as server:
+        assert ask(server, "m") == (3.0 if runtime == "litert" else 2.0)
+        assert f"AVAILABLE in {runtime} " in server.log_text()
+        # Upstream's rule: a model keeps its platform.
+        code, message = reload_config(server, config_text(model_text("m", version.parent)))
+        assert (code, f"For model m platform was {platform} and new platform requested is tensorflow" in message) == (
+            "INVALID_ARGUMENT",
+            True,
+        )
+        assert reload_config(server, config_text(text)) == ("OK", "")
+
+
+def test_a_platform_that_no_file_is_of(repository: Path, tmp_path: Path) -> None:
+    config = tmp_path / "models.config"
+    config.write_text(config_text(model_text("m", repository / "two", platform='model_platform: "tflite"')))
+    flags = [f"--model_config_file={config}"]
+    with serve(None, model="m", log_dir=tmp_path, flags=flags, wait=False) as server:
+        server.wait_until(lambda: states(server, "m") == {1: "END"}, 60, "refused")
+        status, error = ask(server, "m")
+        assert (status, "no file for the runtime 'litert'" in error, "model_platform" in error) == (404, True, True)
+
+
+@pytest.mark.parametrize("name", ["", "two"])
+def test_the_image_serves_what_is_mounted(repository: Path, tmp_path: Path, name: str) -> None:
+    env = {"MODEL_BASE_PATH": str(repository), "MODEL_NAME": name}
+    with serve(None, model="two", log_dir=tmp_path, env=env) as server:
+        assert ask(server, "two") == 2.0
+        if name:
+            assert ask(server, "ten")[0] == 404
+        else:
+            serves(server, "ten", 10.0)
