@@ -17,7 +17,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from modelyard.artifact import ExampleDecode, SignatureFunction, TensorSpec, VerificationData, read_manifest
 from modelyard.errors import ConfigurationError, ConversionError, PublishError, VerificationError
-from modelyard.export import ExportOptions, export, trace
+from modelyard.export import ExportOptions, compute_reference, export, trace, verify
 from modelyard.export._cli import main
 from modelyard.export._files import load_file
 from modelyard.export._unsafe_ops import read_saved_model, unsafe_ops
@@ -434,3 +434,47 @@ def test_infinity_that_the_model_means(tmp_path: Path) -> None:
         module, tmp_path / "m", signatures=signatures, data="random", options=OPTIONS, formats=("saved_model", "onnx")
     )
     assert report.checks["onnx"].report.max_abs_error <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x, w: tf.reduce_mean(x @ w), ()),
+        (lambda x, w: tf.matmul(x @ w, x @ w, transpose_b=True), (-1, -1)),
+        (lambda x, w: tf.boolean_mask(x @ w, x[:, 0] > 0), (-1, 4)),
+    ],
+    ids=["one number", "batch by batch", "as many as are found"],
+)
+def test_outputs_without_a_row_for_each_example(function: Any, shape: tuple[int, ...], tmp_path: Path) -> None:
+    module = tf.Module()
+    module.w = tf.Variable(np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32))
+    signatures = {"serving_default": SignatureFunction(inputs=(X,), function=lambda x: {"y": function(x, module.w)})}
+    report = export(module, tmp_path / "m", signatures=signatures, data="random", options=OPTIONS, examples=40)
+    (output,) = report.manifest.signatures["serving_default"].outputs
+    assert output.shape == shape
+    for entry in report.manifest.formats.values():
+        assert entry.verify.max_abs_error <= 1e-5
+        assert entry.verify.batch_sizes == (1, 7, 32)
+    values = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+    expected = np.asarray(function(tf.constant(values), module.w))
+    for runtime in ("onnxruntime", "litert", "openvino", "tensorflow"):
+        servable = load_servable("m", 1, report.version.path, LoadOptions(runtime=runtime))
+        try:
+            answer = servable.run(servable.signature("serving_default"), {"x": values}, ["y"])
+        finally:
+            servable.close()
+        np.testing.assert_allclose(answer["y"], expected, atol=1e-5)
+    # Two wrong values among many, in one call of several, are found.
+    (file,) = (report.version.path / "onnx").iterdir()
+    damaged = onnx.load(file)
+    weights = max(damaged.graph.initializer, key=lambda each: len(each.raw_data))
+    changed = onnx.numpy_helper.to_array(weights).copy()
+    changed.flat[0] += 1
+    weights.CopyFrom(onnx.numpy_helper.from_array(changed, weights.name))
+    (tmp_path / "damaged" / "onnx").mkdir(parents=True)
+    onnx.save(damaged, tmp_path / "damaged" / "onnx" / file.name)
+    traced = trace(module, signatures)
+    data = VerificationData(inputs={"serving_default": {"x": values.repeat(4, 0)}})
+    reference = compute_reference(traced, data, options=OPTIONS)
+    with pytest.raises(VerificationError, match="does not compute what its source computes|is float32"):
+        verify(reference, tmp_path / "damaged", format="onnx", options=OPTIONS)

@@ -129,7 +129,7 @@ def test_a_tolerance_that_follows_the_spread() -> None:
     def compare(scale: float, error: float, shift: float = 0.0) -> None:
         comparison = Comparison(format="onnx", max_abs_error=1e-5, max_spread_error=0.01)
         expected = (values * scale + shift).astype(np.float32)
-        comparison.add("f", signature, 1, {"y": expected}, {"y": (expected + error).astype(np.float32)})
+        comparison.add("f", signature, 1, {"y": expected}, {"y": (expected + error).astype(np.float32)}, count=50)
 
     # Large figures may differ by more, in proportion.
     compare(1000, 0.009)

@@ -56,7 +56,9 @@ class Comparison:
     histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ERROR_EDGES) + 1, np.int64))
     worst: list[WorstExample] = field(default_factory=list)
 
-    def add(self, name: str, signature: Signature, batch_size: int, expected: Answers, received: Answers) -> None:
+    def add(
+        self, name: str, signature: Signature, batch_size: int, expected: Answers, received: Answers, *, count: int
+    ) -> None:
         """Compares all answers of one signature at one batch size.
 
         Args:
@@ -65,12 +67,13 @@ class Comparison:
             batch_size: At which ``received`` was computed.
             expected: Answers of the source, all examples.
             received: Answers of the format, all examples.
+            count: How many examples there are.
 
         Raises:
             VerificationError: They differ by more than is allowed.
         """
         findings: list[tuple[float, str]] = []
-        rows = np.zeros(len(next(iter(expected.values()))))
+        rows, largest = np.zeros(count), 0.0
         for spec in signature.outputs:
             ours, theirs = expected[spec.name], received[spec.name]
             if spec.dtype not in FLOATS:
@@ -79,7 +82,9 @@ class Comparison:
                 findings += [] if self.lossy else finding
                 continue
             error, finding = self._compare_floats(name, spec, ours, theirs)
-            rows = np.maximum(rows, error.reshape(len(error), -1).max(axis=1, initial=0.0))
+            largest = max(largest, float(error.max(initial=0.0)))
+            if len(error) == count:
+                rows = np.maximum(rows, error.reshape(count, -1).max(axis=1, initial=0.0))
             findings += finding
         if findings:
             findings.sort(key=lambda finding: -finding[0])
@@ -88,8 +93,9 @@ class Comparison:
                 f"Format {self.format}, signature {name!r}, batch size {batch_size}: it does not compute what its "
                 f"source computes. Worst output first: {details} Nothing was published from it."
             )
-        self.by_signature[name] = max(self.by_signature.get(name, 0.0), float(rows.max(initial=0.0)))
-        self._keep_worst(name, rows, expected, received)
+        self.by_signature[name] = max(self.by_signature.get(name, 0.0), largest)
+        if all(len(values) == count for values in expected.values()):
+            self._keep_worst(name, rows, expected, received)
 
     def _compare_floats(
         self, name: str, spec: TensorSpec, ours: npt.NDArray[Any], theirs: npt.NDArray[Any]

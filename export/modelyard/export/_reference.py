@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from modelyard.export._options import ExportEvent, ExportOptions, Progress, igno
 from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
 
+Shapes = Mapping[str, tuple[int, ...]]
 Call = Callable[[str, Arrays], dict[str, npt.NDArray[Any]]]
 
 
@@ -29,7 +31,9 @@ class Reference:
     Attributes:
         source: The traced model.
         data: The examples.
-        outputs: By signature, batch size and output name: answers for every example.
+        outputs: By signature, batch size and output name: answers for every example; the values of all calls in
+            one row where the output does not have a row for each example.
+        shapes: By signature and batch size: of every call, the shapes of its outputs.
         measured: The signature on which the task's metric is computed; None
             where the data has no labels or no signature has the class output.
     """
@@ -37,6 +41,7 @@ class Reference:
     source: TracedModel
     data: VerificationData
     outputs: Mapping[str, Mapping[int, Mapping[str, npt.NDArray[Any]]]]
+    shapes: Mapping[str, Mapping[int, Sequence[Shapes]]]
     measured: str | None
 
 
@@ -145,15 +150,66 @@ def compute_own_reference(
     """
     call = runtime_call(source, runtime)
     alone = _compute(source, data, dict.fromkeys(source.signatures, (1,)), call, options, progress)
-    outputs = {
-        name: dict.fromkeys(options.batch_sizes if _is_batched(signature) else (1,), alone.outputs[name][1])
-        for name, signature in source.signatures.items()
-    }
-    return replace(alone, outputs=outputs)
+    outputs, shapes = dict(alone.outputs), dict(alone.shapes)
+    for name, signature in source.signatures.items():
+        answers, count = alone.outputs[name][1], len(alone.shapes[name][1])
+        if not _is_batched(signature) or not _has_rows(answers, alone.shapes[name][1]):
+            continue
+        outputs[name] = dict.fromkeys(options.batch_sizes, answers)
+        shapes[name] = {
+            size: [
+                {key: (min(size, count - start), *values.shape[1:]) for key, values in answers.items()}
+                for start in range(0, count, size)
+            ]
+            for size in options.batch_sizes
+        }
+    return replace(alone, outputs=outputs, shapes=shapes)
 
 
 def _is_batched(signature: Signature) -> bool:
     return all(spec.shape is None or spec.shape[:1] == (-1,) for spec in signature.inputs)
+
+
+def _has_rows(answers: Arrays, shapes: Sequence[Shapes]) -> bool:
+    """Whether every output of calls with one example had one row."""
+    return all(shape[:1] == (1,) for each in shapes for shape in each.values()) and all(
+        len(values) == len(shapes) for values in answers.values()
+    )
+
+
+def join(parts: Sequence[Arrays], rows: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+    """Answers of several calls in one: their rows, or all of their values where an output has no row for each example.
+
+    Args:
+        parts: Answers by output name, for each call.
+        rows: Examples of each call.
+    """
+    joined = {}
+    for key in parts[0]:
+        values = [part[key] for part in parts]
+        has_rows = all(each.shape[:1] == (count,) for each, count in zip(values, rows, strict=True))
+        if not has_rows or len({each.shape[1:] for each in values}) > 1:
+            values = [each.ravel() for each in values]
+        joined[key] = np.concatenate(values)
+    return joined
+
+
+def split(joined: Arrays, shapes: Sequence[Shapes]) -> Iterator[Arrays]:
+    """Answers of each call, as :func:`join` was given them.
+
+    Args:
+        joined: By output name.
+        shapes: Of each call.
+    """
+    begin = dict.fromkeys(joined, 0)
+    for each in shapes:
+        part = {}
+        for key, shape in each.items():
+            values = joined[key]
+            end = begin[key] + (shape[0] if values.ndim > 1 else math.prod(shape))
+            part[key] = values[begin[key] : end].reshape(shape)
+            begin[key] = end
+        yield part
 
 
 def _compute(
@@ -172,21 +228,25 @@ def _compute(
         _check_repeatable(source, name, call, batch, options)
     total, done = sum(count * len(sizes[name]) for name, count in counts.items()), 0
     outputs: dict[str, dict[int, dict[str, npt.NDArray[Any]]]] = {}
+    shapes: dict[str, dict[int, list[Shapes]]] = {}
     for name, count in counts.items():
-        outputs[name] = {}
+        outputs[name], shapes[name] = {}, {}
         for size in sizes[name]:
-            parts = []
+            parts, rows = [], []
             for start, batch in batches(data.inputs[name], size):
                 parts.append(call(name, batch))
+                rows.append(min(size, count - start))
                 progress(ExportEvent(stage="reference", done=done + min(start + size, count), total=total))
             done += count
-            outputs[name][size] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+            outputs[name][size] = join(parts, rows)
+            shapes[name][size] = [{key: values.shape for key, values in part.items()} for part in parts]
         for answers in outputs[name].values():
             _check_answers(source, name, answers, options)
     return Reference(
         source=source,
         data=data,
         outputs=outputs,
+        shapes=shapes,
         measured=measured,
     )
 
@@ -300,7 +360,8 @@ def _check_answers(
                 f"Output {spec.name!r} of signature {name!r} of the source itself is NaN or infinite on all examples. "
                 "No export of it can be verified: look at the training run."
             )
-    constant = {key for key, values in answers.items() if values.size and is_constant(values)}
+    # A single call may have a single number to show.
+    constant = {key for key, values in answers.items() if len(values) > 1 and is_constant(values)}
     constant -= set(options.constant_outputs)
     if constant == set(answers):
         raise VerificationError(

@@ -158,12 +158,6 @@ def _trace_compute(name: str, declared: SignatureFunction) -> tuple[Signature, A
     specs = [tf.TensorSpec(_tf_shape(spec), tf.as_dtype(spec.dtype), name=spec.name) for spec in declared.inputs]
     function = _traced(name, compute, specs)
     outputs = _outputs(name, function)
-    for spec in outputs:
-        if not spec.shape or spec.shape[0] != -1:
-            raise ConversionError(
-                f"Output {spec.name!r} of signature {name!r} has shape {spec.shape and list(spec.shape)}; expected the "
-                "batch, -1, as its first dimension."
-            )
     return Signature(inputs=declared.inputs, outputs=outputs, compute=name, method=declared.method), function
 
 

@@ -19,7 +19,7 @@ from modelyard.export._budget import accuracy_drop
 from modelyard.export._compare import Answers, Comparison, check_answer
 from modelyard.export._data import class_ids
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
-from modelyard.export._reference import Reference, batches
+from modelyard.export._reference import Reference, batches, join, split
 from modelyard.export._runtimes import Runtime, call_signature, load_runtime, runtime_versions
 from modelyard.export._trace import graph_signature
 from modelyard.export._verification import Verification
@@ -117,16 +117,16 @@ def _run_signature(
     results: dict[int, Answers] = {}
     total = count * len(reference.outputs[name])
     for turn, (size, expected) in enumerate(reference.outputs[name].items()):
-        parts = []
-        for start, batch in batches(inputs, size):
+        parts, rows = [], []
+        wanted = split(expected, reference.shapes[name][size])
+        for (start, batch), answers in zip(batches(inputs, size), wanted, strict=True):
             answer = call_signature(runtime, name, signature, batch)
-            rows = {key: values[start : start + size] for key, values in expected.items()}
-            check_answer(format, name, signature, rows, answer)
+            check_answer(format, name, signature, answers, answer)
             parts.append(answer)
-            done = turn * count + min(start + size, count)
-            progress(ExportEvent(stage=f"verify {format} {name}", done=done, total=total))
-        results[size] = {key: np.concatenate([part[key] for part in parts]) for key in expected}
-        comparison.add(name, signature, size, expected, results[size])
+            rows.append(min(size, count - start))
+            progress(ExportEvent(stage=f"verify {format} {name}", done=turn * count + start + rows[-1], total=total))
+        results[size] = join(parts, rows)
+        comparison.add(name, signature, size, expected, results[size], count=count)
     return results
 
 
