@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from modelyard.training._checkpoints import Checkpoints, find_checkpoint, read_state, restore_models
+from modelyard.training._checkpoints import Checkpoints, find_checkpoint, list_weights, read_state, restore_models
 from modelyard.training._ema import WeightAverage
 from modelyard.training._goal import Goal
 from modelyard.training._interrupt import InterruptGuard
@@ -139,7 +139,7 @@ def restore(task: Task, model_dir: Path, *, goal: Goal | None = None) -> TrainRe
     state = read_state(path)
     check_task(state, task, path)
     decay = state.config.get("ema_decay")
-    ema = None if decay is None else WeightAverage(task.root.trainable_variables, decay)
+    ema = None if decay is None else WeightAverage(list_weights(task.trackables()), decay)
     if state.config.get("precision", "float32") == "float32":
         Checkpoints(path.parent, tracked(task, ema), keep=1).restore(path)
     else:
