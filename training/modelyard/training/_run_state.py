@@ -158,7 +158,7 @@ def learning_rates(task: Task) -> dict[str, float]:
         task: The task, built.
     """
     return {
-        name: float(keras.ops.convert_to_numpy(item.learning_rate))
+        name: float(tf.convert_to_tensor(item.learning_rate))
         for name, item in task.trackables().items()
         if isinstance(item, keras.optimizers.Optimizer) and isinstance(item.learning_rate, keras.Variable)
     }
