@@ -99,7 +99,7 @@ class PoisonedTask(ClusterTask):
         super().__init__()
         order = np.random.default_rng([0, 0]).permutation(EXAMPLES)
         # With batches of 8.
-        self.features[order[8 * (self.STEP - 1)], 2] = np.nan
+        self.targets[order[8 * (self.STEP - 1)]] = np.nan
 
 
 class CountingTask(ClusterTask):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +25,7 @@ from modelyard.training import (
     minimize,
     restore,
 )
-from tests.support.devices import LOGICAL_CPUS
+from tests.support.devices import LOGICAL_CPUS, separate_replicas
 from tests.training.test_trainer import StopAt, _Stop
 from tests.training.toy_task import WIDTH, ToyTask
 
@@ -116,8 +115,8 @@ def values(result: Mapping[str, float]) -> dict[str, float]:
     return {name: result[name] for name in ("auc", "f1", "precision", "recall")}
 
 
-@cache
 def two_replicas() -> tf.distribute.Strategy:
+    separate_replicas()
     return tf.distribute.MirroredStrategy(LOGICAL_CPUS[:2])
 
 

@@ -23,7 +23,7 @@ from modelyard.training._strategy import Layout, layout_of, make_strategy
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import LinearTask, SiameseTask
 from modelyard.training.tasks._linear import POINTS
-from tests.support.devices import LOGICAL_CPUS
+from tests.support.devices import LOGICAL_CPUS, separate_replicas
 from tests.support.server import free_port
 from tests.training.cluster_task import ClusterTask, CountingTask, PoisonedTask
 from tests.training.conftest import ROOT
@@ -220,6 +220,7 @@ class FakeTPUStrategy(tf.distribute.MirroredStrategy):
     """Two processors in place of a TPU's cores."""
 
     def __init__(self, resolver: FakeResolver) -> None:
+        separate_replicas()
         super().__init__(LOGICAL_CPUS[:2])
         self.resolver = resolver
 
