@@ -15,7 +15,7 @@ class Goal:
     """A number of the evaluation that shall become as small, or as great, as it can.
 
     Attributes:
-        metric: Name of a value that ``eval_step`` returns.
+        metric: Name of a value that ``eval_step`` returns, or of a metric that it updates.
         mode: Whether less is better, or more.
 
     Raises:
@@ -54,7 +54,7 @@ class Goal:
         if self.metric not in known:
             raise ConfigurationError(
                 f"The evaluation has no {self.metric!r}; it has {', '.join(known)}. "
-                "Name one of these, or return it from eval_step."
+                "Name one of these, or return it from eval_step, or update a metric of that name there."
             )
 
     def is_better(self, value: float, than: float, *, by: float = 0.0) -> bool:

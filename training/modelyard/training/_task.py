@@ -141,7 +141,7 @@ class Task(abc.ABC):
         """The batches to evaluate on; its length must be known.
 
         Args:
-            request: The batch size; the other fields are at their defaults.
+            request: The batch size, and ``drop_remainder``; the other fields are at their defaults.
         """
 
     @abc.abstractmethod

@@ -69,8 +69,8 @@ class Trainer:
             CheckpointError: The newest checkpoint is damaged, does not fit the
                 task, or is of a run with other options; or one could not be written.
             ConfigurationError: The task's input has no known length or another
-                one than asked for, or its step returns no loss or creates
-                variables.
+                one than asked for, or a step returns no loss, creates
+                variables, or updates a metric that :meth:`Task.trackables` has not.
             TrainingError: An op of a step or of the input failed.
             KeyboardInterrupt: Ctrl-C was pressed. The run has stopped after a
                 whole number of steps and, where ``model_dir`` is set, saved a
