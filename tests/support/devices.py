@@ -12,3 +12,13 @@ def set_logical_cpus() -> None:
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * len(LOGICAL_CPUS)
     )
+
+
+def separate_replicas() -> None:
+    """Keeps the next ``MirroredStrategy`` of this process out of the way of those before it, as TensorFlow's tests do.
+
+    Collective ops of two strategies have the same numbers otherwise, and fail where their shapes differ.
+    """
+    import tensorflow as tf
+
+    tf.distribute.MirroredStrategy._collective_key_base += 100_000

@@ -87,3 +87,43 @@ class ClusterTask(ToyTask):
         weights = [np.asarray(value).tolist() for value in self.model.trainable_variables]
         path.write_text(json.dumps({"seen": sorted(self.seen), "weights": weights, "shards": self.requests}), "utf-8")
         self.seen.clear()
+
+
+class PoisonedTask(ClusterTask):
+    """One example of the first epoch is not a number; ``STEP`` is the step that gets it."""
+
+    name: ClassVar[str] = "poisoned"
+    STEP: ClassVar[int] = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        order = np.random.default_rng([0, 0]).permutation(EXAMPLES)
+        # With batches of 8.
+        self.targets[order[8 * (self.STEP - 1)]] = np.nan
+
+
+class CountingTask(ClusterTask):
+    """Has a metric, which parameter servers cannot keep right."""
+
+    name: ClassVar[str] = "counting"
+
+    def build(self) -> None:
+        super().build()
+        self.error = keras.metrics.MeanAbsoluteError()
+
+    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+        features, targets, _ = batch
+        self.error.update_state(targets, self.model(features, training=False)[:, 0])
+        return super().eval_step(batch)
+
+    def trackables(self) -> Mapping[str, Any]:
+        return {**super().trackables(), "error": self.error}
+
+
+class UndeclaredTask(CountingTask):
+    """Does not say that it has one."""
+
+    name: ClassVar[str] = "undeclared"
+
+    def trackables(self) -> Mapping[str, Any]:
+        return ClusterTask.trackables(self)

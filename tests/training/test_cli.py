@@ -31,9 +31,10 @@ def test_it_trains_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "Epoch 1/1  accuracy" in err
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["step-000000008", "step-000000010"]
     assert list((tmp_path / "tensorboard" / "train").glob("events.*"))
-    assert main([*arguments, "--epochs", "2"]) == 0
+    assert main([*arguments, "--epochs", "2", "--set", "learning_rate=0.5", "--eval-batch-size", "300"]) == 0
     out, err = capsys.readouterr()
     assert "fashion: 2 epochs, 20 steps." in out
+    assert "The learning rate of 'optimizer' is 0.001, from the checkpoint step-000000010; 0.5 is not used." in err
     assert "going on from step 10" in err
     steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
@@ -46,6 +47,8 @@ def test_errors_are_one_line_and_an_exit_code(tmp_path: Path, capsys: pytest.Cap
     )
     assert main(["fashion", "--epochs", "0"]) == 2
     assert capsys.readouterr().err == "modelyard train: epochs is 0; expected a number >= 1.\n"
+    assert main(["fashion", "--eval-batch-size", "0"]) == 2
+    assert capsys.readouterr().err == "modelyard train: eval_batch_size is 0; expected a number >= 1.\n"
     (tmp_path / "checkpoints" / "step-000000007").mkdir(parents=True)
     assert main(["fashion", "--model-dir", str(tmp_path)]) == 1
     assert "step-000000007 is damaged" in capsys.readouterr().err

@@ -246,3 +246,49 @@ def test_an_input_of_another_shape_than_the_models_is_an_error_that_names_both()
     assert "train_step of task 'toy' cannot run on its input" in message
     assert "batches of float32 [?, 4], float32 [?]" in message
     assert "takes float32 [?, 6]" in message
+
+
+class TwoModels(LibraryTask):
+    """Serves one of its models; the other is a module that holds a Keras layer and a variable."""
+
+    def __init__(self, *, spoil_at: int | None = None) -> None:
+        super().__init__()
+        self.spoil_at = spoil_at
+
+    def build(self) -> None:
+        super().build()
+        self.critic = tf.Module()
+        self.critic.layer = keras.layers.Dense(1)
+        self.critic.layer.build((None, 6))
+        self.critic.scale = tf.Variable(1.0)
+        self.steps = tf.Variable(0, trainable=False)
+
+    def trackables(self) -> Mapping[str, Any]:
+        return {**super().trackables(), "critic": self.critic, "steps": self.steps}
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        kernel, scale = self.critic.layer.kernel, self.critic.scale
+        kernel.assign(kernel + 1.0)
+        spoilt = tf.constant(np.inf if self.spoil_at else 0.0)
+        scale.assign_add(tf.where(tf.equal(self.steps.assign_add(1), self.spoil_at or 0), spoilt, 1.0))
+        return super().train_step(batch)
+
+
+def test_the_average_is_of_all_models() -> None:
+    # One step: a tenth of the first weights is left, the rest is of the new ones.
+    task = TwoModels()
+    Trainer(task, replace(OPTIONS, epochs=1, batch_size=EXAMPLES, ema_decay=0.9)).run()
+    first = TwoModels()
+    keras.utils.set_random_seed(OPTIONS.seed)
+    first.build()
+    np.testing.assert_allclose(
+        np.asarray(task.critic.layer.kernel), np.asarray(first.critic.layer.kernel) + 0.9, rtol=1e-5
+    )
+    assert float(task.critic.scale) == pytest.approx(1.9)
+
+
+def test_no_checkpoint_has_weights_that_are_not_finite_in_any_model(tmp_path: Path) -> None:
+    options = replace(OPTIONS, model_dir=tmp_path, checkpoint_every_steps=4)
+    with pytest.raises(NonFiniteLossError, match="weights of task 'toy' are no longer finite after step 8"):
+        Trainer(TwoModels(spoil_at=8), options).run()
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-000000004", "step-000000006"]

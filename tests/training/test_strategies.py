@@ -20,9 +20,12 @@ from modelyard.errors import ConfigurationError
 from modelyard.training import InputRequest, Trainer, TrainerOptions, restore
 from modelyard.training._checkpoints import list_checkpoints, read_state
 from modelyard.training._strategy import Layout, layout_of, make_strategy
-from tests.support.devices import LOGICAL_CPUS
+from modelyard.training.data import FashionMnist
+from modelyard.training.tasks import LinearTask, SiameseTask
+from modelyard.training.tasks._linear import POINTS
+from tests.support.devices import LOGICAL_CPUS, separate_replicas
 from tests.support.server import free_port
-from tests.training.cluster_task import ClusterTask
+from tests.training.cluster_task import ClusterTask, CountingTask, PoisonedTask
 from tests.training.conftest import ROOT
 from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH
 
@@ -33,11 +36,11 @@ MAIN = "import sys; from modelyard.training._cli import main; sys.exit(main(sys.
 class Cluster:
     """``modelyard train --local-cluster 2`` and what it writes."""
 
-    def __init__(self, folder: Path, *flags: str, sleep_s: float = 0.0, shares: bool = False) -> None:
+    def __init__(self, folder: Path, *flags: str, task: str = TASK, sleep_s: float = 0.0, shares: bool = False) -> None:
         self.model_dir, self.out = folder / "run", folder / "out"
         self.out.mkdir(exist_ok=True)
         self.log = folder / "log.txt"
-        arguments = [TASK, "--local-cluster", "2", "--model-dir", str(self.model_dir), "--batch-size", "8", *flags]
+        arguments = [task, "--local-cluster", "2", "--model-dir", str(self.model_dir), "--batch-size", "8", *flags]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", MAIN, *arguments],
@@ -174,6 +177,38 @@ def test_workers_take_steps_on_the_weights_of_a_parameter_server(tmp_path: Path)
     assert {path.name.rpartition("-")[0] for path in cluster.out.iterdir()} == {"chief-0"}
 
 
+def test_a_parameter_server_run_names_the_step_whose_loss_is_not_finite(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "--strategy", "ps", task="tests.training.cluster_task:PoisonedTask")
+    assert cluster.result() == 1, cluster.text()
+    step = PoisonedTask.STEP
+    message = rf"loss of task 'poisoned' is nan at step {step} \(epoch 1, step {step} of 6\). The batch was: .*, 1 NaN"
+    assert re.search(message, cluster.text()), cluster.text()
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("CountingTask", "The task 'counting' has the metrics error. With parameter servers"),
+        ("UndeclaredTask", "eval_step of task 'undeclared' updates the metric variable 'mean_absolute_error/"),
+    ],
+)
+def test_parameter_servers_refuse_metrics(tmp_path: Path, task: str, message: str) -> None:
+    cluster = Cluster(tmp_path, "--strategy", "ps", task=f"tests.training.cluster_task:{task}")
+    assert cluster.result() == 2, cluster.text()
+    assert f"modelyard train: {message}" in cluster.text()
+    assert "Epoch 1/" not in cluster.text()
+
+
+def test_two_workers_merge_their_metrics(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "--epochs", "3", task="tests.training.cluster_task:CountingTask")
+    assert cluster.result() == 0, cluster.text()
+    task = CountingTask()
+    result = restore(task, cluster.model_dir)
+    expected = np.abs(np.asarray(task.model(task.features))[:, 0] - task.targets).mean()
+    assert result.epochs[-1].evaluation["error"] == pytest.approx(expected, rel=1e-5)
+    assert result.epochs[-1].evaluation["error"] < result.epochs[0].evaluation["error"]
+
+
 class FakeResolver:
     """Finds a TPU where there is none."""
 
@@ -185,6 +220,7 @@ class FakeTPUStrategy(tf.distribute.MirroredStrategy):
     """Two processors in place of a TPU's cores."""
 
     def __init__(self, resolver: FakeResolver) -> None:
+        separate_replicas()
         super().__init__(LOGICAL_CPUS[:2])
         self.resolver = resolver
 
@@ -231,6 +267,36 @@ def test_a_task_with_batches_of_several_shapes_cannot_go_to_a_tpu(calls: list[st
     assert calls == ["initialize local"]
     with pytest.raises(ConfigurationError, match="train_dataset of task 'cluster' has batches of the shapes .None, 6."):
         Trainer(Ragged(), TrainerOptions(epochs=1, batch_size=8), strategy=strategy).run()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"batch_size": 9}, "train_dataset of task 'cluster' has batches of 9 examples, of which 2 replicas cannot"),
+        (
+            {"batch_size": 8},
+            "eval_dataset of task 'cluster' has not one full batch, .* eval_batch_size .--eval-batch-s",
+        ),
+        ({"batch_size": 46}, "train_dataset of task 'cluster' has not one full batch, .* batch_size .--batch-size"),
+    ],
+)
+def test_a_tpu_needs_whole_batches_in_equal_shares(calls: list[str], sizes: dict[str, Any], message: str) -> None:
+    strategy = make_strategy("tpu", make_resolver=FakeResolver)
+    with pytest.raises(ConfigurationError, match=message):
+        Trainer(ClusterTask(), TrainerOptions(epochs=1, **sizes), strategy=strategy).run()
+    assert calls == ["initialize local"]
+
+
+def test_tasks_of_the_zoo_take_batches_of_one_shape(calls: list[str], subset: FashionMnist) -> None:
+    strategy = make_strategy("tpu", make_resolver=FakeResolver)
+    result = Trainer(LinearTask(), TrainerOptions(epochs=2, batch_size=300), strategy=strategy).run()
+    assert result.step == 2 * (POINTS // 300)
+    assert result.epochs[1].evaluation["loss"] < result.epochs[0].evaluation["loss"]
+    options = TrainerOptions(epochs=2, batch_size=128, eval_batch_size=300)
+    result = Trainer(SiameseTask(data=subset), options, strategy=strategy).run()
+    assert result.step == 2 * (len(subset.train_images) // 128)
+    assert result.epochs[1].evaluation["loss"] < result.epochs[0].evaluation["loss"]
+    assert calls == ["initialize local"]
 
 
 def test_no_tpu_is_an_error() -> None:

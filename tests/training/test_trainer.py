@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import json
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +14,16 @@ import pytest
 import tensorflow as tf
 
 from modelyard.errors import CheckpointError, ConfigurationError, NonFiniteLossError, TrainingError
-from modelyard.training import Event, InputRequest, Trainer, TrainerOptions, TrainResult, restore
+from modelyard.training import (
+    Event,
+    InputRequest,
+    JsonlLog,
+    ProgressBar,
+    Trainer,
+    TrainerOptions,
+    TrainResult,
+    restore,
+)
 from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH, ToyTask
 
 OPTIONS = TrainerOptions(epochs=3, batch_size=8, steps_per_loop=4, seed=11)
@@ -313,3 +324,36 @@ def test_what_an_action_raises_ends_the_run_and_the_others_hear_of_it() -> None:
     with pytest.raises(_Stop):
         Trainer(ToyTask(), OPTIONS, [events.append, StopAt(8)]).run()
     assert (events[-1].kind, events[-1].message, events[-1].step) == ("stop", "failed", 10)
+
+
+def test_a_run_that_goes_on_says_what_the_checkpoint_overrules(tmp_path: Path) -> None:
+    options = replace(OPTIONS, model_dir=tmp_path)
+    Trainer(ToyTask(learning_rate=0.05), replace(options, epochs=1)).run()
+    events: list[Event] = []
+    task, screen = ToyTask(learning_rate=0.01), io.StringIO()
+    Trainer(task, options, [events.append, ProgressBar(stream=screen), JsonlLog(tmp_path / "log.jsonl")]).run()
+    note = (
+        f"The learning rate of 'optimizer' is 0.05, from the checkpoint step-{STEPS_PER_EPOCH:09d}; 0.01 is not used. "
+        f"To use it, begin another run with these weights: --model-dir NEW --warm-start {tmp_path}."
+    )
+    assert events[0].notes == (note,)
+    assert note in screen.getvalue().splitlines()
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["notes"] == [note]
+    # It is true.
+    whole = ToyTask(learning_rate=0.05)
+    Trainer(whole, OPTIONS).run()
+    assert same_values(task, whole)
+    # Nothing is said where nothing is overruled, and where there is no checkpoint.
+    for other, folder in ((ToyTask(learning_rate=0.05), tmp_path), (ToyTask(learning_rate=0.01), tmp_path / "new")):
+        events.clear()
+        Trainer(other, replace(options, model_dir=folder, epochs=1), [events.append]).run()
+        assert not events[0].notes
+    # What it advises is done.
+    warm = ToyTask(learning_rate=0.01)
+    Trainer(warm, replace(options, model_dir=tmp_path / "warm", epochs=1, warm_start=tmp_path), [events.append]).run()
+    assert float(np.asarray(warm.optimizer.learning_rate)) == pytest.approx(0.01)
+    events.clear()
+    Trainer(warm, replace(options, model_dir=tmp_path / "warm", warm_start=tmp_path), [events.append]).run()
+    assert events[0].notes == (
+        f"The run goes on from its own checkpoint step-{STEPS_PER_EPOCH:09d}; warm_start (--warm-start) is not used.",
+    )

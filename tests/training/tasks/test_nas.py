@@ -56,6 +56,28 @@ def test_nas_refuses_a_search_without_children(values: Mapping[str, Any], messag
         NasTask(**values)
 
 
+def test_nas_averages_and_checks_its_controller(subset: FashionMnist, tmp_path: Path) -> None:
+    def trained(**changes: Any) -> NasTask:
+        task = NasTask(data=subset, layers=1, kernels=(1, 3), filters=(2,), images=50, child_steps=2, learning_rate=0.1)
+        Trainer(task, TrainerOptions(epochs=1, batch_size=2, **changes)).run()
+        return task
+
+    plain, averaged = trained(), trained(ema_decay=0.9, model_dir=tmp_path)
+    # The same search; only the weights that are kept in the end are others.
+    np.testing.assert_array_equal(plain.rewards, averaged.rewards)
+    pairs = [
+        (np.asarray(one), np.asarray(other))
+        for one, other in zip(
+            plain.part("controller").trainable_variables, averaged.part("controller").trainable_variables, strict=True
+        )
+    ]
+    assert max(float(np.abs(one - other).max()) for one, other in pairs) > 1e-3
+    again = NasTask(data=subset, layers=1, kernels=(1, 3), filters=(2,), images=50, child_steps=2, learning_rate=0.1)
+    restore(again, tmp_path)
+    for (_, mine), other in zip(pairs, again.part("controller").trainable_variables, strict=True):
+        np.testing.assert_array_equal(mine, np.asarray(other))
+
+
 def test_nas_refuses_too_few_images(subset: FashionMnist) -> None:
     with pytest.raises(ConfigurationError, match="images is 1500; expected at most 1333 of 2000"):
         NasTask(data=subset, images=1500).build()

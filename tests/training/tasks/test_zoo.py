@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from modelyard.artifact import SignatureFunction, Source
 from modelyard.clients import connect
 from modelyard.errors import DatasetNotFoundError
 from modelyard.export import ExportOptions, export_model
-from modelyard.training import Task, Trainer, TrainerOptions, TrainResult
+from modelyard.training import InputRequest, Task, Trainer, TrainerOptions, TrainResult
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import (
     CapsnetTask,
@@ -287,6 +288,19 @@ def test_nas_s_best_child_is_the_network_that_was_found(zoo: Callable[[str], Tra
         logits = child(images[..., np.newaxis].astype(np.float32) / 255, training=False)
         assert (np.asarray(logits).argmax(axis=1) == labels).mean() == pytest.approx(accuracy, abs=0.006)
     assert run.task.best_child.count(";") + 1 == sum("conv" in layer.name for layer in child.layers)
+
+
+@pytest.mark.parametrize("name", BRIEF)
+def test_batches_have_one_shape_where_a_strategy_needs_it(name: str, subset: FashionMnist) -> None:
+    make, brief = BRIEF[name]
+    task = make(subset)
+    size = options(task, **brief).batch_size
+    for dataset, count in ((task.train_dataset, size), (task.eval_dataset, 96)):
+        batches = dataset(InputRequest(batch_size=count, drop_remainder=True))
+        shapes = [spec.shape.as_list() for spec in tf.nest.flatten(batches.element_spec)]
+        assert {shape[0] for shape in shapes} == {count}
+        assert all(None not in shape for shape in shapes)
+        assert all(batch[0].shape[0] == count if isinstance(batch, tuple) else len(batch) == count for batch in batches)
 
 
 def test_transfer_learns_from_a_folder_of_jpegs(zoo: Callable[[str], Trained]) -> None:

@@ -93,7 +93,7 @@ class Checkpoints:
         folder: Their folder; made when the first is saved.
         trackables: What they hold. Variables that a Keras object lists but
             that TensorFlow does not find in it, such as the random state of
-            dropout, are held as well.
+            dropout, are held as well; of a metric, what it has counted.
         keep: How many of the newest to keep.
         goal: Keeps that of the best epoch as well.
         background: Writes from a copy in host memory, while the caller goes on.
@@ -115,7 +115,11 @@ class Checkpoints:
         self._mirror: Mirror | None = None
         self._names: set[str] = set()
         self._pending: Future[Path] | None = None
-        tracked = dict(trackables)
+        # TensorFlow finds nothing in a metric.
+        tracked = {
+            name: list(item.variables) if isinstance(item, keras.metrics.Metric) else item
+            for name, item in trackables.items()
+        }
         # The view holds its root only weakly.
         root = tf.train.Checkpoint(objects=tracked)
         found = {id(node) for node in tf.train.TrackableView(root).descendants()}
@@ -231,8 +235,8 @@ class Checkpoints:
             self._checkpoint.read(str(path / _VARIABLES)).assert_consumed()
         except (AssertionError, ValueError) as exc:
             raise CheckpointError(
-                f"The checkpoint {path} does not fit the task: {_first_line(exc)} It was made with another model "
-                "or optimizer. Use the code that made it, or another model_dir."
+                f"The checkpoint {path} does not fit the task: {_first_line(exc)} It was made with other models, "
+                "optimizers or metrics. Use the code that made it, or another model_dir."
             ) from exc
         except (tf.errors.OpError, IndexError, RuntimeError) as exc:
             # TensorFlow's reader raises the last two for files that are cut short.
@@ -249,6 +253,21 @@ def list_variables(trackable: Any) -> list[Any]:
     if isinstance(trackable, tf.Variable):
         return [trackable]
     return list(getattr(trackable, "variables", ()))
+
+
+def list_weights(trackables: Mapping[str, Any]) -> list[Any]:
+    """Every variable that is trained, in all of a task's models, each once.
+
+    Args:
+        trackables: What a task gives to checkpoints.
+    """
+    models = _models(trackables)
+    listed = [value for item in models.values() for value in getattr(item, "trainable_variables", ())]
+    # A tf.Module lists no variables of Keras layers in it, and a variable lists none.
+    root = tf.train.Checkpoint(objects=models)
+    nodes = tf.train.TrackableView(root).descendants()
+    found = [node for node in nodes if isinstance(node, tf.Variable | keras.Variable) and node.trainable]
+    return list({id(value): value for value in (*listed, *found)}.values())
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -303,7 +322,7 @@ def find_checkpoint(path: Path, *, goal: Goal | None = None) -> Path:
 
 
 def restore_models(path: Path, trackables: Mapping[str, Any]) -> RunState:
-    """Reads the values of everything but optimizers: for another run, or another precision.
+    """Reads the values of everything but optimizers and metrics: for another run, or another precision.
 
     Args:
         path: The folder of the checkpoint.
@@ -317,9 +336,8 @@ def restore_models(path: Path, trackables: Mapping[str, Any]) -> RunState:
             task, or one of another shape.
     """
     state = read_state(path)
-    models = {name: item for name, item in trackables.items() if not isinstance(item, keras.optimizers.Optimizer)}
     try:
-        reader = tf.train.Checkpoint(objects=models).read(str(path / _VARIABLES))
+        reader = tf.train.Checkpoint(objects=_models(trackables)).read(str(path / _VARIABLES))
         reader.assert_existing_objects_matched().expect_partial()
     except (AssertionError, ValueError) as exc:
         raise CheckpointError(
@@ -344,6 +362,11 @@ def read_state(path: Path) -> RunState:
         return RunState.from_json((path / _STATE).read_text("utf-8"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise _damaged(path, f"{_STATE}: {type(exc).__name__}: {exc}") from exc
+
+
+def _models(trackables: Mapping[str, Any]) -> dict[str, Any]:
+    others = (keras.optimizers.Optimizer, keras.metrics.Metric)
+    return {name: item for name, item in trackables.items() if not isinstance(item, others)}
 
 
 def _names(prefix: Path) -> set[str]:

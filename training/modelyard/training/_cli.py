@@ -66,6 +66,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--batch-size", type=int, help=f"examples in each step (default: the task's, or {_DEFAULTS.batch_size})"
     )
     parser.add_argument(
+        "--eval-batch-size",
+        type=int,
+        help=f"examples in each step of evaluation (default: the task's, or {_DEFAULTS.eval_batch_size})",
+    )
+    parser.add_argument(
         "--seed",
         type=int,
         default=_DEFAULTS.seed,
@@ -191,7 +196,7 @@ def main(argv: list[str]) -> int:
         # Before anything else that uses TensorFlow.
         strategy, reports = join(arguments)
         task = _task(arguments.task, arguments.set)
-        given = {name: getattr(arguments, name) for name in ("epochs", "batch_size")}
+        given = {name: getattr(arguments, name) for name in ("epochs", "batch_size", "eval_batch_size")}
         recipe = {**task.recipe, **(task.full_recipe if arguments.full else {})}
         options = TrainerOptions(
             **{**recipe, **{name: value for name, value in given.items() if value is not None}},

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,11 @@ class CoordinatedLoop(DeviceLoop):
         # One for each strategy: TensorFlow hands out the same again.
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(step, element_spec, strategy=strategy, **options)
-        self._remote = tf.function(self._step, input_signature=[element_spec])
+        self._remote = tf.function(self._timed_step, input_signature=[element_spec])
         workers = sum("/job:worker/" in device.name for device in tf.config.list_logical_devices("CPU"))
         self._most = _AHEAD * workers
         self._stopping = False
+        self._non_finite_at: int | None = None
         self._progress_at = 0.0
 
     def iterate(self, dataset: tf.data.Dataset, *, shared: bool = False) -> Any:
@@ -108,14 +110,22 @@ class CoordinatedLoop(DeviceLoop):
                         "processes of the cluster again: they go on from the newest checkpoint."
                     ) from None
             else:
-                return super().finish(running, totals)
+                # More steps were on their way when the loss of one was not finite.
+                return replace(super().finish(running, totals), non_finite_at=self._non_finite_at)
+
+    def _timed_step(self, batch: Any) -> tuple[Any, Any, Any]:
+        """A step, and when its values were known, in seconds."""
+        sums, examples = self._step(batch)
+        with tf.control_dependencies([sums]):
+            return sums, examples, tf.timestamp()
 
     def _through(self, batches: Any, steps: int, packed: Any) -> tuple[Any, int, int, float]:
         waiting: deque[Any] = deque()
-        sums, examples, sent, bad_loss = packed, 0, 0, 0.0
+        sums, examples, sent = packed, 0, 0
+        # Of each step whose loss was not finite: when it was known, the step, and the loss.
+        bad: list[tuple[float, int, float]] = []
         while sent < steps or waiting:
-            ending = self._stopping or not np.isfinite(bad_loss)
-            if ending:
+            if self._stopping or bad:
                 steps = sent
             if sent < steps and len(waiting) < self._most:
                 try:
@@ -127,11 +137,15 @@ class CoordinatedLoop(DeviceLoop):
                 continue
             if not waiting:
                 break
-            step_sums, step_examples = waiting.popleft().fetch()
+            number = sent - len(waiting)
+            step_sums, step_examples, known_at = waiting.popleft().fetch()
             self._progress_at = time.monotonic()
             sums, examples = sums + step_sums, examples + int(step_examples)
             loss = float(step_sums[self._loss_row, 0] / step_sums[self._loss_row, 1])
-            bad_loss = loss if np.isfinite(bad_loss) and not np.isfinite(loss) else bad_loss
+            if not np.isfinite(loss):
+                bad.append((float(known_at), number, loss))
+        # The others may be of weights that the first one has spoiled, also where their batches came before.
+        _, self._non_finite_at, bad_loss = min(bad) if bad else (0.0, None, 0.0)
         return sums, examples, sent, bad_loss
 
 

@@ -18,6 +18,7 @@ class EarlyStop:
         min_delta: By how much an epoch must be better to count.
 
     Attributes:
+        goal: What better means; the trainer makes sure that the evaluation has its number.
         should_stop: Whether the trainer shall end the run; it looks after each epoch.
 
     Raises:
@@ -29,7 +30,7 @@ class EarlyStop:
             raise ConfigurationError(
                 f"Received patience {patience} and min_delta {min_delta}; expected patience >= 1, min_delta >= 0."
             )
-        self._goal = goal
+        self.goal = goal
         self._patience = patience
         self._min_delta = min_delta
         self._best: float | None = None
@@ -57,8 +58,8 @@ class EarlyStop:
             self._add(event.result)
 
     def _add(self, result: EpochResult) -> None:
-        value = self._goal.value(result)
-        if self._best is None or self._goal.is_better(value, self._best, by=self._min_delta):
+        value = self.goal.value(result)
+        if self._best is None or self.goal.is_better(value, self._best, by=self._min_delta):
             self._best, self._waited = value, 0
         else:
             self._waited += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,7 @@ class Goal:
     """A number of the evaluation that shall become as small, or as great, as it can.
 
     Attributes:
-        metric: Name of a value that ``eval_step`` returns.
+        metric: Name of a value that ``eval_step`` returns, or of a metric that it updates.
         mode: Whether less is better, or more.
 
     Raises:
@@ -37,12 +38,24 @@ class Goal:
         Raises:
             ConfigurationError: The evaluation has no such number.
         """
-        if self.metric not in result.evaluation:
-            raise ConfigurationError(
-                f"The evaluation has no {self.metric!r}; it has {', '.join(sorted(result.evaluation))}. "
-                "Name one of these, or return it from eval_step."
-            )
+        self.check(result.evaluation)
         return result.evaluation[self.metric]
+
+    def check(self, names: Iterable[str]) -> None:
+        """Refuses an evaluation without its number.
+
+        Args:
+            names: Of the numbers that the evaluation has.
+
+        Raises:
+            ConfigurationError: The evaluation has no such number.
+        """
+        known = sorted(names)
+        if self.metric not in known:
+            raise ConfigurationError(
+                f"The evaluation has no {self.metric!r}; it has {', '.join(known)}. "
+                "Name one of these, or return it from eval_step, or update a metric of that name there."
+            )
 
     def is_better(self, value: float, than: float, *, by: float = 0.0) -> bool:
         """Whether one number is better than another.

@@ -45,7 +45,7 @@ class TrainInput:
         probe = self.resident or self._dataset(epoch=0, skip_batches=0)
         peers.check_shapes(probe.element_spec, self.label)
         self.element_spec = probe.element_spec
-        self.steps = self.resident.steps if self.resident else known_length(probe, self.label)
+        self.steps = self.resident.steps if self.resident else self._length(probe)
 
     def rest_of_epoch(self, epoch: int, skip_batches: int) -> tf.data.Dataset:
         """The batches of an epoch less the first ones, where they are not in memory.
@@ -58,7 +58,7 @@ class TrainInput:
             ConfigurationError: It has another length than it must have.
         """
         dataset = self._dataset(epoch=epoch, skip_batches=skip_batches)
-        length, left = known_length(dataset, self.label), self.steps - skip_batches
+        length, left = self._length(dataset), self.steps - skip_batches
         if length != left:
             raise ConfigurationError(
                 f"{self.label} gave {length} batches for epoch {epoch + 1} with skip_batches="
@@ -88,6 +88,10 @@ class TrainInput:
         known_length(dataset, self.label)
         return make_resident(dataset, batch_size=self._options.batch_size)
 
+    def _length(self, dataset: tf.data.Dataset) -> int:
+        whole = "batch_size" if self._peers.layout.fixed_shapes else None
+        return known_length(dataset, self.label, whole_batches=whole)
+
     def _dataset(self, *, epoch: int, skip_batches: int) -> tf.data.Dataset:
         options = self._options
         return self._task.train_dataset(
@@ -103,17 +107,23 @@ class TrainInput:
         )
 
 
-def known_length(dataset: tf.data.Dataset, label: str) -> int:
+def known_length(dataset: tf.data.Dataset, label: str, *, whole_batches: str | None = None) -> int:
     """The number of batches.
 
     Args:
         dataset: The data set.
         label: What messages call it.
+        whole_batches: Where a last batch that is not full is left out: the option that is their size.
 
     Raises:
         ConfigurationError: It is endless, empty, or of a length that nobody knows.
     """
     length = int(dataset.cardinality())
+    if length == 0 and whole_batches is not None:
+        raise ConfigurationError(
+            f"{label} has not one full batch, and a TPU takes no other. Use a smaller {whole_batches} "
+            f"(--{whole_batches.replace('_', '-')})."
+        )
     if length < 1:
         what = {-1: "endless", -2: "of unknown length", 0: "empty"}[length]
         raise ConfigurationError(

@@ -83,4 +83,6 @@ def _record(event: Event) -> dict[str, Any]:
         record["path"] = str(event.path)
     if event.message:
         record["message"] = event.message
+    if event.notes:
+        record["notes"] = list(event.notes)
     return record

@@ -122,7 +122,7 @@ class DeviceLoop:
             replica_step if strategy is None else lambda batch: strategy.run(replica_step, args=(batch,))
         )
         try:
-            compiled.get_concrete_function(element_spec)
+            traced = compiled.get_concrete_function(element_spec)
         except (ValueError, tf.errors.InvalidArgumentError) as exc:
             raise ConfigurationError(
                 f"{label} cannot run on its input. The input has batches of {self._spec}; {self._models}. "
@@ -140,6 +140,8 @@ class DeviceLoop:
                 "modelyard.training.minimize or apply_gradients in it, or leave these options out."
             )
         self.names: tuple[str, ...] = report.names
+        #: What the step reads or changes, on every replica.
+        self.variables: tuple[tf.Variable, ...] = traced.graph.variables
         self._loss_row = self.names.index(LOSS)
         if strategy is None:
             self._step = replica_step if form == "eager" else compiled

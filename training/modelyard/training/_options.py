@@ -53,7 +53,7 @@ class TrainerOptions:
             batch, the numbers of the whole one.
         clip_norm: Scales gradients down to this global norm where theirs is greater.
         ema_decay: Evaluates and exports an exponential moving average of the
-            weights with this decay, such as 0.999, in place of the weights.
+            weights of all models, with this decay, such as 0.999, in their place.
         precision: Keras' dtype policy while the task is built.
 
     Raises:

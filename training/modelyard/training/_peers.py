@@ -45,14 +45,14 @@ class Peers:
         return workers
 
     def check_shapes(self, element_spec: Any, label: str) -> None:
-        """Makes sure that every batch has the same shape, where the strategy needs it.
+        """Makes sure that every batch has the same shape on every replica, where the strategy needs it.
 
         Args:
             element_spec: Spec of the batches.
             label: What to call the input in the message.
 
         Raises:
-            ConfigurationError: A dimension is not known.
+            ConfigurationError: A dimension is not known, or replicas cannot have equal shares of a batch.
         """
         if not self.layout.fixed_shapes:
             return
@@ -61,6 +61,13 @@ class Peers:
             raise ConfigurationError(
                 f"{label} has batches of the shapes {', '.join(map(str, shapes))}; a TPU needs shapes that are fully "
                 "known. Leave out a last batch that is not full where request.drop_remainder is set."
+            )
+        replicas = 1 if self._strategy is None else self._strategy.num_replicas_in_sync
+        uneven = [shape[0] for shape in shapes if shape.rank and shape[0] % replicas]
+        if uneven:
+            raise ConfigurationError(
+                f"{label} has batches of {uneven[0]} examples, of which {replicas} replicas cannot have equal shares, "
+                f"as a TPU needs. Use a multiple of {replicas} (--batch-size, --eval-batch-size)."
             )
 
     def any(self, *flags: bool) -> tuple[bool, ...]:

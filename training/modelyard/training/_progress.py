@@ -50,6 +50,8 @@ class ProgressBar:
         self._last_line = time.monotonic()
         about = f"Training {event.task}" + (f" on {event.message}" if event.message else "")
         self._line(about if event.step == 0 else f"{about}; going on from step {event.step:,}")
+        for note in event.notes:
+            self._line(note)
         if self._console.is_terminal:
             self._progress = Progress(
                 TextColumn("{task.description}"),

@@ -17,8 +17,8 @@ class EpochResult:
     Attributes:
         epoch: Number of the epoch, from 1.
         step: Training steps done at its end, from the start of the run.
-        train: Averages of what ``train_step`` returned.
-        evaluation: Averages of what ``eval_step`` returned after the epoch.
+        train: Averages of what ``train_step`` returned, and the values of the metrics that it updated.
+        evaluation: The same of ``eval_step``, after the epoch.
         seconds: Time spent in training steps, in seconds, tracing included.
         eval_seconds: Time spent in evaluation, in seconds.
         examples_per_second: Training examples by training time.
@@ -58,6 +58,8 @@ class Event:
         steps: For ``steps``, how many they were.
         seconds: For ``steps``, the time they took.
         history: For ``start``, the epochs that earlier runs have done.
+        notes: For ``start``, sentences that the user should read: what a
+            checkpoint has overruled.
     """
 
     kind: EventKind
@@ -74,6 +76,7 @@ class Event:
     steps: int = 0
     seconds: float = 0.0
     history: tuple[EpochResult, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 #: One that has an attribute ``should_stop`` ends the run after an epoch when that is true.

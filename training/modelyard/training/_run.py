@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,12 +20,14 @@ from modelyard.training._checkpoints import (
     RunState,
     find_checkpoint,
     list_checkpoints,
+    list_weights,
     read_state,
     restore_models,
 )
 from modelyard.training._coordinated import make_loop
 from modelyard.training._describe import describe_batch, describe_models
 from modelyard.training._ema import WeightAverage
+from modelyard.training._goal import Goal
 from modelyard.training._input import TrainInput, known_length
 from modelyard.training._interrupt import InterruptGuard
 from modelyard.training._loop import LOSS, DeviceLoop
@@ -33,9 +35,13 @@ from modelyard.training._options import TrainerOptions
 from modelyard.training._peers import Peers
 from modelyard.training._results import Action, EpochResult, Event, EventKind, TrainResult
 from modelyard.training._run_state import (
+    StepMetrics,
     check_config,
     check_task,
+    find_metrics,
+    learning_rates,
     make_result,
+    overruled,
     run_config,
     tracked,
     variable_ids,
@@ -65,9 +71,9 @@ class Run:
         self._peers = Peers(strategy)
         self._input = TrainInput(task, options, self._peers)
         self._values: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
-        self._ema = (
-            None if options.ema_decay is None else WeightAverage(task.root.trainable_variables, options.ema_decay)
-        )
+        self._weights = list_weights(task.trackables())
+        self._metrics = find_metrics(task, strategy)
+        self._ema = None if options.ema_decay is None else WeightAverage(self._weights, options.ema_decay)
         folder = options.checkpoint_dir
         self._checkpoints = (
             None
@@ -83,35 +89,34 @@ class Run:
         self._last: Path | None = None
         self._saved_at = time.monotonic()
         self._resumed_from: int | None = None
+        self._notes: tuple[str, ...] = ()
         restored = self._restore()
         self._peers.check_same_step(0 if restored is None else restored.step, folder)
         if restored is None and options.warm_start is not None:
             restore_models(find_checkpoint(options.warm_start), task.trackables())
             if self._ema is not None:
                 self._ema.reset()
-        before = len(variable_ids(task))
-        self._models = describe_models(task.trackables())
-        self._train = make_loop(
+        self._train, self._train_metrics = self._make_loop(
             task.train_step,
             self._input.element_spec,
             label=f"train_step of task {task.name!r}",
-            strategy=strategy,
             form=options.loop,
             accumulate_steps=options.accumulate_steps,
             clip_norm=options.clip_norm,
             after_step=None if self._ema is None else self._ema.update,
             sink=self._receive if streaming else None,
             resident=self._input.resident,
-            model_description=self._models,
         )
-        created = len(variable_ids(task)) - before
-        if created:
-            raise ConfigurationError(
-                f"train_step of task {task.name!r} created {created} variables; build() must create them all, "
-                "so that a checkpoint can be restored before the first step. For an optimizer call "
-                "optimizer.build(model.trainable_variables) there."
-            )
-        self._eval: DeviceLoop | None = None
+        # Before the first epoch, whose work a mistake in eval_step would otherwise cost.
+        self._eval, self._eval_metrics = self._make_loop(
+            task.eval_step,
+            self._eval_input()[0].element_spec,
+            label=f"eval_step of task {task.name!r}",
+            form="eager" if options.loop == "eager" else "loop",
+        )
+        for goal in (options.keep_best, *(getattr(action, "goal", None) for action in actions)):
+            if isinstance(goal, Goal):
+                goal.check((*self._eval.names, *self._eval_metrics.names))
         self._state = restored or RunState(
             task=task.name,
             config=run_config(options, self._input.steps),
@@ -122,6 +127,28 @@ class Run:
             seconds=0.0,
             history=(),
         )
+
+    def _make_loop(
+        self, step: Callable[[Any], Mapping[str, Any]], element_spec: Any, *, label: str, **options: Any
+    ) -> tuple[DeviceLoop, StepMetrics]:
+        """The loop of a step, and the metrics that it updates."""
+        task, before = self._task, len(variable_ids(self._task))
+        models = describe_models(task.trackables())
+        try:
+            loop = make_loop(
+                step, element_spec, label=label, strategy=self._strategy, model_description=models, **options
+            )
+        finally:
+            # Also where tracing could not bear it.
+            created = len(variable_ids(task)) - before
+            if created:
+                raise ConfigurationError(
+                    f"{label} created {created} variables; build() must create them all, "
+                    "so that a checkpoint can be restored before the first step. For an optimizer call "
+                    "optimizer.build(model.trainable_variables) there; for a metric whose variables come with its "
+                    "first values, such as keras.metrics.F1Score, call its update_state on zeros of the right shapes."
+                )
+        return loop, StepMetrics(self._metrics, loop, label=label, strategy=self._strategy)
 
     def to_end(self, guard: InterruptGuard) -> TrainResult:
         """Runs all epochs that are left."""
@@ -138,7 +165,8 @@ class Run:
         guard.on_request = self._train.stop
         reason = "failed"
         try:
-            self._emit("start", message=self._task.data_description())
+            message = self._task.data_description()
+            self._emit("start", message=message, notes=self._notes, history=self._state.history)
             while self._state.epoch < self._options.epochs and not any(self._peers.any(self._stopped_early())):
                 yield from self._epoch(guard)
             if self._ema is not None:
@@ -166,6 +194,8 @@ class Run:
             self._emit("stop", message=reason)
 
     def _epoch(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
+        if self._state.epoch_step == 0:
+            self._train_metrics.reset()
         batches = self._batches()
         while self._state.epoch_step < self._input.steps:
             yield from self._steps(batches, self._next_stop() - self._state.epoch_step)
@@ -265,6 +295,7 @@ class Run:
     def _finish_epoch(self) -> None:
         state = self._state
         began = time.perf_counter()
+        train = {**state.totals.means(), **self._train_metrics.read()}
         with nullcontext() if self._ema is None else self._ema.in_place():
             evaluation = self._evaluate()
             if not math.isfinite(evaluation[LOSS]):
@@ -275,15 +306,12 @@ class Run:
             result = EpochResult(
                 epoch=state.epoch + 1,
                 step=state.step,
-                train=state.totals.means(),
+                train=train,
                 evaluation=evaluation,
                 seconds=state.seconds,
                 eval_seconds=time.perf_counter() - began,
                 examples_per_second=state.totals.examples / state.seconds,
             )
-            if self._options.keep_best is not None:
-                # An error about its name shall come before the checkpoint.
-                self._options.keep_best.value(result)
             self._emit("epoch", result=result)
         self._state = replace(
             state,
@@ -300,22 +328,17 @@ class Run:
         return bool(self._state.history) and any(getattr(action, "should_stop", False) for action in self._actions)
 
     def _evaluate(self) -> Mapping[str, float]:
-        label = f"eval_step of task {self._task.name!r}"
-        dataset = self._task.eval_dataset(
-            InputRequest(batch_size=self._options.eval_batch_size, drop_remainder=self._peers.layout.fixed_shapes)
-        )
-        if self._eval is None:
-            self._peers.check_shapes(dataset.element_spec, f"eval_dataset of task {self._task.name!r}")
-            self._eval = make_loop(
-                self._task.eval_step,
-                dataset.element_spec,
-                label=label,
-                strategy=self._strategy,
-                form="eager" if self._options.loop == "eager" else "loop",
-                model_description=self._models,
-            )
-        steps = known_length(dataset, f"eval_dataset of task {self._task.name!r}")
-        return self._eval.run(self._eval.iterate(dataset), steps, self._eval.empty()).totals.means()
+        dataset, steps = self._eval_input()
+        self._eval_metrics.reset()
+        means = self._eval.run(self._eval.iterate(dataset), steps, self._eval.empty()).totals.means()
+        return {**means, **self._eval_metrics.read()}
+
+    def _eval_input(self) -> tuple[tf.data.Dataset, int]:
+        label = f"eval_dataset of task {self._task.name!r}"
+        whole = self._peers.layout.fixed_shapes
+        dataset = self._task.eval_dataset(InputRequest(batch_size=self._options.eval_batch_size, drop_remainder=whole))
+        self._peers.check_shapes(dataset.element_spec, label)
+        return dataset, known_length(dataset, label, whole_batches="eval_batch_size" if whole else None)
 
     def _restore(self) -> RunState | None:
         folder = self._options.checkpoint_dir
@@ -329,7 +352,9 @@ class Run:
         check_task(state, self._task, path)
         config = run_config(self._options, self._input.steps)
         check_config(state, config, path)
+        rates = learning_rates(self._task)
         state = self._checkpoints.restore(path)
+        self._notes = overruled(self._task, self._options, path, rates)
         self._last, self._resumed_from = path, state.step
         return replace(state, config=config)
 
@@ -337,7 +362,7 @@ class Run:
         if self._checkpoints is None:
             return
         # The step's loss is of the weights before its update: bad weights would show one step too late.
-        if not all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in self._task.root.trainable_variables):
+        if not all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in self._weights):
             raise NonFiniteLossError(
                 f"The weights of task {self._task.name!r} are no longer finite after step {self._state.step}, "
                 f"so its next loss would not be. {self._advice()}"
@@ -364,18 +389,7 @@ class Run:
         kept = f"The last good checkpoint is {self._last}." if self._last else "There is no checkpoint to go back to."
         return f"{kept} Lower the learning rate, or look for NaN and extreme values in the input."
 
-    def _emit(
-        self,
-        kind: EventKind,
-        *,
-        values: Mapping[str, float] | None = None,
-        examples_per_second: float | None = None,
-        result: EpochResult | None = None,
-        path: Path | None = None,
-        message: str = "",
-        steps: int = 0,
-        seconds: float = 0.0,
-    ) -> None:
+    def _emit(self, kind: EventKind, **fields: Any) -> None:
         event = Event(
             kind=kind,
             task=self._task.name,
@@ -383,14 +397,7 @@ class Run:
             epoch=min(self._state.epoch + 1, self._options.epochs),
             epochs=self._options.epochs,
             steps_per_epoch=self._input.steps,
-            values=values or {},
-            examples_per_second=examples_per_second,
-            result=result,
-            path=path,
-            message=message,
-            steps=steps,
-            seconds=seconds,
-            history=self._state.history if kind == "start" else (),
+            **fields,
         )
         for action in self._actions:
             action(event)

@@ -305,6 +305,12 @@ def _sums(outputs: Any, report: StepReport) -> Any:
     report.returned = outputs
     if not isinstance(outputs, Mapping) or not outputs:
         return tf.zeros([0, 2], tf.float64)
+    for name, value in outputs.items():
+        if isinstance(value, keras.metrics.Metric):
+            raise _refusal(
+                f"The step returned the metric object {name!r}; expected tensors. Call its update_state in the step, "
+                f"and give the object to the trainer among trackables(), which reads it after the last step."
+            )
     report.names = tuple(sorted(outputs))
     return tf.stack([_sum_and_count(outputs[name]) for name in report.names])
 

@@ -86,7 +86,12 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def trackables(self) -> Mapping[str, Any]:
-        """What checkpoints hold, by name: models, optimizers, variables.
+        """What checkpoints hold, by name: models, optimizers, metrics, variables.
+
+        The trainer resets ``keras.metrics`` objects before each epoch and each
+        evaluation, and reads them, merged over all replicas, after it: their
+        names here are those of their values. The steps only call their
+        ``update_state``.
 
         Random state belongs here as well where it is not in a model already. A
         Keras dropout layer or a ``tf.random.Generator`` is exact after a
@@ -104,7 +109,8 @@ class Task(abc.ABC):
         Returns:
             Values to average over the epoch, ``loss`` among them. A value for
             each example, ``[B]``, makes the average exact over batches of
-            different sizes; a scalar counts once for each batch.
+            different sizes; a scalar counts once for each batch. What is no
+            average, such as an AUC, is a metric among :meth:`trackables`.
         """
 
     @abc.abstractmethod
@@ -135,7 +141,7 @@ class Task(abc.ABC):
         """The batches to evaluate on; its length must be known.
 
         Args:
-            request: The batch size; the other fields are at their defaults.
+            request: The batch size, and ``drop_remainder``; the other fields are at their defaults.
         """
 
     @abc.abstractmethod

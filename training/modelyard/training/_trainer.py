@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from modelyard.training._checkpoints import Checkpoints, find_checkpoint, read_state, restore_models
+from modelyard.training._checkpoints import Checkpoints, find_checkpoint, list_weights, read_state, restore_models
 from modelyard.training._ema import WeightAverage
 from modelyard.training._goal import Goal
 from modelyard.training._interrupt import InterruptGuard
@@ -69,8 +69,8 @@ class Trainer:
             CheckpointError: The newest checkpoint is damaged, does not fit the
                 task, or is of a run with other options; or one could not be written.
             ConfigurationError: The task's input has no known length or another
-                one than asked for, or its step returns no loss or creates
-                variables.
+                one than asked for, or a step returns no loss, creates
+                variables, or updates a metric that :meth:`Task.trackables` has not.
             TrainingError: An op of a step or of the input failed.
             KeyboardInterrupt: Ctrl-C was pressed. The run has stopped after a
                 whole number of steps and, where ``model_dir`` is set, saved a
@@ -139,7 +139,7 @@ def restore(task: Task, model_dir: Path, *, goal: Goal | None = None) -> TrainRe
     state = read_state(path)
     check_task(state, task, path)
     decay = state.config.get("ema_decay")
-    ema = None if decay is None else WeightAverage(task.root.trainable_variables, decay)
+    ema = None if decay is None else WeightAverage(list_weights(task.trackables()), decay)
     if state.config.get("precision", "float32") == "float32":
         Checkpoints(path.parent, tracked(task, ema), keep=1).restore(path)
     else:

@@ -186,7 +186,13 @@ class DcganTask(AdversarialTask):
         """
         if not self._folder:
             return super().eval_dataset(request)
-        return image_folder_dataset("test", folder=self.folder, image=self._image, batch_size=request.batch_size)
+        return image_folder_dataset(
+            "test",
+            folder=self.folder,
+            image=self._image,
+            batch_size=request.batch_size,
+            drop_remainder=request.drop_remainder,
+        )
 
     def real_images(self, count: int) -> npt.NDArray[np.float32]:
         """Test images; of a folder also training images, where those are too few.

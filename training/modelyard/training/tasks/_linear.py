@@ -176,7 +176,8 @@ class LinearTask(Task):
         Args:
             request: The batch size.
         """
-        return tf.data.Dataset.from_tensor_slices((self.x, self.y)).batch(request.batch_size)
+        points = tf.data.Dataset.from_tensor_slices((self.x, self.y))
+        return points.batch(request.batch_size, drop_remainder=request.drop_remainder)
 
     def signatures(self) -> Mapping[str, SignatureFunction]:
         """``serving_default``, from ``x`` to ``y``, float32 ``[B]``."""

@@ -122,7 +122,8 @@ class MamlTask(FashionImagesTask):
             request: The batch size.
         """
         problems = self._problems(tf.constant([_EVAL_SEED, 0], tf.int64), _EVAL_PROBLEMS, new=True)
-        return tf.data.Dataset.from_tensor_slices(problems).batch(request.batch_size)
+        size = min(request.batch_size, _EVAL_PROBLEMS)
+        return tf.data.Dataset.from_tensor_slices(problems).batch(size, drop_remainder=request.drop_remainder)
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         """One outer step of both nets.

@@ -122,7 +122,9 @@ class SiameseTask(FashionImagesTask):
             request: The batch size.
         """
         first, second, same = self.test_pairs()
-        pairs = tf.data.Dataset.from_tensor_slices((first, second, same)).batch(request.batch_size)
+        pairs = tf.data.Dataset.from_tensor_slices((first, second, same)).batch(
+            request.batch_size, drop_remainder=request.drop_remainder
+        )
         return pairs.map(lambda a, b, s: (tf.cast(a, tf.float32) / 255.0, tf.cast(b, tf.float32) / 255.0, s))
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:

@@ -185,7 +185,13 @@ class TransferTask(Task):
         Args:
             request: The batch size.
         """
-        return image_folder_dataset("test", folder=self.folder, image=self._image, batch_size=request.batch_size)
+        return image_folder_dataset(
+            "test",
+            folder=self.folder,
+            image=self._image,
+            batch_size=request.batch_size,
+            drop_remainder=request.drop_remainder,
+        )
 
     def signatures(self) -> Mapping[str, SignatureFunction | EncodedImageFunction]:
         """``serving_default`` on tensors, and ``image_bytes`` on encoded images of any size."""
