@@ -46,7 +46,15 @@ from modelyard.artifact._manifest_parts import (
 )
 from modelyard.artifact._openvino import openvino_core
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate
-from modelyard.artifact._repository import STAGING_PREFIX, AnyVersion, ModelVersion, list_versions, publish, staging
+from modelyard.artifact._repository import (
+    STAGING_PREFIX,
+    WARMUP_FILE,
+    AnyVersion,
+    ModelVersion,
+    list_versions,
+    publish,
+    staging,
+)
 from modelyard.artifact._signature import (
     CLASSIFY_METHOD,
     DEFAULT_SIGNATURE,
@@ -117,6 +125,7 @@ __all__ = [
     "VerificationData",
     "VerifyReport",
     "VersionInfo",
+    "WARMUP_FILE",
     "check_paths",
     "collect",
     "decode_examples",

@@ -28,6 +28,8 @@ from modelyard.artifact._signing import SIGNATURE_NAME, Signer
 from modelyard.errors import PublishError
 
 STAGING_PREFIX = ".staging-"
+#: Requests that a server replays before a version takes traffic; TensorFlow Serving's own place.
+WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"
 _MAX_VERSION = (1 << 63) - 1
 _TEMPORARY = "modelyard-staging-"
 

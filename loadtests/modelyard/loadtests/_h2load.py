@@ -19,8 +19,8 @@ import numpy as np
 from modelyard.errors import LoadTestError, MissingDependencyError
 from modelyard.loadtests._outcomes import HTTP_REFUSALS, Outcome
 from modelyard.loadtests._record import Log
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._sender import Endpoint
+from modelyard.loadtests.traffic import Request
 
 _DATA = re.compile(r"\((\d+)\) data")
 _GRACE_S = 30.0

@@ -26,12 +26,12 @@ def overload(stage: Stage) -> Report:
     Args:
         stage: What the scenario works with.
     """
-    requests = stage.requests(("grpc image_bytes",), rows=max(stage.load.rows, 8))
+    requests = stage.requests((stage.traffic.kind("grpc", "image_bytes"),), rows=max(stage.load.rows, 8))
     rounds = max(round(stage.seconds / _ROUND_S), 1)
 
     async def main() -> tuple[list[Run], list[Measured]]:
         runs = []
-        async with session(stage.load, requests, stage.images.class_names) as opened:
+        async with session(stage.load, requests) as opened:
             rate, row = await stage.rate(opened, requests)
             closed = [row]
             for number in range(rounds):

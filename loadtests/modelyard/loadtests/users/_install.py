@@ -12,17 +12,13 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from modelyard.clients import connect
 from modelyard.errors import ModelyardError
-from modelyard.loadtests._images import load_images
 from modelyard.loadtests._limits import Measured, check_limits
 from modelyard.loadtests._options import LoadTestOptions, add_arguments, options_from
-from modelyard.loadtests._replay import read_recording
 from modelyard.loadtests._report import checks_table, write_junit
-from modelyard.loadtests._requests import EXAMPLE
-from modelyard.loadtests._traffic import all_kinds, check_kinds, signature_for
-from modelyard.loadtests.users._replay import ReplayUser
+from modelyard.loadtests.traffic import find_traffic, read_recording
 from modelyard.loadtests.users._shape import PlanShape
 from modelyard.loadtests.users._state import KEY, State, state_of
-from modelyard.loadtests.users._users import GrpcUser, GrpcV2User, RestUser, RestV2User
+from modelyard.loadtests.users._users import GrpcUser, GrpcV2User, ReplayUser, RestUser, RestV2User
 
 _USERS = (GrpcUser, RestUser, GrpcV2User, RestV2User)
 
@@ -57,7 +53,7 @@ def _on_init(environment: Environment, **_: Any) -> None:
     except ModelyardError as exc:
         sys.stderr.write(f"load test: {exc.message}\n")
         raise SystemExit(2) from exc
-    sys.stdout.write(f"load test: images from {state.images.source}\n")
+    sys.stdout.write(f"load test: {state.text}\n")
     setattr(environment, KEY, state)
     apis = {kind.partition(" ")[0] for kind in state.kinds}
     environment.user_classes = [kind for kind in environment.user_classes if _wanted(kind, apis, bool(state.recorded))]
@@ -100,16 +96,14 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
 
 
 def _state(options: LoadTestOptions) -> State:
-    images = load_images()
     if options.replay:
         recorded = read_recording(options.replay).requests
         kinds = tuple(sorted({request.kind for request in recorded}))
-        return State(options=options, images=images, kinds=kinds, recorded=recorded)
-    kinds = options.kinds or all_kinds(options)
-    check_kinds(options, kinds)
-    takes_examples = any(kind.endswith(f" {EXAMPLE}") for kind in kinds)
-    signature = signature_for(options, EXAMPLE) if takes_examples else ("", "")
-    return State(options=options, images=images, kinds=kinds, example_signature=signature)
+        return State(options=options, text=f"replay of {options.replay}", kinds=kinds, recorded=recorded)
+    traffic = find_traffic(options)
+    kinds = traffic.kinds(options)
+    requests = {kind: traffic.requests(options, [kind]) for kind in kinds}
+    return State(options=options, text=traffic.text, kinds=kinds, requests=requests)
 
 
 def _wanted(kind: type, apis: set[str], replay: bool) -> bool:
