@@ -137,13 +137,12 @@ def test_h2load_notices_refusals_that_have_status_200(server: RunningServer) -> 
     """gRPC's errors are in the trailers, which h2load does not read: too few bytes give them away."""
     from modelyard.loadtests import LoadTestOptions
     from modelyard.loadtests._h2load import H2loadOptions, run_h2load
-    from modelyard.loadtests._images import load_images
     from modelyard.loadtests._sender import endpoint
-    from modelyard.loadtests._traffic import make_requests
+    from modelyard.loadtests.traffic import ImageTraffic
 
     url = f"grpc://{server.grpc_address}"
     options = LoadTestOptions(grpc_url=url, rest_url="", model="shoes")
-    (request,) = make_requests(options, ["grpc image"], load_images(), distinct=1)
+    (request,) = ImageTraffic().requests(options, ["grpc image"], distinct=1)
     looking = H2loadOptions(rate=50, seconds=1, clients=2, warm_up_s=1)
     log = run_h2load(endpoint(url), request, looking, answer_bytes=200, hits=1)
     assert log.measured().failures == log.measured().requests > 0

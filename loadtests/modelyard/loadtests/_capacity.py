@@ -16,9 +16,8 @@ from modelyard.loadtests.traffic import Request
 
 _SURE = 0.95
 _CONFIRMATIONS = 3
-#: A rate that is not confirmed is lowered by this factor and confirmed again.
-_LOWER = 0.92
-_ATTEMPTS = 4
+#: A rate that is not confirmed is lowered by these factors, one after the other, and confirmed again.
+_LOWER = (0.92, 0.85, 0.7, 0.5)
 #: Of the requests that were due, so many must be answered before the run is over: the rest is a queue that grows.
 _KEPT_UP = 0.97
 #: Rates of the rest of the curve, as shares of the capacity.
@@ -69,8 +68,8 @@ class Capacity:
 
     @property
     def per_s(self) -> float:
-        """Right answers per second of the median run: the capacity, where that run kept the limits."""
-        return self.confirmations[0].measured.answered_per_s
+        """The capacity: right answers per second of the median run; 0 where that run broke a limit."""
+        return self.confirmations[0].measured.answered_per_s if self.confirmations[0].kept else 0.0
 
     def verdict(self) -> str:
         """What was found, in a sentence."""
@@ -78,7 +77,10 @@ class Capacity:
         kept = sum(trial.kept for trial in self.confirmations)
         runs = f"{kept} of {len(self.confirmations)} runs at that rate kept every limit"
         if not middle.kept:
-            return f"no capacity was confirmed: at {self.per_s:.1f} requests per second only {runs}."
+            return (
+                f"no capacity: even at {self.rate:.1f} requests per second only {runs}. "
+                "Longer runs (--probe-s) bear more with a machine that has other work."
+            )
         return (
             f"capacity: {self.per_s:.1f} requests per second, with p99 {middle.measured.p99_ms:.2f} ms in the median "
             f"run; {runs}."
@@ -169,15 +171,15 @@ class _Search:
                 f"p99 is above {options.p99_ms:g} ms even at {self._points[-1].rate:.1f} requests per second "
                 f"({self._points[-1].p99_ms:.2f} ms)."
             )
-        for attempt in range(_ATTEMPTS):
+        for factor in (*_LOWER, None):
             trials = [await self._once(low) for _ in range(_CONFIRMATIONS)]
             # In this order the middle one kept the limits exactly where more than half of them did.
             trials.sort(key=lambda trial: (not trial.kept, trial.measured.p99_ms))
             middle = trials.pop(_CONFIRMATIONS // 2)
-            if middle.kept or attempt + 1 == _ATTEMPTS:
+            if middle.kept or factor is None:
                 break
             self._broken.append(low)
-            low *= _LOWER
+            low *= factor
         if options.curve:
             for share in _CURVE:
                 await self._once(max(share * low, 1.0))

@@ -204,10 +204,17 @@ def checks_table(checks: Sequence[Check]) -> str:
         checks: The limits.
     """
     rows = [
-        ("ok" if check.kept else "BROKEN", check.subject, check.name, f"{check.limit:g}", f"{check.value:.4g}")
+        ("ok" if check.kept else "BROKEN", check.subject, check.name, f"{check.limit:g}", _short(check.value))
         for check in sorted(checks, key=lambda each: each.kept)
     ]
     return _grid(("", "of", "limit", "is", "measured"), rows)
+
+
+def _short(value: float) -> str:
+    """Four digits, or as many as there are before the point and one behind it, as the other tables have it."""
+    if abs(value) < 1000:
+        return f"{value:.4g}"
+    return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 2) -> str:

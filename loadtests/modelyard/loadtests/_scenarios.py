@@ -97,7 +97,7 @@ def _big(stage: Stage) -> Report:
             return await opened.open(shape, [*big, *small], seed=stage.options.seed), closed, shape
 
     run, closed, shape = run_precisely(main())
-    stage.notes.append(f"Large requests have {max(len(each.body or b'') for each in big) / 1e6:.1f} MB at most.")
+    stage.notes.append(f"Large requests have {max(len(each.body or b'') for each in big) / 1e3:.1f} kB at most.")
     return stage.report(run, {**plan_of(shape), "payloads": "one in some sixty requests has 512 rows"}, closed=closed)
 
 
