@@ -6,14 +6,12 @@ import dataclasses
 import json
 import os
 import signal
-import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pytest
 
@@ -29,6 +27,7 @@ from modelyard.training.data import FashionMnist
 from modelyard.wire import serving_pb2
 from tests.support.classifier import publish_classifier
 from tests.support.metrics import monitoring_flag
+from tests.support.records import write_records
 from tests.support.server import RunningServer, free_port, serve
 
 KINDS = tuple(f"{api} {payload}" for api in APIS for payload in PAYLOADS)
@@ -212,15 +211,7 @@ def test_a_model_without_examples(server: RunningServer, images: Images) -> None
 
 
 def record(path: Path, messages: Sequence[serving_pb2.PredictionLog]) -> None:
-    def masked(data: bytes) -> bytes:
-        crc = google_crc32c.value(data)
-        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-    with path.open("wb") as file:
-        for message in messages:
-            data = message.SerializeToString()
-            length = struct.pack("<Q", len(data))
-            file.write(length + masked(length) + data + masked(data))
+    write_records(path, [message.SerializeToString() for message in messages])
 
 
 @pytest.fixture(scope="module")

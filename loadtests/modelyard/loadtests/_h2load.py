@@ -160,7 +160,7 @@ def _read(path: Path, request: Request, options: H2loadOptions, hits: int) -> Lo
         sent=sent[order],
         done=(sent + rows[:, 2] / 1e6)[order],
         outcome=outcome[order],
-        rows=np.where(ok, request.rows, 0)[order],
+        rows=np.where(ok, request.known_rows, 0)[order],
         hits=np.where(ok, hits, 0)[order],
         seconds=options.seconds,
         reasons=reasons,

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from modelyard.errors import LoadTestError, ModelyardError
 from modelyard.loadtests.traffic._answers import check_answer, check_outputs, classes_of
-from modelyard.loadtests.traffic._requests import DATATYPES, Request, strings
+from modelyard.loadtests.traffic._requests import DATATYPES, Arrays, Request, strings
 from modelyard.wire import (
     PREDICTION_SERVICE,
     dtype_by_name,
@@ -80,7 +80,7 @@ class Checker:
             return int(np.sum(classes_of(outputs, request.outputs) == request.expected))
         if request.expected is None:
             return 0
-        return request.rows if _agree(outputs, request.expected) else 0
+        return _agreeing(outputs, request.expected, request)
 
 
 def decode(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
@@ -193,16 +193,19 @@ def _from_raw(raw: bytes, datatype: str) -> npt.NDArray[Any]:
     return strings(values)
 
 
-def _agree(outputs: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, npt.NDArray[Any]]) -> bool:
+def _agreeing(outputs: Arrays, expected: Arrays, request: Request) -> int:
+    """Rows that were answered as recorded: each by itself where every output has one for it, else all or none."""
     if set(outputs) != set(expected):
-        return False
+        return 0
+    good = np.ones(request.rows, dtype=bool)
     for name, wanted in expected.items():
         got = outputs[name]
         if got.shape != wanted.shape or got.dtype != wanted.dtype:
-            return False
+            return 0
         if got.dtype.kind == "f":
-            if not np.allclose(got, wanted, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
-                return False
-        elif not np.array_equal(got, wanted):
-            return False
-    return True
+            same = np.isclose(got, wanted, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+        else:
+            same = got == wanted
+        rows = request.per_row and got.shape[:1] == (request.rows,)
+        good &= same.reshape(request.rows, -1).all(axis=1) if rows else bool(same.all())
+    return int(good.sum())

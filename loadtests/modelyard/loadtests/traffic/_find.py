@@ -96,9 +96,10 @@ def _of_log(path: Path, options: LoadTestOptions, known: Mapping[str, SignatureI
     if not rows and not calls:
         raise ConfigurationError(f"{path} holds no request.")
     texts = [f"{len(found)} rows for signature {name}" for name, found in rows.items()]
-    texts += [f"{len(found)} calls of {name}, over gRPC" for name, found in calls.items()]
+    texts += [f"{len(found)} calls of {name}" for name, found in calls.items()]
+    how = " (calls other than Predict go over gRPC, as they are)" if calls else ""
     return RowTraffic(
-        f"recorded requests of {path}: {', '.join(texts)}",
+        f"recorded requests of {path}: {', '.join(texts)}{how}",
         {name: Rows(known[name], found) for name, found in rows.items()},
         calls,
     )
