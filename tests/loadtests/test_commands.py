@@ -265,7 +265,7 @@ COMMANDS = [
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments[:2]))
 def test_every_command_loads_any_model(pairs: Path, rows: Path, arguments: tuple[str, ...]) -> None:
     """The repository has one model, which need not be named."""
-    more = ["--no-pin", *([] if "random" in arguments else ["--data", rows])]
+    more: list[str | Path] = ["--no-pin", *(() if "random" in arguments else ("--data", rows))]
     if arguments[0] == "scenario":
         more += ["--calibrate-s", "0.5s"]
     if "--p99-ms" not in arguments:

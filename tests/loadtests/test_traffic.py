@@ -133,7 +133,7 @@ def test_rows_of_a_file_over_every_api(running: RunningServer, tmp_path: Path, m
     rows = sent(load, traffic)
     assert {row.name for row in rows} == {f"{api} serving_default" for api in APIS}
     # Nothing is known about the answers: agreement is not claimed.
-    assert [(row.failures, row.images) for row in rows] == [(0, 0)] * 4
+    assert [(row.failures, row.known) for row in rows] == [(0, 0)] * 4
     assert min(row.requests for row in rows) > 0
 
 
@@ -143,7 +143,7 @@ def test_random_values_over_every_api(running: RunningServer, model: str) -> Non
     traffic = find_traffic(load, seed=3)
     described = "a float32[-1,3], b float32[-1,3]" if model == "pairs" else "ids int32[-1,2], word string[-1]"
     assert traffic.text.startswith(f"random values for signature serving_default ({described}), seed 3 (give --data")
-    assert [(row.failures, row.images) for row in sent(load, traffic)] == [(0, 0)] * 4
+    assert [(row.failures, row.known) for row in sent(load, traffic)] == [(0, 0)] * 4
     again = find_traffic(load, seed=3).requests(load, ["grpc serving_default"])
     assert [each.body for each in again] == [each.body for each in traffic.requests(load, ["grpc serving_default"])]
     other = find_traffic(load, seed=4).requests(load, ["grpc serving_default"])
@@ -158,7 +158,7 @@ def test_labels_tell_the_agreement(running: RunningServer, tmp_path: Path) -> No
         path = tmp_path / f"{name}.npz"
         np.savez(path, **columns, labels=labels.astype(np.int64))  # type: ignore[arg-type]
         load = options(running, model="words", data=path, rows=2)
-        found.append([(row.failures, row.hits / row.images) for row in sent(load, find_traffic(load))])
+        found.append([(row.failures, row.hits / row.known) for row in sent(load, find_traffic(load))])
     assert found == [[(0, 1.0)] * 2, [(0, 0.0)] * 2]
     labelled = tmp_path / "sums.jsonl"
     labelled.write_text('{"a": [1, 2, 3], "b": [1, 1, 1], "label": 1}\n')
@@ -166,7 +166,7 @@ def test_labels_tell_the_agreement(running: RunningServer, tmp_path: Path) -> No
     load = options(running, model="pairs", data=labelled)
     for row in sent(load, find_traffic(load)):
         assert (row.failures, row.hits) == (0, 0)
-        assert row.images == row.requests
+        assert row.known == row.requests
 
 
 def test_labels_that_no_output_can_be_compared_with(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_signature_without_rows_is_sent_whole_requests(tmp_path: Path) -> None
     x = TensorInfo(name="x", dtype="float32", shape=(2, 2))
     rows = rows_of_file(path, SignatureInfo(name="s", method="", inputs={"x": x}, outputs={}))
     assert [row.inputs["x"].shape for row in rows.batches(1, 9, random.Random(0))] == [(2, 2)] * 3
-    with pytest.raises(ConfigurationError, match=r"which takes x float32\[2,2\]: give --rows 1"):
+    with pytest.raises(ConfigurationError, match=r"which takes x float32\[2,2\]: send one at a time"):
         list(rows.batches(2, 9, random.Random(0)))
 
 
@@ -215,7 +215,7 @@ def test_recorded_answers_are_expected_row_by_row(running: RunningServer, tmp_pa
     for row in sent(load, traffic, 2.0):
         assert row.failures == 0
         # One row of four is wrong; requests are rows in another order, taken about equally often.
-        assert row.hits / row.images == pytest.approx(0.75, abs=0.1)
+        assert row.hits / row.known == pytest.approx(0.75, abs=0.1)
 
 
 def test_calls_other_than_predict_go_as_they_are(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_calls_other_than_predict_go_as_they_are(tmp_path: Path) -> None:
         rows = {row.name: row for row in sent(load, traffic)}
         assert set(rows) == {"grpc classify", "grpc regress", "grpc multiinference"}
         assert [row.failures for row in rows.values()] == [0, 0, 0]
-        assert rows["grpc regress"].hits == rows["grpc regress"].images > 0
+        assert rows["grpc regress"].hits == rows["grpc regress"].known > 0
         with pytest.raises(ConfigurationError, match="recorded calls of regress are sent over gRPC as they are"):
             traffic.kinds(options(server, model="half", kinds=("rest regress",)))
         examples = tmp_path / "examples.tfrecord"
@@ -322,6 +322,7 @@ def test_data_that_cannot_be_sent(
 def test_an_archive_for_several_signatures(running: RunningServer, tmp_path: Path) -> None:
     """As ``modelyard export --data`` takes it."""
     path = tmp_path / "all.npz"
-    np.savez(path, **{**{f"serving_default/{name}": array for name, array in pairs().items()}, "other/x": np.zeros(12)})
+    arrays = {f"serving_default/{name}": array for name, array in pairs().items()}
+    np.savez(path, **arrays, **{"other/x": np.zeros(12)})  # type: ignore[arg-type]
     load = options(running, model="pairs", data=path)
     assert find_traffic(load).text == f"{path}: 12 rows for signature serving_default"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +72,9 @@ def count_rows(paths: Sequence[Path]) -> int | None:
     Returns:
         The number; None where nobody knows before the files are read, or a file cannot be read.
     """
+    # Imported where it is needed, as the clients' import time counts.
+    import csv
+
     total = 0
     try:
         for path in paths:
@@ -211,6 +213,8 @@ def _from_json(value: Any, path: Path, number: int) -> Any:
 
 
 def _csv(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    import csv
+
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines, restkey="")
         for row in reader:

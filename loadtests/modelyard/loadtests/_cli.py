@@ -64,11 +64,13 @@ def main(argv: list[str]) -> int:
     options_from(args)
     if importlib.util.find_spec("locust") is None:
         raise MissingDependencyError(package="locust", extra="loadtests", purpose="modelyard loadtest")
+    # Locust reads a duration its own way, and takes whole seconds.
+    lengths = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    lengths.add_argument("-t", "--run-time")
     locust = [
         sys.executable, "-m", "locust", "--locustfile", str(_LOCUSTFILE), "--headless", "--only-summary",
-        "--users", str(args.users), "--spawn-rate", f"{args.spawn_rate or args.users:g}", *argv,
-        # Behind what was written, which Locust may not read as we do: it takes whole seconds, and the last one wins.
-        "--run-time", f"{math.ceil(args.run_time)}s",
+        "--users", str(args.users), "--spawn-rate", f"{args.spawn_rate or args.users:g}",
+        "--run-time", f"{math.ceil(args.run_time)}s", *lengths.parse_known_args(argv)[1],
     ]  # fmt: skip
     with subprocess.Popen(locust) as process:
         try:

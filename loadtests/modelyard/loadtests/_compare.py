@@ -192,7 +192,7 @@ def _together(rows: Sequence[Measured], means: Mapping[str, float]) -> Measured:
 
     return Measured(
         name=rows[0].name, requests=total("requests"), failures=total("failures"), refused=total("refused"),
-        images=total("images"), hits=total("hits"), seconds=sum(row.seconds for row in rows),
+        known=total("known"), hits=total("hits"), seconds=sum(row.seconds for row in rows),
         p50_ms=means["p50"], p95_ms=means["p95"], p99_ms=means["p99"],
     )  # fmt: skip
 

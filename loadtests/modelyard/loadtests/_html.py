@@ -54,7 +54,7 @@ def page(report: Report, over_time: Sequence[Window]) -> str:
                 (
                     row.name, str(row.requests), str(row.failures), str(row.refused), f"{row.answered_per_s:.1f}",
                     f"{row.p50_ms:.2f}", f"{row.p95_ms:.2f}", f"{row.p99_ms:.2f}",
-                    f"{row.hits / row.images:.2%}" if row.images else "–",
+                    f"{row.hits / row.known:.2%}" if row.known else "–",
                 )
                 for row in report.measured
             ],

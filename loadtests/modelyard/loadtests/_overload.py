@@ -26,7 +26,9 @@ def overload(stage: Stage) -> Report:
     Args:
         stage: What the scenario works with.
     """
-    requests = stage.requests((stage.traffic.kind("grpc", "image_bytes"),), rows=max(stage.load.rows, 8))
+    kinds = stage.traffic.kinds(stage.load, (stage.traffic.kind("grpc", "image_bytes"),))
+    rows = max(stage.load.rows, 8) if stage.traffic.takes_rows(kinds) else stage.load.rows
+    requests = stage.requests(kinds, rows=rows)
     rounds = max(round(stage.seconds / _ROUND_S), 1)
 
     async def main() -> tuple[list[Run], list[Measured]]:

@@ -181,7 +181,7 @@ def table(measured: Sequence[Measured]) -> str:
         (
             row.name, str(row.requests), str(row.failures), str(row.refused), f"{row.answered_per_s:.1f}",
             f"{row.p50_ms:.2f}", f"{row.p95_ms:.2f}", f"{row.p99_ms:.2f}",
-            f"{row.hits / row.images:.2%}" if row.images else "-",
+            f"{row.hits / row.known:.2%}" if row.known else "-",
         )
         for row in measured
     ]  # fmt: skip

@@ -83,6 +83,8 @@ def _slow(stage: Stage) -> Report:
 def _big(stage: Stage) -> Report:
     # 512 PNG files are much work and few bytes.
     kinds = [kind for kind in stage.traffic.kinds(stage.load) if not kind.endswith(" image_bytes")]
+    if not stage.traffic.takes_rows(kinds):
+        raise ConfigurationError(f"big-payloads send 512 rows at once, which {', '.join(kinds)} cannot have.")
     seed = stage.options.seed
     small = stage.traffic.requests(stage.load, kinds, seed=seed)
     big = [

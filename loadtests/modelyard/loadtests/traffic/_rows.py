@@ -85,7 +85,7 @@ class Rows:
             taken = ", ".join(f"{info.name} {describe(info)}" for info in self.signature.inputs.values())
             raise ConfigurationError(
                 f"{rows} rows do not fit into a request of signature {self.signature.name!r}, which takes {taken}: "
-                "give --rows 1."
+                "send one at a time."
             )
         groups = list(self._groups.values())
         for number, group in enumerate(groups):

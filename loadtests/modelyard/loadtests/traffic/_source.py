@@ -74,6 +74,14 @@ class Traffic(ABC):
         """
         return f"{api} {payload if payload in self.payloads else self.payloads[0]}"
 
+    def takes_rows(self, kinds: Sequence[str]) -> bool:
+        """Whether each request can have as many rows as one likes.
+
+        Args:
+            kinds: From :meth:`kinds`.
+        """
+        return True
+
     @abstractmethod
     def refused(self, api: str, payload: str) -> str:
         """Why an API cannot be sent a payload; empty where it can.
@@ -127,6 +135,15 @@ class RowTraffic(Traffic):
         if payload in self._calls:
             return "" if api == "grpc" else f"recorded calls of {payload} are sent over gRPC as they are"
         return "" if payload in self._rows else f"expected one of {', '.join(self.payloads)} behind the API"
+
+    def takes_rows(self, kinds: Sequence[str]) -> bool:
+        """See :meth:`Traffic.takes_rows`.
+
+        Args:
+            kinds: From :meth:`Traffic.kinds`.
+        """
+        payloads = [kind.partition(" ")[2] for kind in kinds]
+        return all(payload in self._rows and self._rows[payload].per_row for payload in payloads)
 
     def requests(
         self, options: LoadTestOptions, kinds: Sequence[str], *, rows: int = 0, distinct: int = DISTINCT, seed: int = 0

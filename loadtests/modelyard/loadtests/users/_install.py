@@ -75,14 +75,14 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
     state = state_of(environment)
     measured = [_measured(environment, state, kind) for kind in state.kinds]
     for row in measured:
-        agreement = f"{row.hits / row.images:.2%}" if row.images else "-"
+        agreement = f"{row.hits / row.known:.2%}" if row.known else "-"
         sys.stdout.write(
             f"load test: {row.name}: {row.requests} requests, {row.failures} failed, p50 {row.p50_ms:g} ms, "
             f"p95 {row.p95_ms:g} ms, p99 {row.p99_ms:g} ms, agreement {agreement}\n"
         )
     total = environment.stats.total
     together = Measured(
-        name="all", requests=total.num_requests, failures=total.num_failures, p50_ms=0, p95_ms=0, p99_ms=0, images=0,
+        name="all", requests=total.num_requests, failures=total.num_failures, p50_ms=0, p95_ms=0, p99_ms=0, known=0,
         hits=0, seconds=max((total.last_request_timestamp or 0) - (total.start_time or 0), 0),
     )  # fmt: skip
     checks = check_limits(state.options.limits, measured, total=together)
@@ -124,6 +124,6 @@ def _measured(environment: Environment, state: State, kind: str) -> Measured:
         p50_ms=entry.get_response_time_percentile(0.5),
         p95_ms=entry.get_response_time_percentile(0.95),
         p99_ms=entry.get_response_time_percentile(0.99),
-        images=state.counted[kind],
+        known=state.counted[kind],
         hits=state.hits[kind],
     )
