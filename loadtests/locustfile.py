@@ -1,4 +1,4 @@
-"""Load test of a served Fashion-MNIST classifier: ``locust -f loadtests/locustfile.py``.
+"""Load test of a served model: ``locust -f loadtests/locustfile.py``.
 
 ``modelyard loadtest`` runs the same without a web page. Add user classes or a
 load shape here, or copy this file and start from it.

@@ -137,6 +137,26 @@ def test_json_lines_carry_bytes(tmp_path: Path) -> None:
     assert read(path) == [{"s": b"\0\xff", "l": [1, [2]]}]
 
 
+def test_json_lines_as_rest_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"x": [1], "y": 2}\n{"instances": [{"x": [3], "y": 4}, {"x": [5], "y": 6}]}\n'
+        '{"signature_name": "s", "inputs": {"x": [[7], [9]], "y": [8, 10]}}\n'
+    )
+    assert [(row["x"], row["y"]) for row in read(path, x="float32", y="float32")] == [
+        ([1], 2), ([3], 4), ([5], 6), ([7], 8), ([9], 10),
+    ]  # fmt: skip
+    assert [row.name for row in read_rows([path], _signature(x="float32", y="float32"))][:2] == [
+        f"{path}:1",
+        f"{path}:2:0",
+    ]
+    path.write_text('"a"\n{"b64": "Yg=="}\n{"instances": ["c", {"s": "d"}]}\n{"inputs": ["e"]}\n')
+    assert [row["s"] for row in read(path, s="string")] == ["a", b"b", "c", "d", "e"]
+    # An input of that name is no body of a request.
+    path.write_text('{"inputs": [1]}\n')
+    assert read(path, inputs="float32") == [{"inputs": [1]}]
+
+
 def test_tfrecords_as_examples_or_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     write_tfrecord(path, [example(1.5), example(2)])
@@ -151,7 +171,8 @@ def test_tfrecords_as_examples_or_whole(tmp_path: Path) -> None:
         ("absent.csv", None, "cannot be read"),
         ("a.csv", b"x\n1,2\n", "line 2: expected 1 values"),
         ("a.csv", b"x\nfour\n", "'four' is no float32"),
-        ("a.jsonl", b"[1]\n", "line 1: expected an object"),
+        ("a.jsonl", b'{"inputs": 1}\n', "no list for each of x"),
+        ("a.jsonl", b'{"inputs": {"x": [1], "y": [1, 2]}}\n', "different numbers of rows"),
         ("a.jsonl", b"{\n", "line 1: not JSON"),
         ("a.jsonl", b'{"x": {"b65": ""}}\n', "b64"),
         ("a.npy", b"no array", "plain numpy arrays"),
@@ -166,6 +187,13 @@ def test_files_that_do_not_fit(tmp_path: Path, name: str, content: bytes | None,
     kinds = (errors.ConfigurationError, errors.InvalidRequestError, errors.IntegrityError)
     with pytest.raises(kinds, match=match):
         read(tmp_path / name, x="float32")
+
+
+def test_a_line_alone_needs_the_only_input(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("[1]\n")
+    with pytest.raises(errors.InvalidRequestError, match="line 1: expected an object"):
+        read(path, x="float32", y="float32")
 
 
 def test_arrays_that_do_not_fit(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from modelyard import errors
-from modelyard.clients import Client, Model, SignatureInfo, TensorInfo, connect, connect_async
-from modelyard.clients._model import prepare
+from modelyard.clients import Client, Model, SignatureInfo, TensorInfo, connect, connect_async, prepare_inputs
 from modelyard.training.data import FashionMnist
 from tests.clients.conftest import url_of
 from tests.support.server import RunningServer
@@ -111,7 +110,7 @@ def _info(dtype: str) -> SignatureInfo:
     ],
 )
 def test_values_that_survive_are_cast(value: Any, dtype: str) -> None:
-    array = prepare(value, _info(dtype))["x"]
+    array = prepare_inputs(value, _info(dtype))["x"]
     assert array.dtype.name == dtype
     np.testing.assert_allclose(array, np.asarray(value), rtol=1e-7)
 
@@ -134,7 +133,7 @@ def test_values_that_survive_are_cast(value: Any, dtype: str) -> None:
 )
 def test_values_that_would_change_are_not(value: Any, dtype: str) -> None:
     with pytest.raises(errors.InvalidInputError, match=f"expected {dtype}"):
-        prepare(value, _info(dtype))
+        prepare_inputs(value, _info(dtype))
 
 
 def test_the_asynchronous_model(fashion_server: RunningServer) -> None:

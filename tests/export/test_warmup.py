@@ -12,10 +12,11 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
+from modelyard.artifact import WARMUP_FILE
 from modelyard.errors import PublishError
 from modelyard.export import ExportReport, Reference
 from modelyard.export import _warmup as module
-from modelyard.export._warmup import WARMUP_FILE, write_warmup
+from modelyard.export._warmup import write_warmup
 from modelyard.serving._loader import LoadOptions, Runtime, load_servable
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._warmup import warm_up

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelyard.clients import TensorInfo
 from modelyard.errors import LoadTestError
 from modelyard.loadtests import check_answer
+from modelyard.loadtests.traffic import Checker, Request, decode
+from modelyard.loadtests.traffic._answers import check_outputs
 
 NAMES = ("a", "b", "c")
 
@@ -57,3 +60,70 @@ def test_missing_outputs(name: str) -> None:
 def test_the_number_of_rows_is_checked() -> None:
     with pytest.raises(LoadTestError, match=r"expected int64\[3\]"):
         check_answer(answer(), 3, NAMES)
+
+
+# ---- any signature --------------------------------------------------------------------------------------------------
+
+KNOWN = {
+    "y": TensorInfo(name="y", dtype="float32", shape=(-1, 3)),
+    "n": TensorInfo(name="n", dtype="int64", shape=(-1,)),
+    "t": TensorInfo(name="t", dtype="string", shape=None),
+}
+
+
+def outputs(**changes: Any) -> dict[str, np.ndarray]:
+    return {
+        "y": np.zeros((2, 3), np.float32),
+        "n": np.zeros(2, np.int64),
+        "t": np.array([[[b""]]], dtype=object),
+        **changes,
+    }
+
+
+def test_outputs_as_the_signature_says() -> None:
+    check_outputs(outputs(), KNOWN, 2)
+    check_outputs(outputs(y=np.full((5, 3), np.inf, np.float32)), KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"y": np.zeros((2, 3))}, r"y is float64\[2, 3\]; expected float32\[2, 3\]"),
+        ({"y": np.zeros((2, 4), np.float32)}, r"y is float32\[2, 4\]; expected float32\[2, 3\]"),
+        ({"y": np.zeros((1, 3), np.float32)}, r"y is float32\[1, 3\]; expected float32\[2, 3\]"),
+        ({"y": np.zeros((2, 3, 1), np.float32)}, r"y is float32\[2, 3, 1\]"),
+        ({"y": np.full((2, 3), np.nan, np.float32)}, "y has 6 values that are NaN"),
+        ({"n": np.zeros(2, np.int32)}, r"n is int32\[2\]"),
+        ({"t": np.zeros(2)}, r"t is float64\[2\]; expected string\."),
+        ({"z": np.zeros(2)}, r"expected the outputs \['n', 't', 'y'\]; received \['n', 't', 'y', 'z'\]"),
+    ],
+)
+def test_outputs_that_the_signature_does_not_have(changes: dict[str, np.ndarray], reason: str) -> None:
+    with pytest.raises(LoadTestError, match=reason):
+        check_outputs(outputs(**changes), KNOWN, 2)
+
+
+def rest(known: dict[str, TensorInfo], expected: Any = None) -> Request:
+    return Request(kind="rest s", api="rest", path="", body=b"", rows=2, per_row=True, outputs=known, expected=expected)
+
+
+def test_json_takes_the_signatures_dtypes() -> None:
+    found = decode(rest({"y": KNOWN["y"]}), b'{"outputs": [[1, 2.5, 3], [NaN, 1e3, 0]]}')
+    assert (list(found), found["y"].dtype.name, found["y"].shape) == (["y"], "float32", (2, 3))
+    found = decode(rest({"n": KNOWN["n"], "t": KNOWN["t"]}), b'{"outputs": {"n": [], "t": [["a"], [{"b64": "Yg=="}]]}}')
+    assert (found["n"].dtype.name, found["t"].tolist()) == ("int64", [[b"a"], [b"b"]])
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"outputs": [1.5, 2]}', b'{"outputs": ["1", "2"]}', b'{"outputs": [[1], [2, 3]]}', b"[]"]
+)
+def test_json_of_another_dtype_is_wrong(body: bytes) -> None:
+    with pytest.raises(LoadTestError, match="Wrong answer: not one of rest s"):
+        decode(rest({"n": KNOWN["n"]}), body)
+
+
+def test_expected_outputs_are_compared_row_by_row() -> None:
+    request = rest({"n": KNOWN["n"]}, {"n": np.array([1, 2])})
+    for body, hits in ((b'{"outputs": [1, 2]}', 2), (b'{"outputs": [1, 3]}', 1), (b'{"outputs": [3, 1]}', 0)):
+        assert Checker().hits(request, body) == hits
+    assert Checker().hits(rest({"n": KNOWN["n"]}), b'{"outputs": [1, 2]}') == 0

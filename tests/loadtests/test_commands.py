@@ -15,6 +15,7 @@ import pytest
 
 from modelyard.cli import main
 from tests.support.classifier import publish_classifier
+from tests.support.models import publish_pairs
 from tests.support.server import RunningServer, free_port
 
 SCRIPT = "import sys; from modelyard.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -81,15 +82,28 @@ def test_a_broken_limit_is_told_everywhere(server: RunningServer, tmp_path: Path
 def test_capacity_is_found_and_drawn(server: RunningServer, tmp_path: Path) -> None:
     done = loadtest(
         "capacity", "--p99-ms", "5000", "--host-grpc", server.grpc_address, "--kind", "grpc image", "--probe-s", "0.5",
-        "--resolution", "0.4", "--min-agreement", "0.3", "--curve", "--report", tmp_path,
+        "--resolution", "0.4", "--min-agreement", "0.3", "--curve", "--min-capacity", "1", "--report", tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    match = re.search(r"capacity (\d+) requests per second: p99 (\S+) ms", done.stdout)
+    match = re.search(
+        r"^\ncapacity: (\S+) requests per second, with p99 (\S+) ms in the median run; (\d) of 3 runs",
+        done.stdout,
+        re.M,
+    )
     assert match is not None
-    assert int(match[1]) > 10
+    assert int(match[3]) >= 2
+    # The verdict, the table, the limits and the file have the same numbers.
+    assert re.search(rf"^all +\d+ .* {re.escape(match[1])} .* {re.escape(match[2])} ", done.stdout, re.M)
     report = json.loads((tmp_path / "report.json").read_text())
-    assert any(point["kept"] and round(point["rate"]) == int(match[1]) for point in report["curve"])
-    assert min(point["rate"] for point in report["curve"]) == pytest.approx(int(match[1]) / 10, rel=0.1)
+    (row,) = report["measured"]
+    checks = {check["name"]: check for check in report["checks"]}
+    assert f"{row['answered_per_s']:.1f}" == f"{checks['min_capacity']['value']:.1f}" == match[1]
+    assert f"{row['p99_ms']:.2f}" == f"{checks['max_p99_ms']['value']:.2f}" == match[2]
+    assert all(check["kept"] for check in checks.values())
+    assert report["verdict"] in (tmp_path / "report.html").read_text()
+    capacity = float(match[1])
+    assert any(point["kept"] and point["answered_per_s"] == row["answered_per_s"] for point in report["curve"])
+    assert min(point["rate"] for point in report["curve"]) == pytest.approx(capacity / 10, rel=0.3)
     assert "Latency by throughput" in (tmp_path / "report.html").read_text()
     picture = ElementTree.parse(tmp_path / "curve.svg").getroot()
     assert {"p50", "p95", "p99"} <= {text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")}
@@ -113,8 +127,17 @@ def test_two_builds_are_compared(repository: Path, tmp_path: Path) -> None:
     assert re.search(r"LIMIT BROKEN: B / A: B / A is \S+ \(\S+ to \S+\); the limit is 1e-09", done.stderr)
     rounds = re.findall(r"^round (\d) ([AB]):", done.stdout, re.MULTILINE)
     assert rounds == [("1", "A"), ("1", "B"), ("2", "B"), ("2", "A")]
-    for metric in ("throughput", "p50", "p95", "p99"):
-        assert re.search(rf"^ *{metric} +\S+  \(\S+ to \S+\)", done.stdout, re.MULTILINE)
+    verdict = r"(B is better|B is worse|no difference shown)$"
+    for metric in ("throughput /s", "p50 ms", "p95 ms", "p99 ms"):
+        assert re.search(rf"^{metric} +\S+ +\S+ +\S+ +\S+ to \S+ +{verdict}", done.stdout, re.MULTILINE)
+    assert done.stdout.index("pairs of rounds; open loop at 40 requests") < done.stdout.index("95 % interval")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [row["metric"] for row in report["metrics"]] == ["throughput /s", "p50 ms", "p95 ms", "p99 ms"]
+    page = (tmp_path / "report.html").read_text()
+    assert "limits broken" in page
+    assert "95 % interval" in page
+    # Both rounds, not the last alone: 2 times half a second at 40 per second.
+    assert all(20 <= row["requests"] <= 60 for row in report["measured"])
 
 
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load (nghttp2-client) is not installed")
@@ -137,13 +160,12 @@ def test_h2load_notices_refusals_that_have_status_200(server: RunningServer) -> 
     """gRPC's errors are in the trailers, which h2load does not read: too few bytes give them away."""
     from modelyard.loadtests import LoadTestOptions
     from modelyard.loadtests._h2load import H2loadOptions, run_h2load
-    from modelyard.loadtests._images import load_images
     from modelyard.loadtests._sender import endpoint
-    from modelyard.loadtests._traffic import make_requests
+    from modelyard.loadtests.traffic import ImageTraffic
 
     url = f"grpc://{server.grpc_address}"
     options = LoadTestOptions(grpc_url=url, rest_url="", model="shoes")
-    (request,) = make_requests(options, ["grpc image"], load_images(), distinct=1)
+    (request,) = ImageTraffic().requests(options, ["grpc image"], distinct=1)
     looking = H2loadOptions(rate=50, seconds=1, clients=2, warm_up_s=1)
     log = run_h2load(endpoint(url), request, looking, answer_bytes=200, hits=1)
     assert log.measured().failures == log.measured().requests > 0
@@ -182,13 +204,21 @@ def test_scenarios(repository: Path, name: str, arguments: tuple[str, ...], text
     [
         (("scenario", "rollout", "--host-grpc", "localhost:1"), 1, "give --serve REPOSITORY"),
         (("scenario", "storm"), 2, "invalid choice: 'storm'"),
-        (("run", "--serve", "/nowhere"), 1, "holds no version of the model 'fashion'"),
+        (("run", "--serve", "/nowhere"), 1, "/nowhere does not exist; expected a model repository"),
+        (("run", "-t", "soon"), 2, "received 'soon'; expected a duration above 0 such as 30, 30s, 1m30s or 1h"),
+        (("h2load", "-t", "1.5s"), 2, "received '1.5s'; expected whole seconds"),
+        (("run", "--data", "rows.parquet", "--host-grpc", f"127.0.0.1:{free_port()}"), 1, "cannot be reached"),
         (("run", "--plan", "/nowhere.toml"), 1, "Cannot read the plan"),
         (("capacity",), 1, "give --p99-ms"),
         (("compare", "a", "b"), 1, "Cannot load 'a'"),
         (("compare", "grpc://a:1", "grpc://b:1", "--rounds", "1"), 1, "expected 2 or more"),
         (("h2load", "--kind", "grpc image", "--kind", "rest image"), 1, "h2load"),
-        (("run", "--host-grpc", f"127.0.0.1:{free_port()}"), 1, "no request 'grpc image' was answered rightly"),
+        (("run", "--host-grpc", f"127.0.0.1:{free_port()}"), 1, "cannot be reached"),
+        (
+            ("run", "--host-grpc", f"127.0.0.1:{free_port()}", "--kind", "grpc image"),
+            1,
+            "no request 'grpc image' was answered rightly",
+        ),
     ],
 )
 def test_commands_that_cannot_run(
@@ -199,3 +229,77 @@ def test_commands_that_cannot_run(
     except SystemExit as exc:
         found = int(exc.code or 0)
     assert (found, message in capsys.readouterr().err) == (code, True)
+
+
+# ---- a model that is no image classifier ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    publish_pairs(folder / "pairs")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    path.write_text('{"a": [1, 2, 3], "b": [0, 0, 1]}\n{"instances": [{"a": [4, 5, 6], "b": [0.5, 1, 2]}]}\n')
+    return path
+
+
+COMMANDS = [
+    ("run", "-t", "1s", "--rate", "40"),
+    ("run", "--run-time", "0.5s", "--data", "random", "--rows", "4", "--kind", "rest-v2"),
+    ("capacity", "--p99-ms", "5000", "--probe-s", "0.3s", "--resolution", "0.4"),
+    ("scenario", "smoke", "-t", "1s"),
+    ("scenario", "overload", "-t", "2s", "--min-goodput", "0.01", "--max-error-rate", "1"),
+    ("scenario", "rollout", "-t", "4s", "--every-s", "1.5s", "--max-step-ms", "20000"),
+    ("scenario", "rolling-restart", "-t", "15s", "--every-s", "0.5s"),
+    ("scenario", "slow-clients", "-t", "3s"),
+    ("scenario", "big-payloads", "-t", "2s"),
+    ("scenario", "mixed-models", "-t", "2s"),
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments[:2]))
+def test_every_command_loads_any_model(pairs: Path, rows: Path, arguments: tuple[str, ...]) -> None:
+    """The repository has one model, which need not be named."""
+    more: list[str | Path] = ["--no-pin", *(() if "random" in arguments else ("--data", rows))]
+    if arguments[0] == "scenario":
+        more += ["--calibrate-s", "0.5s"]
+    if "--p99-ms" not in arguments:
+        more += ["--max-p99-ms", "20000"]
+    done = loadtest(*arguments, "--serve", pairs, *more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    source = "random values for signature" if "random" in arguments else f"{rows}: 2 rows for signature"
+    assert f"load test: {source} serving_default" in done.stdout
+    assert re.search(r"^(all|\S+ serving_default.*) +\d+ +0 +0 .* -$", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_builds_of_any_model_are_compared(pairs: Path, rows: Path) -> None:
+    done = loadtest(
+        "compare", sys.executable, sys.executable, "--serve", pairs, "--rounds", "2", "--round-s", "0.3s",
+        "--open-rate", "40", "--data", rows, "--no-pin",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("load test: ") == 1
+
+
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load (nghttp2-client) is not installed")
+@pytest.mark.parametrize("kind", ["grpc", "rest-v2"])
+def test_h2load_loads_any_model(pairs: Path, rows: Path, kind: str) -> None:
+    done = loadtest("h2load", "--serve", pairs, "--data", rows, "-t", "1s", "--kind", kind, "--no-pin")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(rf"^{kind} serving_default +\d+ +0 +0 .* -$", done.stdout, re.MULTILINE)
+
+
+def test_a_repository_with_several_models_asks_for_a_name(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(pairs / "pairs", tmp_path / name)
+    assert main(["loadtest", "run", "--serve", str(tmp_path)]) == 1
+    assert (
+        "holds no version of the model 'fashion'. It holds one, two: name one with --model." in capsys.readouterr().err
+    )

@@ -6,32 +6,28 @@ import dataclasses
 import json
 import os
 import signal
-import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pytest
 
 from modelyard.errors import ConfigurationError, LoadTestError
 from modelyard.loadtests import LoadTestOptions
-from modelyard.loadtests._images import Images, load_images
 from modelyard.loadtests._outcomes import Outcome
 from modelyard.loadtests._precise import run_precisely
 from modelyard.loadtests._record import Log
-from modelyard.loadtests._replay import read_recording
-from modelyard.loadtests._requests import APIS, Request
 from modelyard.loadtests._session import run_open, session
 from modelyard.loadtests._shapes import constant
-from modelyard.loadtests._traffic import PAYLOADS, all_kinds, make_requests
+from modelyard.loadtests.traffic import APIS, PAYLOADS, Images, ImageTraffic, Request, load_images, read_recording
 from modelyard.training.data import FashionMnist
 from modelyard.wire import serving_pb2
 from tests.support.classifier import publish_classifier
 from tests.support.metrics import monitoring_flag
+from tests.support.records import write_records
 from tests.support.server import RunningServer, free_port, serve
 
 KINDS = tuple(f"{api} {payload}" for api in APIS for payload in PAYLOADS)
@@ -73,9 +69,13 @@ def options(server: RunningServer, **changes: Any) -> LoadTestOptions:
     return LoadTestOptions(grpc_url=f"grpc://{server.grpc_address}", rest_url=server.rest_url, **changes)
 
 
-def closed(load: LoadTestOptions, requests: Sequence[Request], images: Images, seconds: float) -> Log:
+def make_requests(load: LoadTestOptions, kinds: Sequence[str], images: Images, distinct: int = 128) -> list[Request]:
+    return ImageTraffic(images).requests(load, kinds, distinct=distinct)
+
+
+def closed(load: LoadTestOptions, requests: Sequence[Request], seconds: float) -> Log:
     async def main() -> Log:
-        async with session(load, requests, images.class_names, warm_up=False) as opened:
+        async with session(load, requests, warm_up=False) as opened:
             return await opened.generator.closed(requests, in_flight=8, seconds=seconds)
 
     return run_precisely(main())
@@ -86,12 +86,12 @@ def test_every_api_and_payload_gives_the_same_classes(classifier: RunningServer,
     requests = make_requests(load, KINDS, images, distinct=12)
 
     async def main() -> Log:
-        async with session(load, requests, images.class_names, warm_up=False) as opened:
+        async with session(load, requests, warm_up=False) as opened:
             return await opened.generator.closed(requests, in_flight=8, seconds=60, at_most=len(requests))
 
     rows = run_precisely(main()).by_kind()
     assert {row.name for row in rows} == set(KINDS)
-    assert [(row.requests, row.failures, row.images) for row in rows] == [(12, 0, 24)] * len(KINDS)
+    assert [(row.requests, row.failures, row.known) for row in rows] == [(12, 0, 24)] * len(KINDS)
     # Image files are resized by the server, and a means classifier does not mind.
     assert len({row.hits for row in rows}) == 1
     assert rows[0].hits / 24 > 0.5
@@ -124,21 +124,21 @@ def test_latency_counts_from_the_moment_a_request_was_due(classifier: RunningSer
         finally:
             thread.join()
 
-    opened = with_a_pause(lambda: run_open(load, requests, images.class_names, constant(100, 1.5), poisson=False).log)
+    opened = with_a_pause(lambda: run_open(load, requests, constant(100, 1.5), poisson=False).log)
     assert opened.measured().failures == 0
     assert len(opened.intended) == 150
     # Between 100 ms and the whole pause: requests of 0.4 seconds.
     assert 20 <= int(np.sum(opened.latency_ms > 100)) <= 120
     assert opened.latency_ms.max() > 400
     # A closed loop sends next to nothing while it waits: its slow requests are as many as are in flight.
-    waiting = with_a_pause(lambda: closed(load, requests, images, 1.5))
+    waiting = with_a_pause(lambda: closed(load, requests, 1.5))
     assert 1 <= int(np.sum(waiting.latency_ms > 400)) <= 8
 
 
 def test_the_server_tells_where_its_time_went(classifier: RunningServer, images: Images) -> None:
     load = options(classifier)
     requests = make_requests(load, ["grpc image", "rest image"], images, distinct=4)
-    run = run_open(load, requests, images.class_names, constant(80, 1.5))
+    run = run_open(load, requests, constant(80, 1.5))
     assert run.server
     assert sum(split.requests for split in run.server) >= 60
     for split in run.server:
@@ -154,17 +154,17 @@ def test_refusals_failures_and_breaks_are_told_apart(tmp_path: Path, fashion: Fa
         missing = make_requests(
             dataclasses.replace(load, model="shoes"), ["grpc image", "rest image"], images, distinct=1
         )
-        log = closed(load, missing, images, 0.2)
+        log = closed(load, missing, 0.2)
         assert set(log.outcome) == {Outcome.FAILED}
         assert any("grpc image: gRPC status 5" in text for text in log.reasons)
         assert any("rest image: HTTP 404" in text for text in log.reasons)
         os.kill(server.process.pid, signal.SIGSTOP)
-        log = closed(load, requests, images, 0.1)
+        log = closed(load, requests, 0.1)
         os.kill(server.process.pid, signal.SIGCONT)
         assert set(log.outcome) == {Outcome.TIMEOUT}
         server.process.kill()
         server.process.wait()
-        log = closed(load, requests, images, 0.1)
+        log = closed(load, requests, 0.1)
         assert set(log.outcome) == {Outcome.UNREACHABLE}
 
 
@@ -172,24 +172,24 @@ def test_a_run_does_not_begin_where_nothing_is_answered(classifier: RunningServe
     load = options(classifier, model="shoes")
     requests = make_requests(load, ["rest image"], images, distinct=2)
     with pytest.raises(LoadTestError, match="no request 'rest image' was answered rightly. rest image: HTTP 404"):
-        run_open(load, requests, images.class_names, constant(10, 1))
+        run_open(load, requests, constant(10, 1))
     nobody = LoadTestOptions(grpc_url=f"grpc://127.0.0.1:{free_port()}", rest_url="")
     with pytest.raises(LoadTestError, match="no request 'grpc image'"):
-        run_open(nobody, make_requests(nobody, ["grpc image"], images, distinct=2), images.class_names, constant(10, 1))
+        run_open(nobody, make_requests(nobody, ["grpc image"], images, distinct=2), constant(10, 1))
 
 
 def test_wrong_classes_are_answers_that_do_not_agree(wrong_server: RunningServer, images: Images) -> None:
     load = options(wrong_server)
-    requests = make_requests(load, all_kinds(load), images, distinct=8)
-    row = run_open(load, requests, images.class_names, constant(100, 0.5)).log.measured()
+    requests = make_requests(load, ImageTraffic(images).kinds(load), images, distinct=8)
+    row = run_open(load, requests, constant(100, 0.5)).log.measured()
     assert row.failures == 0
-    assert row.hits / row.images < 0.2
+    assert row.hits / row.known < 0.2
 
 
 @pytest.mark.parametrize(
     ("kinds", "changes", "message"),
     [
-        (["grpc video"], {}, "Unknown kind of request 'grpc video'"),
+        (["grpc video"], {}, "Cannot send the kind of request 'grpc video': expected one of image, image_bytes, ex"),
         (["soap image"], {}, "Unknown kind of request 'soap image'"),
         (["rest image"], {"rest_url": ""}, "There is no server for 'rest image': give --host-rest"),
         (["grpc-v2 image"], {"grpc_url": ""}, "give --host-grpc"),
@@ -197,9 +197,9 @@ def test_wrong_classes_are_answers_that_do_not_agree(wrong_server: RunningServer
     ],
 )
 def test_kinds_that_cannot_be_sent(images: Images, kinds: list[str], changes: dict[str, Any], message: str) -> None:
-    load = dataclasses.replace(LoadTestOptions(), **changes)
+    load = dataclasses.replace(LoadTestOptions(), kinds=tuple(kinds), **changes)
     with pytest.raises(ConfigurationError, match=message):
-        run_open(load, make_requests(load, kinds, images, distinct=1), images.class_names, constant(1, 1))
+        run_open(load, make_requests(load, ImageTraffic(images).kinds(load), images, distinct=1), constant(1, 1))
 
 
 def test_a_model_without_examples(server: RunningServer, images: Images) -> None:
@@ -211,15 +211,7 @@ def test_a_model_without_examples(server: RunningServer, images: Images) -> None
 
 
 def record(path: Path, messages: Sequence[serving_pb2.PredictionLog]) -> None:
-    def masked(data: bytes) -> bytes:
-        crc = google_crc32c.value(data)
-        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-    with path.open("wb") as file:
-        for message in messages:
-            data = message.SerializeToString()
-            length = struct.pack("<Q", len(data))
-            file.write(length + masked(length) + data + masked(data))
+    write_records(path, [message.SerializeToString() for message in messages])
 
 
 @pytest.fixture(scope="module")
@@ -250,10 +242,10 @@ def test_a_recording_is_sent_when_it_was(recording: Path) -> None:
 
 def test_recorded_answers_are_the_expected_ones(recording: Path, classifier: RunningServer, images: Images) -> None:
     found = read_recording(recording)
-    log = closed(options(classifier), found.requests, images, 0.3)
-    assert log.measured().hits == log.measured().images > 0
+    log = closed(options(classifier), found.requests, 0.3)
+    assert log.measured().hits == log.measured().known > 0
     other = dataclasses.replace(found.requests[0], expected=found.requests[1].expected)
-    assert closed(options(classifier), [other], images, 0.1).measured().hits == 0
+    assert closed(options(classifier), [other], 0.1).measured().hits == 0
 
 
 def test_recordings_that_cannot_be_used(tmp_path: Path, recording: Path) -> None:

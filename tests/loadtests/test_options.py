@@ -53,6 +53,14 @@ def test_limits() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 30), ("2.5", 2.5), ("30s", 30), ("1m30s", 90), ("1m30", 90), ("2h", 7200), ("1h0.5m", 3630), ("0.2s", 0.2)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse("--timeout-s", text).timeout_s == seconds
+
+
 def test_no_host_at_all() -> None:
     with pytest.raises(ConfigurationError, match="Both --host-grpc and --host-rest are empty"):
         parse("--host-grpc", "", "--host-rest", "")
@@ -70,6 +78,9 @@ def test_no_host_at_all() -> None:
         ["--min-agreement", "2"],
         ["--max-p95-ms", "-1"],
         ["--timeout-s", "soon"],
+        ["--timeout-s", "0s"],
+        ["--timeout-s", "-1"],
+        ["--timeout-s", "1s30m"],
     ],
 )
 def test_values_that_make_no_sense(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:

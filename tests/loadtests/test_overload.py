@@ -12,9 +12,7 @@ from modelyard.loadtests._record import Recorder, log_from
 from modelyard.loadtests._server_metrics import Split
 from modelyard.loadtests._session import Run
 
-ROW = Measured(
-    name="a", requests=10, failures=0, refused=0, p50_ms=1, p95_ms=1, p99_ms=1, images=10, hits=10, seconds=1
-)
+ROW = Measured(name="a", requests=10, failures=0, refused=0, p50_ms=1, p95_ms=1, p99_ms=1, known=10, hits=10, seconds=1)
 
 
 def run(kinds: str, *, seconds: float) -> Run:

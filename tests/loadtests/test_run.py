@@ -7,9 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.support.server import RunningServer, free_port
+from modelyard.artifact import WARMUP_FILE
+from modelyard.wire import array_to_tensor, serving_pb2
+from tests.support.models import publish_pairs
+from tests.support.records import write_records
+from tests.support.server import RunningServer, free_port, serve
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
@@ -57,6 +62,10 @@ def test_wrong_classes_fail_the_run(wrong_server: RunningServer) -> None:
 
 def test_an_unknown_model_fails_the_run(server: RunningServer) -> None:
     done = load(*hosts(server), "--model", "shoes")
+    assert done.returncode == 2
+    assert "Name the model with --model" in done.stderr
+    # Who says what to send has it sent.
+    done = load(*hosts(server), "--model", "shoes", "--kind", "grpc image")
     assert done.returncode == 1
     assert "grpc image: 0 requests were answered" in done.stderr
     assert "(100.00%); the limit is 0.00%" in done.stderr
@@ -64,7 +73,10 @@ def test_an_unknown_model_fails_the_run(server: RunningServer) -> None:
 
 
 def test_no_server_fails_the_run() -> None:
-    done = load("--host-grpc", f"127.0.0.1:{free_port()}", "--timeout-s", "1")
+    done = load("--host-grpc", f"127.0.0.1:{free_port()}", "--timeout-s", "1s")
+    assert done.returncode == 2
+    assert "cannot be reached" in done.stderr
+    done = load("--host-grpc", f"127.0.0.1:{free_port()}", "--timeout-s", "1", "--kind", "grpc image")
     assert done.returncode == 1
     assert "grpc image: 0 requests were answered" in done.stderr
     assert "rest" not in requests_of(done.stdout)
@@ -76,6 +88,8 @@ def test_no_server_fails_the_run() -> None:
         (("--host-grpc", "tcp://host:1"), 2, "Cannot connect to 'tcp://host:1'"),
         (("--host-grpc", "", "--host-rest", ""), 1, "Both --host-grpc and --host-rest are empty"),
         (("--rows", "0"), 2, "received '0'; expected a whole number"),
+        (("-t", "1d"), 2, "received '1d'; expected a duration"),
+        (("--data", "rows.xml", "--host-grpc", "127.0.0.1:9"), 2, "cannot be reached"),
         (("--no-such-flag",), 2, "--no-such-flag"),
     ],
 )
@@ -92,6 +106,32 @@ def test_users_of_the_open_inference_protocol(server: RunningServer) -> None:
     found = re.findall(r"^load test: (\S+ \S+): (\d+) requests, 0 failed", done.stdout, re.MULTILINE)
     assert tuple(kind for kind, _ in found) == kinds
     assert min(int(count) for _, count in found) > 0
+
+
+def test_users_of_any_model(tmp_path: Path) -> None:
+    version = publish_pairs(tmp_path / "pairs")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"a": [1, 2, 3], "b": [0, 0, 1]}\n')
+    log = serving_pb2.PredictionLog()
+    log.predict_log.request.model_spec.name = "pairs"
+    for name in "ab":
+        log.predict_log.request.inputs[name].CopyFrom(array_to_tensor(np.ones((2, 3), np.float32)))
+    write_records(version.path / WARMUP_FILE, [log.SerializeToString()])
+    with serve(tmp_path / "pairs", model="pairs", log_dir=tmp_path) as server:
+        for arguments, source in (
+            (("--data", str(rows), "--kind", "grpc", "--kind", "rest-v2"), f"{rows}: 1 rows for signature"),
+            # The repository has one model, which need not be named.
+            (("--repository", str(tmp_path)), "recorded requests of"),
+            (("--replay", str(version.path / WARMUP_FILE)), "replay of"),
+        ):
+            named = ("--model", "pairs") if "--data" in arguments else ()
+            # Locust alone would not take a fraction of a second.
+            done = load(*hosts(server), *arguments, *named, "-t", "1.5s")
+            assert done.returncode == 0, done.stderr
+            assert f"load test: {source}" in done.stdout
+            found = re.findall(r"^load test: \S+ \w+: (\d+) requests, 0 failed.* agreement -$", done.stdout, re.M)
+            assert len(found) == (1 if "--replay" in arguments else 2)
+            assert min(map(int, found)) > 0
 
 
 def test_a_plan_shapes_the_users(server: RunningServer, tmp_path: Path) -> None:

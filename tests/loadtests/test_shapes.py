@@ -76,6 +76,12 @@ def test_a_seed_repeats_a_run() -> None:
     assert not np.array_equal(times(shape, poisson=True, seed=3)[:50], times(shape, poisson=True, seed=4)[:50])
 
 
+def test_lengths_may_be_written_as_durations() -> None:
+    assert shape_of("ramp", seconds="1m30s") == shape_of("ramp", seconds=90)
+    assert shape_of("spike", spike_seconds="2s") == shape_of("spike", spike_seconds=2)
+    assert shape_of("soak", hours="90m") == shape_of("soak", hours=1.5)
+
+
 def test_a_scaled_shape_has_the_same_form() -> None:
     shape = shape_of("spike")
     assert shape.scaled(3).requests == pytest.approx(3 * shape.requests)
@@ -93,6 +99,8 @@ def test_a_scaled_shape_has_the_same_form() -> None:
         ([{"kind": "constant", "rate": -1, "seconds": 1}], "rate is -1; expected a number, 0 or more"),
         ([{"kind": "constant", "rate": True, "seconds": 1}], "rate is True"),
         ([{"kind": "constant", "rate": 1, "seconds": 0}], "seconds is 0"),
+        ([{"kind": "constant", "rate": 1, "seconds": "soon"}], "seconds is 'soon'; expected .* such as '1m30s'"),
+        ([{"kind": "constant", "rate": "1s", "seconds": 1}], "rate is '1s'; expected a number, 0 or more"),
         ([{"kind": "step", "rates": [], "seconds_each": 1}], r"rates is \[\]"),
         ([{"kind": "constant", "rate": 0, "seconds": 1}], "no request at all"),
         ([], "no request at all"),

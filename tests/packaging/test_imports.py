@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": {"errors", "wire", "artifact"},
     "export": {"errors", "wire", "artifact", "training"},
     "pipeline": {"errors", "wire", "artifact", "clients", "training", "export", "serving"},
-    "loadtests": {"errors", "wire", "clients", "training"},
+    "loadtests": {"errors", "wire", "clients", "artifact", "training"},
 }
 FRAMEWORKS = {"tensorflow", "keras", "tf2onnx", "tensorflow_serving"}
 MAY_USE_FRAMEWORKS = ("training/modelyard/training", "export/modelyard/export", "serving/modelyard/serving/backends")

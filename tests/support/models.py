@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -25,6 +26,9 @@ from modelyard.artifact import (
 
 if TYPE_CHECKING:
     import onnx
+
+#: Of ONNX's numbers of dtypes.
+_DTYPES = {1: "float32", 6: "int32", 7: "int64", 8: "string"}
 
 
 @overload
@@ -107,18 +111,76 @@ def publish_crowded(model_dir: Path) -> AnyVersion:
     return _publish(model_dir, helper.make_graph(nodes, "crowded", [x], [y], constants))
 
 
+def publish_pairs(model_dir: Path) -> ModelVersion:
+    """Publishes ``y = 2 a + b`` over float32 [-1, 3], and ``s``, the sum of each row of it."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    a, b, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in "aby")
+    s = helper.make_tensor_value_info("s", TensorProto.FLOAT, ["batch"])
+    nodes = [
+        helper.make_node("Add", ["a", "a"], ["twice"]),
+        helper.make_node("Add", ["twice", "b"], ["y"]),
+        helper.make_node("ReduceSum", ["y", "axes"], ["s"], keepdims=0),
+    ]
+    axes = numpy_helper.from_array(np.array([1], np.int64), "axes")
+    return _publish(model_dir, helper.make_graph(nodes, "pairs", [a, b], [y, s], [axes]))
+
+
+def publish_words(model_dir: Path) -> ModelVersion:
+    """Publishes ``scores`` float32 [-1, 3] of int32 ``ids`` [-1, 2] below 3, and ``echo`` of the string ``word`` [-1].
+
+    The highest score is that of the first id.
+    """
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT32, ["batch", 2])
+    word = helper.make_tensor_value_info("word", TensorProto.STRING, ["batch"])
+    scores = helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 3])
+    echo = helper.make_tensor_value_info("echo", TensorProto.STRING, ["batch"])
+    constants = [
+        numpy_helper.from_array(np.eye(3, dtype=np.float32), "table"),
+        numpy_helper.from_array(np.array(0, np.int64), "zero"),
+    ]
+    nodes = [
+        helper.make_node("Gather", ["ids", "zero"], ["first"], axis=1),
+        helper.make_node("Gather", ["table", "first"], ["scores"]),
+        helper.make_node("Identity", ["word"], ["echo"]),
+    ]
+    return _publish(model_dir, helper.make_graph(nodes, "words", [ids, word], [scores, echo], constants))
+
+
+@overload
+def _publish(model_dir: Path, graph: onnx.GraphProto) -> ModelVersion: ...
+
+
+@overload
+def _publish(model_dir: RemotePath, graph: onnx.GraphProto) -> RemoteVersion: ...
+
+
 def _publish(model_dir: Location, graph: onnx.GraphProto) -> AnyVersion:
-    """Publishes an ONNX graph from x to y, both float32 [-1]."""
+    """Publishes an ONNX graph whose inputs and outputs all begin with the rows."""
     import onnx
     from onnx import helper
 
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.checker.check_model(model)
+
+    def specs(infos: Iterable[onnx.ValueInfoProto]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            TensorSpec(
+                name=info.name,
+                dtype=_DTYPES[info.type.tensor_type.elem_type],
+                shape=(-1, *(size.dim_value for size in info.type.tensor_type.shape.dim[1:])),
+            )
+            for info in infos
+        )
+
     with staging(model_dir) as staged:
         (staged / "onnx").mkdir()
         (staged / "onnx" / f"{DEFAULT_SIGNATURE}.onnx").write_bytes(model.SerializeToString())
         files = hash_files(staged)
-        spec = TensorSpec(name="x", dtype="float32", shape=(-1,))
         return publish(
             staged,
             model_dir,
@@ -129,9 +191,7 @@ def _publish(model_dir: Location, graph: onnx.GraphProto) -> AnyVersion:
                 source=Source(),
                 signatures={
                     DEFAULT_SIGNATURE: Signature(
-                        inputs=(spec,),
-                        outputs=(TensorSpec(name="y", dtype="float32", shape=(-1,)),),
-                        compute=DEFAULT_SIGNATURE,
+                        inputs=specs(graph.input), outputs=specs(graph.output), compute=DEFAULT_SIGNATURE
                     )
                 },
                 files=files,

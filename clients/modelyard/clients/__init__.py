@@ -2,8 +2,9 @@
 
 from modelyard.clients._async_client import AsyncClient, connect_async
 from modelyard.clients._client import Client, connect
+from modelyard.clients._files import SourceRow, read_rows
 from modelyard.clients._many import ManyOptions, RowResult
-from modelyard.clients._model import AsyncModel, BoundSignature, Model
+from modelyard.clients._model import AsyncModel, BoundSignature, Model, prepare_inputs
 from modelyard.clients._options import BalanceOptions, ClientOptions, RetryOptions, TlsOptions
 from modelyard.clients._progress import ProgressBar
 from modelyard.clients._results import (
@@ -42,10 +43,13 @@ __all__ = [
     "RetryOptions",
     "RowResult",
     "SignatureInfo",
+    "SourceRow",
     "TensorInfo",
     "TlsOptions",
     "VersionState",
     "VersionStatus",
     "connect",
     "connect_async",
+    "prepare_inputs",
+    "read_rows",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +72,9 @@ def count_rows(paths: Sequence[Path]) -> int | None:
     Returns:
         The number; None where nobody knows before the files are read, or a file cannot be read.
     """
+    # Imported where it is needed, as the clients' import time counts.
+    import csv
+
     total = 0
     try:
         for path in paths:
@@ -84,7 +86,10 @@ def count_rows(paths: Sequence[Path]) -> int | None:
                 total += array.shape[0] if array.ndim else 0
             elif suffix == ".jsonl":
                 with path.open("rb") as lines:
-                    total += sum(1 for line in lines if line.strip())
+                    for line in lines:
+                        if b'"instances"' in line or b'"inputs"' in line:
+                            return None
+                        total += bool(line.strip())
             elif suffix == ".csv":
                 with path.open(encoding="utf-8", newline="") as text:
                     total += max(0, sum(1 for row in csv.reader(text) if row) - 1)
@@ -123,7 +128,7 @@ def _rows(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
     elif suffix in (".npy", ".npz"):
         yield from _numpy(path, signature)
     elif suffix == ".jsonl":
-        yield from _json_lines(path)
+        yield from _json_lines(path, signature)
     elif suffix == ".csv":
         yield from _csv(path, signature)
     elif suffix in _TFRECORD:
@@ -154,7 +159,8 @@ def _numpy(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
         yield SourceRow(name=f"{path}:{index}", inputs={name: array[index] for name, array in arrays.items()})
 
 
-def _json_lines(path: Path) -> Iterator[SourceRow]:
+def _json_lines(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    """A row a line: an object from input name to value, or the value of the one input; or a REST body with rows."""
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -163,12 +169,36 @@ def _json_lines(path: Path) -> Iterator[SourceRow]:
                 document = json.loads(line)
             except ValueError as exc:
                 raise InvalidRequestError(f"{path}, line {number}: not JSON: {exc}.") from exc
-            if not isinstance(document, dict):
-                raise InvalidRequestError(f"{path}, line {number}: expected an object from input name to value.")
-            yield SourceRow(
-                name=f"{path}:{number}",
-                inputs={name: _from_json(value, path, number) for name, value in document.items()},
-            )
+            found = list(_json_rows(document, signature, f"{path}, line {number}"))
+            for index, row in enumerate(found):
+                yield SourceRow(
+                    name=f"{path}:{number}" if len(found) == 1 else f"{path}:{number}:{index}",
+                    inputs={name: _from_json(value, path, number) for name, value in row.items()},
+                )
+
+
+def _json_rows(document: Any, signature: SignatureInfo, where: str) -> Iterator[dict[str, Any]]:
+    single = next(iter(signature.inputs)) if len(signature.inputs) == 1 else None
+    body = document.keys() - signature.inputs.keys() if isinstance(document, dict) else set()
+    if "instances" in body and isinstance(document["instances"], list):
+        for instance in document["instances"]:
+            yield from _json_rows(instance, signature, where)
+    elif "inputs" in body:
+        columns = document["inputs"]
+        if not isinstance(columns, dict) and single is not None:
+            columns = {single: columns}
+        if not isinstance(columns, dict) or not all(isinstance(values, list) for values in columns.values()):
+            raise InvalidRequestError(f"{where}: 'inputs' has no list for each of {', '.join(signature.inputs)}.")
+        if len({len(values) for values in columns.values()}) > 1:
+            raise InvalidRequestError(f"{where}: 'inputs' has lists with different numbers of rows.")
+        for values in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))
+    elif isinstance(document, dict) and not (single is not None and document.keys() == {"b64"}):
+        yield document
+    elif single is not None:
+        yield {single: document}
+    else:
+        raise InvalidRequestError(f"{where}: expected an object from input name to value.")
 
 
 def _from_json(value: Any, path: Path, number: int) -> Any:
@@ -183,6 +213,8 @@ def _from_json(value: Any, path: Path, number: int) -> Any:
 
 
 def _csv(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    import csv
+
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines, restkey="")
         for row in reader:

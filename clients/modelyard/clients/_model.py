@@ -91,7 +91,7 @@ class BoundSignature(Generic[_T]):
                 )
         return self._client.predict(
             self._model,
-            prepare(inputs, self.info),
+            prepare_inputs(inputs, self.info),
             version=self._version,
             label=self._label,
             signature="" if self.info.name == DEFAULT_SIGNATURE else self.info.name,
@@ -217,7 +217,7 @@ class AsyncModel(BaseModel[Awaitable[Prediction]]):
     """A model behind an asynchronous client: its predictions are awaited."""
 
 
-def prepare(inputs: Any, info: SignatureInfo) -> dict[str, npt.NDArray[Any]]:
+def prepare_inputs(inputs: Any, info: SignatureInfo) -> dict[str, npt.NDArray[Any]]:
     """Checks inputs against a signature and casts them to its dtypes.
 
     Args:

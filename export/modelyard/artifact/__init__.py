@@ -50,6 +50,7 @@ from modelyard.artifact._openvino import openvino_core
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate
 from modelyard.artifact._repository import (
     STAGING_PREFIX,
+    WARMUP_FILE,
     AnyVersion,
     ModelVersion,
     check_model_name,
@@ -130,6 +131,7 @@ __all__ = [
     "VerificationData",
     "VerifyReport",
     "VersionInfo",
+    "WARMUP_FILE",
     "check_model_name",
     "check_paths",
     "collect",

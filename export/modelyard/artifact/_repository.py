@@ -29,6 +29,8 @@ from modelyard.artifact._signing import SIGNATURE_NAME, Signer
 from modelyard.errors import ConfigurationError, PublishError
 
 STAGING_PREFIX = ".staging-"
+#: Requests that a server replays before a version takes traffic; TensorFlow Serving's own place.
+WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"
 _MAX_VERSION = (1 << 63) - 1
 _TEMPORARY = "modelyard-staging-"
 #: What stands in a URL as it is (RFC 3986, "unreserved"); a dot in front hides a folder.

@@ -13,12 +13,11 @@ from typing import Any
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, Signature
+from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, WARMUP_FILE, Signature
 from modelyard.errors import PublishError
 from modelyard.export._reference import Reference
 from modelyard.wire import array_to_tensor, serving_pb2, tensorflow_pb2
 
-WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"
 #: Larger requests are left out: they would cost more at every start than a first slow answer.
 MAX_RECORD_BYTES = 1 << 23
 

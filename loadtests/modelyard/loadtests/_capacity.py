@@ -6,19 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from modelyard.errors import LoadTestError
-from modelyard.loadtests._limits import Limits, check_limits
+from modelyard.loadtests._limits import Check, Limits, Measured, check_limits
 from modelyard.loadtests._record import Log
 from modelyard.loadtests._report import Point
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._session import Run, Session
 from modelyard.loadtests._shapes import constant
-from modelyard.loadtests._statistics import Interval, tail
+from modelyard.loadtests._statistics import tail
+from modelyard.loadtests.traffic import Request
 
 _SURE = 0.95
 _CONFIRMATIONS = 3
-#: A rate that is not confirmed is lowered by this factor and confirmed again.
-_LOWER = 0.92
-_ATTEMPTS = 4
+#: A rate that is not confirmed is lowered by these factors, one after the other, and confirmed again.
+_LOWER = (0.92, 0.85, 0.7, 0.5)
 #: Of the requests that were due, so many must be answered before the run is over: the rest is a queue that grows.
 _KEPT_UP = 0.97
 #: Rates of the rest of the curve, as shares of the capacity.
@@ -53,36 +52,67 @@ class Capacity:
     """What was found.
 
     Attributes:
-        rate: Requests per second; 0 where no rate keeps the limits.
-        p99: At that rate, over all runs with it.
-        below: How sure it is that the percentile is within its limit, 0 to 1.
-        confirmed: Runs at that rate that kept the limits after the search.
-        confirmations: Runs at that rate after the search.
-        broken_at: Lowest rate that broke a limit; None where none did.
+        rate: Requests per second that were due, on average.
+        confirmations: The runs at that rate after the search, the median first: it kept every limit exactly where
+            more than half of them did, and is what is reported.
+        broken_at: Lowest rate above that broke a limit; None where none did.
         closed: Right answers per second in the closed loop.
         points: Every rate that was tried.
-        last: The last run at that rate.
     """
 
     rate: float
-    p99: Interval
-    below: float
-    confirmed: int
-    confirmations: int
+    confirmations: tuple[Trial, ...]
     broken_at: float | None
     closed: float
     points: tuple[Point, ...]
-    last: Run
 
-    def text(self) -> str:
-        """What was found, in a sentence or two."""
-        broken = f"; a limit broke at {self.broken_at:.0f}/s" if self.broken_at is not None else ""
+    @property
+    def per_s(self) -> float:
+        """The capacity: right answers per second of the median run; 0 where that run broke a limit."""
+        return self.confirmations[0].measured.answered_per_s if self.confirmations[0].kept else 0.0
+
+    def verdict(self) -> str:
+        """What was found, in a sentence."""
+        middle = self.confirmations[0]
+        kept = sum(trial.kept for trial in self.confirmations)
+        runs = f"{kept} of {len(self.confirmations)} runs at that rate kept every limit"
+        if not middle.kept:
+            return (
+                f"no capacity: even at {self.rate:.1f} requests per second only {runs}. "
+                "Longer runs (--probe-s) bear more with a machine that has other work."
+            )
         return (
-            f"capacity {self.rate:.0f} requests per second: p99 {self.p99.value:.2f} ms "
-            f"(95 % interval {self.p99.low:.2f} to {self.p99.high:.2f}), within its limit in {self.below:.0%} of the "
-            f"resampled runs; confirmed by {self.confirmed} of {self.confirmations} more runs{broken}. "
-            f"Closed loop: {self.closed:.0f}/s."
+            f"capacity: {self.per_s:.1f} requests per second, with p99 {middle.measured.p99_ms:.2f} ms in the median "
+            f"run; {runs}."
         )
+
+    def notes(self) -> list[str]:
+        """What else there is to say about it."""
+        texts = ", ".join(f"{trial.measured.p99_ms:.2f}" for trial in self.confirmations)
+        found = [f"p99 of the runs at that rate: {texts} ms, the median run first."]
+        if self.broken_at is not None:
+            found.append(f"The lowest rate above that broke a limit: {self.broken_at:.0f}/s.")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trial:
+    """One run at one rate.
+
+    Attributes:
+        run: The run.
+        measured: All its requests.
+        checks: The limits.
+    """
+
+    run: Run
+    measured: Measured
+    checks: tuple[Check, ...]
+
+    @property
+    def kept(self) -> bool:
+        """Whether every limit was kept."""
+        return all(check.kept for check in self.checks)
 
 
 async def find_capacity(
@@ -129,71 +159,69 @@ class _Search:
             raise LoadTestError("The server gave no right answer: nothing can be said about its capacity.")
         self._tell(f"closed loop, {options.in_flight} in flight: {top:.0f}/s")
         low, high, rate = 0.0, top * 1.3, top * 0.6
-        best: Run | None = None
+        found = False
         while high - low > options.resolution * high and rate >= 1:
-            run, kept = await self._probe(rate)
-            if kept:
-                low, best = rate, run
+            if await self._probe(rate):
+                low, found = rate, True
             else:
                 high = rate
             rate = (low + high) / 2
-        if best is None:
+        if not found:
             raise LoadTestError(
                 f"p99 is above {options.p99_ms:g} ms even at {self._points[-1].rate:.1f} requests per second "
                 f"({self._points[-1].p99_ms:.2f} ms)."
             )
-        for attempt in range(_ATTEMPTS):
-            kept_runs = 0
-            for _ in range(_CONFIRMATIONS):
-                best, kept = await self._once(low)
-                kept_runs += kept
-            if kept_runs * 2 > _CONFIRMATIONS or attempt + 1 == _ATTEMPTS:
+        for factor in (*_LOWER, None):
+            trials = [await self._once(low) for _ in range(_CONFIRMATIONS)]
+            # In this order the middle one kept the limits exactly where more than half of them did.
+            trials.sort(key=lambda trial: (not trial.kept, trial.measured.p99_ms))
+            middle = trials.pop(_CONFIRMATIONS // 2)
+            if middle.kept or factor is None:
                 break
             self._broken.append(low)
-            low *= _LOWER
-        found = tail(self._logs[low], 99, options.p99_ms)
+            low *= factor
         if options.curve:
             for share in _CURVE:
                 await self._once(max(share * low, 1.0))
         return Capacity(
             rate=low,
-            p99=found.interval,
-            below=found.below,
-            confirmed=kept_runs,
-            confirmations=_CONFIRMATIONS,
+            confirmations=(middle, *trials),
             broken_at=min((rate for rate in self._broken if rate > low), default=None),
             closed=top,
             points=tuple(self._points),
-            last=best,
         )
 
-    async def _probe(self, rate: float) -> tuple[Run, bool]:
+    async def _probe(self, rate: float) -> bool:
         """Tries a rate; once more where the first run leaves it open."""
-        run, kept = await self._once(rate)
+        kept = (await self._once(rate)).kept
         if any(log.ok.any() for log in self._logs[rate]):
             found = tail(self._logs[rate], 99, self._options.p99_ms)
             if 1 - _SURE < found.below < _SURE:
-                run, again = await self._once(rate)
+                again = (await self._once(rate)).kept
                 together = tail(self._logs[rate], 99, self._options.p99_ms)
                 kept = (kept or again) and together.interval.value <= self._options.p99_ms
         if not kept:
             self._broken.append(rate)
-        return run, kept
+        return kept
 
-    async def _once(self, rate: float) -> tuple[Run, bool]:
+    async def _once(self, rate: float) -> Trial:
         self._seed += 1
         run = await self._session.open(constant(rate, self._options.probe_s), self._requests, seed=self._seed)
         measured = run.log.measured()
+        share = float((run.log.done[run.log.ok] <= run.log.seconds).sum()) / max(measured.requests, 1)
+        in_time = Check(
+            subject="all", name="answered_in_time", limit=_KEPT_UP, value=share, kept=share >= _KEPT_UP,
+            text=f"{share:.1%} of the requests were answered before the run was over; expected {_KEPT_UP:.0%} or more",
+        )  # fmt: skip
+        trial = Trial(run=run, measured=measured, checks=(*check_limits(self._limits, [measured]), in_time))
         self._logs.setdefault(rate, []).append(run.log)
-        in_time = float((run.log.done[run.log.ok] <= run.log.seconds).sum()) / max(measured.requests, 1)
-        kept = all(check.kept for check in check_limits(self._limits, [measured])) and in_time >= _KEPT_UP
         point = Point(
             rate=rate, answered_per_s=measured.answered_per_s, p50_ms=measured.p50_ms, p95_ms=measured.p95_ms,
-            p99_ms=measured.p99_ms, kept=kept,
+            p99_ms=measured.p99_ms, kept=trial.kept,
         )  # fmt: skip
         self._points.append(point)
         self._tell(
             f"{rate:8.0f}/s: p50 {point.p50_ms:.2f}, p95 {point.p95_ms:.2f}, p99 {point.p99_ms:.2f} ms, "
-            f"{measured.failures} failed: {'within limits' if kept else 'limits broken'}"
+            f"{measured.failures} failed: {'within limits' if trial.kept else 'limits broken'}"
         )
-        return run, kept
+        return trial

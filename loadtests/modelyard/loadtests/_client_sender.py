@@ -7,8 +7,8 @@ import asyncio
 from modelyard.clients import AsyncClient
 from modelyard.errors import DeadlineExceededError, ModelyardError, OverloadedError, UnavailableError
 from modelyard.loadtests._outcomes import Outcome
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._sender import Cancel, Done
+from modelyard.loadtests.traffic import Request
 
 _OUTCOMES = (
     (OverloadedError, Outcome.REFUSED),

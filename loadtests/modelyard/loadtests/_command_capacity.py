@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 from modelyard.errors import ConfigurationError
-from modelyard.loadtests._capacity import CapacityOptions, find_capacity
-from modelyard.loadtests._command_parts import report_of, target, tell, traffic
-from modelyard.loadtests._limits import Limits, check_limits
-from modelyard.loadtests._options import LoadTestOptions, positive, whole
+from modelyard.loadtests._capacity import Capacity, CapacityOptions, find_capacity
+from modelyard.loadtests._command_parts import target, tell, traffic
+from modelyard.loadtests._limits import Check
+from modelyard.loadtests._options import LoadTestOptions, duration, positive, whole
 from modelyard.loadtests._precise import run_precisely
-from modelyard.loadtests._report import Report
+from modelyard.loadtests._report import Report, generator_notes
 from modelyard.loadtests._session import session
 
 
@@ -21,7 +20,7 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: The command's.
     """
-    parser.add_argument("--probe-s", type=positive, default=5.0, help="length of each run (default 5)")
+    parser.add_argument("--probe-s", type=duration, default=5.0, help="length of each run (default 5)")
     parser.add_argument(
         "--resolution", type=positive, default=0.05, help="share at which the search ends (default 0.05)"
     )
@@ -54,20 +53,36 @@ def capacity(args: argparse.Namespace, options: LoadTestOptions) -> Report:
         curve=args.curve,
     )
     with target(args, options) as (loaded, plan):
-        requests, images = traffic(loaded, args.seed)
+        source = traffic(args, loaded)
+        requests = source.requests(loaded, source.kinds(loaded), seed=args.seed)
 
-        async def main() -> Report:
-            async with session(loaded, requests, images.class_names) as opened:
-                found = await find_capacity(opened, requests, looking, tell=tell)
-            limits = dataclasses.replace(options.limits, min_throughput=args.min_capacity)
-            text = f"bisection over open loops of {args.probe_s:g} s, p99 within {p99:g} ms"
-            report = report_of("modelyard loadtest capacity", {"load": text, **plan}, found.last, limits, found.points)
-            # The last run alone says little: more than half of the confirming runs kept every limit.
-            checks = [check for check in report.checks if check.name == "min_throughput"]
-            checks += check_limits(
-                Limits(max_p99_ms=p99, max_error_rate=1, min_agreement=0),
-                [dataclasses.replace(found.last.log.measured(), p99_ms=found.p99.value)],
+        async def main() -> Capacity:
+            async with session(loaded, requests) as opened:
+                return await find_capacity(opened, requests, looking, tell=tell)
+
+        found = run_precisely(main())
+    middle = found.confirmations[0]
+    checks = list(middle.checks)
+    if args.min_capacity is not None:
+        text = f"the capacity is {found.per_s:.1f} requests per second; expected {args.min_capacity:g} or more"
+        kept = found.per_s >= args.min_capacity
+        checks.append(
+            Check(
+                subject="all", name="min_capacity", limit=args.min_capacity, value=found.per_s, kept=kept, text=text
             )
-            return dataclasses.replace(report, checks=checks, notes=[found.text(), *report.notes])
-
-        return run_precisely(main())
+        )  # fmt: skip
+    return Report(
+        title="modelyard loadtest capacity",
+        verdict=found.verdict(),
+        plan={
+            "load": f"bisection over open loops of {args.probe_s:g} s, p99 within {p99:g} ms",
+            "requests": source.text,
+            "closed loop": f"{found.closed:.1f} right answers per second, {args.in_flight} in flight",
+            **plan,
+        },
+        measured=[middle.measured],
+        checks=checks,
+        run=middle.run,
+        curve=found.points,
+        notes=[*found.notes(), *generator_notes(middle.run)],
+    )

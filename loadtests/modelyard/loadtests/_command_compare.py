@@ -10,14 +10,14 @@ from pathlib import Path
 from modelyard.errors import ConfigurationError
 from modelyard.loadtests._command_parts import tell
 from modelyard.loadtests._compare import CompareOptions, compare
-from modelyard.loadtests._images import load_images
 from modelyard.loadtests._limits import check_limits
-from modelyard.loadtests._options import LoadTestOptions, positive, whole
+from modelyard.loadtests._options import LoadTestOptions, duration, positive, whole
 from modelyard.loadtests._precise import run_precisely
 from modelyard.loadtests._report import Report
-from modelyard.loadtests._servers import model_dir, served, split_cores
+from modelyard.loadtests._repository import model_dir
+from modelyard.loadtests._servers import served, split_cores
 from modelyard.loadtests._session import session
-from modelyard.loadtests._traffic import make_requests
+from modelyard.loadtests.traffic import Request, Traffic, find_traffic
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
             name, help="address such as grpc://host:8500, or a Python interpreter whose modelyard serves --serve"
         )
     parser.add_argument("--rounds", type=whole, default=6, help="pairs of runs, 2 or more (default 6)")
-    parser.add_argument("--round-s", type=positive, default=3.0, help="length of each half of a run (default 3)")
+    parser.add_argument("--round-s", type=duration, default=3.0, help="length of each half of a run (default 3)")
     parser.add_argument(
         "--open-rate", type=positive, help="of the open loop (default: half of what the slower one can do)"
     )
@@ -54,18 +54,18 @@ def run_compare(args: argparse.Namespace, options: LoadTestOptions) -> Report:
     if args.rounds < 2:
         raise ConfigurationError(f"--rounds is {args.rounds}; one pair has no interval: expected 2 or more.")
     looking = CompareOptions(rounds=args.rounds, round_s=args.round_s, rate=args.open_rate, in_flight=args.in_flight)
-    images = load_images()
     with contextlib.ExitStack() as stack:
         cores = stack.enter_context(split_cores(enabled=args.serve is not None and not args.no_pin))
         first, second = (_side(stack, args, options, text, cores) for text in (args.A, args.B))
-        sent = tuple(
-            make_requests(each, options.kinds or _comparable(each), images, seed=args.seed) for each in (first, second)
-        )
+        sources = [find_traffic(each, served=args.serve, seed=args.seed) for each in (first, second)]
+        for text in dict.fromkeys(source.text for source in sources):
+            tell(f"load test: {text}")
+        sent = tuple(_requests(source, each, args.seed) for source, each in zip(sources, (first, second), strict=True))
 
         async def main() -> Report:
             async with (
-                session(first, sent[0], images.class_names) as one,
-                session(second, sent[1], images.class_names) as other,
+                session(first, sent[0]) as one,
+                session(second, sent[1]) as other,
             ):
                 found = await compare(one, other, (sent[0], sent[1]), looking, tell=tell)
             checks = found.checks(
@@ -81,11 +81,11 @@ def run_compare(args: argparse.Namespace, options: LoadTestOptions) -> Report:
                 )
                 for each in found.rounds
             ]
-            plan = {"A": args.A, "B": args.B, "rounds": f"{args.rounds} pairs, A B B A"}
+            plan = {"A": args.A, "B": args.B, "requests": sources[0].text, "rounds": f"{args.rounds} pairs, A B B A"}
             plan |= {f"run {index + 1}": text for index, text in enumerate(rounds)}
             return Report(
                 title="modelyard loadtest compare", plan=plan, measured=found.measured, checks=checks,
-                notes=found.text().splitlines(),
+                verdict=found.text(), worse=found.worse, metrics=found.table(),
             )  # fmt: skip
 
         return run_precisely(main())
@@ -115,6 +115,7 @@ def _side(
     return dataclasses.replace(options, grpc_url=server.grpc_url, rest_url=server.rest_url)
 
 
-def _comparable(options: LoadTestOptions) -> tuple[str, ...]:
-    """One kind: the mix of two would hide what became of each."""
-    return ("grpc image",) if options.grpc_url else ("rest image",)
+def _requests(source: Traffic, options: LoadTestOptions, seed: int) -> list[Request]:
+    # One kind where none is named: the mix of two would hide what became of each.
+    one = (source.kind("grpc" if options.grpc_url else "rest", "image"),)
+    return source.requests(options, source.kinds(options, one), seed=seed)

@@ -6,17 +6,14 @@ import argparse
 import dataclasses
 
 from modelyard.errors import ConfigurationError
-from modelyard.loadtests._command_parts import report_of, target
-from modelyard.loadtests._decode import Checker
+from modelyard.loadtests._command_parts import report_of, target, traffic
 from modelyard.loadtests._h2load import H2loadOptions, find_h2load, run_h2load
-from modelyard.loadtests._images import load_images
-from modelyard.loadtests._options import LoadTestOptions, whole
+from modelyard.loadtests._options import LoadTestOptions, whole, whole_duration
 from modelyard.loadtests._precise import run_precisely
 from modelyard.loadtests._report import Report
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._sender import endpoint
 from modelyard.loadtests._session import Run, session
-from modelyard.loadtests._traffic import all_kinds, make_requests
+from modelyard.loadtests.traffic import Checker, Request
 
 
 def add_h2load(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +22,11 @@ def add_h2load(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: The command's.
     """
-    parser.add_argument("-t", "--seconds", type=whole, default=10, help="length (default 10)")
+    parser.add_argument("-t", "--seconds", type=whole_duration, default=10, help="length, such as 30s (default 10)")
     parser.add_argument("--closed", action="store_true", help="as many requests as the server takes, instead of --rate")
     parser.add_argument("--clients", type=whole, default=8, help="connections (default 8)")
     parser.add_argument("--in-flight", type=whole, default=8, help="requests at the same time on each (default 8)")
-    parser.add_argument("--warm-up-s", type=whole, default=1, help="time before the run (default 1)")
+    parser.add_argument("--warm-up-s", type=whole_duration, default=1, help="time before the run (default 1)")
 
 
 def h2load(args: argparse.Namespace, options: LoadTestOptions) -> Report:
@@ -47,13 +44,13 @@ def h2load(args: argparse.Namespace, options: LoadTestOptions) -> Report:
     if len(options.kinds) > 1:
         raise ConfigurationError(f"h2load sends one kind of request; received {', '.join(options.kinds)}.")
     with target(args, options) as (loaded, plan):
-        kinds = options.kinds or all_kinds(loaded)[:1]
-        images = load_images()
-        (request,) = make_requests(loaded, kinds, images, distinct=1, seed=args.seed)
-        checker = _Sizes(images.class_names)
+        source = traffic(args, loaded)
+        plan["requests"] = source.text
+        request = source.requests(loaded, source.kinds(loaded)[:1], distinct=1, seed=args.seed)[0]
+        checker = _Sizes()
 
         async def first() -> None:
-            async with session(loaded, [request], images.class_names, warm_up=False) as opened:
+            async with session(loaded, [request], warm_up=False) as opened:
                 opened.generator.checker = checker
                 await opened.generator.warm_up([request])
 

@@ -8,14 +8,13 @@ import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 
-from modelyard.loadtests._images import Images, load_images
 from modelyard.loadtests._limits import Limits, check_limits
 from modelyard.loadtests._options import LoadTestOptions
 from modelyard.loadtests._report import Point, Report, generator_notes
-from modelyard.loadtests._requests import Request
-from modelyard.loadtests._servers import model_dir, served, split_cores
+from modelyard.loadtests._repository import model_dir
+from modelyard.loadtests._servers import served, split_cores
 from modelyard.loadtests._session import Run
-from modelyard.loadtests._traffic import all_kinds, make_requests
+from modelyard.loadtests.traffic import Traffic, find_traffic
 
 
 def tell(text: str) -> None:
@@ -57,16 +56,19 @@ def target(args: argparse.Namespace, options: LoadTestOptions) -> Iterator[tuple
         yield dataclasses.replace(options, grpc_url=server.grpc_url, rest_url=server.rest_url), plan
 
 
-def traffic(options: LoadTestOptions, seed: int) -> tuple[list[Request], Images]:
-    """What to send, and the images that it is made of.
+def traffic(args: argparse.Namespace, options: LoadTestOptions) -> Traffic:
+    """What to send; says where it comes from.
 
     Args:
-        options: With the addresses and the kinds.
-        seed: Of the choice.
+        args: What the command line says.
+        options: The same, of what all commands share, with the addresses.
+
+    Raises:
+        ModelyardError: The data cannot be used, or the server does not answer.
     """
-    images = load_images()
-    tell(f"load test: images from {images.source}")
-    return make_requests(options, options.kinds or all_kinds(options), images, seed=seed), images
+    found = find_traffic(options, served=args.serve, seed=args.seed)
+    tell(f"load test: {found.text}")
+    return found
 
 
 def report_of(title: str, plan: dict[str, str], run: Run, limits: Limits, curve: Sequence[Point] = ()) -> Report:

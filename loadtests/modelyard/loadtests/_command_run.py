@@ -7,13 +7,13 @@ from pathlib import Path
 
 from modelyard.errors import ConfigurationError
 from modelyard.loadtests._command_parts import report_of, target, traffic
-from modelyard.loadtests._options import LoadTestOptions, positive
+from modelyard.loadtests._options import LoadTestOptions, duration, positive
 from modelyard.loadtests._plan import read_plan
 from modelyard.loadtests._precise import run_precisely
-from modelyard.loadtests._replay import read_recording
 from modelyard.loadtests._report import Report
 from modelyard.loadtests._session import Run, run_open, session
 from modelyard.loadtests._shapes import Shape, constant
+from modelyard.loadtests.traffic import read_recording
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,10 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: The command's.
     """
-    parser.add_argument("-t", "--seconds", type=positive, default=10.0, help="length without a plan (default 10)")
+    parser.add_argument(
+        "-t", "--seconds", "--run-time", type=duration, default=10.0,
+        help="length without a plan, such as 30s or 1m30s (default 10)",
+    )  # fmt: skip
     parser.add_argument("--arrivals", choices=("poisson", "constant"), help="of the requests (default poisson)")
     parser.add_argument("--speed", type=positive, default=1.0, help="with --replay: 2 is twice as fast as recorded")
     parser.add_argument("--at-rate", action="store_true", help="with --replay: at --rate, not when it was recorded")
@@ -47,8 +50,10 @@ def run(args: argparse.Namespace, options: LoadTestOptions) -> Report:
         if options.replay:
             done, text = _replay(args, loaded, shape, poisson)
         else:
-            requests, images = traffic(loaded, seed)
-            done = run_open(loaded, requests, images.class_names, shape, poisson=poisson, seed=seed)
+            source = traffic(args, loaded)
+            requests = source.requests(loaded, source.kinds(loaded), seed=seed)
+            plan["requests"] = source.text
+            done = run_open(loaded, requests, shape, poisson=poisson, seed=seed)
             arrivals = "Poisson" if poisson else "constant"
             text = f"open loop, {arrivals} arrivals, {shape.requests:.0f} requests due in {shape.seconds:g} s"
     return report_of("modelyard loadtest run", {"load": text, **plan, "seed": str(seed)}, done, options.limits)
@@ -68,7 +73,7 @@ def _replay(args: argparse.Namespace, options: LoadTestOptions, shape: Shape, po
     order = iter(recording.requests[index % len(recording.requests)] for index in range(count))
 
     async def main() -> Run:
-        async with session(options, recording.requests[:64], (), warm_up=True) as opened:
+        async with session(options, recording.requests[:64]) as opened:
             return await opened.play(arrivals, lambda: next(order), seconds=seconds)
 
     speed = f"at {options.rate:g}/s" if args.at_rate else f"at {args.speed:g} times the recorded speed"

@@ -13,10 +13,9 @@ from modelyard.loadtests._command_compare import add_compare, run_compare
 from modelyard.loadtests._command_h2load import add_h2load, h2load
 from modelyard.loadtests._command_parts import tell
 from modelyard.loadtests._command_run import add_run, run
-from modelyard.loadtests._images import load_images
 from modelyard.loadtests._limits import Limits
-from modelyard.loadtests._options import LoadTestOptions, add_arguments, options_from, positive
-from modelyard.loadtests._report import Report, checks_table, table, write_junit, write_report
+from modelyard.loadtests._options import LoadTestOptions, add_arguments, duration, options_from, positive
+from modelyard.loadtests._report import Report, checks_table, metrics_table, table, write_junit, write_report
 from modelyard.loadtests._scenarios import SCENARIOS, run_scenario
 from modelyard.loadtests._stage import ScenarioOptions
 
@@ -57,7 +56,8 @@ def command(name: str, argv: list[str]) -> int:
 
 
 def _finish(report: Report, args: argparse.Namespace) -> int:
-    tell("\n" + table(report.measured))
+    tell(f"\n{report.verdict}\n" if report.verdict else "")
+    tell(metrics_table(report.metrics) if report.metrics else table(report.measured))
     for note in report.notes:
         tell(note)
     if report.checks:
@@ -76,20 +76,19 @@ def _finish(report: Report, args: argparse.Namespace) -> int:
 def _add_scenario(parser: argparse.ArgumentParser) -> None:
     texts = "; ".join(f"{name}: {each.summary}" for name, each in SCENARIOS.items())
     parser.add_argument("scenario", choices=tuple(SCENARIOS), help=texts)
-    parser.add_argument("-t", "--seconds", type=positive, help="length (default: the scenario's own)")
+    parser.add_argument("-t", "--seconds", type=duration, help="length, such as 1m30s (default: the scenario's own)")
     parser.add_argument(
         "--at-rate", action="store_true", help="at --rate, not at the scenario's share of what the server can do"
     )
-    parser.add_argument("--every-s", type=positive, default=10.0, help="seconds between two events (default 10)")
+    parser.add_argument("--every-s", type=duration, default=10.0, help="seconds between two events (default 10)")
     parser.add_argument(
-        "--calibrate-s", type=positive, default=2.0, help="time to see what the server can do (default 2)"
+        "--calibrate-s", type=duration, default=2.0, help="time to see what the server can do (default 2)"
     )
     parser.add_argument("--max-step-ms", type=positive, help="limit of the rise of p95 after events")
     parser.add_argument("--min-goodput", type=positive, help="right answers as a share of what the server can do")
 
 
 def _scenario(args: argparse.Namespace, options: LoadTestOptions) -> Report:
-    images = load_images()
     given = {each.name: getattr(args, each.name, None) for each in dataclasses.fields(Limits)}
     return run_scenario(
         args.scenario,
@@ -106,7 +105,6 @@ def _scenario(args: argparse.Namespace, options: LoadTestOptions) -> Report:
             server_flags=args.server_flag,
             tell=tell,
         ),
-        images,
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelyard.errors import LoadTestError
 from modelyard.loadtests._limits import Check, Measured
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._session import Session
 from modelyard.loadtests._shapes import constant
 from modelyard.loadtests._statistics import Interval, ratio
+from modelyard.loadtests.traffic import Request
 
 #: Where no rate is given: this share of what the slower one can do.
 _SHARE = 0.5
@@ -41,27 +42,56 @@ class Comparison:
     Attributes:
         ratios: By metric: throughput of the closed loop (more is better), and
             percentiles of the open loop's latency (less is better).
+        values: By metric what A and B had: the geometric mean of the rounds.
         rate: Of the open loop.
         rounds: What each round measured: name of the server, metric and value.
-        measured: A row for each server: the open loop of its last round.
+        measured: A row for each server: its open loops together, with the mean percentiles.
     """
 
     ratios: dict[str, Interval]
+    values: dict[str, tuple[float, float]]
     rate: float
     rounds: tuple[dict[str, float | str], ...]
     measured: tuple[Measured, Measured]
 
+    def verdict(self, name: str) -> str:
+        """What a metric's interval shows.
+
+        Args:
+            name: One of :data:`METRICS`.
+        """
+        found = self.ratios[name]
+        if found.low <= 1 <= found.high:
+            return "no difference shown"
+        return "B is better" if (found.low > 1) is (name == "throughput") else "B is worse"
+
     def text(self) -> str:
-        """A line for each metric."""
-        lines = [
-            f"B / A, 95 % intervals of {len(self.rounds) // 2} pairs; open loop at {self.rate:.0f} requests per second"
-        ]
+        """The verdict in a sentence."""
+        parts = []
+        for verdict in ("B is worse", "B is better"):
+            names = [name for name in METRICS if self.verdict(name) == verdict]
+            parts += [f"{verdict}: {', '.join(names)}"] if names else []
+        found = "; ".join(parts) or "no difference between A and B is shown"
+        return f"{found} ({len(self.rounds) // 2} pairs of rounds; open loop at {self.rate:.0f} requests per second)."
+
+    @property
+    def worse(self) -> str:
+        """``B is worse`` where it is in anything, else nothing."""
+        return next((verdict for verdict in map(self.verdict, METRICS) if verdict == "B is worse"), "")
+
+    def table(self) -> list[dict[str, str]]:
+        """A row for each metric."""
+        rows = []
         for name, found in self.ratios.items():
-            better = found.low > 1 if name == "throughput" else found.high < 1
-            worse = found.high < 1 if name == "throughput" else found.low > 1
-            verdict = "B is better" if better else "B is worse" if worse else "no difference shown"
-            lines.append(f"{name:>10}  {found.value:6.3f}  ({found.low:.3f} to {found.high:.3f})  {verdict}")
-        return "\n".join(lines)
+            metric = "throughput /s" if name == "throughput" else f"{name} ms"
+            a, b = self.values[name]
+            rows.append(
+                {
+                    "metric": metric, "A": f"{a:.4g}", "B": f"{b:.4g}", "B / A": f"{found.value:.3g}",
+                    "95 % interval": f"{found.low:.3g} to {found.high:.3g}", "verdict": self.verdict(name),
+                }
+            )  # fmt: skip
+        return rows
 
     def checks(self, *, min_throughput_ratio: float | None, max_latency_ratio: float | None) -> list[Check]:
         """Holds the ratios against limits; one is broken only where the whole interval is beyond it.
@@ -112,7 +142,7 @@ async def compare(
             tops.append(_sound(name, log.measured()).answered_per_s)
         rate = min(tops) * _SHARE
     rounds: list[dict[str, float | str]] = []
-    rows: dict[str, Measured] = {}
+    rows: dict[str, list[Measured]] = {"A": [], "B": []}
     values: dict[str, list[dict[str, float]]] = {"A": [], "B": []}
     for number in range(options.rounds):
         # A B B A: neither is always the one that finds the machine warm.
@@ -121,7 +151,8 @@ async def compare(
                 sent, in_flight=options.in_flight, seconds=options.round_s, seed=number
             )
             run = await session.open(constant(rate, options.round_s), sent, seed=number)
-            row = rows[name] = _sound(name, run.log.measured(name))
+            row = _sound(name, run.log.measured(name))
+            rows[name].append(row)
             values[name].append(
                 {
                     "throughput": _sound(name, closed.measured()).answered_per_s,
@@ -140,7 +171,30 @@ async def compare(
         metric: ratio([(a[metric], b[metric]) for a, b in zip(values["A"], values["B"], strict=True)])
         for metric in METRICS
     }
-    return Comparison(ratios=ratios, rate=rate, rounds=tuple(rounds), measured=(rows["A"], rows["B"]))
+    means = {
+        metric: (
+            statistics.geometric_mean(each[metric] for each in values["A"]),
+            statistics.geometric_mean(each[metric] for each in values["B"]),
+        )
+        for metric in METRICS
+    }
+    together = [
+        _together(rows[name], {metric: means[metric][index] for metric in METRICS}) for index, name in enumerate("AB")
+    ]
+    return Comparison(
+        ratios=ratios, values=means, rate=rate, rounds=tuple(rounds), measured=(together[0], together[1])
+    )  # fmt: skip
+
+
+def _together(rows: Sequence[Measured], means: Mapping[str, float]) -> Measured:
+    def total(name: str) -> int:
+        return sum(getattr(row, name) for row in rows)
+
+    return Measured(
+        name=rows[0].name, requests=total("requests"), failures=total("failures"), refused=total("refused"),
+        known=total("known"), hits=total("hits"), seconds=sum(row.seconds for row in rows),
+        p50_ms=means["p50"], p95_ms=means["p95"], p99_ms=means["p99"],
+    )  # fmt: skip
 
 
 def _sound(name: str, row: Measured) -> Measured:

@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.errors import LoadTestError
-from modelyard.loadtests._decode import Checker
 from modelyard.loadtests._outcomes import Outcome
 from modelyard.loadtests._record import Log, Recorder, log_from
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._sender import Cancel, Sender
+from modelyard.loadtests.traffic import Checker, Request
 
 #: Requests that leave in one turn of the loop before answers are looked at.
 _BURST = 32
@@ -187,7 +186,7 @@ class Generator:
                     hits = self.checker.hits(request, body)
                 else:
                     hits = self.checker.judge(request, body)
-                rows = request.rows
+                rows = request.known_rows
             except LoadTestError as exc:
                 outcome = Outcome.WRONG
                 body = exc.message.encode()

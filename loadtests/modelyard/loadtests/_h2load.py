@@ -19,8 +19,8 @@ import numpy as np
 from modelyard.errors import LoadTestError, MissingDependencyError
 from modelyard.loadtests._outcomes import HTTP_REFUSALS, Outcome
 from modelyard.loadtests._record import Log
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._sender import Endpoint
+from modelyard.loadtests.traffic import Request
 
 _DATA = re.compile(r"\((\d+)\) data")
 _GRACE_S = 30.0
@@ -160,7 +160,7 @@ def _read(path: Path, request: Request, options: H2loadOptions, hits: int) -> Lo
         sent=sent[order],
         done=(sent + rows[:, 2] / 1e6)[order],
         outcome=outcome[order],
-        rows=np.where(ok, request.rows, 0)[order],
+        rows=np.where(ok, request.known_rows, 0)[order],
         hits=np.where(ok, hits, 0)[order],
         seconds=options.seconds,
         reasons=reasons,

@@ -41,20 +41,20 @@ def page(report: Report, over_time: Sequence[Window]) -> str:
         report: The report.
         over_time: Its windows.
     """
-    verdict = ("passed", "all limits kept") if report.passed else ("broken", "limits broken")
-    if not report.checks:
-        verdict = ("passed", "no limits")
+    colour = "passed" if report.passed and not report.worse else "broken"
     parts = [
         f"<h1>{html.escape(report.title)}</h1>",
-        f'<p class="when">{html.escape(report.when)} <span class="verdict {verdict[0]}">{verdict[1]}</span></p>',
+        f'<p class="when">{html.escape(report.when)} <span class="verdict {colour}">{report.badge}</span></p>',
+        f"<p>{html.escape(report.verdict)}</p>" if report.verdict else "",
         _heading("Result"),
+        _rows(tuple(report.metrics[0]), [tuple(row.values()) for row in report.metrics]) if report.metrics else "",
         _rows(
             ("kind", "requests", "failed", "refused", "right/s", "p50 ms", "p95 ms", "p99 ms", "agree"),
             [
                 (
                     row.name, str(row.requests), str(row.failures), str(row.refused), f"{row.answered_per_s:.1f}",
                     f"{row.p50_ms:.2f}", f"{row.p95_ms:.2f}", f"{row.p99_ms:.2f}",
-                    f"{row.hits / row.images:.2%}" if row.images else "–",
+                    f"{row.hits / row.known:.2%}" if row.known else "–",
                 )
                 for row in report.measured
             ],

@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 
 from modelyard.loadtests._outcomes import HTTP_REFUSALS, Outcome
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._sender import Cancel, Done, Endpoint
+from modelyard.loadtests.traffic import Request
 
 _MAX_HEAD = 1 << 16
 

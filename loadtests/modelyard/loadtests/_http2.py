@@ -13,8 +13,8 @@ from collections import deque
 
 from modelyard.loadtests import _hpack
 from modelyard.loadtests._outcomes import GRPC_REFUSALS, Outcome
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._sender import Cancel, Done, Endpoint
+from modelyard.loadtests.traffic import Request
 from modelyard.wire.hpack import HpackError
 
 _DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9

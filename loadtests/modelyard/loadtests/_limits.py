@@ -55,8 +55,8 @@ class Measured:
         p50_ms: 50th percentile of the latency, in milliseconds.
         p95_ms: 95th percentile of the latency, in milliseconds.
         p99_ms: 99th percentile of the latency, in milliseconds.
-        images: Examples in correct answers.
-        hits: How many of them were answered as expected.
+        known: Rows in right answers of which it is known how they must be answered.
+        hits: How many of them were answered so.
         refused: How many of the failures were the server's refusal.
         seconds: Length of the run; 0 where it is not known.
     """
@@ -67,7 +67,7 @@ class Measured:
     p50_ms: float
     p95_ms: float
     p99_ms: float
-    images: int
+    known: int
     hits: int
     refused: int = 0
     seconds: float = 0.0
@@ -198,12 +198,12 @@ def _checks(limits: Limits, row: Measured) -> list[Check]:
             if limit is not None and answered:
                 text = f"{name} is {value:g} ms; the limit is {limit:g} ms"
                 found.append(check(f"max_{name}_ms", limit, value, value <= limit, text))
-    if row.images:
-        share = row.hits / row.images
+    if row.known:
+        share = row.hits / row.known
         found.append(
             check(
                 "min_agreement", limits.min_agreement, share, share >= limits.min_agreement,
-                f"{row.hits} of {row.images} answers agree with the expected ones ({share:.2%}); "
+                f"{row.hits} of {row.known} answers agree with the expected ones ({share:.2%}); "
                 f"the limit is {limits.min_agreement:.2%}",
             )
         )  # fmt: skip

@@ -11,10 +11,13 @@ from pathlib import Path
 from modelyard.errors import ConfigurationError
 from modelyard.loadtests._limits import Limits, limits_from
 from modelyard.loadtests._plan import read_plan
-from modelyard.loadtests._shapes import Shape, parse_shape
+from modelyard.loadtests._repository import only_model
+from modelyard.loadtests._shapes import Shape, parse_shape, seconds_of
 
 DEFAULT_GRPC = "grpc://localhost:8500"
 DEFAULT_REST = "http://localhost:8501"
+#: Instead of a file with data.
+RANDOM = Path("random")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +27,15 @@ class LoadTestOptions:
     Attributes:
         grpc_url: Where gRPC users connect; empty for no such users.
         rest_url: Where REST users connect; empty for no such users.
-        model: Name of the model: a Fashion-MNIST classifier with the
-            signatures ``serving_default`` and ``image_bytes``.
-        rows: Images per request.
+        model: Name of the model.
+        rows: Rows per request.
         rate: Requests per second of each user.
         timeout_s: Deadline of a request, in seconds.
-        kinds: Kinds of request, such as ``grpc image``; empty for TensorFlow
-            Serving's APIs at the hosts given, with images in both forms.
+        kinds: Kinds of request, such as ``grpc`` or ``grpc image``; empty for
+            TensorFlow Serving's APIs at the hosts given, with all there is to send.
+        data: File with what to send, or :data:`RANDOM`; None for what is found of the model.
+        repository: Repository, or folder of the model or of a version, with the requests that warm it up; None
+            for none.
         shape: Requests per second over time; None for what the users make of it.
         replay: Recorded requests to send instead; None for none.
         junit: Where the limits are written as JUnit XML; None for nowhere.
@@ -44,6 +49,8 @@ class LoadTestOptions:
     rate: float = 20.0
     timeout_s: float = 10.0
     kinds: tuple[str, ...] = ()
+    data: Path | None = None
+    repository: Path | None = None
     shape: Shape | None = None
     replay: Path | None = None
     junit: Path | None = None
@@ -63,16 +70,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--host-rest", metavar="URL", help=f"REST server, such as {DEFAULT_REST} or localhost:8501; empty for none"
     )
-    group.add_argument("--model", default="fashion", help="name of the model (default fashion)")
-    group.add_argument("--rows", type=whole, default=1, help="images per request (default 1)")
+    group.add_argument(
+        "--model", help="name of the model (default: the only one of the repository that is named, else fashion)"
+    )
+    group.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="what to send: .npz, .npy, .jsonl, .csv, .tfrecord (PredictionLog or tf.Example), or the word random "
+        "(default: the requests that warm the version up, where its folder is known; else random values)",
+    )
+    group.add_argument(
+        "--repository", type=Path, metavar="FOLDER", help="repository, model or version whose warm-up requests to send"
+    )
+    group.add_argument("--rows", type=whole, default=1, help="rows per request (default 1)")
     group.add_argument("--rate", type=positive, default=20.0, help="requests per second of each user (default 20)")
-    group.add_argument("--timeout-s", type=positive, default=10.0, help="deadline of a request (default 10)")
+    group.add_argument("--timeout-s", type=duration, default=10.0, help="deadline of a request (default 10)")
     group.add_argument(
         "--kind",
         action="append",
         metavar="KIND",
-        help="API and payload, such as 'grpc image', 'rest-v2 image_bytes' or 'grpc example'; may be given several "
-        "times (default: image and image_bytes over TensorFlow Serving's APIs)",
+        help="API (grpc, rest, grpc-v2 or rest-v2), alone or with a space and a payload: a signature's name, or of "
+        "the demo's model image, image_bytes or example; may be given several times (default: grpc and rest)",
     )
     group.add_argument(
         "--plan",
@@ -124,7 +143,9 @@ def options_from(args: argparse.Namespace) -> LoadTestOptions:
     return LoadTestOptions(
         grpc_url=grpc_url,
         rest_url=rest_url,
-        model=args.model,
+        model=args.model or _only_model(args) or "fashion",
+        data=args.data,
+        repository=args.repository,
         rows=args.rows,
         rate=args.rate,
         timeout_s=args.timeout_s,
@@ -134,6 +155,11 @@ def options_from(args: argparse.Namespace) -> LoadTestOptions:
         junit=args.junit,
         limits=dataclasses.replace(limits, **{name: value for name, value in given.items() if value is not None}),
     )
+
+
+def _only_model(args: argparse.Namespace) -> str:
+    folder = args.repository or getattr(args, "serve", None)
+    return "" if folder is None else only_model(folder)
 
 
 def _url(host: str | None, scheme: str) -> str:
@@ -155,6 +181,39 @@ def positive(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError(f"received {text!r}; expected a number above 0")
     return value
+
+
+def duration(text: str) -> float:
+    """Reads a duration from a command line.
+
+    Args:
+        text: What was written.
+
+    Returns:
+        Seconds, more than 0.
+
+    Raises:
+        ArgumentTypeError: It is something else.
+    """
+    seconds = seconds_of(text)
+    if not math.isfinite(seconds):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a duration above 0 such as 30, 30s, 1m30s or 1h")
+    return seconds
+
+
+def whole_duration(text: str) -> int:
+    """Reads a duration of whole seconds from a command line.
+
+    Args:
+        text: What was written.
+
+    Raises:
+        ArgumentTypeError: It is something else.
+    """
+    seconds = duration(text)
+    if seconds != int(seconds):
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected whole seconds, such as 30, 30s or 1m30s")
+    return int(seconds)
 
 
 def _share(text: str) -> float:

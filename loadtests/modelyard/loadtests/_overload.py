@@ -26,12 +26,14 @@ def overload(stage: Stage) -> Report:
     Args:
         stage: What the scenario works with.
     """
-    requests = stage.requests(("grpc image_bytes",), rows=max(stage.load.rows, 8))
+    kinds = stage.traffic.kinds(stage.load, (stage.traffic.kind("grpc", "image_bytes"),))
+    rows = max(stage.load.rows, 8) if stage.traffic.takes_rows(kinds) else stage.load.rows
+    requests = stage.requests(kinds, rows=rows)
     rounds = max(round(stage.seconds / _ROUND_S), 1)
 
     async def main() -> tuple[list[Run], list[Measured]]:
         runs = []
-        async with session(stage.load, requests, stage.images.class_names) as opened:
+        async with session(stage.load, requests) as opened:
             rate, row = await stage.rate(opened, requests)
             closed = [row]
             for number in range(rounds):

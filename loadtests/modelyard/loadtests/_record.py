@@ -39,8 +39,8 @@ class Recorder:
             sent: When it was sent.
             done: When its answer was there.
             outcome: What became of it.
-            rows: Examples in a correct answer.
-            hits: How many of them agree with what was expected.
+            rows: Rows in a right answer of which it is known how they must be answered.
+            hits: How many of them were answered so.
         """
         self.kind.append(self.kinds.setdefault(kind, len(self.kinds)))
         self.intended.append(intended)
@@ -75,8 +75,8 @@ class Log:
         sent: When it was sent, float64 ``[n]``.
         done: When its answer was there, float64 ``[n]``.
         outcome: :class:`Outcome`, uint8 ``[n]``.
-        rows: Examples in a correct answer, int64 ``[n]``.
-        hits: Of these, those that agree with what was expected, int64 ``[n]``.
+        rows: Rows in a right answer of which it is known how they must be answered, int64 ``[n]``.
+        hits: How many of them were answered so, int64 ``[n]``.
         seconds: Length of the part of the run in which requests were due.
         reasons: Why requests failed, and how often.
     """
@@ -145,7 +145,7 @@ class Log:
             p50_ms=p50,
             p95_ms=p95,
             p99_ms=p99,
-            images=int(self.rows.sum()),
+            known=int(self.rows.sum()),
             hits=int(self.hits.sum()),
             seconds=self.seconds,
         )

@@ -80,6 +80,9 @@ class Report:
         checks: The limits.
         run: The run itself; None where there were several.
         curve: Latency by throughput.
+        verdict: What was found, in a sentence; empty where the limits say it all.
+        worse: In a few words what is bad although every limit was kept; empty for nothing.
+        metrics: What was compared: rows with the same columns.
         notes: What a reader must know to judge the numbers.
         machine: Where it ran.
         versions: With what.
@@ -92,6 +95,9 @@ class Report:
     checks: Sequence[Check]
     run: Run | None = None
     curve: Sequence[Point] = ()
+    verdict: str = ""
+    worse: str = ""
+    metrics: Sequence[Mapping[str, str]] = ()
     notes: Sequence[str] = ()
     machine: Mapping[str, str] = field(default_factory=describe_machine)
     versions: Mapping[str, str] = field(default_factory=describe_versions)
@@ -101,6 +107,13 @@ class Report:
     def passed(self) -> bool:
         """Whether every limit was kept."""
         return all(check.kept for check in self.checks)
+
+    @property
+    def badge(self) -> str:
+        """How it ended, in two or three words."""
+        if not self.passed:
+            return "limits broken"
+        return self.worse or ("all limits kept" if self.checks else "no limits")
 
 
 def windows(run: Run, *, at_most: int = 120) -> list[Window]:
@@ -168,11 +181,20 @@ def table(measured: Sequence[Measured]) -> str:
         (
             row.name, str(row.requests), str(row.failures), str(row.refused), f"{row.answered_per_s:.1f}",
             f"{row.p50_ms:.2f}", f"{row.p95_ms:.2f}", f"{row.p99_ms:.2f}",
-            f"{row.hits / row.images:.2%}" if row.images else "-",
+            f"{row.hits / row.known:.2%}" if row.known else "-",
         )
         for row in measured
     ]  # fmt: skip
     return _grid(head, rows)
+
+
+def metrics_table(metrics: Sequence[Mapping[str, str]]) -> str:
+    """What was compared, for the terminal.
+
+    Args:
+        metrics: Rows with the same columns, at least one.
+    """
+    return _grid(tuple(metrics[0]), [tuple(row.values()) for row in metrics], left=1)
 
 
 def checks_table(checks: Sequence[Check]) -> str:
@@ -182,17 +204,24 @@ def checks_table(checks: Sequence[Check]) -> str:
         checks: The limits.
     """
     rows = [
-        ("ok" if check.kept else "BROKEN", check.subject, check.name, f"{check.limit:g}", f"{check.value:.4g}")
+        ("ok" if check.kept else "BROKEN", check.subject, check.name, f"{check.limit:g}", _short(check.value))
         for check in sorted(checks, key=lambda each: each.kept)
     ]
     return _grid(("", "of", "limit", "is", "measured"), rows)
 
 
-def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _short(value: float) -> str:
+    """Four digits, or as many as there are before the point and one behind it, as the other tables have it."""
+    if abs(value) < 1000:
+        return f"{value:.4g}"
+    return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 2) -> str:
     widths = [max(len(row[index]) for row in (head, *rows)) for index in range(len(head))]
     lines = [
         "  ".join(
-            cell.ljust(width) if index < 2 else cell.rjust(width)
+            cell.ljust(width) if index < left else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in (head, *rows)
@@ -268,6 +297,8 @@ def to_json(report: Report, over_time: Sequence[Window]) -> dict[str, Any]:
         "title": report.title,
         "when": report.when,
         "passed": report.passed,
+        "verdict": report.verdict,
+        "metrics": [dict(row) for row in report.metrics],
         "plan": dict(report.plan),
         "measured": [{**dataclasses.asdict(row), "answered_per_s": row.answered_per_s} for row in report.measured],
         "checks": [dataclasses.asdict(check) for check in report.checks],

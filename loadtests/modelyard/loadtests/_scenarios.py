@@ -12,19 +12,19 @@ from typing import Any
 
 from modelyard.errors import ConfigurationError
 from modelyard.loadtests._disturb import slow_clients
-from modelyard.loadtests._images import Images
 from modelyard.loadtests._limits import Check, Limits, Measured
 from modelyard.loadtests._options import LoadTestOptions
 from modelyard.loadtests._overload import overload
 from modelyard.loadtests._precise import run_precisely
 from modelyard.loadtests._report import Report
+from modelyard.loadtests._repository import model_dir
 from modelyard.loadtests._scenarios_events import rolling_restart, rollout
 from modelyard.loadtests._sender import endpoint
-from modelyard.loadtests._servers import Served, model_dir, served, split_cores
+from modelyard.loadtests._servers import Served, served, split_cores
 from modelyard.loadtests._session import Run, Side, session
 from modelyard.loadtests._shapes import Segment, Shape, constant
 from modelyard.loadtests._stage import Scenario, ScenarioOptions, Stage, plan_of
-from modelyard.loadtests._traffic import all_kinds, make_requests
+from modelyard.loadtests.traffic import APIS, find_traffic
 
 
 def _simple(shape_of: Callable[[float, float], Shape]) -> Callable[[Stage], Report]:
@@ -34,7 +34,7 @@ def _simple(shape_of: Callable[[float, float], Shape]) -> Callable[[Stage], Repo
         requests = stage.requests()
 
         async def main() -> Report:
-            async with session(stage.load, requests, stage.images.class_names) as opened:
+            async with session(stage.load, requests) as opened:
                 rate, closed = await stage.rate(opened, requests)
                 shape = shape_of(rate, stage.seconds)
                 done = await opened.open(shape, requests, seed=stage.options.seed)
@@ -53,10 +53,11 @@ def _spike(rate: float, seconds: float) -> Shape:
 
 def _slow(stage: Stage) -> Report:
     requests = stage.requests()
-    rest = next(
-        (each for each in requests if each.api == "rest"),
-        make_requests(dataclasses.replace(stage.load, rows=1), ["rest image"], stage.images, distinct=1)[0],
-    )
+    kind = stage.traffic.kind("rest", "image")
+    reason = stage.traffic.refused(*kind.split(" ", 1))
+    if reason:
+        raise ConfigurationError(f"slow-clients send over REST: {reason}.")
+    rest = stage.traffic.requests(stage.load, [kind], rows=1, distinct=1)[0]
     counts: list[tuple[int, int]] = []
     side: Side = slow_clients(
         endpoint(stage.load.grpc_url), endpoint(stage.load.rest_url), rest.body or b"", rest.path, count=50,
@@ -64,7 +65,7 @@ def _slow(stage: Stage) -> Report:
     )  # fmt: skip
 
     async def main() -> tuple[Run, Measured, Shape]:
-        async with session(stage.load, requests, stage.images.class_names) as opened:
+        async with session(stage.load, requests) as opened:
             rate, closed = await stage.rate(opened, requests)
             shape = constant(rate, stage.seconds)
             return await opened.open(shape, requests, seed=stage.options.seed, sides=[side]), closed, shape
@@ -80,42 +81,41 @@ def _slow(stage: Stage) -> Report:
 
 
 def _big(stage: Stage) -> Report:
-    kinds = [kind for kind in (stage.load.kinds or all_kinds(stage.load)) if kind.endswith(" image")]
-    small = stage.requests(kinds)
+    # 512 PNG files are much work and few bytes.
+    kinds = [kind for kind in stage.traffic.kinds(stage.load) if not kind.endswith(" image_bytes")]
+    if not stage.traffic.takes_rows(kinds):
+        raise ConfigurationError(f"big-payloads send 512 rows at once, which {', '.join(kinds)} cannot have.")
+    seed = stage.options.seed
+    small = stage.traffic.requests(stage.load, kinds, seed=seed)
     big = [
         dataclasses.replace(request, kind=f"{request.kind} x512")
-        for request in make_requests(
-            dataclasses.replace(stage.load, rows=512), kinds, stage.images, distinct=2, seed=stage.options.seed
-        )
+        for request in stage.traffic.requests(stage.load, kinds, rows=512, distinct=2, seed=seed)
     ]
 
     async def main() -> tuple[Run, Measured, Shape]:
-        async with session(stage.load, [*big, *small], stage.images.class_names) as opened:
+        async with session(stage.load, [*big, *small]) as opened:
             rate, closed = await stage.rate(opened, [*big, *small])
             shape = constant(rate, stage.seconds)
             return await opened.open(shape, [*big, *small], seed=stage.options.seed), closed, shape
 
     run, closed, shape = run_precisely(main())
-    stage.notes.append(f"Large requests have {max(len(each.body or b'') for each in big) / 1e6:.1f} MB at most.")
+    stage.notes.append(f"Large requests have {max(len(each.body or b'') for each in big) / 1e3:.1f} kB at most.")
     return stage.report(run, {**plan_of(shape), "payloads": "one in some sixty requests has 512 rows"}, closed=closed)
 
 
 def _mixed(stage: Stage) -> Report:
-    kinds = [
-        f"{api} {payload}" for api in ("grpc", "rest", "grpc-v2", "rest-v2") for payload in ("image", "image_bytes")
-    ]
+    kinds = stage.traffic.kinds(stage.load, tuple(APIS))
     names = list(stage.server.models) if stage.server else [stage.load.model]
     requests = [
         dataclasses.replace(request, kind=f"{request.kind} of {name}")
         for name in names
-        for request in make_requests(
-            dataclasses.replace(stage.load, model=name), stage.load.kinds or kinds, stage.images, distinct=64,
-            seed=stage.options.seed,
+        for request in stage.traffic.requests(
+            dataclasses.replace(stage.load, model=name), kinds, distinct=64, seed=stage.options.seed
         )
-    ]  # fmt: skip
+    ]
 
     async def main() -> tuple[Run, Measured, Shape]:
-        async with session(stage.load, requests, stage.images.class_names) as opened:
+        async with session(stage.load, requests) as opened:
             rate, closed = await stage.rate(opened, requests)
             shape = constant(rate, stage.seconds)
             return await opened.open(shape, requests, seed=stage.options.seed), closed, shape
@@ -172,16 +172,15 @@ SCENARIOS: Mapping[str, Scenario] = {
 }  # fmt: skip
 
 
-def run_scenario(name: str, options: ScenarioOptions, images: Images) -> Report:
+def run_scenario(name: str, options: ScenarioOptions) -> Report:
     """Runs a scenario, and the server that it needs.
 
     Args:
         name: One of :data:`SCENARIOS`.
         options: How.
-        images: What to send.
 
     Raises:
-        ConfigurationError: No such scenario, or it needs a repository.
+        ConfigurationError: No such scenario, it needs a repository, or nothing can be sent.
         LoadTestError: The server does not start, or never answers.
     """
     scenario = SCENARIOS.get(name)
@@ -189,8 +188,10 @@ def run_scenario(name: str, options: ScenarioOptions, images: Images) -> Report:
         raise ConfigurationError(f"Unknown scenario {name!r}; expected one of {', '.join(SCENARIOS)}.")
     limits = dataclasses.replace(scenario.limits, **options.limits)
     with _server(name, scenario, options) as (server, load, cores):
+        traffic = find_traffic(load, served=options.repository, seed=options.seed)
+        options.tell(f"load test: {traffic.text}")
         stage = Stage(
-            name=name, scenario=scenario, options=options, load=load, images=images, cores=cores, limits=limits,
+            name=name, scenario=scenario, options=options, load=load, traffic=traffic, cores=cores, limits=limits,
             server=server,
         )  # fmt: skip
         return scenario.run(stage)

@@ -41,7 +41,7 @@ def rollout(stage: Stage) -> Report:
     side = publisher(copy, first_s=every / 2, every_s=every, times=times)
 
     async def main() -> tuple[Run, Measured, Shape]:
-        async with session(stage.load, requests, stage.images.class_names) as opened:
+        async with session(stage.load, requests) as opened:
             rate, closed = await stage.rate(opened, requests)
             shape = constant(rate, stage.seconds)
             return await opened.open(shape, requests, seed=stage.options.seed, sides=[side]), closed, shape
@@ -93,9 +93,9 @@ def rolling_restart(stage: Stage) -> Report:
     """
     if stage.server is None or stage.options.repository is None:
         raise ConfigurationError("rolling-restart restarts servers that it started: give --serve REPOSITORY.")
-    requests = stage.requests(("grpc image",))
-    if {request.api for request in requests} - {"grpc"}:
-        raise ConfigurationError("rolling-restart sends over gRPC, through modelyard's client.")
+    requests = stage.requests((stage.traffic.kind("grpc", "image"),))
+    if not all(request.api == "grpc" and request.inputs for request in requests):
+        raise ConfigurationError("rolling-restart sends predictions over gRPC, through modelyard's client.")
     options = ClientOptions(timeout_s=stage.load.timeout_s, retry=RetryOptions(attempts=5, budget=200))
     with served(stage.server.models, cores=stage.cores, flags=stage.options.server_flags) as second:
         both = [stage.server, second]
@@ -105,7 +105,7 @@ def rolling_restart(stage: Stage) -> Report:
             client = connect_async([each.grpc_url for each in both], options)
             async with client:
                 senders = {"grpc": ClientSender(client)}
-                async with session(stage.load, requests, stage.images.class_names, senders=senders) as opened:
+                async with session(stage.load, requests, senders=senders) as opened:
                     rate, closed = await stage.rate(opened, requests)
                     shape = constant(rate, stage.seconds)
                     side = restarter(both, first_s=every, pause_s=every)

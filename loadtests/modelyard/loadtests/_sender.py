@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from modelyard.errors import ConfigurationError
 from modelyard.loadtests._outcomes import Outcome
-from modelyard.loadtests._requests import Request
+from modelyard.loadtests.traffic import Request
 
 #: Called once with what became of a request, and its answer (as bytes, or decoded) or the reason of its failure.
 Done = Callable[[Outcome, bytes | Mapping[str, Any]], None]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelyard.loadtests._outcomes import Outcome
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._sender import Sender
+from modelyard.loadtests.traffic import Request
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _SUM = re.compile(r"^(:?[A-Za-z_:0-9]+)_(sum|count)(?:\{.*\})? (\S+)$", re.MULTILINE)

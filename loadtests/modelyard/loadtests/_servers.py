@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modelyard.clients import ClientOptions, RetryOptions, connect
-from modelyard.errors import ConfigurationError, LoadTestError, ModelyardError
+from modelyard.errors import LoadTestError, ModelyardError
 from modelyard.loadtests._server_metrics import METRICS_PATH
 
 _START_S = 120.0
@@ -112,22 +112,6 @@ class Served:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-def model_dir(path: Path, model: str) -> Path:
-    """Finds a model's directory.
-
-    Args:
-        path: The directory itself, or a repository that has it.
-        model: Name of the model.
-
-    Raises:
-        ConfigurationError: There is no version of it.
-    """
-    for found in (path / model, path):
-        if found.is_dir() and any(each.name.isdecimal() for each in found.iterdir()):
-            return found.resolve()
-    raise ConfigurationError(f"{path} holds no version of the model {model!r}; expected a model repository.")
 
 
 @contextlib.contextmanager

@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.loadtests._decode import Checker
 from modelyard.loadtests._generator import Generator
 from modelyard.loadtests._http1 import Http1Sender
 from modelyard.loadtests._http2 import Http2Sender
 from modelyard.loadtests._options import LoadTestOptions
 from modelyard.loadtests._precise import run_precisely
 from modelyard.loadtests._record import Log
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._sender import Sender, endpoint
 from modelyard.loadtests._server_metrics import Split, Watcher, splits
 from modelyard.loadtests._shapes import Shape
+from modelyard.loadtests.traffic import Checker, Request
 
 #: Takes down an event of the run.
 Mark = Callable[[str], None]
@@ -132,7 +131,6 @@ async def _run(side: Side, mark: Mark) -> None:
 async def session(
     options: LoadTestOptions,
     requests: Sequence[Request],
-    class_names: tuple[str, ...],
     *,
     senders: Mapping[str, Sender] | None = None,
     warm_up: bool = True,
@@ -142,7 +140,6 @@ async def session(
     Args:
         options: Addresses and deadline.
         requests: What will be sent.
-        class_names: Names of the model's classes.
         senders: By API; None for the usual ones.
         warm_up: Whether to send every request once.
 
@@ -157,7 +154,7 @@ async def session(
             made[api] = Http2Sender(endpoint(options.grpc_url), timeout_s=options.timeout_s)
         else:
             made[api] = Http1Sender(endpoint(options.rest_url))
-    generator = Generator(made, Checker(class_names), timeout_s=options.timeout_s)
+    generator = Generator(made, Checker(), timeout_s=options.timeout_s)
     try:
         if warm_up:
             await generator.warm_up(requests)
@@ -170,7 +167,6 @@ async def session(
 def run_open(
     options: LoadTestOptions,
     requests: Sequence[Request],
-    class_names: tuple[str, ...],
     shape: Shape,
     *,
     poisson: bool = True,
@@ -182,7 +178,6 @@ def run_open(
     Args:
         options: Addresses and deadline.
         requests: Chosen from at random.
-        class_names: Names of the model's classes.
         shape: Rates over time.
         poisson: See :meth:`Shape.arrivals`.
         seed: Of arrivals and choice.
@@ -194,7 +189,7 @@ def run_open(
     """
 
     async def main() -> Run:
-        async with session(options, requests, class_names) as opened:
+        async with session(options, requests) as opened:
             return await opened.open(shape, requests, poisson=poisson, seed=seed, sides=sides)
 
     return run_precisely(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from modelyard.errors import ConfigurationError
 
 _CHUNK = 1 << 14
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 #: Straight pieces of a day curve.
 _DAY_PIECES = 48
 
@@ -197,11 +199,31 @@ class _Phase:
 
     def _checked(self, name: str, value: Any) -> float:
         lengths = name.startswith("seconds") or name.endswith("_seconds") or name == "hours"
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-            raise ConfigurationError(f"{self.where}: {name} is {value!r}; expected a number, 0 or more.")
-        if lengths and not value:
+        number = value
+        if lengths and isinstance(value, str):
+            number = seconds_of(value) / (3600 if name == "hours" else 1)
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number) or number < 0:
+            expected = "a number above 0, or a duration such as '1m30s'" if lengths else "a number, 0 or more"
+            raise ConfigurationError(f"{self.where}: {name} is {value!r}; expected {expected}.")
+        if lengths and not number:
             raise ConfigurationError(f"{self.where}: {name} is 0; expected more than that.")
-        return float(value)
+        return float(number)
+
+
+def seconds_of(text: str) -> float:
+    """Reads a duration as Locust writes it: ``30``, ``30s``, ``1m30s`` or ``1h``; parts may have decimals.
+
+    Args:
+        text: What was written.
+
+    Returns:
+        Seconds; NaN for something else, and for none at all.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        return math.nan
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + seconds or math.nan
 
 
 def parse_shape(phases: Sequence[Mapping[str, Any]], where: str) -> Shape:

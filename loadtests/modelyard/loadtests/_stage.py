@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from modelyard.errors import LoadTestError
-from modelyard.loadtests._images import Images
 from modelyard.loadtests._limits import Check, Limits, Measured, check_limits
 from modelyard.loadtests._options import LoadTestOptions
 from modelyard.loadtests._report import Report, generator_notes
-from modelyard.loadtests._requests import Request
 from modelyard.loadtests._servers import Served
 from modelyard.loadtests._session import Run, Session
 from modelyard.loadtests._shapes import Shape
-from modelyard.loadtests._traffic import all_kinds, make_requests
+from modelyard.loadtests.traffic import Request, Traffic
 
 #: Requests at the same time while it is measured what a server can do.
 IN_FLIGHT = 32
@@ -85,7 +82,7 @@ class Stage:
         scenario: The scenario.
         options: How to run it.
         load: As in the options, with the addresses.
-        images: What to send.
+        traffic: What to send.
         cores: Where the server runs; empty for everywhere.
         limits: What it must keep.
         server: The server, where the scenario started it.
@@ -96,7 +93,7 @@ class Stage:
     scenario: Scenario
     options: ScenarioOptions
     load: LoadTestOptions
-    images: Images
+    traffic: Traffic
     cores: frozenset[int]
     limits: Limits
     server: Served | None = None
@@ -113,9 +110,12 @@ class Stage:
         Args:
             kinds: Where the caller named none; empty for all.
             rows: Rows of a request, if not the caller's.
+
+        Raises:
+            ConfigurationError: A kind cannot be sent.
         """
-        load = dataclasses.replace(self.load, rows=rows or self.load.rows)
-        return make_requests(load, self.load.kinds or kinds or all_kinds(load), self.images, seed=self.options.seed)
+        found = self.traffic.kinds(self.load, kinds)
+        return self.traffic.requests(self.load, found, rows=rows or 0, seed=self.options.seed)
 
     async def rate(self, opened: Session, requests: Sequence[Request]) -> tuple[float, Measured]:
         """The scenario's rate, and what the server does in a closed loop.

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 
 import google_crc32c
 from google.protobuf.message import DecodeError
 
-from modelyard.artifact import CLASSIFY_METHOD, REGRESS_METHOD
+from modelyard.artifact import CLASSIFY_METHOD, REGRESS_METHOD, WARMUP_FILE
 from modelyard.errors import InvalidRequestError, ModelyardError, UnsupportedError
 from modelyard.serving import _messages
 from modelyard.serving._inference import InferenceTask, infer
@@ -25,7 +24,6 @@ from modelyard.wire import read_records, serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
 
-WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"
 MAX_RECORDS = 1000
 
 

@@ -12,17 +12,13 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from modelyard.clients import connect
 from modelyard.errors import ModelyardError
-from modelyard.loadtests._images import load_images
 from modelyard.loadtests._limits import Measured, check_limits
 from modelyard.loadtests._options import LoadTestOptions, add_arguments, options_from
-from modelyard.loadtests._replay import read_recording
 from modelyard.loadtests._report import checks_table, write_junit
-from modelyard.loadtests._requests import EXAMPLE
-from modelyard.loadtests._traffic import all_kinds, check_kinds, signature_for
-from modelyard.loadtests.users._replay import ReplayUser
+from modelyard.loadtests.traffic import find_traffic, read_recording
 from modelyard.loadtests.users._shape import PlanShape
 from modelyard.loadtests.users._state import KEY, State, state_of
-from modelyard.loadtests.users._users import GrpcUser, GrpcV2User, RestUser, RestV2User
+from modelyard.loadtests.users._users import GrpcUser, GrpcV2User, ReplayUser, RestUser, RestV2User
 
 _USERS = (GrpcUser, RestUser, GrpcV2User, RestV2User)
 
@@ -57,7 +53,7 @@ def _on_init(environment: Environment, **_: Any) -> None:
     except ModelyardError as exc:
         sys.stderr.write(f"load test: {exc.message}\n")
         raise SystemExit(2) from exc
-    sys.stdout.write(f"load test: images from {state.images.source}\n")
+    sys.stdout.write(f"load test: {state.text}\n")
     setattr(environment, KEY, state)
     apis = {kind.partition(" ")[0] for kind in state.kinds}
     environment.user_classes = [kind for kind in environment.user_classes if _wanted(kind, apis, bool(state.recorded))]
@@ -79,14 +75,14 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
     state = state_of(environment)
     measured = [_measured(environment, state, kind) for kind in state.kinds]
     for row in measured:
-        agreement = f"{row.hits / row.images:.2%}" if row.images else "-"
+        agreement = f"{row.hits / row.known:.2%}" if row.known else "-"
         sys.stdout.write(
             f"load test: {row.name}: {row.requests} requests, {row.failures} failed, p50 {row.p50_ms:g} ms, "
             f"p95 {row.p95_ms:g} ms, p99 {row.p99_ms:g} ms, agreement {agreement}\n"
         )
     total = environment.stats.total
     together = Measured(
-        name="all", requests=total.num_requests, failures=total.num_failures, p50_ms=0, p95_ms=0, p99_ms=0, images=0,
+        name="all", requests=total.num_requests, failures=total.num_failures, p50_ms=0, p95_ms=0, p99_ms=0, known=0,
         hits=0, seconds=max((total.last_request_timestamp or 0) - (total.start_time or 0), 0),
     )  # fmt: skip
     checks = check_limits(state.options.limits, measured, total=together)
@@ -100,16 +96,14 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
 
 
 def _state(options: LoadTestOptions) -> State:
-    images = load_images()
     if options.replay:
         recorded = read_recording(options.replay).requests
         kinds = tuple(sorted({request.kind for request in recorded}))
-        return State(options=options, images=images, kinds=kinds, recorded=recorded)
-    kinds = options.kinds or all_kinds(options)
-    check_kinds(options, kinds)
-    takes_examples = any(kind.endswith(f" {EXAMPLE}") for kind in kinds)
-    signature = signature_for(options, EXAMPLE) if takes_examples else ("", "")
-    return State(options=options, images=images, kinds=kinds, example_signature=signature)
+        return State(options=options, text=f"replay of {options.replay}", kinds=kinds, recorded=recorded)
+    traffic = find_traffic(options)
+    kinds = traffic.kinds(options)
+    requests = {kind: traffic.requests(options, [kind]) for kind in kinds}
+    return State(options=options, text=traffic.text, kinds=kinds, requests=requests)
 
 
 def _wanted(kind: type, apis: set[str], replay: bool) -> bool:
@@ -130,6 +124,6 @@ def _measured(environment: Environment, state: State, kind: str) -> Measured:
         p50_ms=entry.get_response_time_percentile(0.5),
         p95_ms=entry.get_response_time_percentile(0.95),
         p99_ms=entry.get_response_time_percentile(0.99),
-        images=state.counted[kind],
+        known=state.counted[kind],
         hits=state.hits[kind],
     )

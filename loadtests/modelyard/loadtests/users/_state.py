@@ -1,15 +1,15 @@
-"""What users of one process share: the options, the images and the count of right classes."""
+"""What users of one process share: the options, the requests and the count of answers that agree."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from modelyard.errors import LoadTestError
-from modelyard.loadtests._images import Images
 from modelyard.loadtests._options import LoadTestOptions
-from modelyard.loadtests._requests import Request
+from modelyard.loadtests.traffic import Request
 
 #: Attribute of Locust's environment that holds the state, and key of its messages between processes.
 KEY = "modelyard"
@@ -21,18 +21,18 @@ class State:
 
     Attributes:
         options: Options of the run.
-        images: What to send.
+        text: Where the requests come from, in a line.
         kinds: Kinds of request that are sent.
-        example_signature: The signature that takes tf.Example messages, and the name of its input.
-        recorded: Requests to send instead of images.
-        counted: Images in correct answers by kind of request.
-        hits: How many of them were given the right class.
+        requests: What is sent, by kind.
+        recorded: A recording to send instead.
+        counted: Rows in correct answers by kind of request, of those whose answer is known.
+        hits: How many of them were answered as expected.
     """
 
     options: LoadTestOptions
-    images: Images
+    text: str
     kinds: tuple[str, ...] = ()
-    example_signature: tuple[str, str] = ("", "")
+    requests: Mapping[str, Sequence[Request]] = field(default_factory=dict)
     recorded: tuple[Request, ...] = ()
     _next: int = 0
     counted: Counter[str] = field(default_factory=Counter)

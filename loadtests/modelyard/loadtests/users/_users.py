@@ -1,25 +1,95 @@
-"""One user for each API; all send the same images and check the same things."""
+"""One user for each API; all send the same requests and check the same things."""
 
 from __future__ import annotations
 
 import random
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
+import grpc
 import numpy.typing as npt
 from locust import User, constant_throughput, task
 
 from modelyard.clients import Client, ClientOptions, connect
 from modelyard.errors import ModelyardError
-from modelyard.loadtests._answers import check_answer
-from modelyard.loadtests._requests import EXAMPLE, IMAGE_BYTES, examples
+from modelyard.loadtests.traffic import Checker, Request
 from modelyard.loadtests.users._state import state_of
 
+Answer = bytes | Mapping[str, npt.NDArray[Any]]
 
-class _ClassifierUser(User):
-    """Sends real test images through modelyard's client and checks every answer."""
+
+class RequestUser(User):
+    """Sends requests that were made before the run, and checks every answer."""
+
+    abstract = True
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__(environment)
+        self.state = state_of(environment)
+        self._wait: Callable[[Any], float] = constant_throughput(self.state.options.rate)
+        self._checker = Checker()
+
+    def wait_time(self) -> float:
+        """Seconds until the next request is due."""
+        return self._wait(self)
+
+    @abstractmethod
+    def next_request(self) -> Request:
+        """What to send next."""
+
+    @abstractmethod
+    def answer(self, request: Request) -> Answer:
+        """Sends a request.
+
+        Args:
+            request: What to send.
+
+        Returns:
+            The answer, as bytes or decoded.
+
+        Raises:
+            ModelyardError: The server answers with an error, or not at all.
+            RpcError: The same, of a request that is sent as bytes.
+        """
+
+    @task
+    def send(self) -> None:
+        """One request."""
+        request = self.next_request()
+        error: Exception | None = None
+        size = 0
+        start = stop = time.perf_counter()
+        try:
+            try:
+                answer = self.answer(request)
+            finally:
+                stop = time.perf_counter()
+            if isinstance(answer, bytes):
+                size = len(answer)
+                hits = self._checker.hits(request, answer)
+            else:
+                size = sum(array.nbytes for array in answer.values())
+                hits = self._checker.judge(request, answer)
+        except (grpc.RpcError, ModelyardError) as exc:
+            error = exc
+        else:
+            self.state.counted[request.kind] += request.known_rows
+            self.state.hits[request.kind] += hits
+        api, _, name = request.kind.partition(" ")
+        self.environment.events.request.fire(
+            request_type=api,
+            name=name,
+            response_time=(stop - start) * 1000,
+            response_length=size,
+            exception=error,
+            context={},
+        )
+
+
+class _ApiUser(RequestUser):
+    """Sends predictions through modelyard's client."""
 
     abstract = True
     transport: ClassVar[str]
@@ -27,17 +97,11 @@ class _ClassifierUser(User):
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
-        self.state = state_of(environment)
-        self._wait: Callable[[Any], float] = constant_throughput(self.state.options.rate)
-        # Which images are sent has nothing to keep secret.
+        # Which requests are sent has nothing to keep secret.
         self._rng = random.Random()
-        self._payloads = [
-            payload for api, _, payload in (kind.partition(" ") for kind in self.state.kinds) if api == self.transport
-        ]
-
-    def wait_time(self) -> float:
-        """Seconds until the next request is due."""
-        return self._wait(self)
+        self._kinds = [kind for kind in self.state.kinds if kind.partition(" ")[0] == self.transport]
+        # Images as tensors three times as often as the others.
+        self._weights = [3 if kind.endswith(" image") else 1 for kind in self._kinds]
 
     def on_start(self) -> None:
         """Makes the client; its first request opens the connection."""
@@ -51,68 +115,125 @@ class _ClassifierUser(User):
         """Closes the client."""
         self.client.close()
 
-    @task
-    def predict(self) -> None:
-        """One request of one of the kinds, tensors three times as often as the others."""
-        weights = [3 if payload == "image" else 1 for payload in self._payloads]
-        (payload,) = self._rng.choices(self._payloads, weights)
-        state = self.state
-        chosen = state.images.choose(state.options.rows, self._rng)
-        if payload == "image":
-            self._send(payload, "", chosen, {"image": state.images.batch(chosen)})
-        elif payload == IMAGE_BYTES:
-            self._send(payload, IMAGE_BYTES, chosen, {IMAGE_BYTES: state.images.encoded(chosen)})
-        elif payload == EXAMPLE:
-            signature, name = state.example_signature
-            self._send(payload, signature, chosen, {name: examples(state.images.batch(chosen))})
+    def next_request(self) -> Request:
+        """One of the requests of the user's API, at random."""
+        (kind,) = self._rng.choices(self._kinds, self._weights)
+        return self._rng.choice(self.state.requests[kind])
 
-    def _send(self, name: str, signature: str, chosen: npt.NDArray[np.int64], inputs: Mapping[str, Any]) -> None:
-        error: ModelyardError | None = None
-        size = 0
-        start = time.perf_counter()
-        stop = start
-        try:
-            try:
-                outputs = self.client.predict(self.state.options.model, inputs, signature=signature)
-            finally:
-                stop = time.perf_counter()
-            size = sum(array.nbytes for array in outputs.values())
-            check_answer(outputs, len(chosen), self.state.images.class_names)
-        except ModelyardError as exc:
-            error = exc
-        else:
-            kind = f"{self.transport} {name}"
-            self.state.counted[kind] += len(chosen)
-            self.state.hits[kind] += int(np.sum(outputs["class_id"] == self.state.images.labels[chosen]))
-        self.environment.events.request.fire(
-            request_type=self.transport,
-            name=name,
-            response_time=(stop - start) * 1000,
-            response_length=size,
-            exception=error,
-            context={},
-        )
+    def answer(self, request: Request) -> Answer:
+        """Sends a prediction.
+
+        Args:
+            request: What to send.
+
+        Raises:
+            ModelyardError: The server answers with an error, or not at all.
+        """
+        model, signature = request.target
+        return self.client.predict(model, request.inputs, signature=signature)
 
 
-class GrpcUser(_ClassifierUser):
+class GrpcUser(_ApiUser):
     """A user of TensorFlow Serving's gRPC API."""
 
     transport = "grpc"
 
+    def on_start(self) -> None:
+        """Makes the client, and a channel for recorded calls that are no predictions."""
+        super().on_start()
+        self._channel = open_channel(self.state.options.grpc_url)
 
-class RestUser(_ClassifierUser):
+    def on_stop(self) -> None:
+        """Closes both."""
+        super().on_stop()
+        self._channel.close()
+
+    def answer(self, request: Request) -> Answer:
+        """Sends a prediction, or a recorded call as it is.
+
+        Args:
+            request: What to send.
+
+        Raises:
+            ModelyardError: The server answers with an error, or not at all.
+            RpcError: The same, of a recorded call.
+        """
+        if request.inputs:
+            return super().answer(request)
+        return send_bytes(self._channel, request, self.state.options.timeout_s)
+
+
+class RestUser(_ApiUser):
     """A user of TensorFlow Serving's REST API."""
 
     transport = "rest"
 
 
-class GrpcV2User(_ClassifierUser):
+class GrpcV2User(_ApiUser):
     """A user of the Open Inference Protocol over gRPC; there are some where ``--kind`` names it."""
 
     transport = "grpc-v2"
 
 
-class RestV2User(_ClassifierUser):
+class RestV2User(_ApiUser):
     """A user of the Open Inference Protocol over REST; there are some where ``--kind`` names it."""
 
     transport = "rest-v2"
+
+
+class ReplayUser(RequestUser):
+    """Sends recorded requests over gRPC, byte by byte as they were; all users of a process share the recording.
+
+    Locust's loop is closed: ``--rate`` says how many requests a user sends per
+    second. ``modelyard loadtest run --replay`` sends at the recorded times.
+    """
+
+    def on_start(self) -> None:
+        """Makes the channel."""
+        self._channel = open_channel(self.state.options.grpc_url)
+
+    def on_stop(self) -> None:
+        """Closes the channel."""
+        self._channel.close()
+
+    def next_request(self) -> Request:
+        """The next request of the recording; after the last comes the first."""
+        return self.state.next_recorded()
+
+    def answer(self, request: Request) -> Answer:
+        """Sends a recorded call.
+
+        Args:
+            request: What to send.
+
+        Raises:
+            RpcError: The server answers with an error, or not at all.
+        """
+        return send_bytes(self._channel, request, self.state.options.timeout_s)
+
+
+def open_channel(url: str) -> grpc.Channel:
+    """Opens a channel.
+
+    Args:
+        url: Such as ``grpc://host:8500``.
+    """
+    scheme, _, address = url.partition("://")
+    if scheme == "grpcs":
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials())
+    return grpc.insecure_channel(address)
+
+
+def send_bytes(channel: grpc.Channel, request: Request, timeout_s: float) -> bytes:
+    """Sends a request as the bytes that it is.
+
+    Args:
+        channel: Where to.
+        request: What to send.
+        timeout_s: Its deadline, in seconds.
+
+    Raises:
+        RpcError: The server answers with an error, or not at all.
+    """
+    answer: bytes = channel.unary_unary(request.path, None, None)(request.body, timeout=timeout_s)
+    return answer

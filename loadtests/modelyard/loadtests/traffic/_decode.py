@@ -12,36 +12,38 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import LoadTestError, ModelyardError
-from modelyard.loadtests._answers import check_answer
-from modelyard.loadtests._requests import Request, strings
-from modelyard.wire import PREDICTION_SERVICE, inference_pb2, serving_pb2, tensor_to_array
+from modelyard.loadtests.traffic._answers import check_answer, check_outputs, classes_of
+from modelyard.loadtests.traffic._requests import DATATYPES, Arrays, Request, strings
+from modelyard.wire import (
+    PREDICTION_SERVICE,
+    dtype_by_name,
+    inference_pb2,
+    serving_pb2,
+    tensor_to_array,
+)
 
 #: Recorded and fresh numbers may differ by this much: another machine rounds in another order.
 _TOLERANCE = 1e-3
 _REMEMBERED = 50_000
 
-_NUMPY = {"FP32": "float32", "FP64": "float64", "INT32": "int32", "INT64": "int64", "UINT8": "uint8", "BOOL": "bool"}
+#: Fields of the Open Inference Protocol's contents, by kind of dtype.
 _CONTENTS = {
-    "FP32": "fp32_contents", "FP64": "fp64_contents", "INT32": "int_contents", "INT64": "int64_contents",
-    "UINT8": "uint_contents", "BOOL": "bool_contents", "BYTES": "bytes_contents",
+    "FP32": "fp32_contents", "FP64": "fp64_contents", "INT8": "int_contents", "INT16": "int_contents",
+    "INT32": "int_contents", "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",
+    "UINT32": "uint_contents", "UINT64": "uint64_contents", "BOOL": "bool_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
-#: Dtypes of a classifier's outputs, which JSON does not tell.
-_CLASSIFIER = {"class_id": "int64", "probabilities": "float32"}
+#: Kinds of JSON's values that a dtype may be written as.
+_WRITTEN = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
 
 
 class Checker:
-    """Decides about answers; the same answer to the same request is decided once.
+    """Decides about answers; the same answer to the same request is decided once."""
 
-    Args:
-        class_names: Names of the classes of the model, in order.
-    """
-
-    def __init__(self, class_names: tuple[str, ...]) -> None:
-        self._class_names = class_names
+    def __init__(self) -> None:
         self._known: dict[tuple[int, bytes], int] = {}
 
     def hits(self, request: Request, body: bytes) -> int:
-        """How many rows of an answer agree with what is expected.
+        """How many rows of an answer agree with what is expected; 0 where nothing is.
 
         Args:
             request: What was asked.
@@ -70,12 +72,15 @@ class Checker:
         Raises:
             LoadTestError: The answer is wrong in itself.
         """
+        if request.class_names:
+            check_answer(outputs, request.rows, request.class_names)
+        elif request.outputs:
+            check_outputs(outputs, request.outputs, request.rows if request.per_row else None)
         if isinstance(request.expected, np.ndarray):
-            check_answer(outputs, request.rows, self._class_names)
-            return int(np.sum(outputs["class_id"] == request.expected))
+            return int(np.sum(classes_of(outputs, request.outputs) == request.expected))
         if request.expected is None:
-            return request.rows
-        return request.rows if _agree(outputs, request.expected) else 0
+            return 0
+        return _agreeing(outputs, request.expected, request)
 
 
 def decode(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
@@ -120,9 +125,13 @@ def _results(results: Iterable[Any]) -> dict[str, npt.NDArray[Any]]:
 
 def _rest(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
     outputs = json.loads(body)["outputs"]
-    if not isinstance(outputs, dict):
+    # JSON tells neither dtypes nor the name of an output that is alone.
+    if len(request.outputs) == 1:
+        outputs = {next(iter(request.outputs)): outputs}
+    elif not isinstance(outputs, dict):
         outputs = {"": outputs}
-    return {name: _array(values, _CLASSIFIER.get(name)) for name, values in outputs.items()}
+    known = {name: info.dtype for name, info in request.outputs.items()}
+    return {name: _array(values, known.get(name)) for name, values in outputs.items()}
 
 
 def _grpc_v2(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
@@ -130,16 +139,17 @@ def _grpc_v2(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
     found = {}
     for index, output in enumerate(answer.outputs):
         if answer.raw_output_contents:
-            found[output.name] = _from_raw(answer.raw_output_contents[index], output.datatype, list(output.shape))
+            array = _from_raw(answer.raw_output_contents[index], output.datatype)
         else:
             values = list(getattr(output.contents, _CONTENTS[output.datatype]))
-            found[output.name] = _array(values, _NUMPY.get(output.datatype)).reshape(list(output.shape))
+            array = _array(values, DATATYPES[output.datatype])
+        found[output.name] = array.reshape(list(output.shape))
     return found
 
 
 def _rest_v2(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
     return {
-        output["name"]: _array(output["data"], _NUMPY.get(output["datatype"])).reshape(output["shape"])
+        output["name"]: _array(output["data"], DATATYPES[output["datatype"]]).reshape(output["shape"])
         for output in json.loads(body)["outputs"]
     }
 
@@ -153,12 +163,17 @@ _DECODERS: Mapping[str, Callable[[Request, bytes], dict[str, npt.NDArray[Any]]]]
 
 
 def _array(values: Any, dtype: str | None) -> npt.NDArray[Any]:
-    if dtype is not None:
-        return np.array(values, dtype=dtype)
+    """Values of JSON as an array; without a dtype, of the one that numpy takes them for."""
+    if dtype == "string":
+        # Bytes in JSON are objects, which numpy leaves as they are.
+        return np.vectorize(_bytes, otypes=[object])(np.array(values, dtype=object))
     found = np.array(values)
-    if found.dtype.kind in "USO":
-        return strings([_bytes(value) for value in values])
-    return found
+    wanted = None if dtype is None else dtype_by_name(dtype).numpy
+    if wanted is not None and found.size and found.dtype.kind not in _WRITTEN.get(wanted.kind, "iuf"):
+        raise ValueError(f"received values that numpy takes for {found.dtype}; expected {dtype}")
+    if wanted is not None:
+        return found.astype(wanted)
+    return strings([_bytes(value) for value in values]) if found.dtype.kind in "USO" else found
 
 
 def _bytes(value: Any) -> bytes:
@@ -167,27 +182,30 @@ def _bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def _from_raw(raw: bytes, datatype: str, shape: list[int]) -> npt.NDArray[Any]:
+def _from_raw(raw: bytes, datatype: str) -> npt.NDArray[Any]:
     if datatype != "BYTES":
-        return np.frombuffer(raw, dtype=_NUMPY[datatype]).reshape(shape)
+        return np.frombuffer(raw, dtype=dtype_by_name(DATATYPES[datatype]).numpy or np.dtype(np.uint16))
     values, at = [], 0
     while at < len(raw):
         size = int.from_bytes(raw[at : at + 4], "little")
         values.append(raw[at + 4 : at + 4 + size])
         at += 4 + size
-    return strings(values).reshape(shape)
+    return strings(values)
 
 
-def _agree(outputs: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, npt.NDArray[Any]]) -> bool:
+def _agreeing(outputs: Arrays, expected: Arrays, request: Request) -> int:
+    """Rows that were answered as recorded: each by itself where every output has one for it, else all or none."""
     if set(outputs) != set(expected):
-        return False
+        return 0
+    good = np.ones(request.rows, dtype=bool)
     for name, wanted in expected.items():
         got = outputs[name]
         if got.shape != wanted.shape or got.dtype != wanted.dtype:
-            return False
+            return 0
         if got.dtype.kind == "f":
-            if not np.allclose(got, wanted, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
-                return False
-        elif not np.array_equal(got, wanted):
-            return False
-    return True
+            same = np.isclose(got, wanted, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+        else:
+            same = got == wanted
+        rows = request.per_row and got.shape[:1] == (request.rows,)
+        good &= same.reshape(request.rows, -1).all(axis=1) if rows else bool(same.all())
+    return int(good.sum())

@@ -12,29 +12,27 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
+from modelyard.clients import TensorInfo
 from modelyard.errors import ConfigurationError
 from modelyard.wire import (
     INFERENCE_SERVICE,
     PREDICTION_SERVICE,
     array_to_tensor,
+    dtype_by_numpy,
     inference_pb2,
     serving_pb2,
-    tensorflow_pb2,
 )
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 DEFAULT_SIGNATURE = "serving_default"
-IMAGE_BYTES = "image_bytes"
-EXAMPLE = "example"
 
-_DATATYPES = {
-    "float32": "FP32",
-    "float64": "FP64",
-    "int32": "INT32",
-    "int64": "INT64",
-    "uint8": "UINT8",
-    "bool": "BOOL",
-}
+#: The Open Inference Protocol's names of dtypes.
+DATATYPES = {
+    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64", "INT8": "int8",
+    "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16", "BF16": "bfloat16", "FP32": "float32",
+    "FP64": "float64", "BYTES": "string",
+}  # fmt: skip
+_OF_DTYPES = {dtype: datatype for datatype, dtype in DATATYPES.items()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,6 +50,9 @@ class Request:
             was recorded; None where nothing is known.
         target: Name of the model, and of the signature.
         inputs: The inputs before they were encoded; empty where they are not known.
+        outputs: What the signature says of its outputs; empty where that is not known.
+        per_row: Whether an output of any length has a row for each row of the request.
+        class_names: Classes of the image classifier that answers; empty for any other model.
     """
 
     kind: str
@@ -63,6 +64,14 @@ class Request:
     expected: npt.NDArray[np.int64] | Arrays | None = None
     target: tuple[str, str] = ("", "")
     inputs: Arrays = field(default_factory=dict)
+    outputs: Mapping[str, TensorInfo] = field(default_factory=dict)
+    per_row: bool = False
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def known_rows(self) -> int:
+        """Rows of which it is known how they must be answered."""
+        return 0 if self.expected is None else self.rows
 
 
 def encode(
@@ -72,7 +81,8 @@ def encode(
     model: str,
     signature: str,
     inputs: Arrays,
-    expected: npt.NDArray[np.int64] | None,
+    expected: npt.NDArray[np.int64] | Arrays | None = None,
+    **answer: Any,
 ) -> Request:
     """Encodes one prediction.
 
@@ -82,7 +92,8 @@ def encode(
         model: Name of the model.
         signature: Name of the signature.
         inputs: Inputs by name; the first dimension counts rows.
-        expected: Class of each row, int64 ``[rows]``; None where it is not known.
+        expected: As the request has it.
+        **answer: What else the request has of its answer.
 
     Raises:
         ConfigurationError: There is no such API, or it cannot carry an input.
@@ -96,10 +107,11 @@ def encode(
         path=path,
         body=body,
         headers=headers,
-        rows=len(next(iter(inputs.values()))),
+        rows=next((len(array) for array in inputs.values() if array.ndim), 1),
         expected=expected,
         target=(model, signature),
         inputs=inputs,
+        **answer,
     )
 
 
@@ -159,23 +171,6 @@ APIS: Mapping[str, Callable[[str, str, Arrays], _Encoded]] = {
 }
 
 
-def examples(images: npt.NDArray[np.float32]) -> npt.NDArray[np.object_]:
-    """Images as serialized ``tf.Example`` messages with the feature ``image``.
-
-    Args:
-        images: float32 ``[n, 28, 28, 1]``.
-
-    Returns:
-        bytes ``[n]``.
-    """
-    found = np.empty(len(images), dtype=object)
-    for index, image in enumerate(images):
-        message = tensorflow_pb2.Example()
-        message.features.feature["image"].float_list.value.extend(image.ravel().tolist())
-        found[index] = message.SerializeToString()
-    return found
-
-
 def strings(values: Sequence[bytes]) -> npt.NDArray[np.object_]:
     """Bytes as an array, which numpy would not make of them by itself.
 
@@ -191,20 +186,20 @@ def _json_value(array: npt.NDArray[Any]) -> Any:
     if array.dtype == np.float32:
         # The shortest digits that are read back as the same float32, as thrifty clients send them.
         return np.array([float(str(value)) for value in array.ravel()]).reshape(array.shape).tolist()
-    if array.dtype != object:
-        return array.tolist()
-    return [{"b64": base64.b64encode(value).decode()} for value in array.ravel()]
+    return _b64(array.tolist()) if array.dtype == object else array.tolist()
+
+
+def _b64(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_b64(item) for item in value]
+    return {"b64": base64.b64encode(value).decode()}
 
 
 def _datatype(array: npt.NDArray[Any]) -> str:
-    if array.dtype == object:
-        return "BYTES"
-    try:
-        return _DATATYPES[array.dtype.name]
-    except KeyError:
-        raise ConfigurationError(
-            f"Cannot send {array.dtype} to a v2 API here; expected {', '.join(_DATATYPES)}."
-        ) from None
+    dtype = dtype_by_numpy(array.dtype).name
+    if dtype not in _OF_DTYPES:
+        raise ConfigurationError(f"The Open Inference Protocol has no datatype for {dtype}: give --kind grpc or rest.")
+    return _OF_DTYPES[dtype]
 
 
 def _raw(array: npt.NDArray[Any]) -> bytes:

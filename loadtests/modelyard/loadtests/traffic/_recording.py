@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import ConfigurationError, IntegrityError
-from modelyard.loadtests._decode import decode
-from modelyard.loadtests._requests import Request
+from modelyard.loadtests.traffic._decode import decode
+from modelyard.loadtests.traffic._requests import Request
 from modelyard.wire import PREDICTION_SERVICE, read_records, serving_pb2
 
-_METHODS = {
+#: Calls by the kind of a record.
+METHODS = {
     "predict_log": "Predict",
     "classify_log": "Classify",
     "regress_log": "Regress",
@@ -67,40 +69,62 @@ def read_recording(path: Path) -> Recording:
         ConfigurationError: It cannot be read, is damaged, or holds no request.
     """
     requests, stamps = [], []
-    for record in _records(path):
-        try:
-            message = serving_pb2.PredictionLog.FromString(record)
-        except DecodeError as exc:
-            raise ConfigurationError(f"{path} does not hold PredictionLog messages: {exc}.") from exc
-        kind = message.WhichOneof("log_type")
-        if kind is None:
-            continue
-        requests.append(_request(getattr(message, kind), _METHODS[kind]))
+    for message in read_log(path):
+        kind = str(message.WhichOneof("log_type"))
+        requests.append(recorded(getattr(message, kind), METHODS[kind]))
         stamps.append(message.log_metadata.timestamp_secs)
     if not requests:
         raise ConfigurationError(f"{path} holds no request.")
     return Recording(requests=tuple(requests), seconds=_spread(stamps) if min(stamps) > 0 else None)
 
 
-def _request(entry: Any, method: str) -> Request:
-    spec = entry.request.tasks[0].model_spec if method == "MultiInference" else entry.request.model_spec
+def read_log(path: Path) -> Iterator[serving_pb2.PredictionLog]:
+    """Reads the recorded calls of a TFRecord file of ``PredictionLog`` messages.
+
+    Args:
+        path: The file.
+
+    Yields:
+        Messages with a call.
+
+    Raises:
+        ConfigurationError: It cannot be read, is damaged, or holds something else.
+    """
+    try:
+        for record in read_records(path):
+            message = serving_pb2.PredictionLog.FromString(record)
+            if message.WhichOneof("log_type") in METHODS:
+                yield message
+    except IntegrityError as exc:
+        raise ConfigurationError(exc.message) from exc
+    except DecodeError as exc:
+        raise ConfigurationError(f"{path} does not hold PredictionLog messages: {exc}.") from exc
+
+
+def recorded(entry: Any, method: str, model: str = "") -> Request:
+    """A call as it was recorded, for gRPC.
+
+    Args:
+        entry: With the request, and the answer where it was recorded.
+        method: Name of the call.
+        model: Model to send it to; empty for the recorded one.
+    """
+    specs = (
+        [task.model_spec for task in entry.request.tasks] if method == "MultiInference" else [entry.request.model_spec]
+    )
+    for spec in specs if model else ():
+        spec.name = model
+        spec.ClearField("version_choice")
     request = Request(
         kind=f"grpc {method.lower()}",
         api="grpc",
         path=PREDICTION_SERVICE[method].path,
         body=entry.request.SerializeToString(),
-        target=(spec.name, spec.signature_name),
+        target=(specs[0].name, specs[0].signature_name),
     )
     if not entry.response.ByteSize():
         return request
-    return Request(
-        kind=request.kind,
-        api=request.api,
-        path=request.path,
-        body=request.body,
-        target=request.target,
-        expected=decode(request, entry.response.SerializeToString()),
-    )
+    return dataclasses.replace(request, expected=decode(request, entry.response.SerializeToString()))
 
 
 def _spread(stamps: list[int]) -> npt.NDArray[np.float64]:
@@ -112,8 +136,21 @@ def _spread(stamps: list[int]) -> npt.NDArray[np.float64]:
     return np.sort(np.array(found))
 
 
-def _records(path: Path) -> Iterator[bytes]:
+def is_log(path: Path) -> bool:
+    """Whether a TFRecord file holds recorded calls, rather than ``tf.Example`` messages.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is damaged.
+    """
     try:
-        yield from read_records(path)
+        first = next(read_records(path), b"")
     except IntegrityError as exc:
         raise ConfigurationError(exc.message) from exc
+    try:
+        # An Example can be read as a PredictionLog: all it has is a field that is none of the calls.
+        return serving_pb2.PredictionLog.FromString(first).WhichOneof("log_type") is not None
+    except DecodeError:
+        return False

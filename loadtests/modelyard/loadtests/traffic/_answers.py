@@ -1,0 +1,118 @@
+"""Whether an answer can be right: what a signature says of its outputs, and what a classifier's must satisfy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.clients import TensorInfo
+from modelyard.errors import LoadTestError
+from modelyard.wire import dtype_by_numpy
+
+#: How far float32 probabilities may be from a sum of 1.
+SUM_TOLERANCE = 1e-4
+
+
+def check_answer(outputs: Mapping[str, npt.NDArray[Any]], rows: int, class_names: Sequence[str]) -> None:
+    """Checks shapes, dtypes and that the outputs agree with each other.
+
+    Args:
+        outputs: ``class_id`` int64 ``[rows]``, ``label`` bytes ``[rows]`` and
+            ``probabilities`` float32 ``[rows, classes]``.
+        rows: Examples that were sent.
+        class_names: Names of the classes, in order.
+
+    Raises:
+        LoadTestError: The answer is wrong; the message says how.
+    """
+    missing = [name for name in ("class_id", "label", "probabilities") if name not in outputs]
+    if missing:
+        raise LoadTestError(f"Wrong answer: expected the outputs {missing} too; received {sorted(outputs)}.")
+    classes, labels, probabilities = outputs["class_id"], outputs["label"], outputs["probabilities"]
+    for name, array, dtype, shape in (
+        ("class_id", classes, "int64", (rows,)),
+        ("label", labels, "object", (rows,)),
+        ("probabilities", probabilities, "float32", (rows, len(class_names))),
+    ):
+        if array.dtype != dtype or array.shape != shape:
+            raise LoadTestError(
+                f"Wrong answer: {name} is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}."
+            )
+    sums = probabilities.sum(axis=1, dtype=np.float64)
+    # Written so that NaN, which compares false with everything, is wrong too.
+    if not (np.all(np.abs(sums - 1) <= SUM_TOLERANCE) and np.all(probabilities >= 0)):
+        raise LoadTestError(f"Wrong answer: probabilities add up to {sums.min()} .. {sums.max()}; expected 1.")
+    best = probabilities.argmax(axis=1)
+    if not np.array_equal(classes, best):
+        row = int(np.flatnonzero(classes != best)[0])
+        raise LoadTestError(f"Wrong answer: class_id[{row}] is {classes[row]}; the largest probability is {best[row]}.")
+    names = [class_names[index].encode() for index in classes]
+    if labels.tolist() != names:
+        raise LoadTestError(f"Wrong answer: labels are {labels.tolist()[:3]}...; class_id means {names[:3]}...")
+
+
+def check_outputs(
+    outputs: Mapping[str, npt.NDArray[Any]], known: Mapping[str, TensorInfo], rows: int | None = None
+) -> None:
+    """Checks names, dtypes and shapes of outputs against their signature, and that no float is NaN.
+
+    Args:
+        outputs: The outputs of an answer.
+        known: What the signature says of them.
+        rows: Rows that were sent; None where outputs have not one for each.
+
+    Raises:
+        LoadTestError: The answer is wrong; the message says how.
+    """
+    if outputs.keys() != known.keys():
+        raise LoadTestError(f"Wrong answer: expected the outputs {sorted(known)}; received {sorted(outputs)}.")
+    for name, array in outputs.items():
+        info = known[name]
+        dtype, shape = dtype_by_numpy(array.dtype).name, info.shape
+        if shape is not None and rows is not None and shape[:1] == (-1,):
+            shape = (rows, *shape[1:])
+        fits = shape is None or (
+            len(shape) == array.ndim and all(size in (-1, have) for size, have in zip(shape, array.shape, strict=True))
+        )
+        if dtype != info.dtype or not fits:
+            expected = info.dtype if shape is None else f"{info.dtype}{list(shape)}"
+            raise LoadTestError(f"Wrong answer: {name} is {dtype}{list(array.shape)}; expected {expected}.")
+        # NaN is the one value that differs from itself.
+        if array.dtype.kind in "fc" and not np.array_equal(array, array):
+            raise LoadTestError(f"Wrong answer: {name} has {int(np.isnan(array).sum())} values that are NaN.")
+
+
+def class_output(known: Mapping[str, TensorInfo]) -> str:
+    """The output that tells the class of each row: ``class_id``, or the only one of floats ``[rows, classes]``.
+
+    Args:
+        known: What a signature says of its outputs.
+
+    Returns:
+        Its name; empty where there is none.
+    """
+    if "class_id" in known:
+        return "class_id"
+    scores = [
+        name
+        for name, info in known.items()
+        if info.dtype.startswith(("float", "bfloat")) and info.shape is not None and len(info.shape) == 2
+    ]
+    return scores[0] if len(scores) == 1 else ""
+
+
+def classes_of(outputs: Mapping[str, npt.NDArray[Any]], known: Mapping[str, TensorInfo]) -> npt.NDArray[Any]:
+    """The class of each row.
+
+    Args:
+        outputs: The outputs of an answer.
+        known: What the signature says of them; one tells the class.
+
+    Returns:
+        Integers ``[rows]``.
+    """
+    array = outputs[class_output(known)]
+    return array.argmax(axis=1) if array.ndim == 2 else array
