@@ -202,9 +202,7 @@ def test_several_arguments(tmp_path: Path) -> None:
         (["serve"], ConfigurationError, r"names alone choose.*NAME:DTYPE\[SHAPE\]"),
     ],
 )
-def test_inputs_that_nobody_knows(
-    signatures: Any, error: type[ModelyardError], message: str, tmp_path: Path
-) -> None:
+def test_inputs_that_nobody_knows(signatures: Any, error: type[ModelyardError], message: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=message):
         publish(keras.Sequential([keras.layers.Dense(3)]), tmp_path, signatures=signatures)
 
