@@ -25,7 +25,7 @@ from modelyard.artifact import (
     staging,
     verify_files,
 )
-from modelyard.errors import PublishError
+from modelyard.errors import ConfigurationError, PublishError
 
 
 def put(model_dir: Path, manifest: Manifest, *, content: str = "graph") -> int:
@@ -46,6 +46,14 @@ def test_the_first_version_is_1_and_others_follow(tmp_path: Path, manifest: Mani
     assert [version.number for version in list_versions(model_dir)] == [1, 2, 3]
     assert read_manifest(model_dir / "2").version == 2
     assert sorted(path.name for path in model_dir.iterdir()) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "ä", "a%2Fb", ".hidden", "a?b", "a#b", "a+b"])
+def test_a_name_that_no_url_routes_is_refused(name: str, tmp_path: Path, manifest: Manifest) -> None:
+    with pytest.raises(ConfigurationError, match="which /v1/models/NAME cannot route; .*--name NAME"):
+        put(tmp_path / name, manifest)
+    assert list(tmp_path.iterdir()) == []
+    assert put(tmp_path / "A-b_1.2~c", manifest) == 1
 
 
 def test_versions_as_tensorflow_serving_reads_them(tmp_path: Path) -> None:

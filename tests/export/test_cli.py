@@ -45,6 +45,18 @@ def test_a_run_becomes_a_version(
         assert entry.verify.top1_agreement == 1.0
 
 
+def test_a_task_of_your_own_is_published_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "modelyard.training.tasks:LinearTask"
+    Trainer(find_task(name)(), TrainerOptions(epochs=1, batch_size=32, model_dir=Path("run"))).run()
+    command = [name, "--model-dir", "run", "--repository", "models", "--format", "saved_model"]
+    assert main([*command, "--measure-seconds", "0.5"]) == 0
+    assert [path.name for path in Path("models").iterdir()] == ["linear"]
+    assert capsys.readouterr().out.startswith("linear version 1: ")
+
+
 def test_a_variant_outside_its_budget_is_told(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,10 +94,20 @@ def test_a_variant_outside_its_budget_is_told(
         (["fashion", "--calibration-data", "x.npz"], 2, "--calibration-data is for paths"),
         (["fashoin"], 2, "Did you mean 'fashion'"),
         (["fashion", "--examples", "10"], 2, "--examples is 10; expected at least 256"),
-        (["fashion", "--name", "../other"], 2, "--name is '../other'; expected a plain folder name"),
+        (["fashion", "--name", "../other"], 2, "The model's name is '../other', which /v1/models/NAME cannot route"),
+        (["fashion", "--name", "my model"], 2, "expected letters of ASCII, digits and ._~- alone"),
+        (["fashion", "--name", "a:b"], 2, "Give another one: --name NAME"),
+        (["tests.training.toy_task:Absent"], 2, "tests.training.toy_task has no such task"),
+        (["nothere"], 2, "There is no file or folder 'nothere'. Unknown task 'nothere'"),
         (["fashion", "--data", "random"], 2, "--data is for paths; the task fashion brings its own"),
-        (["absent.keras"], 2, "absent.keras needs examples to be verified with; give --data PATH"),
-        (["folder/absent", "--data", "random"], 2, "folder/absent is no model: expected a SavedModel directory"),
+        (["absent.keras"], 2, "absent.keras does not exist."),
+        (["absent.onnx", "--data", "random"], 2, "absent.onnx does not exist."),
+        (["here.keras"], 2, "here.keras needs examples to be verified with; give --data PATH"),
+        (["here.keras", "--data", "nothere.npz"], 2, "nothere.npz does not exist."),
+        (["here.keras", "--data", "random", "--calibration-data", "c.npz"], 2, "c.npz does not exist."),
+        (["here.keras", "--data", "random", "--set", "a=1"], 2, "--set is for tasks; here.keras is a model already"),
+        (["my model.keras", "--data", "random"], 2, "The model's name is 'my model'"),
+        (["folder/absent", "--data", "random"], 2, "folder/absent does not exist."),
         (["fashion", "--model-dir", "absent"], 1, "absent has no checkpoint"),
     ],
 )
@@ -99,6 +121,7 @@ def test_errors_are_told(
 ) -> None:
     monkeypatch.setenv("MODELYARD_DATA", "subset")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.keras").write_bytes(b"")
     assert main([*arguments, "--repository", str(tmp_path / "repository")]) == code
     error = capsys.readouterr().err
     assert error.startswith("modelyard export: ") and message in error

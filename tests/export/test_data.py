@@ -118,7 +118,7 @@ def text(folder: Path, name: str) -> Path:
     ("make", "inputs", "message"),
     [
         (pickled, X, "cannot be read: .*pickle|cannot be read: Object arrays"),
-        (lambda folder: folder / "absent.npy", X, "cannot be read: .*No such file"),
+        (lambda folder: folder / "absent.npy", X, r"absent\.npy does not exist\."),
         (lambda folder: text(folder, "a.csv"), X, "is of no known kind; expected an .npz"),
         (lambda folder: text(folder, "a.npz"), X, "cannot be read"),
         (lambda folder: text(folder, "a.tfrecord"), X, "is no TFRecord file"),

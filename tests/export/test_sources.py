@@ -235,6 +235,11 @@ def no_file(folder: Path) -> Any:
     return folder / "absent.keras"
 
 
+def no_model(folder: Path) -> Any:
+    (folder / "model.h5").write_bytes(b"")
+    return folder / "model.h5"
+
+
 def bad_keras(folder: Path) -> Any:
     (folder / "bad.keras").write_bytes(b"PK")
     return folder / "bad.keras"
@@ -258,7 +263,8 @@ def bad_saved_model(folder: Path) -> Any:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (no_file, ConfigurationError, "is no model: expected a SavedModel directory"),
+        (no_file, ConfigurationError, r"absent\.keras does not exist"),
+        (no_model, ConfigurationError, "is no model: expected a SavedModel directory"),
         (bad_keras, ConversionError, "Keras cannot load"),
         (bad_onnx, ConversionError, "is no valid ONNX file"),
         (bad_tflite, ConversionError, "bad.tflite cannot be served"),

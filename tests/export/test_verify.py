@@ -15,7 +15,16 @@ import tensorflow as tf
 
 from modelyard.artifact import Signature, TensorSpec, VerificationData
 from modelyard.errors import ExportError, VerificationError
-from modelyard.export import ExportEvent, ExportOptions, Format, Reference, TracedModel, compute_reference, verify
+from modelyard.export import (
+    ExportEvent,
+    ExportOptions,
+    Format,
+    Reference,
+    TracedModel,
+    check_examples,
+    compute_reference,
+    verify,
+)
 from modelyard.export._compare import Comparison
 from modelyard.export._runtimes import call_signature, load_runtime
 from modelyard.export._saved_model import export_saved_model
@@ -216,7 +225,7 @@ class TestReference:
             compute_reference(traced, bad, options=OPTIONS)
 
     def test_too_few(self, traced: TracedModel, data: VerificationData) -> None:
-        with pytest.raises(VerificationError, match=r"\[260\] examples.*at least 261"):
+        with pytest.raises(VerificationError, match=r"are 260 examples .*at least 261.*--min-examples 260"):
             compute_reference(traced, data, options=ExportOptions(min_examples=261))
 
     def test_different_numbers(self, traced: TracedModel, data: VerificationData) -> None:
@@ -225,8 +234,8 @@ class TestReference:
             compute_reference(traced, bad, options=OPTIONS)
 
     def test_wrong_dtype(self, traced: TracedModel, data: VerificationData) -> None:
-        bad = self.change(data, "embed", scale=np.ones(260))
-        with pytest.raises(VerificationError, match="'scale' of signature 'embed' are float64; expected float32"):
+        bad = self.change(data, "embed", scale=np.ones(260, np.bool_))
+        with pytest.raises(VerificationError, match="'scale' of signature 'embed' are bool; expected float32"):
             compute_reference(traced, bad, options=OPTIONS)
 
     def test_bytes_that_are_no_image(self, traced: TracedModel, data: VerificationData) -> None:
@@ -255,6 +264,39 @@ class TestReference:
     def test_labels_that_fit_nothing(self, traced: TracedModel, data: VerificationData) -> None:
         with pytest.raises(VerificationError, match="There are 5 labels, but no signature"):
             compute_reference(traced, replace(data, labels=np.zeros(5, np.int64)), options=OPTIONS)
+
+    def test_labels_without_a_class_are_those_of_the_largest_value(
+        self, traced: TracedModel, data: VerificationData, converted: Path
+    ) -> None:
+        ours = compute_reference(traced, data, options=OPTIONS)
+        found = compute_reference(traced, replace(data, class_output="absent"), options=OPTIONS)
+        assert (found.measured, found.data.class_output) == ("serving_default", "probabilities")
+        reports = [verify(each, converted, format="onnx", options=OPTIONS).report for each in (ours, found)]
+        assert reports[0].metric_before == reports[1].metric_before == pytest.approx(2 / 3, abs=0.01)
+        assert reports[1].metric_after == reports[1].metric_before and reports[1].top1_agreement == 1
+
+    def test_labels_that_fit_no_output_are_left_out_before_the_work(
+        self, traced: TracedModel, data: VerificationData, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert data.labels is not None
+        for labels, names, message in (
+            (data.labels.astype(np.float32), (), "are float32 [260]; expected class ids, integers [N]."),
+            (data.labels - 1, (), "begin at -1; expected class ids from 0."),
+            (data.labels, ("a", "b", "c", "d"), "fit no output of signature 'serving_default'; expected an output"),
+        ):
+            caplog.clear()
+            given: Any = labels
+            odd = replace(data, labels=given, class_names=names, class_output="absent")
+            fitted = check_examples(traced, odd, options=OPTIONS)
+            assert fitted.labels is None
+            assert message in caplog.text and "Going on without the accuracy." in caplog.text
+
+    def test_what_fits_is_cast(self, traced: TracedModel, data: VerificationData) -> None:
+        scale = data.inputs["embed"]["scale"]
+        for values in (scale.astype(np.float64), scale.tolist()):
+            fitted = check_examples(traced, self.change(data, "embed", scale=values), options=OPTIONS)
+            assert fitted.inputs["embed"]["scale"].dtype == np.float32
+            np.testing.assert_array_equal(fitted.inputs["embed"]["scale"], scale)
 
     def test_no_labels(self, traced: TracedModel, data: VerificationData) -> None:
         assert compute_reference(traced, replace(data, labels=None), options=OPTIONS).measured is None

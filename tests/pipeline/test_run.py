@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,90 @@ def test_an_unknown_task_names_the_nearest(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
     assert "fashion" in result.stderr
+
+
+PHOTOS_TASK = re.compile(r"<!-- task: run by [^>]*-->\n\n```python\n(.*?)```", re.S)
+
+
+def write_photos(root: Path, count: int) -> Path:
+    """Noise in three colours, of many sizes."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for name, colour in {"red": (200, 40, 40), "green": (40, 190, 60), "blue": (40, 60, 210)}.items():
+        (root / name).mkdir(parents=True)
+        for index in range(count // 3):
+            height, width = rng.integers(30, 90, 2)
+            pixels = np.clip(np.array(colour) + rng.normal(0, 50, (height, width, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{index:03}.jpg")
+    return root
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("modelyard")), "run", *arguments, "--run-dir", "run"]
+    environment = {**os.environ, "MODELYARD_DATA": "subset", "PHOTOS": "photos", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return subprocess.run(
+        [*command, "--repository", "repository"],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+
+
+def test_a_folder_of_300_colour_photos(tmp_path: Path) -> None:
+    from PIL import Image
+
+    write_photos(tmp_path / "photos", 300)
+    found = PHOTOS_TASK.search((Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8"))
+    assert found is not None
+    (tmp_path / "photos_task.py").write_text(found[1])
+    result = run(tmp_path, "photos_task:PhotosTask", "--epochs", "3", "--calls", "20")
+    assert result.returncode == 0, result.stderr
+    version = tmp_path / "repository" / "photos" / "1"
+    manifest = read_manifest(version)
+    assert (manifest.model, manifest.source.task) == ("photos", "photos")
+    assert manifest.source.metrics["test_accuracy"] > 0.9
+    assert {entry.verify.examples for entry in manifest.formats.values()} == {600}
+    assert re.search(r"Verified on: \d\d test and \d+ training images; ", result.stdout)
+    rows = [line.split("│")[1:-1] for line in result.stdout.splitlines() if line.count("│") == 8]
+    # Spread over the classes, and every server agrees on the tensor and on the file.
+    assert {row[0].strip() for row in rows} == {"red", "green", "blue"}
+    assert all(len({cell.strip() for cell in row}) == 1 for row in rows)
+    with Image.open(tmp_path / "run" / "predictions.png") as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    tile = pixels[14 : 14 + 168, 14 : 14 + 168].reshape(-1, 3).mean(axis=0)
+    assert int(tile.argmax()) == ("red", "green", "blue").index(rows[0][0].strip())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["transfer", "--set", "folder=photos"], "There are 60 examples .* at least 256. .*--min-examples 60"),
+        (["vae"], "cannot show the task 'vae': serving_default has no output class_id and no label. .*modelyard train"),
+        (["linear"], "cannot show the task 'linear': serving_default takes .*float32"),
+        (["transfer", "--set", "fold=x"], "Its arguments: "),
+    ],
+)
+def test_what_can_be_known_before_the_training_is_told_before_it(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    write_photos(tmp_path / "photos", 60)
+    small = ["--set", "weights=none", "--set", "size=32"] if arguments[0] == "transfer" else []
+    result = run(tmp_path, *arguments, *small)
+    assert result.returncode in (1, 2) and re.search(message, result.stderr), result.stderr
+    assert "Training" not in result.stderr + result.stdout
+    assert not (tmp_path / "run").exists() and not (tmp_path / "repository").exists()
+
+
+def test_the_picture_takes_colours_and_large_images(tmp_path: Path) -> None:
+    from PIL import Image
+
+    images = np.zeros((2, 300, 400, 3), np.uint8)
+    images[0, :, :, 0] = 255
+    draw_predictions(tmp_path / "large.png", images, ["a", "b"], ["a", "b"])
+    with Image.open(tmp_path / "large.png") as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    assert pixels.shape[1] < 1000
+    assert pixels[14 + 60, 14 + 80].tolist() == [255, 0, 0]
+    draw_predictions(tmp_path / "grey.png", images[..., :1], ["a", "b"], ["a", "b"])
 
 
 @pytest.mark.parametrize("count", [1, 10])

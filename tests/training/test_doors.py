@@ -21,7 +21,8 @@ DOORS = {
     ],
     modelyard.training.data: [
         "Augmentation", "FashionMnist", "ImageCache", "ImageFiles", "ImageFolder", "ImageOptions", "Mnist",
-        "RecordFolder", "RecordSplit", "decode_image", "fashion_dataset", "image_folder_dataset",
+        "RecordFolder", "RecordSplit", "decode_image", "fashion_dataset", "image_examples",
+        "image_folder_dataset",
         "load_fashion_mnist", "load_mnist", "mnist_dataset", "open_records", "read_vocabulary", "scan_images",
         "tfrecord_dataset", "worker_share", "write_vocabulary",
     ],
@@ -42,6 +43,7 @@ def test_public_names(door: object) -> None:
     names = door.__all__  # type: ignore[attr-defined]
     assert names == DOORS[door] == sorted(names)  # type: ignore[index]
     assert all(getattr(door, name) is not None for name in names)
+    assert set(names) <= set(dir(door))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

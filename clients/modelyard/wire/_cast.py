@@ -26,8 +26,7 @@ def cast_unchanged(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any] | Non
         The array, itself where it has the dtype already; None where a value would change.
 
     Raises:
-        InvalidInputError: There is no dtype of that name.
-        UnsupportedError: The array's dtype does not exist on the wire.
+        UnsupportedError: One of the two dtypes does not exist on the wire.
     """
     received = dtype_by_numpy(array.dtype).name
     if received == name:

@@ -81,7 +81,7 @@ def load_data(
         return _random(signatures, limit, accepts)
     path = Path(path)
     if not path.exists():
-        raise ConfigurationError(f"The data {path} does not exist (--data).")
+        raise ConfigurationError(f"The data {path} does not exist.")
     try:
         if path.is_dir():
             return _images(path, signatures, limit)
@@ -145,7 +145,10 @@ def _archive(path: Path, signatures: Mapping[str, Signature], limit: int) -> Ver
     if not inputs:
         wanted = sorted({spec.name for signature in signatures.values() for spec in signature.inputs})
         raise ConfigurationError(f"{path} holds the arrays {sorted(arrays)}; expected some of the inputs {wanted}.")
-    return VerificationData(inputs=inputs, labels=arrays.get(_LABELS), description=path.name)
+    labels = arrays.get(_LABELS)
+    if labels is not None and labels.dtype.kind in "iu":
+        labels = labels.astype(np.int64)
+    return VerificationData(inputs=inputs, labels=labels, description=path.name)
 
 
 def _array(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
@@ -297,15 +300,17 @@ def _class_output(signatures: Mapping[str, Signature], data: VerificationData) -
     lowest, classes = int(labels.min(initial=0)), max(int(labels.max(initial=-1)) + 1, len(data.class_names))
     if lowest < 0:
         return f"begin at {lowest}; expected class ids from 0.", ""
-    for name in names:
-        scores = [spec for spec in signatures[name].outputs if spec.dtype in FLOATS and len(spec.shape or ()) == 2]
-        widths = {spec.name: (spec.shape or ())[1] for spec in scores}
-        # As wide as there are classes; or wider, where the labels at hand are not of all classes.
-        exact = [output for output, width in widths.items() if width == classes]
-        wider = [output for output, width in widths.items() if width == -1 or width >= max(classes, 2)]
-        for found in (exact, wider):
-            if len(found) == 1:
-                return "", found[0]
+    widths = {
+        spec.name: spec.shape[1]
+        for spec in signatures[names[0]].outputs
+        if spec.dtype in FLOATS and spec.shape is not None and len(spec.shape) == 2
+    }
+    exact = [key for key, width in widths.items() if width == classes]
+    # Not much wider, where the labels at hand are not of all classes.
+    near = [key for key, width in widths.items() if width == -1 or classes <= width < 2 * classes]
+    for found in (exact, near):
+        if len(found) == 1:
+            return "", found[0]
     outputs = ", ".join(
         f"{spec.name} {spec.dtype} {spec.shape and list(spec.shape)}" for spec in signatures[names[0]].outputs
     )

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modelyard.artifact import Latency, Source
+from modelyard.artifact import Latency, Signature, Source
 from modelyard.export import Reference, verify
 from modelyard.export._verification import ERROR_EDGES
 from modelyard.export.report import ReportContent, render_report
 from modelyard.export.report._charts import confusion_matrix, error_histogram, latency_bars, microseconds
 from modelyard.export.report._examples import class_section, worst_section
+from modelyard.export.report._images import picture
 from modelyard.export.report._markup import Markup, element, table
 from tests.export.conftest import OPTIONS
 
@@ -106,6 +107,28 @@ def test_it_fetches_nothing(page: str) -> None:
         assert not {"href", "srcset", "action", "onclick", "onload"} & set(attributes)
         assert str(attributes.get("src", "data:")).startswith("data:image/png;base64,") or "src" not in attributes
     assert not re.search(r"url\(|@import|https?:", page)
+
+
+def test_values_are_in_lines_and_short(reference: Reference) -> None:
+    shown = picture(reference.source.signatures["embed"], dict(reference.data.inputs["embed"]), 3)
+    # In a column as wide as a picture they would be broken after ten letters.
+    assert re.fullmatch(
+        r'<div class="none"><p>image: ([-0-9.e]{1,10} ){6}…</p><p>scale: [-0-9.e]{1,10}</p></div>', shown
+    )
+    words = np.array([b"one", b"x" * 100], object)
+    both = Signature(inputs=(), outputs=(), compute="f")
+    assert picture(both, {"word": words}, 0) == '<div class="none"><p>word: one</p></div>'
+    assert picture(both, {"word": words}, 1) == f'<div class="none"><p>word: {"x" * 40}…</p></div>'
+
+
+def test_no_examples_where_nothing_differs(content: ReportContent) -> None:
+    same = {
+        name: replace(check, worst=tuple(replace(each, error=0.0) for each in check.worst))
+        for name, check in content.checks.items()
+    }
+    assert "Worst" in render_report(content)
+    assert worst_section(content.reference, same) == ""
+    assert "Worst" not in render_report(replace(content, checks=same))
 
 
 def test_examples_are_pictures(page: str) -> None:

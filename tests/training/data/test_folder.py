@@ -1,13 +1,23 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from modelyard.errors import ConfigurationError, DatasetNotFoundError
-from modelyard.training.data import FashionMnist, read_vocabulary, scan_images, write_vocabulary
+from modelyard.errors import ConfigurationError, DatasetNotFoundError, TrainingError
+from modelyard.training.data import (
+    FashionMnist,
+    ImageFiles,
+    ImageOptions,
+    image_examples,
+    image_folder_dataset,
+    read_vocabulary,
+    scan_images,
+    write_vocabulary,
+)
 from tests.training.data.conftest import COUNT, folder_name
 
 
@@ -89,6 +99,41 @@ def test_an_unknown_or_empty_split_is_an_error(copy: Path) -> None:
         folder.files("validation")
     with pytest.raises(ConfigurationError, match="'test' of .* has no images"):
         folder.files("test")
+
+
+def test_images_to_verify_with_come_from_both_splits(photos: Path) -> None:
+    folder = scan_images(photos, test_share=0.2)
+    tested, whole = len(folder.test.paths), len(folder.test.paths) + len(folder.train.paths)
+    few = folder.examples(10)
+    # Not the first ten, which are all of the first class.
+    assert len(few.paths) == 10 and set(few.paths) <= set(folder.test.paths) and len(set(few.labels.tolist())) > 3
+    assert folder.examples(tested).paths == folder.test.paths
+    more = folder.examples(tested + 7)
+    assert more.paths[:tested] == folder.test.paths and set(more.paths[tested:]) <= set(folder.train.paths)
+    assert len(set(more.paths)) == len(more.labels) == tested + 7
+    assert len(set(folder.examples(10_000).paths)) == whole
+    for path, label in zip(more.paths, more.labels, strict=True):
+        assert path.parent.name == folder.class_names[label]
+    assert len(scan_images(photos, test_share=0).examples(5).paths) == 5
+    with pytest.raises(ConfigurationError, match="count is 0"):
+        folder.examples(0)
+
+
+def test_examples_are_what_evaluation_sees_and_the_files(photos: Path, tmp_path: Path) -> None:
+    folder = scan_images(photos, test_share=0.2)
+    image = ImageOptions(height=20, width=24, channels=3, crop=0.875)
+    count = len(folder.test.paths) + 5
+    data = image_examples(folder, image=image, count=count)
+    ((images, labels),) = image_folder_dataset("test", folder=folder, image=image, batch_size=1000).as_numpy_iterator()
+    np.testing.assert_allclose(data.inputs["serving_default"]["image"][: len(images)], images, atol=1e-6)
+    assert data.labels is not None and data.labels[: len(labels)].tolist() == labels.tolist()
+    assert data.inputs["image_bytes"]["image_bytes"][0] == folder.test.paths[0].read_bytes()
+    assert data.description.startswith(f"{len(labels)} test and 5 training images; ")
+    assert image_examples(folder, image=image, count=3).description.startswith("3 test images; ")
+    (tmp_path / "broken.jpeg").write_bytes(b"no image")
+    bad = replace(folder, test=ImageFiles(paths=(tmp_path / "broken.jpeg",), labels=np.zeros(1, np.int64)))
+    with pytest.raises(TrainingError, match=r"The image .*broken\.jpeg cannot be read"):
+        image_examples(bad, image=image, count=1)
 
 
 @pytest.mark.parametrize("text", ["", "a\nb\na\n", "a\n\nb\n"])
