@@ -85,6 +85,11 @@ class Predictor:
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="modelyard-predict")
 
     @property
+    def max_batch_rows(self) -> int:
+        """Rows that are computed together at most."""
+        return self._max_batch_rows
+
+    @property
     def waiting(self) -> int:
         """Requests that were let in and are not answered yet."""
         return self._door.waiting

@@ -200,7 +200,7 @@ def _transports(
             cors=options.cors,
             strict_json=options.strict_json,
             extensions=options.rest_extensions,
-            metrics_path=options.metrics_path,
+            metrics_paths=options.metrics_paths,
         )
         tls = options.tls.context() if options.tls is not None and options.rest_tls else None
         v2 = OipRest(oip, predictor, rest_options)

@@ -11,7 +11,7 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NoReturn
@@ -46,6 +46,8 @@ _START = b"\x88" + encode(((b"content-type", b"application/grpc"),))
 _OK = encode(((b"grpc-status", b"0"),))
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS = 8
+#: Longer names of methods are cut in answers.
+_MAX_NAME = 200
 #: Characters of a status message that need no escape.
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
@@ -88,7 +90,7 @@ def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) ->
     if values.get(b":method") != b"POST" or not values.get(b"content-type", b"").startswith(b"application/grpc"):
         refusal = (grpc.StatusCode.INTERNAL, "A gRPC call is a POST of content-type application/grpc.")
     elif handler is None:
-        refusal = (grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        refusal = (grpc.StatusCode.UNIMPLEMENTED, unknown_method(path, handlers))
     encoding = values.get(b"grpc-encoding", b"identity")
     if encoding not in _ENCODINGS.split(b","):
         refusal = (
@@ -114,6 +116,21 @@ def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) ->
         low_priority=values.get(PRIORITY_KEY.encode()) == b"low",
         refusal=refusal,
     )
+
+
+def unknown_method(path: str, known: Iterable[str]) -> str:
+    """What a call of a method that there is not is answered with.
+
+    Args:
+        path: The method's path.
+        known: Those that there are.
+    """
+    name, methods = path.strip("/")[:_MAX_NAME], [other.strip("/") for other in known]
+    service = name.partition("/")[0] + "/"
+    siblings = sorted(method.removeprefix(service) for method in methods if method.startswith(service))
+    services = sorted({method.partition("/")[0] for method in methods})
+    there = f"of that service it has {', '.join(siblings)}" if siblings else f"it has {', '.join(services)}"
+    return f"modelyard does not implement {name}; {there}."
 
 
 def _timeout(text: bytes) -> float | None:

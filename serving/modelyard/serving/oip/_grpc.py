@@ -50,6 +50,7 @@ class OipGrpc:
     def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
         """The method handlers, by service and method."""
         handlers: dict[str, Handler] = {
+            "ModelConfig": self._model_config,
             "ModelInfer": self._infer,
             "ModelMetadata": self._model_metadata,
             "ModelReady": self._model_ready,
@@ -89,6 +90,10 @@ class OipGrpc:
             for item in tensors:
                 field.add(name=item.name, datatype=item.datatype, shape=item.shape)
         return response.SerializeToString()
+
+    async def _model_config(self, message: inference_pb2.ModelConfigRequest, _: Context) -> bytes:
+        config = self._service.model_config(message.name, message.version)
+        return inference_pb2.ModelConfigResponse(config=config).SerializeToString()
 
     async def _infer(self, message: inference_pb2.ModelInferRequest, context: Context) -> bytes:
         size = message.ByteSize()

@@ -106,10 +106,9 @@ class RestApp:
         full = f"{path}?{query}" if query else path
         if method == "OPTIONS" and path.lower().startswith(("/v1/", "/v2/")):
             return _options(request)
-        metrics_path = self._options.metrics_path
-        if metrics_path and method == "GET" and path == metrics_path:
+        if method == "GET" and path in self._options.metrics_paths:
             if query:
-                raise InvalidRequestError(f"Unexpected path: {full}. Should be {metrics_path}")
+                raise InvalidRequestError(f"Unexpected path: {full}. Should be {path}")
             return Answer(status=200, body=(await self._metrics_page()).encode(), headers=[_TEXT])
         page = self._pages.get(path) if method == "GET" and not query else None
         if page is not None:

@@ -38,7 +38,7 @@ class RestOptions:
         strict_json: NaN and infinities are refused in answers.
         extensions: JSON may hold half, bfloat16 and uint16, and inputs that
             have defaults may be left out; upstream refuses both.
-        metrics_path: Where the Prometheus page is; empty for nowhere.
+        metrics_paths: Where the Prometheus page is.
     """
 
     max_body_bytes: int = 100 << 20
@@ -47,7 +47,7 @@ class RestOptions:
     cors: bool = False
     strict_json: bool = False
     extensions: bool = False
-    metrics_path: str = ""
+    metrics_paths: tuple[str, ...] = ()
 
 
 #: Answers what is below a path that is not TensorFlow Serving's.
