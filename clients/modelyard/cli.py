@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.metadata
+import importlib.util
 import os
+import re
 import sys
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 from modelyard.errors import MissingDependencyError, ModelyardError
 
@@ -67,6 +75,8 @@ _COMMANDS = {
     ),
 }
 
+_PATIENCE_S = 1.0
+
 #: Import names of the packages that come with extras: only their absence means that an extra is missing.
 _PACKAGES_OF_EXTRAS = frozenset(
     {
@@ -86,8 +96,80 @@ examples:
   modelyard predict fashion shirt.png --server grpc://localhost:8500
   modelyard loadtest --host-grpc localhost:8500 --host-rest http://localhost:8501 -u 4 -t 10s
 
-modelyard COMMAND --help explains a command.
+modelyard COMMAND --help explains a command; COMMAND --verbose also shows what TensorFlow says of itself.
 """
+
+
+#: What TensorFlow's libraries say of themselves and of the machine, before it can be told what to say; whatever else
+#: comes meanwhile passes.
+_BANNER = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog"
+    rb"|[IW]\d{4} \d\d:\d\d:\d+\.\d+ .*\.cc:\d+\]"
+    rb"|E\d{4} \d\d:\d\d:\d+\.\d+ .*\.cc:\d+\] (?:failed call to cuInit|Unable to register cu)"
+    rb"|To enable the following instructions:"
+)
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_VERBOSE = "--verbose"
+
+
+def quiet_libraries() -> None:
+    """Switches TensorFlow's banners off, unless ``TF_CPP_MIN_LOG_LEVEL`` is 0 or 1, to which ``--verbose`` sets it.
+
+    For a process's own ``main``, before TensorFlow is imported. Only its libraries know how to be quiet, once they
+    are loaded: what they say until then is taken out of the standard error while they are imported.
+    """
+    quiet = os.environ.setdefault(_LOG_LEVEL, "2") not in ("0", "1")
+    if quiet and "tensorflow" not in sys.modules and not any(isinstance(each, _QuietImport) for each in sys.meta_path):
+        sys.meta_path.insert(0, _QuietImport())
+
+
+class _QuietImport(importlib.abc.MetaPathFinder):
+    """Imports TensorFlow without its banners."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Takes TensorFlow from where it is, and wraps what executes it."""
+        if fullname != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                with _without_banners():
+                    execute(module)
+                    # The drivers that are looked for at first use have their say, too.
+                    module.config.list_physical_devices()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+@contextlib.contextmanager
+def _without_banners() -> Iterator[None]:
+    """Has a thread read the standard error, and pass on what is no banner."""
+    sys.stderr.flush()
+    shown, (read, write) = os.dup(2), os.pipe()
+    os.dup2(write, 2)
+    os.close(write)
+
+    def pass_on() -> None:
+        with open(read, "rb") as lines, open(shown, "wb", buffering=0) as screen:
+            for line in lines:
+                if not _BANNER.match(line):
+                    screen.write(line)
+
+    reader = threading.Thread(target=pass_on, name="modelyard-stderr", daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(shown, 2)
+        # A process that was started meanwhile may hold the pipe for as long as it runs.
+        reader.join(_PATIENCE_S)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -111,6 +193,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
+    if _VERBOSE in arguments:
+        os.environ[_LOG_LEVEL] = "0"
+        arguments = [argument for argument in arguments if argument != _VERBOSE]
+    quiet_libraries()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         (sys.stdout if arguments else sys.stderr).write(_help())
         return 0 if arguments else EXIT_USAGE

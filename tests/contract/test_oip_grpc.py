@@ -87,7 +87,10 @@ def test_a_batch_dimension_is_left_out_of_the_configuration(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("path", "there"),
     [
-        ("inference.GRPCInferenceService/SystemSharedMemoryRegister", "of that service it has ModelConfig, ModelInfer,"),
+        (
+            "inference.GRPCInferenceService/SystemSharedMemoryRegister",
+            "of that service it has ModelConfig, ModelInfer,",
+        ),
         ("tensorflow.serving.SessionService/SessionRun", "tensorflow.serving.PredictionService."),
         ("nothing", "it has "),
     ],

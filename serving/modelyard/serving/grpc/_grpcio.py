@@ -9,8 +9,9 @@ from typing import Any
 import grpc
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving._requests import REQUEST_ID
 from modelyard.serving._tls import TlsConfig
-from modelyard.serving.grpc._call import Context
+from modelyard.serving.grpc._call import Context, request_id_in
 from modelyard.serving.http2 import unknown_method
 
 _INT32_MAX = (1 << 31) - 1
@@ -73,6 +74,9 @@ class GrpcioServer:
             return method
 
         async def held(data: bytes, context: Context) -> bytes:
+            request_id = request_id_in(context)
+            if request_id:
+                context.set_trailing_metadata(((REQUEST_ID, request_id),))
             response = await answer(data, context)
             if self._holding:
                 await self._released.wait()

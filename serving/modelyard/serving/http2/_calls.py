@@ -20,7 +20,7 @@ from urllib.parse import quote
 import grpc
 import numpy as np
 
-from modelyard.serving._requests import PRIORITY_KEY, Caller
+from modelyard.serving._requests import PRIORITY_KEY, REQUEST_ID, Caller, request_id_of
 from modelyard.serving.http2._frames import CANCEL
 from modelyard.serving.http2._hpack import Fields, encode
 from modelyard.serving.http2._outgoing import Stream
@@ -46,6 +46,7 @@ _START = b"\x88" + encode(((b"content-type", b"application/grpc"),))
 _OK = encode(((b"grpc-status", b"0"),))
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS = 8
+_REQUEST_ID = REQUEST_ID.encode()
 #: Longer names of methods are cut in answers.
 _MAX_NAME = 200
 #: Characters of a status message that need no escape.
@@ -191,6 +192,10 @@ class Context:
         deadline = self._call.caller.deadline
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
+    def trailing_metadata(self) -> Metadata:
+        """What goes back beside the status that a handler gives: nothing, since the call itself adds what it must."""
+        return ()
+
     def set_code(self, code: grpc.StatusCode) -> None:
         """Sets the status that the call ends with."""
         self.code = code
@@ -230,7 +235,8 @@ class Call:
         self.head = head
         self.fields = fields
         deadline = None if head.timeout_s is None else time.monotonic() + head.timeout_s
-        self.caller = Caller(deadline=deadline, low_priority=head.low_priority)
+        request_id = next((request_id_of(value) for name, value in fields if name == _REQUEST_ID), "")
+        self.caller = Caller(deadline=deadline, low_priority=head.low_priority, request_id=request_id)
         self._max_bytes = max_bytes
         self._running = running
         self._chunks: list[memoryview] = []
@@ -385,7 +391,12 @@ class Call:
         if data is None:
             self.finish(code, text, trailers)
             return
-        self.stream.send(_PREFIX.pack(0, len(data)) + data, start=_START, end=_OK)
+        self.stream.send(_PREFIX.pack(0, len(data)) + data, start=_START, end=_OK + self._echo())
+
+    def _echo(self) -> bytes:
+        """The request's id, for the end of the answer."""
+        request_id = self.caller.request_id
+        return encode(((_REQUEST_ID, request_id.encode()),)) if request_id else b""
 
     async def write(self, message: Any) -> None:
         """Sends one message of a stream, when there is room for it.
@@ -413,6 +424,7 @@ class Call:
             block = _OK
         else:
             block = _status(code, text, trailers)
+        block += self._echo()
         # A call that ends before it began has its status among the headers.
         self.stream.send(b"", start=b"", end=block if self._started else _START + block)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and trailers:
@@ -446,7 +458,7 @@ class Call:
             self.stream.reset(CANCEL)
         # Handlers map their own errors; whatever else escapes is a bug, and its text is not for strangers.
         except Exception:
-            _LOG.exception("%s failed unexpectedly", self.head.path)
+            _LOG.exception("request %s: %s failed unexpectedly", self.caller.request_id or "-", self.head.path)
             self.finish(grpc.StatusCode.UNKNOWN, "Unexpected error. The server's log has the details.")
 
     async def _run_unary(self, data: bytes) -> None:

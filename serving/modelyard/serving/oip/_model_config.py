@@ -36,7 +36,7 @@ def model_config(
         UnsupportedError: A tensor's dtype has no name in the protocol.
     """
     platform, backend = _NAMES.get(servable.backend.name, ("", servable.backend.name))
-    # In Triton's words a model that takes batches leaves out their dimension; and of each tensor something must be left.
+    # In Triton's words a model that takes batches leaves their dimension out, and no tensor may be without others.
     batched = all(spec.shape and len(spec.shape) > 1 and spec.shape[0] == -1 for spec in _tensors(signature))
     config = inference_pb2.ModelConfig(
         name=servable.name,
@@ -85,7 +85,8 @@ def config_document(config: inference_pb2.ModelConfig) -> dict[str, Any]:
     document: dict[str, Any] = json_format.MessageToDict(
         config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    specific = document["version_policy"].get("specific", {})
-    for part, key in (*((tensor, "dims") for tensor in (*document["input"], *document["output"])), (specific, "versions")):
-        part[key] = [int(number) for number in part.get(key, ())]
+    for tensor in (*document["input"], *document["output"]):
+        tensor["dims"] = [int(size) for size in tensor["dims"]]
+    specific = document["version_policy"].get("specific", {"versions": []})
+    specific["versions"] = [int(version) for version in specific["versions"]]
     return document

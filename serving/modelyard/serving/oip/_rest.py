@@ -139,7 +139,8 @@ class OipRest:
         return _empty(ok=self._service.model_ready(name, version))
 
     async def _model_metadata(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
-        metadata = self._service.model_metadata(*groups, _signature(request))
+        name, version = groups
+        metadata = self._service.model_metadata(name, version, _signature(request))
         return _document(
             {
                 "name": metadata.name,
@@ -151,7 +152,8 @@ class OipRest:
         )
 
     async def _model_config(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
-        return _document(config_document(self._service.model_config(*groups, _signature(request))))
+        name, version = groups
+        return _document(config_document(self._service.model_config(name, version, _signature(request))))
 
     async def _statistics(self, _: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups or ("", "")

@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from modelyard.artifact import Signature
 from modelyard.errors import (
@@ -98,7 +99,7 @@ class RestApp:
         try:
             answer = await self._dispatch(request)
         except Exception as exc:
-            answer = error_answer(exc, f"{request.method} {request.path}")
+            answer = error_answer(exc, f"{request.method} {request.path}", caller=request.caller)
         return replace(answer, headers=[*answer.headers, *_CORS]) if self._options.cors else answer
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
@@ -167,7 +168,14 @@ class RestApp:
 
         try:
             return await self._predictor.submit(
-                PredictRequest(spec=spec, inputs=inputs, small=len(data) <= SMALL_BYTES, caller=caller, size=len(data)),
+                PredictRequest(
+                    spec=spec,
+                    inputs=inputs,
+                    small=len(data) <= SMALL_BYTES,
+                    caller=caller,
+                    size=len(data),
+                    names=partial(_predict.names_of, body),
+                ),
                 lambda prediction: _predict.predict_answer(
                     prediction.outputs,
                     body.form,

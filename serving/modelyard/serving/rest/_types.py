@@ -65,12 +65,13 @@ def json_answer(text: str) -> Answer:
     return Answer(status=200, body=text.encode("utf-8", "surrogateescape"), headers=[JSON])
 
 
-def error_answer(error: BaseException, request: str, *, indent: int | None = 4) -> Answer:
+def error_answer(error: BaseException, request: str, *, caller: Caller | None = None, indent: int | None = 4) -> Answer:
     """The answer to a request that failed.
 
     Args:
         error: Why.
         request: What to call it in the log.
+        caller: Whose request it is; None where that is not known.
         indent: Of the JSON text.
     """
     headers = [JSON]
@@ -83,7 +84,7 @@ def error_answer(error: BaseException, request: str, *, indent: int | None = 4) 
         status, text = 404, str(error)
     else:
         # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
-        request_id = uuid.uuid4().hex
+        request_id = (caller and caller.request_id) or uuid.uuid4().hex
         _LOG.error("request %s: %s failed unexpectedly", request_id, request, exc_info=error)
         status, text = 500, f"Internal error. The server's log has the details under request {request_id}."
     quoted = json.dumps(text, ensure_ascii=False)
