@@ -8,7 +8,6 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
@@ -132,8 +131,8 @@ class _QuietImport(importlib.abc.MetaPathFinder):
         """Takes TensorFlow from where it is, and wraps what executes it."""
         if fullname != "tensorflow":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        # Whoever only asks whether it is installed gets here, too.
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -150,8 +149,14 @@ class _QuietImport(importlib.abc.MetaPathFinder):
 @contextlib.contextmanager
 def _without_banners() -> Iterator[None]:
     """Has a thread read the standard error, and pass on what is no banner."""
-    sys.stderr.flush()
-    shown, (read, write) = os.dup(2), os.pipe()
+    try:
+        sys.stderr.flush()
+        shown = os.dup(2)
+    except (OSError, AttributeError):
+        # A daemon may have closed it: then nobody reads any of it.
+        yield
+        return
+    read, write = os.pipe()
     os.dup2(write, 2)
     os.close(write)
 
@@ -193,9 +198,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    if _VERBOSE in arguments:
+    # What stands behind -- is for somebody else.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if _VERBOSE in arguments[:end]:
         os.environ[_LOG_LEVEL] = "0"
-        arguments = [argument for argument in arguments if argument != _VERBOSE]
+        arguments = [each for each in arguments[:end] if each != _VERBOSE] + arguments[end:]
     quiet_libraries()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         (sys.stdout if arguments else sys.stderr).write(_help())
