@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.metadata
 import os
-import re
 import sys
-import threading
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
+from modelyard.console import LOG_LEVEL, quiet_libraries
 from modelyard.errors import MissingDependencyError, ModelyardError
 
 EXIT_ERROR = 1
@@ -74,7 +68,7 @@ _COMMANDS = {
     ),
 }
 
-_PATIENCE_S = 1.0
+_VERBOSE = "--verbose"
 
 #: Import names of the packages that come with extras: only their absence means that an extra is missing.
 _PACKAGES_OF_EXTRAS = frozenset(
@@ -97,84 +91,6 @@ examples:
 
 modelyard COMMAND --help explains a command; COMMAND --verbose also shows what TensorFlow says of itself.
 """
-
-
-#: What TensorFlow's libraries say of themselves and of the machine, before it can be told what to say; whatever else
-#: comes meanwhile passes.
-_BANNER = re.compile(
-    rb"WARNING: All log messages before absl::InitializeLog"
-    rb"|[IW]\d{4} \d\d:\d\d:\d+\.\d+ .*\.cc:\d+\]"
-    rb"|E\d{4} \d\d:\d\d:\d+\.\d+ .*\.cc:\d+\] (?:failed call to cuInit|Unable to register cu)"
-    rb"|To enable the following instructions:"
-)
-_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-_VERBOSE = "--verbose"
-
-
-def quiet_libraries() -> None:
-    """Switches TensorFlow's banners off, unless ``TF_CPP_MIN_LOG_LEVEL`` is 0 or 1, to which ``--verbose`` sets it.
-
-    For a process's own ``main``, before TensorFlow is imported. Only its libraries know how to be quiet, once they
-    are loaded: what they say until then is taken out of the standard error while they are imported.
-    """
-    quiet = os.environ.setdefault(_LOG_LEVEL, "2") not in ("0", "1")
-    if quiet and "tensorflow" not in sys.modules and not any(isinstance(each, _QuietImport) for each in sys.meta_path):
-        sys.meta_path.insert(0, _QuietImport())
-
-
-class _QuietImport(importlib.abc.MetaPathFinder):
-    """Imports TensorFlow without its banners."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Takes TensorFlow from where it is, and wraps what executes it."""
-        if fullname != "tensorflow":
-            return None
-        # Whoever only asks whether it is installed gets here, too.
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                with _without_banners():
-                    execute(module)
-                    # The drivers that are looked for at first use have their say, too.
-                    module.config.list_physical_devices()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-@contextlib.contextmanager
-def _without_banners() -> Iterator[None]:
-    """Has a thread read the standard error, and pass on what is no banner."""
-    try:
-        sys.stderr.flush()
-        shown = os.dup(2)
-    except (OSError, AttributeError):
-        # A daemon may have closed it: then nobody reads any of it.
-        yield
-        return
-    read, write = os.pipe()
-    os.dup2(write, 2)
-    os.close(write)
-
-    def pass_on() -> None:
-        with open(read, "rb") as lines, open(shown, "wb", buffering=0) as screen:
-            for line in lines:
-                if not _BANNER.match(line):
-                    screen.write(line)
-
-    reader = threading.Thread(target=pass_on, name="modelyard-stderr", daemon=True)
-    reader.start()
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(shown, 2)
-        # A process that was started meanwhile may hold the pipe for as long as it runs.
-        reader.join(_PATIENCE_S)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -201,7 +117,7 @@ def _main(arguments: list[str]) -> int:
     # What stands behind -- is for somebody else.
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if _VERBOSE in arguments[:end]:
-        os.environ[_LOG_LEVEL] = "0"
+        os.environ[LOG_LEVEL] = "0"
         arguments = [each for each in arguments[:end] if each != _VERBOSE] + arguments[end:]
     quiet_libraries()
     if not arguments or arguments[0] in ("-h", "--help", "help"):

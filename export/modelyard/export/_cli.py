@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from modelyard.artifact import Location, locate
-from modelyard.cli import quiet_libraries
+from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.export._options import FORMATS, PRECISIONS, RUNTIMES, Budget, ExportOptions, ExportReport
 

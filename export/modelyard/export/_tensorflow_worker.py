@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from modelyard.cli import quiet_libraries
+from modelyard.console import quiet_libraries
 
 
 def main(argv: list[str]) -> int:

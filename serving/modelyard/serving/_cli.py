@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 
-from modelyard.cli import quiet_libraries
+from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.serving._autotune import run_autotune
 from modelyard.serving._flags import ServerOptions, parse_flags

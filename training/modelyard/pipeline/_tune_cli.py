@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.cli import quiet_libraries
+from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelyard.cli import quiet_libraries
+from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.training._goal import Goal
 from modelyard.training._join import EXAMPLES as _CLUSTER_EXAMPLES

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modelyard.cli import quiet_libraries
+from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, MissingDependencyError, ModelyardError
 from modelyard.training.data._vocabulary import read_vocabulary
 
