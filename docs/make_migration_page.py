@@ -55,6 +55,7 @@ _URLS = (
     ("GET /v1/models/NAME[/versions/N]", "same"),
     ("GET /v1/models/NAME[/versions/N or /labels/L]/metadata", "same"),
     ("GET /monitoring/prometheus/metrics", "same, with `--monitoring_config_file`"),
+    ("GET /metrics", "ours: the same page, without any file"),
     ("GET /v1/models", "better: lists models, versions, states, labels and signatures; upstream answers 400"),
     ("GET /v2/config", "ours: the configuration in force, secrets masked"),
     ("GET /v2/health/live, /v2/health/ready", "ours: liveness, and readiness that tells the truth"),

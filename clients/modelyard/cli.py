@@ -9,6 +9,7 @@ import os
 import sys
 from dataclasses import dataclass
 
+from modelyard.console import LOG_LEVEL, quiet_libraries
 from modelyard.errors import MissingDependencyError, ModelyardError
 
 EXIT_ERROR = 1
@@ -67,6 +68,8 @@ _COMMANDS = {
     ),
 }
 
+_VERBOSE = "--verbose"
+
 #: Import names of the packages that come with extras: only their absence means that an extra is missing.
 _PACKAGES_OF_EXTRAS = frozenset(
     {
@@ -86,7 +89,7 @@ examples:
   modelyard predict fashion shirt.png --server grpc://localhost:8500
   modelyard loadtest --host-grpc localhost:8500 --host-rest http://localhost:8501 -u 4 -t 10s
 
-modelyard COMMAND --help explains a command.
+modelyard COMMAND --help explains a command; COMMAND --verbose also shows what TensorFlow says of itself.
 """
 
 
@@ -111,6 +114,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
+    # What stands behind -- is for somebody else.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if _VERBOSE in arguments[:end]:
+        os.environ[LOG_LEVEL] = "0"
+        arguments = [each for each in arguments[:end] if each != _VERBOSE] + arguments[end:]
+    quiet_libraries()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         (sys.stdout if arguments else sys.stderr).write(_help())
         return 0 if arguments else EXIT_USAGE

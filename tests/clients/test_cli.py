@@ -24,6 +24,19 @@ def test_help_has_every_command_and_examples(capsys: pytest.CaptureFixture[str])
     assert "examples:" in text
 
 
+@pytest.mark.parametrize("arguments", [["--verbose", "train", "x"], ["train", "x", "--verbose"]])
+def test_verbose_is_for_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    _module(tmp_path, monkeypatch, "import os; print(argv, os.environ['TF_CPP_MIN_LOG_LEVEL']); return 0")
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "['x'] 0\n"
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    assert main(["train", "--", "--verbose"]) == 0
+    assert capsys.readouterr().out == "['--', '--verbose'] 2\n"
+
+
 def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "usage: modelyard COMMAND" in capsys.readouterr().err
@@ -146,4 +159,4 @@ def test_every_command_has_help(name: str) -> None:
 def test_the_command_itself_imports_no_room() -> None:
     script = "import sys, modelyard.cli; print(sorted(n for n in sys.modules if n.startswith('modelyard')))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "['modelyard', 'modelyard.cli', 'modelyard.errors']"
+    assert done.stdout.strip() == "['modelyard', 'modelyard.cli', 'modelyard.console', 'modelyard.errors']"

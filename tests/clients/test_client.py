@@ -180,10 +180,12 @@ def test_a_closed_client_says_so(server: RunningServer, transport: str) -> None:
 
 
 def test_the_wrong_port_is_an_error_that_says_so(server: RunningServer) -> None:
-    with connect(f"grpc://127.0.0.1:{server.rest_port}") as client, pytest.raises(errors.ServerError):
-        client.status("half", timeout_s=5)
-    with connect(f"http://127.0.0.1:{server.grpc_port}") as client, pytest.raises(errors.ServerError):
-        client.status("half", timeout_s=5)
+    for url, error, text in (
+        (f"grpc://127.0.0.1:{server.rest_port}", errors.UnsupportedError, f"gRPC is on port {server.grpc_port}"),
+        (f"http://127.0.0.1:{server.grpc_port}", errors.RequestError, f"REST API is on port {server.rest_port}"),
+    ):
+        with connect(url) as client, pytest.raises(error, match=text):
+            client.status("half", timeout_s=5)
 
 
 @pytest.mark.parametrize("transport", ["grpc", "rest"])

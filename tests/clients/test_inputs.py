@@ -18,6 +18,15 @@ def signature(**dtypes: str) -> SignatureInfo:
     return SignatureInfo(name="s", method="", inputs=infos, outputs=infos)
 
 
+def test_an_input_of_another_signature_names_it() -> None:
+    called, other = signature(image="float32"), signature(image_bytes="string")
+    arrays = {"image_bytes": np.array([b"x"], object)}
+    with pytest.raises(InvalidInputError, match="'image_bytes' belongs to signature 'b': pass signature='b'"):
+        check_inputs(arrays, called, {"a": called, "b": other})
+    with pytest.raises(InvalidInputError, match=r"Expected image \(float32\)\.$"):
+        check_inputs(arrays, called, {"a": called})
+
+
 @pytest.mark.parametrize(
     ("value", "needed"),
     [

@@ -92,13 +92,22 @@ def test_the_page_s_type_and_path(server: RunningServer) -> None:
     assert (status, f"Unexpected path: {METRICS_PATH}?x=1. Should be {METRICS_PATH}" in text) == (400, True)
 
 
-def test_there_is_no_page_unless_it_is_configured(tmp_path: Path) -> None:
+def test_the_short_path_needs_no_file_and_upstream_s_does(tmp_path: Path, server: RunningServer) -> None:
+    publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
+    with serve(tmp_path / "affine", model="affine", log_dir=tmp_path) as unconfigured:
+        status, page = unconfigured.get("/metrics")
+        assert (status, page.startswith("# HELP :tensorflow:serving:request_count")) == (200, True)
+        assert unconfigured.get(METRICS_PATH)[0] == 404
+    assert server.get("/metrics")[0] == server.get(METRICS_PATH)[0] == 200
+
+
+def test_there_is_no_page_where_the_file_says_so(tmp_path: Path) -> None:
     publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)
     off = tmp_path / "off.config"
     off.write_text("prometheus_config { enable: false }")
     flags = [f"--monitoring_config_file={off}"]
     with serve(tmp_path / "affine", model="affine", log_dir=tmp_path, flags=flags) as server:
-        assert server.get(METRICS_PATH)[0] == 404
+        assert server.get(METRICS_PATH)[0] == server.get("/metrics")[0] == 404
 
 
 def test_another_path_and_the_default_one(tmp_path: Path) -> None:

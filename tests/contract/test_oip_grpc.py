@@ -10,10 +10,10 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.support.models import publish_affine
+from tests.support.models import publish_affine, save_double
 from tests.support.server import RunningServer, serve
 
 
@@ -55,6 +55,63 @@ def test_metadata(client: triton.InferenceServerClient) -> None:
     assert (metadata.name, list(metadata.versions), metadata.platform) == ("half", ["7"], "tensorflow_savedmodel")
     tensors = [(item.name, item.datatype, list(item.shape)) for item in (*metadata.inputs, *metadata.outputs)]
     assert tensors == [("x", "FP32", [-1]), ("y", "FP32", [-1])]
+
+
+def test_configuration(client: triton.InferenceServerClient) -> None:
+    config = client.get_model_config("half").config
+    assert (config.name, config.platform, config.backend) == ("half", "tensorflow_savedmodel", "tensorflow")
+    assert (config.version_policy.latest.num_versions, config.max_batch_size) == (1, 0)
+    tensors = [(item.name, item.data_type, list(item.dims)) for item in (*config.input, *config.output)]
+    assert tensors == [("x", model_config_pb2.TYPE_FP32, [-1]), ("y", model_config_pb2.TYPE_FP32, [-1])]
+    with pytest.raises(InferenceServerException, match="Servable not found"):
+        client.get_model_config("nobody")
+
+
+def test_a_batch_dimension_is_left_out_of_the_configuration(tmp_path: Path) -> None:
+    save_double(tmp_path / "double" / "1", shape=["batch", 3, "width"])
+    limits = tmp_path / "batching.config"
+    limits.write_text("max_batch_size { value: 12 }")
+    for flags, rows in (([], 64), (["--enable_batching", f"--batching_parameters_file={limits}"], 12)):
+        with (
+            serve(tmp_path / "double", model="double", log_dir=tmp_path, flags=flags) as server,
+            triton.InferenceServerClient(server.grpc_address) as client,
+        ):
+            config = client.get_model_config("double").config
+            (metadata,) = client.get_model_metadata("double").inputs
+        assert (list(metadata.shape), config.max_batch_size) == ([-1, 3, -1], rows)
+        assert list(config.input[0].dims) == list(config.output[0].dims) == [3, -1]
+        # The batch scheduler puts requests together, whatever loading found.
+        assert config.HasField("dynamic_batching") or not flags
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        (
+            "inference.GRPCInferenceService/SystemSharedMemoryRegister",
+            "of that service it has ModelConfig, ModelInfer,",
+        ),
+        ("tensorflow.serving.SessionService/SessionRun", "tensorflow.serving.PredictionService."),
+        ("nothing", "it has "),
+    ],
+)
+def test_a_method_that_there_is_not_is_named(half_channel: grpc.Channel, path: str, there: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        half_channel.unary_unary(f"/{path}", bytes, bytes)(b"", timeout=30)
+    details = str(caught.value.details())
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert details.startswith(f"modelyard does not implement {path}; ")
+    assert there in details
+
+
+def test_sequences_are_refused(client: triton.InferenceServerClient) -> None:
+    tensor = triton.InferInput("x", [1], "FP32")
+    tensor.set_data_from_numpy(np.array([2], np.float32))
+    # What it sends where it is not told of any.
+    assert client.infer("half", [tensor], sequence_id=0).as_numpy("y").tolist() == [3.0]
+    for sequence in (5, "mine"):
+        with pytest.raises(InferenceServerException, match="keeps no state between requests"):
+            client.infer("half", [tensor], sequence_id=sequence)
 
 
 def test_typed_contents_are_answered_raw(stub: Any) -> None:

@@ -77,6 +77,24 @@ def test_metadata(half_server: RunningServer, client: triton.InferenceServerClie
     assert json.loads(text)["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
 
 
+def test_the_configuration_is_tritons(half_server: RunningServer, client: triton.InferenceServerClient) -> None:
+    config = client.get_model_config("half", "7")
+    assert (config["name"], config["platform"], config["backend"]) == ("half", "tensorflow_savedmodel", "tensorflow")
+    assert config["version_policy"] == {"latest": {"num_versions": 1}}
+    # Of rows of nothing, no batch dimension can be left out.
+    assert config["max_batch_size"] == 0
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1], "optional": False}]
+    assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}]
+    _, _, text = call(half_server, "GET", f"{MODEL}/config?signature_name=strings")
+    assert [tensor["data_type"] for tensor in json.loads(text)["input"]] == ["TYPE_STRING"]
+
+
+def test_no_sequence_is_no_sequence(half_server: RunningServer) -> None:
+    parameters = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+    body = json.dumps({"inputs": [GOOD_INPUT], "parameters": parameters}).encode()
+    assert call(half_server, "POST", f"{MODEL}/infer", body)[0] == 200
+
+
 def test_id_and_parameters_are_echoed(half_server: RunningServer) -> None:
     parameters = {"priority": 1, "note": "ü", "share": 0.5, "flag": True, "binary_data_output": False}
     body = {"id": "42", "parameters": parameters, "inputs": [x_input([2, 3.0, 4], [3])]}
@@ -222,6 +240,18 @@ BAD: list[tuple[str, Any, int, str]] = [
         "expected a string",
     ),
     (
+        "sequence",
+        {"inputs": [GOOD_INPUT], "parameters": {"sequence_id": 5, "sequence_start": True}},
+        501,
+        "Parameter 'sequence_id' is 5: modelyard keeps no state",
+    ),
+    (
+        "end of a sequence",
+        {"inputs": [GOOD_INPUT], "parameters": {"sequence_end": True}},
+        501,
+        "Parameter 'sequence_end' is True",
+    ),
+    (
         "shared memory",
         {"inputs": [{**GOOD_INPUT, "parameters": {"shared_memory_region": "r"}}]},
         501,
@@ -297,7 +327,11 @@ URLS: list[tuple[str, str, int, str]] = [
     ("GET", f"{MODEL}/infer", 405, "expected POST"),
     ("POST", "/v2", 405, "expected GET"),
     ("POST", "/v2/health/live", 405, "expected GET"),
-    ("GET", f"{MODEL}/config", 501, "not implemented"),
+    ("GET", f"{MODEL}/config?signature_name=nope", 400, 'Serving signature key "nope" not found'),
+    ("GET", "/v2/models/nobody/config", 404, "Servable not found"),
+    ("POST", f"{MODEL}/generate", 501, f"modelyard does not implement POST {MODEL}/generate; of Triton's extensions"),
+    ("GET", "/v2/logging", 501, "modelyard does not implement GET /v2/logging"),
+    ("POST", "/v2/systemsharedmemory/region/a/register", 501, "/v2/systemsharedmemory/region/a/register"),
     ("GET", "/v2/elsewhere", 404, "Not found: GET /v2/elsewhere"),
     ("POST", "/v2/repository/mine/index", 501, "'repository_name' specification is not supported"),
     ("POST", "/v2/repository/models/half/unload", 501, "--model_control_mode=explicit"),

@@ -208,6 +208,18 @@ def _publish(model_dir: Location, graph: onnx.GraphProto) -> AnyVersion:
         )
 
 
+def save_double(directory: Path, *, shape: list[int | str]) -> None:
+    """Saves ``y = 2 x`` over float32 of a shape as an ONNX version of somebody else, with no manifest."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x], [y])
+    (directory / "onnx").mkdir(parents=True)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, str(directory / "onnx" / f"{DEFAULT_SIGNATURE}.onnx"))
+
+
 def save_half_plus_two(directory: Path) -> None:
     """Saves a TF2 model with several signatures over y = 0.5 x + 2, and one over strings."""
     import tensorflow as tf

@@ -8,14 +8,26 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 from modelyard.wire import INFERENCE_SERVICE, inference_pb2
 
-#: What only the server sends, and tritonclient prints: left out here.
+#: What nothing here has to say: left out.
 OMITTED = {
+    "inference.ModelConfig": {
+        "batch_input", "batch_output", "cc_model_filenames", "default_model_filename", "ensemble_scheduling",
+        "instance_group", "metric_tags", "model_metrics", "model_operations", "model_repository_agents",
+        "model_transaction_policy", "model_warmup", "optimization", "parameters", "response_cache", "runtime",
+        "sequence_batching",
+    },
+    "inference.ModelDynamicBatching": {
+        "default_priority_level", "default_queue_policy", "max_queue_delay_microseconds", "preferred_batch_size",
+        "preserve_ordering", "priority_levels", "priority_queue_policy",
+    },
+    "inference.ModelInput": {"allow_ragged_batch", "format", "is_non_linear_format_io", "is_shape_tensor", "reshape"},
+    "inference.ModelOutput": {"is_non_linear_format_io", "is_shape_tensor", "label_filename", "reshape"},
     "inference.ModelStatistics": {"memory_usage", "response_stats"},
-}
+}  # fmt: skip
 
 
 def _messages(descriptors: Any) -> dict[str, Descriptor]:
@@ -27,7 +39,12 @@ def _messages(descriptors: Any) -> dict[str, Descriptor]:
 
 
 OURS = _messages(inference_pb2.DESCRIPTOR.message_types_by_name.values())
-THEIRS = _messages(service_pb2.DESCRIPTOR.message_types_by_name.values())
+THEIRS = _messages(
+    [
+        *service_pb2.DESCRIPTOR.message_types_by_name.values(),
+        *model_config_pb2.DESCRIPTOR.message_types_by_name.values(),
+    ]
+)
 
 
 def _field(field: FieldDescriptor) -> tuple[Any, ...]:
@@ -49,6 +66,11 @@ def test_fields_are_tritons(name: str) -> None:
     ours = {_field(field) for field in OURS[name].fields}
     theirs = {_field(field) for field in THEIRS[name].fields if field.name not in OMITTED.get(name, set())}
     assert ours == theirs
+
+
+def test_data_types_are_tritons() -> None:
+    theirs = {value.name: value.number for value in model_config_pb2.DESCRIPTOR.enum_types_by_name["DataType"].values}
+    assert dict(inference_pb2.DataType.items()) == theirs
 
 
 def test_methods_are_tritons() -> None:

@@ -249,5 +249,14 @@ class Protocol(ABC):
                 self._cache[(target, known)] = found
         return found[1].signatures.get(name)
 
+    def known_signatures(self, target: Target, name: str) -> Mapping[str, SignatureInfo]:
+        """All signatures of a model, once :meth:`known_signature` has found one.
+
+        Args:
+            target: Which servable.
+            name: The one that was found; empty for the default.
+        """
+        return self._cache[(target, name or DEFAULT_SIGNATURE)][1].signatures
+
     def _unsupported(self, operation: str, cure: str) -> NoReturn:
         raise UnsupportedError(f"{self.name} has no {operation}. {cure}")

@@ -50,7 +50,11 @@ def to_arrays(inputs: Mapping[str, Any], signature: SignatureInfo | None) -> dic
     return {name: _to_array(name, value, known.get(name)) for name, value in inputs.items()}
 
 
-def check_inputs(arrays: Mapping[str, npt.NDArray[Any]], signature: SignatureInfo) -> None:
+def check_inputs(
+    arrays: Mapping[str, npt.NDArray[Any]],
+    signature: SignatureInfo,
+    signatures: Mapping[str, SignatureInfo] | None = None,
+) -> None:
     """Checks what REST itself cannot: JSON carries no dtypes, and servers ignore inputs they do not know.
 
     A server that names no inputs at all has not described the model, as
@@ -59,6 +63,7 @@ def check_inputs(arrays: Mapping[str, npt.NDArray[Any]], signature: SignatureInf
     Args:
         arrays: From :func:`to_arrays`.
         signature: What the server expects.
+        signatures: All that the model has, for errors; None where only the one is known.
 
     Raises:
         InvalidInputError: An unknown input, or another dtype, with the message
@@ -70,9 +75,11 @@ def check_inputs(arrays: Mapping[str, npt.NDArray[Any]], signature: SignatureInf
         info = signature.inputs.get(name)
         if info is None:
             expected = ", ".join(f"{info.name} ({info.dtype})" for info in signature.inputs.values())
+            owner = next((key for key, other in sorted((signatures or {}).items()) if name in other.inputs), None)
+            hint = "" if owner is None else f" {name!r} belongs to signature {owner!r}: pass signature={owner!r}."
             raise InvalidInputError(
                 f"input size does not match signature: received {name!r}, which signature {signature.name!r} "
-                f"lacks. Expected {expected}."
+                f"lacks. Expected {expected}.{hint}"
             )
         received = dtype_by_numpy(array.dtype).name
         if received != info.dtype:

@@ -138,7 +138,7 @@ class RestProtocol(Protocol):
         signature = yield from self.known_signature(call.target, call.signature)
         arrays = to_arrays(call.inputs, signature)
         if signature is not None:
-            check_inputs(arrays, signature)
+            check_inputs(arrays, signature, self.known_signatures(call.target, call.signature))
             check_outputs(call.outputs, signature)
         body = _requests.predict_json(call.signature, arrays)
         answer = yield Call(path=f"{_requests.model_path(call.target)}:predict", body=body)

@@ -6,13 +6,13 @@ import argparse
 import importlib
 import inspect
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from modelyard.artifact import Location, check_model_name, locate
+from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.export._options import FORMATS, PRECISIONS, RUNTIMES, Budget, ExportOptions, ExportReport
 
@@ -171,8 +171,7 @@ def main(argv: list[str]) -> int:
         The process's exit code: 0 when a version was published, 1 on an error,
         2 on arguments that make no sense, 130 after Ctrl-C.
     """
-    # Only a process of ours sets this, never an import.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    quiet_libraries()
     # TensorFlow's Python side warns of every old call that loading an old model takes.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     arguments = make_parser().parse_args(argv)

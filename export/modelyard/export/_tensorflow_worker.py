@@ -7,9 +7,10 @@ to time; it answers with a line of times.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
+
+from modelyard.console import quiet_libraries
 
 
 def main(argv: list[str]) -> int:
@@ -21,8 +22,7 @@ def main(argv: list[str]) -> int:
     Returns:
         The exit code.
     """
-    # Only a process of ours sets this, never an import.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    quiet_libraries()
     import tensorflow as tf
 
     folder = Path(argv[0])

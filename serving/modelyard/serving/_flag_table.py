@@ -97,7 +97,10 @@ FLAGS: tuple[Flag, ...] = (
     _same("enable_per_model_batching_parameters", "bool", False, "read batching_params.pbtxt of each version"),
     _same("enable_model_warmup", "bool", True, "replay assets.extra/tf_serving_warmup_requests before serving"),
     _same("num_request_iterations_for_warmup", "int", 0, "how often each record is replayed (0: once)"),
-    _same("monitoring_config_file", "text", "", "MonitoringConfig: serve Prometheus metrics on the REST port"),
+    _better(
+        "monitoring_config_file", "text", "", "MonitoringConfig: serve Prometheus metrics on the REST port",
+        "they are at /metrics, too, which needs no file; one that does not enable Prometheus closes both",
+    ),
     _ignored("enable_profiler", "bool", True, "TensorFlow's profiler is not in this server; use py-spy"),
     _same("version", "bool", False, "print the version and exit"),
     _same("tensorflow_session_parallelism", "int", 0, "threads that predict (0: cores)"),

@@ -63,7 +63,9 @@ environment:
 """
 #: Requests that wait for their batch each hold a thread.
 _BATCHING_WORKERS = 64
-_METRICS_PATH = "/monitoring/prometheus/metrics"
+#: Where scrapers look by themselves, and where upstream has the page once a file asks for it.
+_METRICS_PATH = "/metrics"
+_UPSTREAM_METRICS_PATH = "/monitoring/prometheus/metrics"
 _IMAGE_MODEL_NAME = "model"
 _IMAGE_BASE_PATH = "/models"
 #: gRPC takes arguments as 32-bit numbers or as text.
@@ -111,7 +113,7 @@ class ServerOptions:
         reflection: grpc.reflection is served.
         tls: Key and certificate; None for plain text.
         rest_tls: REST is served with TLS too.
-        metrics_path: Where the Prometheus page is; empty for nowhere.
+        metrics_paths: Where the Prometheus page is.
         batching: How requests are batched; None for not at all.
         per_model_batching: Versions say themselves how; those that do not are not batched.
         greedy_batching: Requests that arrive together are computed together, and large ones in pieces, where loading
@@ -153,7 +155,7 @@ class ServerOptions:
     reflection: bool = True
     tls: TlsConfig | None = None
     rest_tls: bool = True
-    metrics_path: str = ""
+    metrics_paths: tuple[str, ...] = (_METRICS_PATH,)
     batching: BatchParameters | None = None
     per_model_batching: bool = False
     greedy_batching: bool = True
@@ -271,7 +273,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         reflection=args.enable_grpc_reflection,
         tls=read_tls_config(Path(args.ssl_config_file)) if args.ssl_config_file else None,
         rest_tls=args.rest_api_ssl,
-        metrics_path=_metrics_path(args.monitoring_config_file),
+        metrics_paths=_metrics_paths(args.monitoring_config_file),
         batching=batching,
         per_model_batching=args.enable_per_model_batching_parameters,
         greedy_batching=args.greedy_batching,
@@ -359,13 +361,13 @@ def _batching(args: argparse.Namespace, cpus: int) -> BatchParameters | None:
     return parameters if parameters.threads else replace(parameters, threads=cpus)
 
 
-def _metrics_path(path: str) -> str:
+def _metrics_paths(path: str) -> tuple[str, ...]:
     if not path:
-        return ""
+        return (_METRICS_PATH,)
     config = read_text_proto(Path(path), config_pb2.MonitoringConfig(), flag="--monitoring_config_file")
     if not config.prometheus_config.enable:
-        return ""
-    return config.prometheus_config.path or _METRICS_PATH
+        return ()
+    return (config.prometheus_config.path or _UPSTREAM_METRICS_PATH, _METRICS_PATH)
 
 
 def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:

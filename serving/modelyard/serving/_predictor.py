@@ -22,6 +22,7 @@ from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, P
 from modelyard.serving._servable import Servable
 from modelyard.serving._states import VersionStatus
 from modelyard.serving._statistics import ModelStatistics
+from modelyard.serving._validation import other_signature
 from modelyard.wire import grpc_status_of, tensorflow_pb2
 
 _T = TypeVar("_T")
@@ -83,6 +84,11 @@ class Predictor:
         #: What work cost that is no prediction of a known signature, such as Classify.
         self._work_cost = RequestCost()
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="modelyard-predict")
+
+    @property
+    def max_batch_rows(self) -> int:
+        """Rows that are computed together at most."""
+        return self._max_batch_rows
 
     @property
     def waiting(self) -> int:
@@ -160,6 +166,7 @@ class Predictor:
     def _decode(self, ticket: Ticket) -> None:
         plan = ticket.plan
         ticket.started_ns = time.perf_counter_ns()
+        inputs: Arrays | None = None
         try:
             inputs = ticket.request.inputs(plan.signature)
             self._check_method(plan.signature)
@@ -170,6 +177,10 @@ class Predictor:
                 plan.servable.name, plan.servable.version, ok=False, total_ns=now - ticket.arrived_ns
             )
             plan.failed(exc)
+            names = inputs if inputs is not None else ticket.request.names() if ticket.request.names else ()
+            hint = other_signature(names, plan.signature, plan.servable.signatures)
+            if hint and isinstance(exc, InvalidRequestError):
+                raise type(exc)(f"{exc.message.rstrip('.')}. {hint}") from exc
             raise
         ticket.rows = plan.rows(ticket.inputs)
         ticket.decoded_ns = time.perf_counter_ns()

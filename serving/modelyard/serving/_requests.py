@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -44,12 +45,29 @@ class ModelSpec:
 
 #: The header, and the key of gRPC metadata, whose value ``low`` lets all others go first.
 PRIORITY_KEY = "x-modelyard-priority"
+#: The header, and the key of gRPC metadata, by which callers find their requests again: answers repeat it, and so does
+#: the log where it tells of a failure.
+REQUEST_ID = "x-request-id"
+#: Longer ones, and what would need an escape somewhere, are ignored.
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 #: Header fields that are different in every call, and that nothing here depends on.
 FIELDS_OF_ONE_CALL = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
 
 #: Who waits for what this thread computes, for a batch scheduler that the computing goes through.
 current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
+
+
+def request_id_of(value: bytes) -> str:
+    """A caller's request id.
+
+    Args:
+        value: Of the header.
+
+    Returns:
+        The id; empty for one that cannot be repeated as it is.
+    """
+    return value.decode("ascii") if _REQUEST_ID.fullmatch(value) else ""
 
 
 class Caller:
@@ -59,9 +77,10 @@ class Caller:
         deadline: ``time.monotonic()`` after which the answer is of no use; None for never.
         gone: Asks the transport whether the caller has hung up; None where it says so by :meth:`leave`.
         low_priority: Computed only when nothing else waits.
+        request_id: The caller's own name for the request, where it sent a valid one.
     """
 
-    __slots__ = ("_gone", "_left", "deadline", "low_priority")
+    __slots__ = ("_gone", "_left", "deadline", "low_priority", "request_id")
 
     def __init__(
         self,
@@ -69,9 +88,11 @@ class Caller:
         deadline: float | None = None,
         gone: Callable[[], bool] | None = None,
         low_priority: bool = False,
+        request_id: str = "",
     ) -> None:
         self.deadline = deadline
         self.low_priority = low_priority
+        self.request_id = request_id
         self._gone = gone
         self._left = False
 
@@ -103,6 +124,7 @@ class PredictRequest:
         caller: Who waits for the answer; None for somebody who waits for ever.
         size: Bytes of the body, by which it is guessed what the request will
             cost; 0 where the transport does not say.
+        names: The inputs that were sent, for errors where ``inputs`` refuses them; None where it takes any.
     """
 
     spec: ModelSpec
@@ -111,6 +133,7 @@ class PredictRequest:
     small: bool = False
     caller: Caller | None = None
     size: int = 0
+    names: Callable[[], Iterable[str]] | None = None
 
 
 # As above.

@@ -41,6 +41,7 @@ class Servable:
             that requests to them may be computed together.
         fixed: By graph, what part of the time for one row a batch takes whatever it holds, where loading found it.
         scheduled: A batch scheduler computes requests together, and records its batches.
+        max_request_rows: Rows that it takes of a request; None for any number.
         plans: What the data plane worked out for each signature.
     """
 
@@ -56,6 +57,7 @@ class Servable:
     row_wise: frozenset[str] = frozenset()
     fixed: Mapping[str, float] = field(default_factory=dict)
     scheduled: bool = False
+    max_request_rows: int | None = None
     plans: dict[tuple[str, tuple[str, ...]], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def signature(self, name: str) -> Signature:

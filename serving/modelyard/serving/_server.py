@@ -24,6 +24,7 @@ from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._version_loader import VersionLoader
 from modelyard.serving.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.http1 import Application, Http1Server
+from modelyard.serving.http2 import WrongPort
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
 from modelyard.serving.workers import WorkerLink
@@ -188,6 +189,7 @@ def _transports(
             tensor_content=options.tensor_content,
             health=options.health,
             reflection=options.reflection,
+            wrong_port=_elsewhere("gRPC", "the REST API", options.rest_api_port, "--rest_api_port=8501"),
             transport=options.grpc_transport,
             reuse_port=link is not None,
         )
@@ -202,7 +204,7 @@ def _transports(
             cors=options.cors,
             strict_json=options.strict_json,
             extensions=options.rest_extensions,
-            metrics_path=options.metrics_path,
+            metrics_paths=options.metrics_paths,
         )
         tls = options.tls.context() if options.tls is not None and options.rest_tls else None
         v2 = OipRest(oip, predictor, rest_options)
@@ -219,8 +221,19 @@ def _transports(
             },
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
-        transports.append(Http1Server(app, port=options.rest_api_port, tls=tls, reuse_port=link is not None))
+        wrong_port = WrongPort(_elsewhere("REST", "gRPC", options.port, "--port=8500"))
+        transports.append(
+            Http1Server(
+                app, port=options.rest_api_port, tls=tls, reuse_port=link is not None, http2=wrong_port.connection
+            )
+        )
     return transports
+
+
+def _elsewhere(here: str, wanted: str, port: int, flag: str) -> str:
+    """What a client is told that speaks the other protocol."""
+    there = f"{wanted} is on port {port}" if port else f"the server has no port for {wanted}: start it with {flag}"
+    return f"This is the {here} port; {there}."
 
 
 async def _metrics_page(metrics: Metrics, link: WorkerLink | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from modelyard.artifact import Signature, TensorSpec
@@ -91,6 +91,30 @@ def _check_names(
         raise InvalidInputError(
             f"Inputs contains invalid name. Used request inputs: {_set(received)}; expected {_set(expected)}."
         )
+
+
+def other_signature(names: Iterable[str], signature: Signature, signatures: Mapping[str, Signature]) -> str:
+    """What to say of a request whose inputs are those of another signature.
+
+    Args:
+        names: The inputs that were received.
+        signature: The signature that was called.
+        signatures: All that there are.
+
+    Returns:
+        A sentence about the first such input; empty where there is none.
+    """
+    known = {spec.name for spec in signature.inputs}
+    for name in sorted(set(names) - known):
+        owners = sorted(key for key, other in signatures.items() if any(spec.name == name for spec in other.inputs))
+        if owners:
+            several = "s" if len(owners) > 1 else ""
+            return (
+                f"Input {name!r} belongs to signature{several} {', '.join(map(repr, owners))}; select it with "
+                f'signature_name: "{owners[0]}" (in model_spec over gRPC, in the body over REST, in the parameters of '
+                "the Open Inference Protocol)."
+            )
+    return ""
 
 
 def check_output_filter(signature: Signature, output_filter: Sequence[str]) -> tuple[str, ...]:

@@ -126,7 +126,7 @@ class VersionLoader:
                 caller=current_caller.get(),
             )
 
-        return replace(servable, compute=compute, scheduled=True)
+        return replace(servable, compute=compute, scheduled=True, max_request_rows=settings.max_batch_size)
 
     def close(self) -> None:
         """Ends the batch threads, if there are any."""

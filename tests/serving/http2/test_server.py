@@ -267,10 +267,17 @@ def test_peers_that_break_the_protocol(data: bytes, code: int) -> None:
 
 def test_another_protocol() -> None:
     async def test(port: int, _: Methods, __: Http2Server) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"nothing else" in await reader.read()
-        writer.close()
+        # A client that begins with TLS, and one of HTTP/1.1, which must not get a frame before it has shown what it is.
+        for sent, start, part in (
+            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"", b"nothing else"),
+            (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 400 ", b'{"error": "'),
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            answer = await reader.read()
+            assert answer.startswith(start)
+            assert part in answer
+            writer.close()
 
     run(test)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.pipeline._run import RunOptions, RunReport, run_pipeline
 
@@ -92,8 +92,7 @@ def main(argv: list[str]) -> int:
         format disagrees with the trained model, 2 on arguments that make no
         sense, 130 after Ctrl-C.
     """
-    # Only a process of ours sets this, never an import.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    quiet_libraries()
     arguments = make_parser().parse_args(argv)
     started = time.perf_counter()
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelyard.artifact import check_model_name
+from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def main(argv: list[str]) -> int:
         The exit code: 0 when all trials are done, 1 on an error, 2 on arguments
         that make no sense, 130 after Ctrl-C.
     """
-    # Only a process of ours sets this, never an import.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    quiet_libraries()
     arguments = make_parser().parse_args(argv)
     study_dir: Path = arguments.study_dir or Path("runs") / "tune" / arguments.task.replace(":", ".")
     try:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.training._goal import Goal
 from modelyard.training._join import EXAMPLES as _CLUSTER_EXAMPLES
@@ -185,8 +186,7 @@ def main(argv: list[str]) -> int:
         on arguments that make no sense, 130 after Ctrl-C. After SIGTERM it
         saves, then raises SystemExit with 143.
     """
-    # Only a process of ours sets this, never an import.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    quiet_libraries()
     arguments = make_parser().parse_args(argv)
     model_dir: Path = arguments.model_dir or Path("runs") / arguments.task
     try:

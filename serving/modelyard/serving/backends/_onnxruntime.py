@@ -64,7 +64,9 @@ class OnnxRuntimeBackend:
         options.inter_op_num_threads = 1
         # Idle worker threads that spin would take the cores from the request path.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 3
+        # Its errors come as exceptions, too. Printed beside that they would look like the server's, and most are none:
+        # loading tries what a model takes, and clients send what it does not.
+        options.log_severity_level = 4
         self._sessions: dict[str, Any] = {}
         self.computes_in_caller = threads == 1
         for graph, path in graphs.items():

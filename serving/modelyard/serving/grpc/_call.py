@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from modelyard.errors import InvalidRequestError, ModelyardError
 from modelyard.serving._metrics import Metrics
-from modelyard.serving._requests import Caller, PredictRequest
+from modelyard.serving._requests import REQUEST_ID, Caller, PredictRequest, request_id_of
 from modelyard.serving.grpc._retry import retry_metadata
 from modelyard.serving.http2 import Begin, Metadata, Respond
 from modelyard.wire import Method, grpc_status_of
@@ -63,13 +63,13 @@ def unary(
             code = "CANCELLED"
             raise
         except Exception as exc:
-            code, text = failure_of(exc, method.path)
+            code, text = failure_of(exc, method.path, request_id_in(context))
             trailers = retry_metadata(exc, text)
         finally:
             if counted:
                 seconds = time.perf_counter() - started
                 metrics.record_request(name, api=method.name, entrypoint="GRPC", status=code, seconds=seconds)
-        await context.abort(grpc.StatusCode[code], text, trailers)
+        await context.abort(grpc.StatusCode[code], text, (*(context.trailing_metadata() or ()), *trailers))
 
     return grpc.unary_unary_rpc_method_handler(call)
 
@@ -94,7 +94,7 @@ def short(
         name = ""
 
         def done(result: bytes | None, error: BaseException | None) -> None:
-            code, text = ("OK", "") if error is None else failure_of(error, method.path)
+            code, text = ("OK", "") if error is None else failure_of(error, method.path, caller.request_id)
             seconds = time.perf_counter() - started
             metrics.record_request(name, api=method.name, entrypoint="GRPC", status=code, seconds=seconds)
             respond(result, grpc.StatusCode[code], text, () if error is None else retry_metadata(error, text))
@@ -124,17 +124,28 @@ def _model_of(message: Any) -> str:
     return name
 
 
-def failure_of(error: BaseException, path: str) -> tuple[str, str]:
+def request_id_in(context: Context) -> str:
+    """The id that a call's client gave it; empty where it gave none that is valid.
+
+    Args:
+        context: The call's.
+    """
+    values = [value for key, value in context.invocation_metadata() or () if key == REQUEST_ID]
+    return request_id_of(values[0].encode() if isinstance(values[0], str) else values[0]) if values else ""
+
+
+def failure_of(error: BaseException, path: str, request_id: str = "") -> tuple[str, str]:
     """Status and message that an error is answered with.
 
     Args:
         error: The error.
         path: The method's path, for the log.
+        request_id: The caller's, for the log; empty where it gave none.
     """
     if isinstance(error, ModelyardError):
         return grpc_status_of(error), truncate(error.message)
     # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
-    request_id = uuid.uuid4().hex
+    request_id = request_id or uuid.uuid4().hex
     _LOG.error("request %s: %s failed unexpectedly", request_id, path, exc_info=error)
     return "INTERNAL", f"Internal error. The server's log has the details under request {request_id}."
 

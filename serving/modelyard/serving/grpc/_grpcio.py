@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving._requests import REQUEST_ID
 from modelyard.serving._tls import TlsConfig
-from modelyard.serving.grpc._call import Context
+from modelyard.serving.grpc._call import Context, request_id_in
+from modelyard.serving.http2 import unknown_method
 
 _INT32_MAX = (1 << 31) - 1
 #: How long calls get at a stop to reach their handlers, and the goodbye to reach the clients.
@@ -40,6 +42,7 @@ class GrpcioServer:
             )
         )
         self._addresses: list[tuple[str, TlsConfig | None]] = []
+        self._paths: list[str] = []
         self._holding = False
         self._released = asyncio.Event()
 
@@ -50,6 +53,7 @@ class GrpcioServer:
             service: Full name of the service.
             methods: Handlers by method.
         """
+        self._paths += [f"/{service}/{name}" for name in methods]
         held = {name: self._held(method) for name, method in methods.items()}
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, held)])
 
@@ -70,6 +74,9 @@ class GrpcioServer:
             return method
 
         async def held(data: bytes, context: Context) -> bytes:
+            request_id = request_id_in(context)
+            if request_id:
+                context.set_trailing_metadata(((REQUEST_ID, request_id),))
             response = await answer(data, context)
             if self._holding:
                 await self._released.wait()
@@ -102,6 +109,8 @@ class GrpcioServer:
                 raise ConfigurationError(
                     f"gRPC cannot listen on {address}: {exc}. Is the port in use? Choose another with --port."
                 ) from exc
+        # After all others, since the first that has an answer is asked.
+        self._server.add_generic_rpc_handlers([_Unknown(self._paths)])
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -118,3 +127,23 @@ class GrpcioServer:
         await asyncio.sleep(min(grace_s, _GOODBYE_S))
         self._released.set()
         await stopping
+
+
+class _Unknown(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # the stubs say generic, the class is not
+    """Answers calls of methods that there are not.
+
+    Args:
+        known: Paths of those that there are.
+    """
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self._known = known
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """The handler of any method."""
+
+        async def refuse(_: AsyncIterator[bytes], context: Context) -> None:
+            text = unknown_method(handler_call_details.method, self._known)
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)

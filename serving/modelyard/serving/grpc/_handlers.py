@@ -14,7 +14,7 @@ from modelyard.serving._inference import Classification, InferenceTask
 from modelyard.serving._predict_codec import predict_writer
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import PRIORITY_KEY, Caller, PredictRequest
-from modelyard.serving.grpc._call import Context, Handler
+from modelyard.serving.grpc._call import Context, Handler, request_id_in
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, serving_pb2
 
 
@@ -128,7 +128,8 @@ def caller_of(context: Context) -> Caller:
     """
     remaining = context.time_remaining()
     low = any(key == PRIORITY_KEY and value == "low" for key, value in context.invocation_metadata() or ())
-    return Caller(deadline=None if remaining is None else time.monotonic() + remaining, low_priority=low)
+    deadline = None if remaining is None else time.monotonic() + remaining
+    return Caller(deadline=deadline, low_priority=low, request_id=request_id_in(context))
 
 
 def peer_host(peer: str) -> str | None:

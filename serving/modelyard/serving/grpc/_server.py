@@ -41,6 +41,7 @@ class GrpcOptions:
         tensor_content: Answers carry ``tensor_content`` instead of typed fields.
         health: grpc.health.v1 is served.
         reflection: grpc.reflection is served.
+        wrong_port: What clients that speak HTTP/1.1 are told.
         transport: ``asyncio``, ``grpcio``, or empty for the former where it
             understands the channel arguments.
         reuse_port: Other processes may listen on the same port.
@@ -53,6 +54,7 @@ class GrpcOptions:
     tensor_content: bool = False
     health: bool = True
     reflection: bool = True
+    wrong_port: str = ""
     transport: str = ""
     reuse_port: bool = False
 
@@ -167,4 +169,4 @@ def _transport(options: GrpcOptions) -> Http2Server | GrpcioServer:
         )
     if options.transport == "grpcio" or limits is None:
         return GrpcioServer(options.channel_arguments, reuse_port=options.reuse_port)
-    return Http2Server(replace(limits, reuse_port=options.reuse_port))
+    return Http2Server(replace(limits, reuse_port=options.reuse_port, wrong_port=options.wrong_port))

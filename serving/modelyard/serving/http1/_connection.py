@@ -7,13 +7,14 @@ import json
 import logging
 import math
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, cast
 
 from modelyard.errors import ModelyardError
-from modelyard.serving._requests import PRIORITY_KEY, Caller
+from modelyard.serving._requests import PRIORITY_KEY, REQUEST_ID, Caller
 from modelyard.serving.http1._chunks import Chunks
-from modelyard.serving.http1._head import MAX_HEAD_BYTES, BadRequest, Key, key_of, read_head, too_long
+from modelyard.serving.http1._head import MAX_HEAD_BYTES, BadRequest, Key, key_of, read_head, request_id_in, too_long
 from modelyard.serving.http1._types import Answer, Application, Begin, Head, HttpRequest
 
 _LOG = logging.getLogger("modelyard.serving.rest")
@@ -31,6 +32,8 @@ _JOINED_BYTES = 64 << 10
 #: Larger heads are not kept beside each connection.
 _MAX_LAST_BYTES = 4 << 10
 _END = b"\r\n\r\n"
+#: How HTTP/2 begins (RFC 9113, section 3.4).
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\n"
 _JSON = (b"content-type", b"application/json")
 _PRIORITY = PRIORITY_KEY.encode()
 
@@ -43,6 +46,8 @@ class ConnectionOwner(Protocol):
     heads: dict[Key, tuple[Head, Begin | None]]
     #: Answers tell clients that their connection ends.
     closing: bool
+    #: What goes on with a connection whose client speaks HTTP/2.
+    http2: Callable[[Callable[[], None]], asyncio.Protocol] | None
 
     def keep(self, key: Key, size: int, known: tuple[Head, Begin | None]) -> None:
         """Remembers a head of some bytes."""
@@ -72,12 +77,13 @@ class Exchange(Caller):
         connection: The connection.
         head: The request's head.
         begin: Answers it without a task; None for a task.
+        request_id: As of :class:`Caller`.
     """
 
     __slots__ = ("_connection", "begin", "head")
 
-    def __init__(self, connection: Connection, head: Head, begin: Begin | None) -> None:
-        super().__init__(low_priority=head.headers.get(_PRIORITY) == b"low")
+    def __init__(self, connection: Connection, head: Head, begin: Begin | None, request_id: str) -> None:
+        super().__init__(low_priority=head.headers.get(_PRIORITY) == b"low", request_id=request_id)
         self._connection = connection
         self.head = head
         self.begin = begin
@@ -109,7 +115,7 @@ class Connection(asyncio.Protocol):
         self._rest = b""
         #: The last head, and what it said: most clients say the same again.
         self._last = b""
-        self._known: tuple[Head, Begin | None, int | None] = cast("Any", None)
+        self._known: tuple[Head, Begin | None, int | None, str] = cast("Any", None)
         #: The request that is read or answered.
         self._exchange: Exchange | None = None
         #: Bytes of its body that have not come; 0 where it is whole, or comes in chunks.
@@ -194,12 +200,15 @@ class Connection(asyncio.Protocol):
             if end < len(_END):
                 self._wait(data)
                 return
+            if self._owner.http2 is not None and data.startswith(_HTTP2):
+                self._hand_over(self._owner.http2(partial(self.connection_lost, None)), data)
+                return
             self._known = self._look(data[:end])
             self._last = data[:end] if end <= _MAX_LAST_BYTES else b""
         else:
             end = len(self._last)
-        head, begin, size = self._known
-        exchange = self._exchange = Exchange(self, head, begin)
+        head, begin, size, request_id = self._known
+        exchange = self._exchange = Exchange(self, head, begin, request_id)
         self.deadline = time.monotonic() + self._app.timeout_s
         if size is not None and end + size <= len(data) and size <= self._app.max_body_bytes:
             stop = end + size
@@ -208,6 +217,13 @@ class Connection(asyncio.Protocol):
             return
         self._rest = b""
         self._begin_body(head, size, data[end:])
+
+    def _hand_over(self, protocol: asyncio.Protocol, data: bytes) -> None:
+        """Has another protocol go on with the connection."""
+        self._rest = b""
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(data)
 
     def _wait(self, data: bytes) -> None:
         """For the rest of a head."""
@@ -219,15 +235,15 @@ class Connection(asyncio.Protocol):
             self.deadline = time.monotonic() + HEAD_S
         self._rest = data
 
-    def _look(self, text: bytes) -> tuple[Head, Begin | None, int | None]:
-        """What a head says, who answers it, and how long the body is."""
+    def _look(self, text: bytes) -> tuple[Head, Begin | None, int | None, str]:
+        """What a head says, who answers it, how long the body is, and the request's id."""
         key, size = key_of(text)
         known = self._owner.heads.get(key)
         if known is None:
             head = read_head(text.lstrip(b"\r\n"))
             known = head, self._app.find(head)
             self._owner.keep(key, len(text), known)
-        return (*known, known[0].length if size is None else size)
+        return (*known, known[0].length if size is None else size, request_id_in(text))
 
     def _begin_body(self, head: Head, size: int | None, data: bytes) -> None:
         if size is not None and size > self._app.max_body_bytes:
@@ -320,6 +336,8 @@ class Connection(asyncio.Protocol):
             return True
         body = answer.body
         start = self._owner.start_of(answer)
+        if exchange.request_id:
+            start += f"{REQUEST_ID}: {exchange.request_id}\r\n".encode()
         if self._deaf or self._owner.closing or not exchange.head.keep_alive:
             lines = b"%bcontent-length: %d\r\nconnection: close\r\n\r\n" % (start, len(body))
             self._write(lines, b"" if exchange.head.method == "HEAD" else body)

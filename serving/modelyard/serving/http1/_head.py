@@ -10,7 +10,7 @@ import re
 
 import httptools
 
-from modelyard.serving._requests import FIELDS_OF_ONE_CALL
+from modelyard.serving._requests import FIELDS_OF_ONE_CALL, REQUEST_ID, request_id_of
 from modelyard.serving.http1._types import Head
 
 #: What stands before the body may have so many bytes, and so many lines.
@@ -25,6 +25,9 @@ _OF_ONE_REQUEST = re.compile(
     rb"\r\n(?:(?i:%b):[ \t]*([0-9]{1,%d})|(?i:%b):[\t\x20-\x7e\x80-\xff]*)(?=\r\n[^ \t])"
     % (_LENGTH, _MAX_LENGTH_DIGITS, b"|".join(sorted(FIELDS_OF_ONE_CALL)))
 )
+
+#: A field that goes on in the next line has no end here.
+_REQUEST_ID = re.compile(rb"\r\n(?i:%b):[ \t]*([^\r\n \t]+)[ \t]*\r\n(?![ \t])" % REQUEST_ID.encode())
 
 #: What heads are told apart by.
 Key = tuple[bytes | bool, ...]
@@ -84,6 +87,16 @@ def key_of(data: bytes) -> tuple[Key, int | None]:
         return (data,), None
     # A head with a length must never be taken for one without.
     return (bool(lengths), *parts[::2]), int(lengths[0]) if lengths else None
+
+
+def request_id_in(data: bytes) -> str:
+    """The request id in a head; empty where it has none that is valid.
+
+    Args:
+        data: A head, with the empty line at the end.
+    """
+    found = _REQUEST_ID.search(data)
+    return "" if found is None else request_id_of(found[1])
 
 
 def read_head(data: bytes) -> Head:

@@ -6,7 +6,7 @@ import asyncio
 import http
 import ssl
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from typing import Any
 
@@ -32,18 +32,26 @@ class Http1Server:
         port: Port to listen on, on all addresses.
         tls: Serve HTTPS; None for plain text.
         reuse_port: Other processes may listen on the same port.
+        http2: Makes what goes on with a connection whose client speaks HTTP/2, and is given what to call when that is
+            gone; None for nothing, so that such a client is refused in words that it cannot read.
     """
 
     def __init__(
-        self, app: Application, *, port: int, tls: ssl.SSLContext | None = None, reuse_port: bool = False
+        self,
+        app: Application,
+        *,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        reuse_port: bool = False,
+        http2: Callable[[Callable[[], None]], asyncio.Protocol] | None = None,
     ) -> None:
         self.app = app
+        self.http2 = http2
         self.closing = False
         self.heads: dict[Key, tuple[Head, Begin | None]] = {}
         self._port = port
         self._reuse_port = reuse_port
         self._tls = tls
-        self._reuse_port = reuse_port
         self._starts: dict[tuple[Any, ...], bytes] = {}
         self._date = b""
         self._connections: set[Connection] = set()

@@ -1,6 +1,17 @@
 """gRPC over HTTP/2 on asyncio, for servers: no thread, no hop, bytes in and bytes out."""
 
-from modelyard.serving.http2._calls import Begin, Context, Metadata, Respond
-from modelyard.serving.http2._server import ARGUMENTS, Http2Options, Http2Server, options_of
+from modelyard.serving.http2._calls import Begin, Context, Metadata, Respond, unknown_method
+from modelyard.serving.http2._server import ARGUMENTS, Http2Options, Http2Server, WrongPort, options_of
 
-__all__ = ["ARGUMENTS", "Begin", "Context", "Http2Options", "Http2Server", "Metadata", "Respond", "options_of"]
+__all__ = [
+    "ARGUMENTS",
+    "Begin",
+    "Context",
+    "Http2Options",
+    "Http2Server",
+    "Metadata",
+    "Respond",
+    "WrongPort",
+    "options_of",
+    "unknown_method",
+]

@@ -11,7 +11,7 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ from urllib.parse import quote
 import grpc
 import numpy as np
 
-from modelyard.serving._requests import PRIORITY_KEY, Caller
+from modelyard.serving._requests import PRIORITY_KEY, REQUEST_ID, Caller, request_id_of
 from modelyard.serving.http2._frames import CANCEL
 from modelyard.serving.http2._hpack import Fields, encode
 from modelyard.serving.http2._outgoing import Stream
@@ -46,6 +46,9 @@ _START = b"\x88" + encode(((b"content-type", b"application/grpc"),))
 _OK = encode(((b"grpc-status", b"0"),))
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS = 8
+_REQUEST_ID = REQUEST_ID.encode()
+#: Longer names of methods are cut in answers.
+_MAX_NAME = 200
 #: Characters of a status message that need no escape.
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
@@ -88,7 +91,7 @@ def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) ->
     if values.get(b":method") != b"POST" or not values.get(b"content-type", b"").startswith(b"application/grpc"):
         refusal = (grpc.StatusCode.INTERNAL, "A gRPC call is a POST of content-type application/grpc.")
     elif handler is None:
-        refusal = (grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        refusal = (grpc.StatusCode.UNIMPLEMENTED, unknown_method(path, handlers))
     encoding = values.get(b"grpc-encoding", b"identity")
     if encoding not in _ENCODINGS.split(b","):
         refusal = (
@@ -114,6 +117,21 @@ def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) ->
         low_priority=values.get(PRIORITY_KEY.encode()) == b"low",
         refusal=refusal,
     )
+
+
+def unknown_method(path: str, known: Iterable[str]) -> str:
+    """What a call of a method that there is not is answered with.
+
+    Args:
+        path: The method's path.
+        known: Those that there are.
+    """
+    name, methods = path.strip("/")[:_MAX_NAME], [other.strip("/") for other in known]
+    service = name.partition("/")[0] + "/"
+    siblings = sorted(method.removeprefix(service) for method in methods if method.startswith(service))
+    services = sorted({method.partition("/")[0] for method in methods})
+    there = f"of that service it has {', '.join(siblings)}" if siblings else f"it has {', '.join(services)}"
+    return f"modelyard does not implement {name}; {there}."
 
 
 def _timeout(text: bytes) -> float | None:
@@ -174,6 +192,10 @@ class Context:
         deadline = self._call.caller.deadline
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
+    def trailing_metadata(self) -> Metadata:
+        """What goes back beside the status that a handler gives: nothing, since the call itself adds what it must."""
+        return ()
+
     def set_code(self, code: grpc.StatusCode) -> None:
         """Sets the status that the call ends with."""
         self.code = code
@@ -213,7 +235,8 @@ class Call:
         self.head = head
         self.fields = fields
         deadline = None if head.timeout_s is None else time.monotonic() + head.timeout_s
-        self.caller = Caller(deadline=deadline, low_priority=head.low_priority)
+        request_id = next((request_id_of(value) for name, value in fields if name == _REQUEST_ID), "")
+        self.caller = Caller(deadline=deadline, low_priority=head.low_priority, request_id=request_id)
         self._max_bytes = max_bytes
         self._running = running
         self._chunks: list[memoryview] = []
@@ -368,7 +391,12 @@ class Call:
         if data is None:
             self.finish(code, text, trailers)
             return
-        self.stream.send(_PREFIX.pack(0, len(data)) + data, start=_START, end=_OK)
+        self.stream.send(_PREFIX.pack(0, len(data)) + data, start=_START, end=_OK + self._echo())
+
+    def _echo(self) -> bytes:
+        """The request's id, for the end of the answer."""
+        request_id = self.caller.request_id
+        return encode(((_REQUEST_ID, request_id.encode()),)) if request_id else b""
 
     async def write(self, message: Any) -> None:
         """Sends one message of a stream, when there is room for it.
@@ -396,6 +424,7 @@ class Call:
             block = _OK
         else:
             block = _status(code, text, trailers)
+        block += self._echo()
         # A call that ends before it began has its status among the headers.
         self.stream.send(b"", start=b"", end=block if self._started else _START + block)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and trailers:
@@ -429,7 +458,7 @@ class Call:
             self.stream.reset(CANCEL)
         # Handlers map their own errors; whatever else escapes is a bug, and its text is not for strangers.
         except Exception:
-            _LOG.exception("%s failed unexpectedly", self.head.path)
+            _LOG.exception("request %s: %s failed unexpectedly", self.caller.request_id or "-", self.head.path)
             self.finish(grpc.StatusCode.UNKNOWN, "Unexpected error. The server's log has the details.")
 
     async def _run_unary(self, data: bytes) -> None:

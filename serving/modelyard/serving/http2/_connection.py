@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -27,12 +29,18 @@ _REST_S = 0.01
 _MAX_IDLE_FRAMES = 10_000
 _MAX_STREAM_ID = (1 << 31) - 1
 _LAST_PING = b"goodbye!"
+#: How requests of HTTP/1.1 begin.
+_HTTP1 = re.compile(rb"[A-Z]+ \S")
+#: So long the answer to one may take to be read.
+_LINGER_S = 5.0
 
 
 class StreamOwner(Protocol):
     """What a connection needs of whoever answers its streams."""
 
     max_streams: int
+    #: What clients of HTTP/1.1 are told.
+    wrong_port: str
 
     def opened(self, stream: Stream, fields: Fields) -> None:
         """A stream was opened with these header fields."""
@@ -53,6 +61,8 @@ class Connection(Outgoing, asyncio.Protocol):
         self._closed = closed
         self._rest = b""
         self._greeted = False
+        #: The peer was told that it is in the wrong place: what it sends is not looked at.
+        self._refused = False
         self._decoder = Decoder(max_bytes=_MAX_HEADER_BYTES)
         self._last = 0
         #: Streams above are not answered any more: the peer was told so.
@@ -73,12 +83,16 @@ class Connection(Outgoing, asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Says what this side allows."""
+        """Takes the transport."""
         # uvloop's transports have its methods, but are none.
         stream_transport = cast("asyncio.Transport", transport)
         self._transport = stream_transport
         self.peer = _peer_name(stream_transport)
-        stream_transport.write(
+
+    def _greet(self) -> None:
+        """Says what this side allows, to a peer that speaks HTTP/2: others could make nothing of it."""
+        self._greeted = True
+        self._write(
             h2.settings(
                 {
                     h2.SETTINGS_MAX_CONCURRENT_STREAMS: self._owner.max_streams,
@@ -131,6 +145,8 @@ class Connection(Outgoing, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Reads the frames that are whole, and keeps the rest."""
+        if self._refused:
+            return
         try:
             self._receive(self._rest + data if self._rest else data)
         except ConnectionFailed as exc:
@@ -144,8 +160,11 @@ class Connection(Outgoing, asyncio.Protocol):
                 if h2.PREFACE.startswith(data):
                     self._rest = data
                     return
+                if _HTTP1.match(data):
+                    self._refuse_http1()
+                    return
                 raise ConnectionFailed(h2.PROTOCOL_ERROR, "this port speaks gRPC, which is HTTP/2, and nothing else")
-            self._greeted = True
+            self._greet()
             at = len(h2.PREFACE)
         view = memoryview(data)
         if self._partial is not None:
@@ -180,6 +199,22 @@ class Connection(Outgoing, asyncio.Protocol):
                 return
             at = stop
         self._rest = data[at:]
+
+    def _refuse_http1(self) -> None:
+        """Tells a client of HTTP/1.1 in its own words that it is in the wrong place."""
+        self._refused = True
+        body = json.dumps({"error": self._owner.wrong_port}).encode()
+        self._write(
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        transport = self._transport
+        if transport is None or not transport.can_write_eof():
+            self.abort()
+            return
+        # Closed while more of the request comes, it would be reset, and the answer lost.
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
 
     # What comes in.
 
@@ -385,6 +420,9 @@ class Connection(Outgoing, asyncio.Protocol):
         Args:
             notice_s: Seconds that the peer may take to confirm that it knows.
         """
+        if not self._greeted:
+            self.abort()
+            return
         self._write(h2.goaway(_MAX_STREAM_ID, h2.NO_ERROR) + h2.frame(h2.PING, 0, 0, _LAST_PING))
         try:
             await asyncio.wait_for(self._heard.wait(), notice_s)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +35,14 @@ class Http2Options:
         max_streams: Calls of one connection at the same time.
         max_age_s: Connections are ended in an orderly way after so long; 0 for never.
         reuse_port: Other processes may listen on the same port.
+        wrong_port: What clients that speak HTTP/1.1 are told.
     """
 
     max_message_bytes: int = _INT32_MAX
     max_streams: int = 1024
     max_age_s: float = 0.0
     reuse_port: bool = False
+    wrong_port: str = ""
 
 
 #: gRPC channel arguments that this server understands, and the options that they are.
@@ -80,6 +82,7 @@ class Http2Server:
     def __init__(self, options: Http2Options) -> None:
         self._options = options
         self.max_streams = options.max_streams
+        self.wrong_port = options.wrong_port
         self._handlers: dict[str, Any] = {}
         self._short: dict[str, Begin] = {}
         self._addresses: list[tuple[str, TlsConfig | None]] = []
@@ -201,6 +204,33 @@ class Http2Server:
                 os.unlink(path)
         # One turn of the loop, so that the last bytes and the closings go out.
         await asyncio.sleep(0)
+
+
+class WrongPort:
+    """Answers every gRPC call on a port that is not gRPC's.
+
+    Args:
+        text: What callers are told.
+    """
+
+    max_streams = 100
+
+    def __init__(self, text: str) -> None:
+        self.wrong_port = text
+        self._running: set[asyncio.Task[None]] = set()
+
+    def opened(self, stream: Stream, fields: Fields) -> None:
+        """A client has begun a call."""
+        head = Head(path="", refusal=(grpc.StatusCode.UNIMPLEMENTED, self.wrong_port))
+        Call(stream, head, fields, max_bytes=0, running=self._running)
+
+    def connection(self, closed: Callable[[], None]) -> asyncio.Protocol:
+        """A connection whose calls are answered so.
+
+        Args:
+            closed: Called when it is gone.
+        """
+        return Connection(self, lambda _: closed())
 
 
 def _context(tls: TlsConfig) -> ssl.SSLContext:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +15,7 @@ from modelyard.errors import InvalidInputError, InvalidRequestError, ModelyardEr
 from modelyard.serving._messages import SMALL_BYTES
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._statistics import ExecutionStatistics, VersionStatistics
-from modelyard.serving.grpc._call import Context, Handler, unary
+from modelyard.serving.grpc._call import Context, Handler, failure_of, request_id_in, unary
 from modelyard.serving.grpc._handlers import caller_of, peer_host
 from modelyard.serving.oip._arrays import array_to_raw, check_shape, contents_to_array, raw_to_array
 from modelyard.serving.oip._parameters import (
@@ -30,7 +28,6 @@ from modelyard.serving.oip._service import EXTENSIONS, SERVER_NAME, OipService, 
 from modelyard.serving.oip._types import InferRequest, InferResult, Parameter, RequestedOutput
 from modelyard.wire import INFERENCE_SERVICE, inference_pb2
 
-_LOG = logging.getLogger("modelyard.serving.grpc")
 _STREAM = "ModelStreamInfer"
 _FINAL = "triton_final_response"
 
@@ -50,6 +47,7 @@ class OipGrpc:
     def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
         """The method handlers, by service and method."""
         handlers: dict[str, Handler] = {
+            "ModelConfig": self._model_config,
             "ModelInfer": self._infer,
             "ModelMetadata": self._model_metadata,
             "ModelReady": self._model_ready,
@@ -90,17 +88,21 @@ class OipGrpc:
                 field.add(name=item.name, datatype=item.datatype, shape=item.shape)
         return response.SerializeToString()
 
+    async def _model_config(self, message: inference_pb2.ModelConfigRequest, _: Context) -> bytes:
+        config = self._service.model_config(message.name, message.version)
+        return inference_pb2.ModelConfigResponse(config=config).SerializeToString()
+
     async def _infer(self, message: inference_pb2.ModelInferRequest, context: Context) -> bytes:
         size = message.ByteSize()
         request = replace(infer_request(message), small=size <= SMALL_BYTES, size=size, caller=caller_of(context))
         return await self._service.infer(request, lambda result: infer_response(result).SerializeToString())
 
-    async def _stream(self, requests: AsyncIterator[bytes], _: Context) -> AsyncIterator[bytes]:
+    async def _stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         """Answers one request after the other; an error ends its request, not the stream."""
         async for data in requests:
-            yield (await self._stream_answer(data)).SerializeToString()
+            yield (await self._stream_answer(data, context)).SerializeToString()
 
-    async def _stream_answer(self, data: bytes) -> inference_pb2.ModelStreamInferResponse:
+    async def _stream_answer(self, data: bytes, context: Context) -> inference_pb2.ModelStreamInferResponse:
         answer = inference_pb2.ModelStreamInferResponse()
         try:
             message = inference_pb2.ModelInferRequest.FromString(data)
@@ -113,10 +115,8 @@ class OipGrpc:
         except ModelyardError as exc:
             answer.error_message = exc.message
         # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
-        except Exception:
-            request_id = uuid.uuid4().hex
-            _LOG.exception("request %s: %s failed unexpectedly", request_id, _STREAM)
-            answer.error_message = f"Internal error. The server's log has the details under request {request_id}."
+        except Exception as exc:
+            _, answer.error_message = failure_of(exc, _STREAM, request_id_in(context))
         return answer
 
     async def _statistics(self, message: inference_pb2.ModelStatisticsRequest, _: Context) -> bytes:

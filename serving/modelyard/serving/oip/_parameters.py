@@ -14,6 +14,8 @@ BINARY_DEFAULT_PARAMETER = "binary_data_output"
 #: Sent by tritonclient's streams; the only parameter with the reserved prefix that a client may send.
 FINAL_RESPONSE_PARAMETER = "triton_enable_empty_final_response"
 _RESERVED_PREFIX = "triton_"
+#: Set by clients of models that remember a sequence of requests; the values that say "no sequence" pass.
+_SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 _CLASSIFICATION = "classification"
 _SHARED_MEMORY = "shared_memory_region"
 
@@ -29,12 +31,20 @@ def signature_of(parameters: Mapping[str, Parameter]) -> str:
 
     Raises:
         InvalidRequestError: A parameter has the reserved prefix, or the signature is no string.
+        UnsupportedError: The request is part of a sequence.
     """
     for key in parameters:
         if key.startswith(_RESERVED_PREFIX) and key != FINAL_RESPONSE_PARAMETER:
             raise InvalidRequestError(
                 f"Parameter {key!r}: parameter keys starting with {_RESERVED_PREFIX!r} are reserved for Triton usage "
                 "and should not be specified."
+            )
+    for key in _SEQUENCE:
+        if parameters.get(key):
+            raise UnsupportedError(
+                f"Parameter {key!r} is {parameters[key]!r}: modelyard keeps no state between requests, so it has no "
+                "sequences. Leave sequence_id, sequence_start and sequence_end out, and send what the model remembers "
+                "as an input."
             )
     signature = parameters.get(SIGNATURE_PARAMETER, "")
     if not isinstance(signature, str):

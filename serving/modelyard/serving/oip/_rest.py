@@ -16,6 +16,7 @@ from modelyard.serving._predictor import Predictor
 from modelyard.serving._statistics import Duration, VersionStatistics
 from modelyard.serving.http1 import Answer, HttpRequest
 from modelyard.serving.oip._compression import decompress
+from modelyard.serving.oip._model_config import config_document
 from modelyard.serving.oip._parameters import SIGNATURE_PARAMETER
 from modelyard.serving.oip._rest_short import (
     JSON,
@@ -43,7 +44,7 @@ _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 #: What Triton has below these paths and this server has not.
 _MISSING = re.compile(
     r"/v2/(?:logging|trace/setting|(?:system|cuda)sharedmemory/.+)"
-    rf"|{MODEL}/(?:config|generate|generate_stream|trace/setting)"
+    rf"|{MODEL}/(?:generate|generate_stream|trace/setting)"
 )
 
 _Handler = Callable[["HttpRequest", Sequence[str]], Awaitable[Answer]]
@@ -72,6 +73,7 @@ class OipRest:
             ("GET", rf"{MODEL}/stats", self._statistics),
             ("GET", rf"{MODEL}/ready", self._model_ready),
             ("POST", rf"{MODEL}/infer", self._infer),
+            ("GET", rf"{MODEL}/config", self._model_config),
             ("GET", MODEL, self._model_metadata),
             ("POST", rf"{_REPOSITORY}/index", self._index),
             ("POST", rf"{_REPOSITORY}/models/([^/]+)/(load|unload)", self._control),
@@ -117,7 +119,10 @@ class OipRest:
                 return Answer(status=405, body=answer.body, headers=[*answer.headers, (b"allow", method.encode())])
             return await handler(request, [unquote(group or "") for group in match.groups()])
         if _MISSING.fullmatch(request.path):
-            raise UnsupportedError(f"{request.path} is not implemented by this server.")
+            raise UnsupportedError(
+                f"modelyard does not implement {request.method} {request.path}; of Triton's extensions it has "
+                f"{', '.join(EXTENSIONS)}."
+            )
         return _error(404, f"Not found: {request.method} {request.path}")
 
     async def _server_metadata(self, _: HttpRequest, __: Sequence[str]) -> Answer:
@@ -135,8 +140,7 @@ class OipRest:
 
     async def _model_metadata(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups
-        signature = parse_qs(request.query).get(SIGNATURE_PARAMETER, [""])[0]
-        metadata = self._service.model_metadata(name, version, signature)
+        metadata = self._service.model_metadata(name, version, _signature(request))
         return _document(
             {
                 "name": metadata.name,
@@ -146,6 +150,10 @@ class OipRest:
                 "outputs": _tensors(metadata.outputs),
             }
         )
+
+    async def _model_config(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
+        name, version = groups
+        return _document(config_document(self._service.model_config(name, version, _signature(request))))
 
     async def _statistics(self, _: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups or ("", "")
@@ -204,6 +212,10 @@ class OipRest:
     async def _offload(self, size: int, work: Callable[[], _T]) -> _T:
         """Small work at once, large work on a worker thread."""
         return work() if size <= _INLINE_BYTES else await self._predictor.offload(work)
+
+
+def _signature(request: HttpRequest) -> str:
+    return parse_qs(request.query).get(SIGNATURE_PARAMETER, [""])[0]
 
 
 def _document(value: Any) -> Answer:

@@ -69,7 +69,8 @@ class OipShortWay:
         ) -> None:
             def done(answer: Answer | None, error: BaseException | None) -> None:
                 if answer is None:
-                    answer = error_answer(error or InternalError("No answer. This is a bug."), path, indent=None)
+                    error = error or InternalError("No answer. This is a bug.")
+                    answer = error_answer(error, path, caller=caller, indent=None)
                 accepted = headers.get(b"accept-encoding")
                 respond(answer if accepted is None else compressed(answer, accepted.decode("latin-1")))
 

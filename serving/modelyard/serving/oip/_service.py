@@ -18,6 +18,7 @@ from modelyard.serving._states import VersionState, VersionStatus
 from modelyard.serving._statistics import VersionStatistics
 from modelyard.serving.oip._arrays import classify
 from modelyard.serving.oip._datatypes import datatype_of
+from modelyard.serving.oip._model_config import model_config
 from modelyard.serving.oip._parameters import echoed, signature_of
 from modelyard.serving.oip._types import (
     IndexEntry,
@@ -28,13 +29,20 @@ from modelyard.serving.oip._types import (
     RequestedOutput,
     TensorMetadata,
 )
-from modelyard.wire import dtype_by_numpy
+from modelyard.wire import dtype_by_numpy, inference_pb2
 
 _T = TypeVar("_T")
 
 SERVER_NAME = "modelyard"
 #: What is offered beyond the protocol's core, in Triton's words.
-EXTENSIONS = ("binary_tensor_data", "classification", "model_repository", "parameters", "statistics")
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
 #: There are no ensembles, so no model has dependents.
 _NO_EFFECT_ON_UNLOAD = "unload_dependents"
 #: Names of backends to the protocol's ``<project>_<format>``.
@@ -113,6 +121,22 @@ class OipService:
             inputs=_describe(described.inputs),
             outputs=_describe(described.outputs),
         )
+
+    def model_config(self, name: str, version: str, signature: str = "") -> inference_pb2.ModelConfig:
+        """A model's configuration in Triton's form; raises as :meth:`model_metadata` does.
+
+        Args:
+            name: The model.
+            version: A version; empty for the newest.
+            signature: A signature; empty for ``serving_default``.
+        """
+        with self._manager.acquire(ModelSpec(name=name, version=parse_version(version))) as servable:
+            described = servable.signature(signature or DEFAULT_SIGNATURE)
+            # A model that was just taken out of the configuration may still answer.
+            configured = next((config for config in self._manager.configs if config.name == name), None)
+            if configured is None:
+                raise ModelNotFoundError(f"Model {name!r} is not configured any more.")
+            return model_config(servable, described, configured, max_rows=self._predictor.max_batch_rows)
 
     async def infer(self, request: InferRequest, encode: Callable[[InferResult], _T]) -> _T:
         """Computes one inference, off the event loop.

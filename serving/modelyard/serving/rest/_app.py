@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from modelyard.artifact import Signature
 from modelyard.errors import (
@@ -98,7 +99,7 @@ class RestApp:
         try:
             answer = await self._dispatch(request)
         except Exception as exc:
-            answer = error_answer(exc, f"{request.method} {request.path}")
+            answer = error_answer(exc, f"{request.method} {request.path}", caller=request.caller)
         return replace(answer, headers=[*answer.headers, *_CORS]) if self._options.cors else answer
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
@@ -106,10 +107,9 @@ class RestApp:
         full = f"{path}?{query}" if query else path
         if method == "OPTIONS" and path.lower().startswith(("/v1/", "/v2/")):
             return _options(request)
-        metrics_path = self._options.metrics_path
-        if metrics_path and method == "GET" and path == metrics_path:
+        if method == "GET" and path in self._options.metrics_paths:
             if query:
-                raise InvalidRequestError(f"Unexpected path: {full}. Should be {metrics_path}")
+                raise InvalidRequestError(f"Unexpected path: {full}. Should be {path}")
             return Answer(status=200, body=(await self._metrics_page()).encode(), headers=[_TEXT])
         page = self._pages.get(path) if method == "GET" and not query else None
         if page is not None:
@@ -168,7 +168,14 @@ class RestApp:
 
         try:
             return await self._predictor.submit(
-                PredictRequest(spec=spec, inputs=inputs, small=len(data) <= SMALL_BYTES, caller=caller, size=len(data)),
+                PredictRequest(
+                    spec=spec,
+                    inputs=inputs,
+                    small=len(data) <= SMALL_BYTES,
+                    caller=caller,
+                    size=len(data),
+                    names=partial(_predict.names_of, body),
+                ),
                 lambda prediction: _predict.predict_answer(
                     prediction.outputs,
                     body.form,

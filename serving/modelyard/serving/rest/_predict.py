@@ -112,6 +112,18 @@ def inputs_of(body: PredictBody, signature: Signature, *, extensions: bool = Fal
     return _columns(body.value, dtypes, convert) if body.form == "column" else _rows(body.value, dtypes, convert)
 
 
+def names_of(body: PredictBody) -> Iterable[str]:
+    """The inputs that a body names; none where it gives one without a name.
+
+    Args:
+        body: From :func:`parse_body`.
+    """
+    value = body.value
+    if body.form == "row" and isinstance(value, list):
+        value = value[0]
+    return value if _is_named(value) else ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Convert:
     extensions: bool

@@ -119,7 +119,7 @@ class RestShortWay:
 
         def fail(error: BaseException) -> None:
             code = grpc_status_of(error) if isinstance(error, ModelyardError) else "INTERNAL"
-            finish(error_answer(error, f"POST {route.spec.name}:predict"), code)
+            finish(error_answer(error, f"POST {route.spec.name}:predict", caller=caller), code)
 
         def done(answer: Any, error: BaseException | None) -> None:
             if error is None:
@@ -147,6 +147,12 @@ class RestShortWay:
             return _predict.inputs_of(body, signature, extensions=options.extensions)
 
         spec = _with_signature(route.spec, body.signature) if body.signature else route.spec
-        return PredictRequest(spec=spec, inputs=inputs, small=True, caller=caller, size=len(data)), self._encoders[
-            body.form
-        ]
+        request = PredictRequest(
+            spec=spec,
+            inputs=inputs,
+            small=True,
+            caller=caller,
+            size=len(data),
+            names=partial(_predict.names_of, body),
+        )
+        return request, self._encoders[body.form]

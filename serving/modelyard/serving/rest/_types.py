@@ -38,7 +38,7 @@ class RestOptions:
         strict_json: NaN and infinities are refused in answers.
         extensions: JSON may hold half, bfloat16 and uint16, and inputs that
             have defaults may be left out; upstream refuses both.
-        metrics_path: Where the Prometheus page is; empty for nowhere.
+        metrics_paths: Where the Prometheus page is.
     """
 
     max_body_bytes: int = 100 << 20
@@ -47,7 +47,7 @@ class RestOptions:
     cors: bool = False
     strict_json: bool = False
     extensions: bool = False
-    metrics_path: str = ""
+    metrics_paths: tuple[str, ...] = ()
 
 
 #: Answers what is below a path that is not TensorFlow Serving's.
@@ -65,12 +65,13 @@ def json_answer(text: str) -> Answer:
     return Answer(status=200, body=text.encode("utf-8", "surrogateescape"), headers=[JSON])
 
 
-def error_answer(error: BaseException, request: str, *, indent: int | None = 4) -> Answer:
+def error_answer(error: BaseException, request: str, *, caller: Caller | None = None, indent: int | None = 4) -> Answer:
     """The answer to a request that failed.
 
     Args:
         error: Why.
         request: What to call it in the log.
+        caller: Whose request it is; None where that is not known.
         indent: Of the JSON text.
     """
     headers = [JSON]
@@ -83,7 +84,7 @@ def error_answer(error: BaseException, request: str, *, indent: int | None = 4) 
         status, text = 404, str(error)
     else:
         # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
-        request_id = uuid.uuid4().hex
+        request_id = (caller and caller.request_id) or uuid.uuid4().hex
         _LOG.error("request %s: %s failed unexpectedly", request_id, request, exc_info=error)
         status, text = 500, f"Internal error. The server's log has the details under request {request_id}."
     quoted = json.dumps(text, ensure_ascii=False)

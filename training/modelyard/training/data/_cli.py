@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, MissingDependencyError, ModelyardError
 from modelyard.training.data._vocabulary import read_vocabulary
 
@@ -122,8 +122,7 @@ def main(argv: list[str]) -> int:
         The exit code: 0 when all is well, 1 on an error, 2 on arguments that
         make no sense, 3 when images were left out, 130 after Ctrl-C.
     """
-    # Only a process of ours sets this, never an import.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    quiet_libraries()
     arguments, rest = make_parser().parse_known_args(argv)
     try:
         if arguments.command == "convert":

@@ -1,0 +1,76 @@
+"""What the processes of the command line let libraries say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Stands in for the one that is installed: fast, and able to say anything.
+_TENSORFLOW = """
+import os
+from types import SimpleNamespace
+os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\\n")
+os.write(2, b"I0000 00:00:1795398355.017175   29022 port.cc:153] oneDNN custom operations are on.\\n")
+os.write(2, b"something that matters\\n")
+failure = b"E0000 00:00:1795398357.9 1 cuda_platform.cc:52] failed call to cuInit: X\\n"
+config = SimpleNamespace(list_physical_devices=lambda: os.write(2, failure))
+{more}
+"""
+_QUIET = """
+from modelyard.console import quiet_libraries
+quiet_libraries()
+import tensorflow, os
+os.write(2, b"I0000 later")
+"""
+
+
+def _import_tensorflow(folder: Path, level: str | None, *, more: str = "") -> str:
+    (folder / "tensorflow.py").write_text(_TENSORFLOW.format(more=more))
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    if level is not None:
+        environment["TF_CPP_MIN_LOG_LEVEL"] = level
+    command = [sys.executable, "-c", _QUIET]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False).stderr
+
+
+@pytest.mark.parametrize("level", [None, "2", "3"])
+def test_banners_are_taken_out_of_an_import_and_nothing_else(tmp_path: Path, level: str | None) -> None:
+    assert _import_tensorflow(tmp_path, level) == "something that matters\nI0000 later"
+
+
+def test_an_import_that_fails_says_why(tmp_path: Path) -> None:
+    text = _import_tensorflow(tmp_path, None, more="raise ImportError('no such library')")
+    assert "something that matters\n" in text
+    assert "ImportError: no such library" in text
+    assert "oneDNN" not in text
+
+
+def test_whoever_wants_to_see_banners_does(tmp_path: Path) -> None:
+    text = _import_tensorflow(tmp_path, "0")
+    assert "oneDNN custom operations are on" in text
+    # The devices are looked for where somebody uses them.
+    assert "cuInit" not in text
+
+
+def test_tensorflow_itself_is_quiet() -> None:
+    pytest.importorskip("tensorflow")
+    code = f"{_QUIET}print(int(tensorflow.constant(1) + 1))"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert (done.stdout, done.stderr) == ("2\n", "I0000 later")
+
+
+def test_a_closed_standard_error_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text(
+        "from types import SimpleNamespace as S\nconfig = S(list_physical_devices=dir)"
+    )
+    code = "import os; os.close(2); from modelyard.console import quiet_libraries; quiet_libraries(); import tensorflow"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=True)

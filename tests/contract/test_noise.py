@@ -1,0 +1,57 @@
+"""The log of a server holds its own lines and nobody else's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.models import save_double
+from tests.support.server import RunningServer, serve
+
+OURS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [IW] modelyard\.")
+
+
+def save_lookup(directory: Path) -> None:
+    """Saves a model that takes no other integer than 0: what loading tries with it fails."""
+    x = helper.make_tensor_value_info("x", TensorProto.INT64, ["batch", 2])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])
+    table = numpy_helper.from_array(np.ones(1, np.float32), "table")
+    graph = helper.make_graph([helper.make_node("Gather", ["table", "x"], ["y"])], "lookup", [x], [y], [table])
+    (directory / "onnx").mkdir(parents=True)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, str(directory / "onnx" / "serving_default.onnx"))
+
+
+def foreign_lines(server: RunningServer) -> list[str]:
+    return [line for line in server.log_text().splitlines() if not OURS.match(line)]
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_a_probe_that_fails_leaves_no_trace(tmp_path: Path, runtime: str) -> None:
+    pytest.importorskip(runtime)
+    save_lookup(tmp_path / "lookup" / "1")
+    flags = [f"--runtime={runtime}"]
+    with serve(tmp_path / "lookup", model="lookup", log_dir=tmp_path, flags=flags) as server:
+        assert server.post("/v1/models/lookup:predict", b'{"instances": [[0, 0]]}')[0] == 200
+        if runtime == "onnxruntime":
+            # It is told to whoever asked.
+            status, text = server.post("/v1/models/lookup:predict", b'{"instances": [[0, 9]]}')
+            assert (status, "out of data bounds" in text) == (400, True), text
+        assert foreign_lines(server) == []
+
+
+def test_a_fixed_batch_size(tmp_path: Path) -> None:
+    save_double(tmp_path / "double" / "1", shape=[1, 4])
+    with serve(tmp_path / "double", model="double", log_dir=tmp_path) as server:
+        assert server.post("/v1/models/double:predict", b'{"instances": [[1, 2, 3, 4]]}')[0] == 200
+        assert foreign_lines(server) == []
+
+
+def test_tensorflow_says_nothing_of_itself(half_server: RunningServer) -> None:
+    assert "with tensorflow" in half_server.log_text()
+    assert not re.search(r"InitializeLog|oneDNN|cuInit|\.cc:\d+\]", half_server.log_text())
