@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from modelyard.clients import connect
 from modelyard.errors import InvalidRequestError
-from modelyard.wire import serving_pb2
+from modelyard.wire import serving_pb2, tensorflow_pb2
 from tests.contract.test_four_doors import DOORS
 from tests.support.server import RunningServer, serve
 
@@ -107,7 +107,7 @@ def test_a_warm_up_record_without_a_row(models: Path, tmp_path: Path) -> None:
     log = serving_pb2.PredictionLog()
     log.predict_log.request.model_spec.name = "any"
     tensor = log.predict_log.request.inputs["x"]
-    tensor.dtype = 1
+    tensor.dtype = tensorflow_pb2.DT_FLOAT
     for size in (0, 4, 3):
         tensor.tensor_shape.dim.add(size=size)
     folder = tmp_path / "LSTM" / "3" / "assets.extra"
