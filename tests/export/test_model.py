@@ -35,6 +35,7 @@ from modelyard.errors import ConversionError, ManifestError, PublishError, Verif
 from modelyard.export import ExportEvent, ExportReport, Format, export_model
 from modelyard.export._choice import rank_runtimes
 from modelyard.export._latency import thread_counts
+from modelyard.serving._loader import LoadOptions, Runtime, load_servable
 from tests.export.conftest import COUNT, NAMES, OPTIONS, Classifier, Signatures, make_data, make_signatures
 
 SOURCE = Source(task="toy", git_commit="abc", data="random", config={"epochs": 0}, metrics={"accuracy": 0.5})
@@ -183,6 +184,20 @@ def test_a_format_that_fails_publishes_nothing(tmp_path: Path, format: Format) -
             options=replace(OPTIONS, formats=("saved_model", format)),
         )
     assert list((tmp_path / "m").iterdir()) == []
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "litert", "openvino", "tensorflow"])
+def test_no_rows_are_answered_in_the_shapes_of_the_signature(report: ExportReport, runtime: Runtime) -> None:
+    servable = load_servable("toy", 1, report.version.path, LoadOptions(runtime=runtime))
+    assert set(servable.signatures) == {"serving_default", "image_bytes", "embed"}
+    for signature in servable.signatures.values():
+        inputs = {
+            spec.name: np.zeros((0, *(spec.shape or ())[1:]), object if spec.dtype == "string" else spec.dtype)
+            for spec in signature.inputs
+        }
+        answer = servable.run(signature, inputs, [spec.name for spec in signature.outputs])
+        shapes = {"probabilities": (0, 3), "class_id": (0,), "label": (0,), "embedding": (0, 4)}
+        assert {name: array.shape for name, array in answer.items()} == {name: shapes[name] for name in answer}
 
 
 def test_optional_formats_that_fail_are_left_out_and_reported(tmp_path: Path) -> None:

@@ -36,13 +36,18 @@ def keep_log(error: BaseException, name: str) -> Path | None:
         name: For the name of the file.
 
     Returns:
-        The file, in the folder for temporary ones; None where no converter's error is behind it.
+        The file, in the folder for temporary ones; None where no converter's error is behind it, or nothing can be
+        written there.
     """
     if error.__cause__ is None:
         return None
-    descriptor, path = tempfile.mkstemp(prefix=f"modelyard-export-{name}-", suffix=".log")
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-        file.writelines(traceback.format_exception(error.__cause__))
+    try:
+        descriptor, path = tempfile.mkstemp(prefix=f"modelyard-export-{name}-", suffix=".log")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.writelines(traceback.format_exception(error.__cause__))
+    except OSError:
+        # The error itself is what has to be told, on a full disk, too.
+        return None
     return Path(path)
 
 

@@ -108,6 +108,7 @@ def weight_files(path: Path) -> tuple[str, ...]:
     Raises:
         ConversionError: It is no ONNX file, or such a file is not there, is not in its folder, or has a name that
             a version needs for something else.
+        PublishError: It cannot be read.
     """
     import onnx
 

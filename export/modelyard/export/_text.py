@@ -32,8 +32,15 @@ def check_text(source: TracedModel, options: ExportOptions) -> None:
         ConversionError: A format other than the SavedModel is required.
     """
     required = [each for each in options.formats if each != "saved_model" and each not in options.optional]
-    if required:
+    if not required:
+        return
+    try:
         check_graphs(source.graphs)
+    except ConversionError as exc:
+        raise ConversionError(
+            f"{exc.message} Publish the SavedModel (--format saved_model, or --optional onnx --optional tflite; in "
+            "Python ExportOptions.formats and .optional), or export the part after the tokenization."
+        ) from None
 
 
 def check_graphs(graphs: Mapping[str, Any]) -> None:
@@ -51,7 +58,5 @@ def check_graphs(graphs: Mapping[str, Any]) -> None:
         found = sorted({node.op for node in nodes} & _OPS)
         if found:
             raise ConversionError(
-                f"Graph {name!r} computes with strings ({', '.join(found)}), which TensorFlow only "
-                "does: publish the SavedModel (--format saved_model, or --optional onnx --optional tflite; in Python "
-                "ExportOptions.formats and .optional), or export the part after the tokenization."
+                f"Graph {name!r} computes with strings ({', '.join(found)}), which only TensorFlow does."
             )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from modelyard.artifact import TensorSpec
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
@@ -93,3 +93,15 @@ def test_a_missing_package_is_named(scores_onnx: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingDependencyError, match=r"modelyard\[serving\]"):
         _load(scores_onnx)
+
+
+def test_maps_of_scikit_learn_are_told_with_the_option_that_avoids_them(tmp_path: Path) -> None:
+    maps = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    output = helper.make_value_info("z", helper.make_sequence_type_proto(maps))
+    node = helper.make_node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2])
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(helper.make_graph([node], "g", [value], [output]), opset_imports=opsets, ir_version=10)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(LoadError, match=r"'z' has type seq\(map.*options=\{id\(model\): \{\"zipmap\": False\}\}"):
+        OnnxRuntimeBackend({"graph": tmp_path / "m.onnx"}, threads=1)

@@ -125,7 +125,10 @@ def _signature(graph: str, session: Any) -> Signature:
 def _spec(node: Any) -> TensorSpec:
     kind = node.type.removeprefix("tensor(").removesuffix(")")
     if kind not in _DTYPES:
-        raise LoadError(f"ONNX value {node.name!r} has type {node.type}; expected a tensor of a dtype known here.")
+        hint = ' Convert scikit-learn models with options={id(model): {"zipmap": False}}.' if "map(" in kind else ""
+        raise LoadError(
+            f"ONNX value {node.name!r} has type {node.type}; expected a tensor of a dtype known here.{hint}"
+        )
     shape = tuple(size if isinstance(size, int) else -1 for size in node.shape)
     return TensorSpec(name=node.name, dtype=_DTYPES[kind], shape=shape)
 
