@@ -62,7 +62,6 @@ def without(reference: Reference, *names: str) -> Reference:
     source = reference.source
     return replace(
         reference,
-        empty={name: value for name, value in reference.empty.items() if name not in names},
         source=replace(
             source,
             signatures={name: value for name, value in source.signatures.items() if name not in names},
