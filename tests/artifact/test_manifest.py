@@ -231,3 +231,11 @@ def test_names_of_variants() -> None:
     assert [format_key("onnx"), format_key("onnx", "float32"), format_key("tflite", "int8")] == [
         "onnx", "onnx", "tflite.int8",
     ]  # fmt: skip
+
+
+def test_what_earlier_exporters_wrote_is_read(manifest: Manifest) -> None:
+    document = json.loads(manifest.to_json())
+    for entry in document["formats"].values():
+        entry["verify"]["empty_batch"] = True
+    jsonschema.Draft202012Validator(json_schema()).validate(document)
+    assert Manifest.from_json(json.dumps(document)) == manifest
