@@ -40,7 +40,7 @@ def test_all_formats_are_verified(report: ExportReport) -> None:
         decode=ExampleDecode(input="inputs", features=FEATURES),
     )
     page = report.report_html.read_text("utf-8")
-    assert "bias: [" in page and "kind: [" in page
+    assert "<p>bias: " in page and "<p>kind: " in page
 
 
 def test_the_saved_model_knows_its_methods(report: ExportReport) -> None:
