@@ -28,6 +28,7 @@ from modelyard.artifact._remote import Location, RemotePath, RemoteVersion
 from modelyard.artifact._signing import SIGNATURE_NAME, Signer
 from modelyard.errors import ConfigurationError, PublishError
 
+#: Of directories that nobody serves; the number of the process that fills one comes next.
 STAGING_PREFIX = ".staging-"
 #: Requests that a server replays before a version takes traffic; TensorFlow Serving's own place.
 WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"
@@ -131,7 +132,7 @@ def staging(model_dir: Location) -> Iterator[Path]:
             path = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
         else:
             model_dir.mkdir(parents=True, exist_ok=True)
-            path = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=model_dir))
+            path = Path(tempfile.mkdtemp(prefix=f"{STAGING_PREFIX}{os.getpid()}-", dir=model_dir))
     except OSError as exc:
         raise PublishError(f"Cannot write below {model_dir}: {exc}") from exc
     # mkdtemp makes it private; servers often run as another user.

@@ -14,7 +14,16 @@ from typing import Any
 from modelyard.artifact import Location, check_model_name, locate
 from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
-from modelyard.export._options import FORMATS, PRECISIONS, RUNTIMES, Budget, ExportOptions, ExportReport
+from modelyard.export._options import (
+    FORMATS,
+    PRECISIONS,
+    RUNTIMES,
+    Budget,
+    ExportEvent,
+    ExportOptions,
+    ExportReport,
+    Progress,
+)
 
 _DEFAULTS = ExportOptions()
 _EXAMPLES = """\
@@ -153,6 +162,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--opset", type=int, help="ONNX operator set (default: the newest that tf2onnx and onnxruntime share)"
     )
     parser.add_argument("--no-simplify", action="store_true", help="leave ONNX graphs as tf2onnx makes them")
+    # What modelyard.export._process tells its child: formats that ended another, and where to write the stage.
+    parser.add_argument("--leave-out", action="append", default=[], choices=FORMATS, help=argparse.SUPPRESS)
+    parser.add_argument("--stage-file", type=Path, help=argparse.SUPPRESS)
     return parser
 
 
@@ -161,11 +173,11 @@ def _share(text: str) -> float:
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
-def main(argv: list[str]) -> int:
-    """Exports the newest checkpoint of a training run.
+def main(argv: list[str] | None = None) -> int:
+    """Exports the newest checkpoint of a training run, in this process.
 
     Args:
-        argv: Arguments without the program's name.
+        argv: Arguments without the program's name; None for the process's own.
 
     Returns:
         The process's exit code: 0 when a version was published, 1 on an error,
@@ -189,7 +201,7 @@ def main(argv: list[str]) -> int:
 
 def _export(arguments: argparse.Namespace) -> ExportReport:
     options = ExportOptions(
-        formats=tuple(dict.fromkeys(arguments.format or FORMATS)),
+        formats=tuple(each for each in dict.fromkeys(arguments.format or FORMATS) if each not in arguments.leave_out),
         optional=tuple(dict.fromkeys(arguments.optional)),
         opset=arguments.opset,
         min_examples=arguments.min_examples,
@@ -288,8 +300,23 @@ def _export_path(arguments: argparse.Namespace, model_dir: Location, options: Ex
             calibration=arguments.calibration_data,
             options=options,
             examples=arguments.examples,
-            progress=bar,
+            progress=_telling(bar, arguments.stage_file),
         )
+
+
+def _telling(progress: Progress, file: Path | None) -> Progress:
+    """Progress that also writes the stage to a file, for who outlives this process."""
+    if file is None:
+        return progress
+    stages: list[str] = []
+
+    def tell(event: ExportEvent) -> None:
+        if stages[-1:] != [event.stage]:
+            stages.append(event.stage)
+            file.write_text(event.stage, "utf-8")
+        progress(event)
+
+    return tell
 
 
 def _export_task(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport:
@@ -323,5 +350,5 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
                 metrics=result.metrics,
             ),
             options=options,
-            progress=bar,
+            progress=_telling(bar, arguments.stage_file),
         )

@@ -21,8 +21,12 @@ def gist(error: BaseException) -> str:
     Args:
         error: A converter's.
     """
-    lines = (line.strip() for line in str(error).splitlines())
-    first = next((line for line in lines if line), type(error).__name__)
+    # OpenVINO begins with places in its own code, and ends with what it means.
+    text = re.sub(r"(?s)^.*\nSummary:\n-- ", "", str(error))
+    lines = (line.strip() for line in text.splitlines())
+    # TensorFlow, with the places in the user's code and its own.
+    said = (line for line in lines if line and not re.match(r"Graph execution error:|Detected at node |File \"", line))
+    first = next(said, type(error).__name__)
     first = re.sub(r"^.*?\berror: ", "", first)
     first = re.sub(r"^loc\(.*\): ", "", first).removesuffix(".")
     return first if len(first) <= _LONGEST else f"{first[:_LONGEST]} ..."

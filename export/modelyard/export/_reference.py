@@ -16,6 +16,7 @@ from modelyard.errors import VerificationError
 from modelyard.export._data import FLOATS, fit_examples, labelled
 from modelyard.export._dependence import computed_outputs
 from modelyard.export._determinism import differing, restored
+from modelyard.export._failures import gist
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
@@ -301,7 +302,7 @@ def _call(source: TracedModel, name: str, batch: Arrays) -> dict[str, npt.NDArra
         outputs = function(*[to_tensor(batch[spec.name]) for spec in function.input_signature])
     # TensorFlow's errors have no base class that is public and complete: this is the boundary that maps them.
     except Exception as exc:
-        raise VerificationError(f"Signature {name!r} of the source fails on its own examples: {exc}") from exc
+        raise VerificationError(f"Signature {name!r} of the source fails on its own examples: {gist(exc)}.") from exc
     return {key: np.asarray(value.numpy()) for key, value in outputs.items()}
 
 

@@ -33,6 +33,7 @@ from modelyard.artifact import (
     tflite_signatures,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
+from modelyard.export._failures import gist
 from modelyard.wire import dtype_by_numpy
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -110,7 +111,7 @@ def load_runtime(
     # Four foreign runtimes with exceptions of their own: this is the boundary that maps them.
     except Exception as exc:
         raise VerificationError(
-            f"Format {format_key(format, precision)}: {runtime} cannot load it from {directory}: {exc}"
+            f"Format {format_key(format, precision)}: {runtime} cannot load it from {directory}: {gist(exc)}."
         ) from exc
 
 
@@ -177,7 +178,7 @@ def _run(runtime: Runtime, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[
     # As in load_runtime.
     except Exception as exc:
         shapes = {name: list(value.shape) for name, value in inputs.items()}
-        raise VerificationError(f"{runtime.name} failed on graph {graph!r} with inputs {shapes}: {exc}") from exc
+        raise VerificationError(f"{runtime.name} failed on graph {graph!r} with inputs {shapes}: {gist(exc)}.") from exc
 
 
 class _TensorFlow:
