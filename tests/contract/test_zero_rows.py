@@ -7,52 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import tensorflow as tf
-from onnx import TensorProto, helper, numpy_helper
 
 from modelyard.clients import connect
 from modelyard.errors import InvalidRequestError
 from modelyard.wire import serving_pb2, tensorflow_pb2
 from tests.contract.test_four_doors import DOORS
+from tests.support.recurrent import recurrent_model
 from tests.support.server import RunningServer, serve
 
 BATCHING = "max_batch_size { value: 8 } batch_timeout_micros { value: 1000 } num_batch_threads { value: 1 }"
-
-
-def recurrent(kind: str, folder: Path) -> None:
-    """Steps of 3 numbers to the last state of 5, and to the states of all steps, whose number nobody wrote down."""
-    gates = {"LSTM": 4, "GRU": 3}[kind]
-    rng = np.random.default_rng(0)
-    weights = {"w": (1, gates * 5, 3), "r": (1, gates * 5, 5)}
-    constants = [
-        numpy_helper.from_array(rng.normal(size=size).astype(np.float32), name) for name, size in weights.items()
-    ]
-    constants.append(numpy_helper.from_array(np.array([1], np.int64), "axis"))
-    constants.append(numpy_helper.from_array(np.array([0], np.int64), "first"))
-    nodes = [
-        helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2]),
-        helper.make_node(kind, ["steps", "w", "r"], ["all", "end"], hidden_size=5),
-        helper.make_node("Squeeze", ["end", "first"], ["state"]),
-        helper.make_node("Squeeze", ["all", "axis"], ["by_step"]),
-        helper.make_node("Transpose", ["by_step"], ["states"], perm=[1, 0, 2]),
-    ]
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes, kind, [value("x", TensorProto.FLOAT, ["n", "t", 3])],
-        [value("state", TensorProto.FLOAT, ["n", 5]), value("states", TensorProto.FLOAT, ["n", "t", 5])], constants,
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    (folder / "onnx").mkdir(parents=True)
-    onnx.save(model, folder / "onnx" / "serving_default.onnx")
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recurrent")
     for kind in ("LSTM", "GRU"):
-        recurrent(kind, folder / kind / "3")
+        recurrent_model(kind, folder / kind / "3" / "onnx" / "serving_default.onnx")
     return folder
 
 

@@ -202,7 +202,7 @@ def main(argv: list[str] | None = None) -> int:
 def _export(arguments: argparse.Namespace) -> ExportReport:
     options = ExportOptions(
         formats=tuple(each for each in dict.fromkeys(arguments.format or FORMATS) if each not in arguments.leave_out),
-        optional=tuple(dict.fromkeys(arguments.optional)),
+        optional=tuple(each for each in dict.fromkeys(arguments.optional) if each not in arguments.leave_out),
         opset=arguments.opset,
         min_examples=arguments.min_examples,
         max_abs_error=arguments.tolerance,

@@ -1,0 +1,102 @@
+"""``modelyard export`` where a library ends the process: it says so, cleans up, and leaves out what is optional."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from modelyard.artifact import read_manifest
+from tests.support.recurrent import recurrent_model
+
+EXPORT = [str(Path(sys.executable).with_name("modelyard")), "export"]
+
+
+def arguments(source: Path, data: Path, repository: Path, *more: str) -> list[str]:
+    flags = ["--data", str(data), "--repository", str(repository), "--min-examples", "16", "--measure-seconds", "0.5"]
+    return [*EXPORT, str(source), *flags, *more]
+
+
+def test_a_library_that_ends_the_process(tmp_path: Path) -> None:
+    """onnxruntime's GRU aborts on steps that there are none of."""
+    recurrent_model("GRU", tmp_path / "gru.onnx")
+    np.savez(tmp_path / "nothing.npz", x=np.zeros((16, 0, 3), np.float32))
+    done = subprocess.run(
+        arguments(tmp_path / "gru.onnx", tmp_path / "nothing.npz", tmp_path / "repository"),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 128 + signal.SIGABRT
+    assert "modelyard export: a library ended the process (SIGABRT) in the stage " in done.stderr
+    assert "Nothing was published." in done.stderr
+
+
+# What Keras itself does while it saves.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    keras.utils.set_random_seed(1)
+    keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(3)]).save(folder / "m.keras")
+    np.savez(folder / "data.npz", x=np.random.default_rng(0).random((16, 4), np.float32))
+    return folder
+
+
+def children(number: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
+
+
+def end_in(command: list[str], stage: str, number: signal.Signals, *, parent: bool = False) -> tuple[int, str]:
+    """Runs a command, and sends a signal, once, when it says that the stage begins; its exit code and what it said."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    timer = threading.Timer(300, process.kill)
+    timer.start()
+    assert process.stderr is not None
+    lines, sent = [], False
+    for line in process.stderr:
+        lines.append(line)
+        if line == f"export: {stage}\n" and not sent:
+            sent = True
+            os.kill(process.pid if parent else children(process.pid)[0], number)
+    code = process.wait()
+    timer.cancel()
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stderr.close()
+    assert sent, lines
+    return code, "".join(lines)
+
+
+def test_a_format_that_is_not_optional(source: Path, tmp_path: Path) -> None:
+    command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository")
+    code, said = end_in(command, "convert onnx", signal.SIGKILL)
+    assert code == 128 + signal.SIGKILL
+    assert "most likely for want of memory (SIGKILL) in the stage 'convert onnx'" in said
+    assert "To publish without it: --optional onnx." in said
+    assert list((tmp_path / "repository" / "m").iterdir()) == []
+
+
+def test_a_format_that_is_optional_is_left_out(source: Path, tmp_path: Path) -> None:
+    command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository", "--optional", "onnx")
+    code, said = end_in(command, "convert onnx", signal.SIGSEGV)
+    assert code == 0
+    assert "(SIGSEGV) in the stage 'convert onnx'. Going on without onnx." in said
+    (version,) = (tmp_path / "repository" / "m").iterdir()
+    assert set(read_manifest(version).formats) == {"saved_model", "tflite"}
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_stop_it_cleanly(source: Path, tmp_path: Path, number: signal.Signals, expected: int) -> None:
+    command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository")
+    code, said = end_in(command, "convert onnx", number, parent=True)
+    assert code == expected
+    assert "modelyard export: stopped. Nothing was published." in said
+    assert list((tmp_path / "repository" / "m").iterdir()) == []
