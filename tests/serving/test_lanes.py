@@ -202,16 +202,21 @@ def test_low_priority_goes_last(tmp_path: Path, backend: Doubler) -> None:
     run(tmp_path, backend, test)
 
 
-def test_a_bad_neighbour_pays_alone(tmp_path: Path, backend: Doubler) -> None:
+def test_a_bad_neighbour_pays_alone(tmp_path: Path, backend: Doubler, caplog: pytest.LogCaptureFixture) -> None:
     async def test(predictor: Predictor) -> None:
         values = [1.0, 13.0, 14.0, 2.0]
-        answers = await asyncio.gather(*(ask(predictor, value) for value in values), return_exceptions=True)
+        asked = (ask(predictor, value, caller=Caller(request_id=f"call-{value:g}")) for value in values)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
         assert [answers[0], answers[3]] == [[2.0], [4.0]]
         assert isinstance(answers[1], InvalidInputError)
         assert isinstance(answers[2], InternalError)
         assert "boom" not in str(answers[2])
 
     run(tmp_path, backend, test)
+    # What callers are not told is in the log, by the id that they were given.
+    (failure,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert failure.getMessage().startswith("request call-14: model m version 1 failed unexpectedly")
+    assert "boom" in str(failure.exc_info and failure.exc_info[1])
 
 
 def test_results_never_depend_on_neighbours(tmp_path: Path, backend: Doubler) -> None:

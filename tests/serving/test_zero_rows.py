@@ -68,6 +68,28 @@ def test_open_sizes_are_those_of_one_row() -> None:
     assert runtime.calls == [{"x": (1, 5)}]
 
 
+def test_no_row_is_made_that_the_request_merely_names() -> None:
+    values, runtime = answer(graph([spec("x", -1, -1)], [spec("y", -1, -1, -1)]), {"x": zeros(0, 1 << 30)})
+    assert values["y"].shape == (0, 0, 0)
+    assert runtime.calls == []
+
+
+def test_outputs_that_turn_out_to_have_no_rows() -> None:
+    """As a sum over the rows with an open number of columns: TensorFlow's, OpenVINO's and ONNX's shapes say no more."""
+    calls: list[tuple[int, ...]] = []
+
+    def total(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, Any]:
+        calls.append(inputs["x"].shape)
+        return {"y": inputs["x"].sum(axis=0)}
+
+    compute = answer_zero_rows(total, graph([spec("x", -1, -1)], [spec("y", -1)]), [])
+    # Of which the shape says all.
+    assert compute("g", {"x": zeros(0, 3)}, ["y"])["y"].shape == (0,)
+    compute = answer_zero_rows(total, graph([spec("x", -1, -1)], [spec("y", -1, -1)]), [])
+    assert compute("g", {"x": zeros(0, 3)}, ["y"])["y"].shape == (3,)
+    assert calls == [(1, 3), (0, 3)]
+
+
 @pytest.mark.parametrize("columns", [13, 0])
 def test_open_sizes_are_0_where_one_row_is_refused_or_holds_nothing(columns: int) -> None:
     values, runtime = answer(graph([spec("x", -1, -1)], [spec("y", -1, -1, 2)]), {"x": zeros(0, columns)})
@@ -90,6 +112,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ([spec("x", -1, 4), spec("size", 2)], [spec("y", -1, 3, 4)], {"x": zeros(0, 4), "size": zeros(2)}),
         ([spec("x", -1, 4), spec("scale")], [spec("y", -1, 3, 4)], {"x": zeros(0, 4), "scale": np.float32(1)}),
         ([spec("x", -1, 4)], [spec("sum")], {"x": zeros(0, 4)}),
+        ([TensorSpec(name="x", dtype="float32", shape=None)], [spec("y", -1, 3, 4)], {"x": zeros(0, 4)}),
         ([spec("x", -1, 4), spec("z", -1)], [spec("y", -1, 3, 4)], {"x": zeros(0, 4), "z": zeros(5)}),
     ],
 )

@@ -10,6 +10,7 @@ arrive in one turn of the loop still share a batch.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections import deque
@@ -25,6 +26,8 @@ from modelyard.serving._requests import Arrays, Caller, PredictRequest
 from modelyard.serving._statistics import Execution, ModelStatistics, RequestTimes
 from modelyard.serving._versions import Version
 from modelyard.serving._watcher import ModelWatcher
+
+_LOG = logging.getLogger("modelyard.serving")
 
 #: A hop to a worker thread and back costs about this much: below it a prediction is cheaper in place.
 INLINE_SECONDS = 0.0004
@@ -339,6 +342,9 @@ def compute(
         error = exc if isinstance(exc, ModelyardError) else InternalError(f"Computing failed: {type(exc).__name__}")
         if error is not exc:
             error.__cause__ = exc
+            request_id = "-" if batch[0].caller is None else batch[0].caller.request_id or "-"
+            place = f"model {servable.name} version {servable.version}"
+            _LOG.error("request %s: %s failed unexpectedly", request_id, place, exc_info=exc)
         ended_ns = time.perf_counter_ns()
         times = [_times(batch[0], started_ns, ended_ns, ended_ns, ok=False)]
         statistics.record_all(servable.name, servable.version, times)

@@ -6,6 +6,8 @@ other runtimes refuse one or answer in shapes that the model would not have.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,10 @@ from modelyard.serving._validation import format_shape, shape_fits
 from modelyard.serving.backends import Arrays
 from modelyard.wire import dtype_by_name
 
+_MAX_VALUES = 1 << 16
+
+_MAX_VALUES = 1 << 16
+
 
 def answer_zero_rows(compute: Compute, graphs: Mapping[str, Signature], signatures: Iterable[Signature]) -> Compute:
     """Answers batches without a row, and hands all others on.
@@ -27,7 +33,7 @@ def answer_zero_rows(compute: Compute, graphs: Mapping[str, Signature], signatur
     every input and output is one of any size: of any other graph, nobody but the
     model knows what no rows mean. Its outputs have no rows either. Inner sizes
     that the signature leaves open are those of the answer to one row of zeros, or
-    0 where the model takes no such row.
+    0 where the model takes no such row, or it would have more than 65,536 values.
 
     Args:
         compute: Computes a batch; raises as :meth:`Backend.run` does.
@@ -58,12 +64,17 @@ def answer_zero_rows(compute: Compute, graphs: Mapping[str, Signature], signatur
         wanted = {spec.name: spec for spec in outputs_of[graph] if spec.name in outputs}
         if all(_is_known(spec) for spec in wanted.values()):
             return {name: _no_rows(wanted[name]) for name in outputs}
-        one = {name: np.full((1, *array.shape[1:]), _zero(array), array.dtype) for name, array in inputs.items()}
-        try:
-            answer = compute(graph, one, outputs) if all(array.size for array in one.values()) else {}
-        except ModelyardError:
+        answer: Mapping[str, npt.NDArray[Any]] = {}
+        sizes = [math.prod(array.shape[1:]) for array in inputs.values()]
+        # The request says how large such a row is, and brings none of it.
+        if min(sizes) > 0 and sum(sizes) <= _MAX_VALUES:
+            one = {name: np.full((1, *array.shape[1:]), _zero(array), array.dtype) for name, array in inputs.items()}
             # What the model has against a row of our own making is nothing to do with the request.
-            answer = {}
+            with contextlib.suppress(ModelyardError):
+                answer = compute(graph, one, outputs)
+        if any(values.shape[:1] != (1,) for values in answer.values()):
+            # Its outputs have no row for each row of the inputs, whatever their shapes say.
+            return compute(graph, inputs, outputs)
         return {name: answer[name][:0] if name in answer else _no_rows(wanted[name]) for name in outputs}
 
     return run
@@ -74,7 +85,7 @@ def _zero(array: npt.NDArray[Any]) -> Any:
 
 
 def _is_batch(spec: TensorSpec) -> bool:
-    return spec.shape is None or spec.shape[:1] == (-1,)
+    return spec.shape is not None and spec.shape[:1] == (-1,)
 
 
 def _is_known(spec: TensorSpec) -> bool:
