@@ -95,13 +95,15 @@ def test_random_numbers_are_the_same_every_time() -> None:
 def test_random_integers_are_from_the_widest_range_that_is_accepted() -> None:
     whole = {"f": signature(*(TensorSpec(name=name, dtype=name, shape=(-1,)) for name in ("int32", "uint8")))}
 
-    def limits(accepts: Any) -> dict[str, tuple[int, int]]:
-        inputs = load_data("random", whole, limit=5000, accepts=accepts).inputs["f"]
+    def limits(score: Any) -> dict[str, tuple[int, int]]:
+        inputs = load_data("random", whole, limit=5000, score=score).inputs["f"]
         return {name: (int(values.min()), int(values.max())) for name, values in inputs.items()}
 
-    assert limits(lambda *_: True) == {"int32": (-1000, 1000), "uint8": (0, 255)}
-    assert limits(lambda _, inputs: inputs["int32"].min() >= 0 and inputs["int32"].max() < 50)["int32"] == (0, 10)
-    assert limits(lambda *_: False) == {"int32": (0, 1), "uint8": (0, 1)}
+    assert limits(lambda *_: 1) == {"int32": (-999, 999), "uint8": (0, 255)}
+    assert limits(lambda _, inputs: inputs["int32"].min() >= 0 and inputs["int32"].max() < 50)["int32"] == (0, 9)
+    # As of a model that knows 100 classes, and has one answer for all other numbers.
+    assert limits(lambda _, inputs: len(set(inputs["int32"].clip(-1, 100).tolist())))["int32"] == (0, 999)
+    assert limits(lambda *_: 0) == {"int32": (0, 1), "uint8": (0, 1)}
 
 
 def pickled(folder: Path) -> Path:

@@ -80,7 +80,8 @@ def test_layers_that_look_up() -> None:
 
 
 def test_discretization() -> None:
-    check(keras.layers.Discretization(bin_boundaries=[-1.0, 0.0, 1.0]), np.array([[-2.0], [-1.0], [0.5], [9]], "f"))
+    values = np.array([[-2.0], [-1.0], [0.5], [9.0], [np.nan]], np.float32)
+    check(keras.layers.Discretization(bin_boundaries=[-1.0, 0.0, 1.0]), values)
 
 
 @pytest.mark.parametrize("method", ["bilinear", "bicubic"])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import keras
@@ -33,7 +34,7 @@ def test_a_library_that_ends_the_process(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 128 + signal.SIGABRT
-    assert "modelyard export: a library ended the process (SIGABRT) in the stage " in done.stderr
+    assert "modelyard export: A library ended the process (SIGABRT) in the stage " in done.stderr
     assert "Nothing was published." in done.stderr
 
 
@@ -90,13 +91,29 @@ def test_a_format_that_is_optional_is_left_out(source: Path, tmp_path: Path) -> 
     assert code == 0
     assert "(SIGSEGV) in the stage 'convert onnx'. Going on without onnx." in said
     (version,) = (tmp_path / "repository" / "m").iterdir()
-    assert set(read_manifest(version).formats) == {"saved_model", "tflite"}
+    manifest = read_manifest(version)
+    assert set(manifest.formats) == {"saved_model", "tflite"}
+    assert manifest.absent == {"onnx": "A library ended the process (SIGSEGV) in the stage 'convert onnx'."}
+    assert "SIGSEGV" in (version / "report.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_stop_it_cleanly(source: Path, tmp_path: Path, number: signal.Signals, expected: int) -> None:
-    command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_stop_it_cleanly(source: Path, tmp_path: Path, number: signal.Signals) -> None:
+    command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository", "--optional", "onnx")
     code, said = end_in(command, "convert onnx", number, parent=True)
-    assert code == expected
+    assert code == 128 + number
     assert "modelyard export: stopped. Nothing was published." in said
     assert list((tmp_path / "repository" / "m").iterdir()) == []
+
+
+def test_it_does_not_outlive_the_command(source: Path, tmp_path: Path) -> None:
+    command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository")
+    code, _ = end_in(command, "convert onnx", signal.SIGKILL, parent=True)
+    assert code == -signal.SIGKILL
+    (begun,) = (tmp_path / "repository" / "m").iterdir()
+    number = int(begun.name.split("-")[1])
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{number}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{number}").exists()
+    assert [each.name for each in (tmp_path / "repository" / "m").iterdir()] == [begun.name]

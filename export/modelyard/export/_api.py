@@ -21,7 +21,7 @@ from modelyard.artifact import (
     locate,
 )
 from modelyard.errors import ConfigurationError, ConversionError
-from modelyard.export._data import FLOATS, RANDOM, Accepts, load_data
+from modelyard.export._data import FLOATS, RANDOM, Score, load_data
 from modelyard.export._files import FILE_FORMATS, load_file
 from modelyard.export._foreign import LoadedModel, load_saved_model
 from modelyard.export._model import publish_model
@@ -35,7 +35,7 @@ from modelyard.export._options import (
     Progress,
     ignore_progress,
 )
-from modelyard.export._reference import accepts, compute_own_reference, compute_reference, runtime_call, source_call
+from modelyard.export._reference import compute_own_reference, compute_reference, runtime_call, score, source_call
 from modelyard.export._text import check_text
 from modelyard.export._trace import TracedModel, trace
 from modelyard.export.live import is_input, keras_signatures, load_keras_model, module_signatures, parse_input
@@ -136,8 +136,8 @@ def export(
     traced = _trace(loaded)
     progress(ExportEvent(stage="trace", done=1, total=1))
     check_text(traced, options)
-    suits = partial(accepts, traced, source_call(traced))
-    verification = _verification_data(data, traced.signatures, examples, suits)
+    scored = partial(score, traced, source_call(traced))
+    verification = _verification_data(data, traced.signatures, examples, scored)
     if loaded.assumed:
         _check_assumed(traced.signatures, verification)
     reference = compute_reference(traced, verification, options=options, progress=progress)
@@ -146,7 +146,7 @@ def export(
         model_dir=model_dir,
         source=origin,
         options=options,
-        calibration=_calibration_data(calibration, traced.signatures, options, suits),
+        calibration=_calibration_data(calibration, traced.signatures, options, scored),
         progress=progress,
     )
 
@@ -166,8 +166,8 @@ def _export_file(
         raise ConfigurationError(f"{path} is served as it is; expected signatures to be None.")
     served = load_file(path)
     options = replace(options, formats=(served.format,), optional=())
-    suits = partial(accepts, served.model, runtime_call(served.model, served.runtime))
-    verification = _verification_data(data, served.model.signatures, examples, suits)
+    scored = partial(score, served.model, runtime_call(served.model, served.runtime))
+    verification = _verification_data(data, served.model.signatures, examples, scored)
     reference = compute_own_reference(served.model, served.runtime, verification, options=options, progress=progress)
     return publish_model(
         reference,
@@ -175,7 +175,7 @@ def _export_file(
         source=source,
         options=options,
         absent=served.absent,
-        calibration=_calibration_data(calibration, served.model.signatures, options, suits),
+        calibration=_calibration_data(calibration, served.model.signatures, options, scored),
         progress=progress,
     )
 
@@ -263,18 +263,18 @@ def _check_assumed(signatures: Mapping[str, Signature], data: VerificationData) 
 
 
 def _calibration_data(
-    data: Data | None, signatures: Mapping[str, Signature], options: ExportOptions, suits: Accepts
+    data: Data | None, signatures: Mapping[str, Signature], options: ExportOptions, scored: Score
 ) -> VerificationData | None:
-    return None if data is None else _verification_data(data, signatures, options.calibration_examples, suits)
+    return None if data is None else _verification_data(data, signatures, options.calibration_examples, scored)
 
 
 def _verification_data(
-    data: Data, signatures: Mapping[str, Signature], examples: int, suits: Accepts
+    data: Data, signatures: Mapping[str, Signature], examples: int, scored: Score
 ) -> VerificationData:
     if isinstance(data, VerificationData):
         return data
     if isinstance(data, (str, Path)):
-        return load_data(data, signatures, limit=examples, accepts=suits)
+        return load_data(data, signatures, limit=examples, score=scored)
     if not isinstance(data, Mapping):
         data = {_only_input(signatures): data}
     if all(isinstance(value, Mapping) for value in data.values()):

@@ -6,7 +6,10 @@ import argparse
 import importlib
 import inspect
 import logging
+import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -162,9 +165,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--opset", type=int, help="ONNX operator set (default: the newest that tf2onnx and onnxruntime share)"
     )
     parser.add_argument("--no-simplify", action="store_true", help="leave ONNX graphs as tf2onnx makes them")
-    # What modelyard.export._process tells its child: formats that ended another, and where to write the stage.
-    parser.add_argument("--leave-out", action="append", default=[], choices=FORMATS, help=argparse.SUPPRESS)
+    # What modelyard.export._process tells its child: FORMAT=REASON of what ended another, where to write the stage, and
+    # to end when that process does.
+    parser.add_argument("--leave-out", action="append", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--stage-file", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--end-with-input", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
@@ -187,6 +192,8 @@ def main(argv: list[str] | None = None) -> int:
     # TensorFlow's Python side warns of every old call that loading an old model takes.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     arguments = make_parser().parse_args(argv)
+    if arguments.end_with_input:
+        threading.Thread(target=_end_with_input, daemon=True).start()
     try:
         report = _export(arguments)
     except ModelyardError as exc:
@@ -199,10 +206,17 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _end_with_input() -> None:
+    # Not by sys.stdin: its lock would be held when the interpreter ends.
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _export(arguments: argparse.Namespace) -> ExportReport:
     options = ExportOptions(
-        formats=tuple(each for each in dict.fromkeys(arguments.format or FORMATS) if each not in arguments.leave_out),
-        optional=tuple(each for each in dict.fromkeys(arguments.optional) if each not in arguments.leave_out),
+        formats=tuple(dict.fromkeys(arguments.format or FORMATS)),
+        optional=tuple(dict.fromkeys(arguments.optional)),
+        left_out=dict(each.split("=", 1) for each in arguments.leave_out),
         opset=arguments.opset,
         min_examples=arguments.min_examples,
         max_abs_error=arguments.tolerance,

@@ -18,6 +18,8 @@ from modelyard.export._verification import ERROR_EDGES, WorstExample
 WORST_EXAMPLES = 16
 # Relative error of a value near zero says nothing: below this the absolute error is what counts.
 _RELATIVE_FLOOR = 1e-6
+# Logits are masked by -1e9 and by the least number that there is.
+_MASK = 1e8
 # Roundings in a row, each of half a unit in the last place of a float32.
 _ROUNDING = 32
 
@@ -110,9 +112,11 @@ class Comparison:
                 "the other way round: an error without bound."
             )
             return np.zeros_like(source), [(float("inf"), text)]
-        spread = float(np.ptp(source[finite])) if finite.any() else 0.0
-        # What the source masks by NaN or infinity is equal.
-        source, exported = np.where(finite, source, 0.0), np.where(finite, exported, 0.0)
+        # What the source masks, by NaN, infinity or a large number that stands for it, is equal, and says nothing of
+        # how far the other values spread.
+        shown = finite & ~((np.abs(source) >= _MASK) & (source == exported))
+        spread = float(np.ptp(source[shown])) if shown.any() else 0.0
+        source, exported = np.where(shown, source, 0.0), np.where(shown, exported, 0.0)
         error = np.abs(exported - source)
         worst = float(error.max(initial=0.0))
         allowed = self.max_abs_error * max(1.0, spread)

@@ -41,16 +41,14 @@ FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _SEED = 0
 
 #: Ranges that random integers are drawn from, both ends included, the widest first; the last is taken untried.
-_RANGES = ((-1000, 1000), (0, 1000), (0, 100), (0, 10), (0, 1))
-#: Examples that a range is tried on.
-_TRIED = 64
+_RANGES = ((-999, 999), (0, 999), (0, 99), (0, 9), (0, 1))
 
 Arrays = dict[str, npt.NDArray[Any]]
-Accepts = Callable[[str, Arrays], bool]
+Score = Callable[[str, Arrays], int]
 
 
 def load_data(
-    path: Path | str, signatures: Mapping[str, Signature], *, limit: int, accepts: Accepts = lambda *_: True
+    path: Path | str, signatures: Mapping[str, Signature], *, limit: int, score: Score = lambda *_: 1
 ) -> VerificationData:
     """Reads real examples for every signature that a file or folder can feed.
 
@@ -63,22 +61,22 @@ def load_data(
     ``.tfrecord``   serialized ``tf.Example`` messages; an input of numbers gets
                     the feature of its name
     ``random``      numbers from a fixed seed: floats from a standard normal
-                    distribution, integers from the widest range that the model
-                    accepts (an embedding takes no more than its rows). They show
-                    that a conversion is right, not that the model is.
+                    distribution, integers from the range to which the model has
+                    most to say (an embedding takes no more than its rows). They
+                    show that a conversion is right, not that the model is.
     ==============  ==============================================================
 
     Args:
         path: The file or folder, or the word ``random``.
         signatures: What to feed.
         limit: At most this many examples of each; for ``random`` exactly.
-        accepts: Whether a signature computes finite answers from inputs; asked for ``random``.
+        score: How many different answers a signature has for inputs, 0 where it fails; asked for ``random``.
 
     Raises:
         ConfigurationError: There is nothing to read, or it does not fit.
     """
     if str(path) == RANDOM:
-        return _random(signatures, limit, accepts)
+        return _random(signatures, limit, score)
     path = Path(path)
     if not path.exists():
         raise ConfigurationError(f"The data {path} does not exist.")
@@ -99,7 +97,7 @@ def load_data(
     )
 
 
-def _random(signatures: Mapping[str, Signature], count: int, accepts: Accepts) -> VerificationData:
+def _random(signatures: Mapping[str, Signature], count: int, score: Score) -> VerificationData:
     rng = np.random.default_rng(_SEED)
     inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():
@@ -107,11 +105,11 @@ def _random(signatures: Mapping[str, Signature], count: int, accepts: Accepts) -
         for spec in signature.inputs:
             if arrays[spec.name].dtype.kind not in "iu":
                 continue
-            for limits in _RANGES[:-1]:
-                drawn = {**arrays, spec.name: _numbers(rng, name, spec, count, limits)}
-                if accepts(name, {key: values[:_TRIED] for key, values in drawn.items()}):
-                    arrays.update(drawn)
-                    break
+            ranges = [{**arrays, spec.name: _numbers(rng, name, spec, count, limits)} for limits in _RANGES[:-1]]
+            scores = [score(name, drawn) for drawn in ranges]
+            if any(scores):
+                # Of those that are alike the first, which is the widest.
+                arrays.update(ranges[scores.index(max(scores))])
     return VerificationData(inputs=inputs, description=f"{count} random examples")
 
 

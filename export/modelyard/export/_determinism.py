@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceStridedSliceAssign", "Rng", "Stateful")
+from modelyard.export._unsafe_ops import reachable
+
+_WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceStridedSliceAssign", "Rng", "StatefulRandom",
+           "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulUniform")  # fmt: skip
+
+_DRAWS = (
+    "Multinomial", "Random", "StatefulRandom", "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulUniform",
+    "StatelessMultinomial", "StatelessParameterized", "StatelessRandom", "StatelessTruncatedNormal", "TruncatedNormal",
+)  # fmt: skip
 
 
 @contextmanager
@@ -42,6 +50,17 @@ def differing(
             may be rounded differently.
     """
     return sorted(name for name, values in first.items() if not _same(values, second[name], tolerance))
+
+
+def draws(function: Any) -> bool:
+    """Whether the outputs of a function depend on random numbers, those of a generator with a state among them.
+
+    Args:
+        function: A ``tf.function`` with an input signature.
+    """
+    concrete = function.get_concrete_function()
+    nodes = reachable(concrete.graph.as_graph_def(), [tensor.name for tensor in concrete.outputs])
+    return any(node.op.startswith(_DRAWS) for node in nodes)
 
 
 def _same(first: npt.NDArray[Any], second: npt.NDArray[Any], tolerance: float) -> bool:

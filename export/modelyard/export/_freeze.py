@@ -144,9 +144,7 @@ def _take_tables(concrete: Any, graph: Any, converted: Sequence[int]) -> dict[st
         node.attr["key_dtype"].type, node.attr["value_dtype"].type = (kind.as_datatype_enum for kind in kinds)
         tables[table._shared_name] = table
     if handles:
-        raise ValueError(
-            f"{', '.join(sorted(handles))}: neither variables nor tables that the graph looks up in itself"
-        )
+        raise ValueError("a lookup table (or another resource) is used inside of a loop or a branch: look up outside")
     _keep_shapes(graph)
     return tables
 

@@ -129,7 +129,7 @@ def publish_model(
     traced = reference.source
     # Before the work, for a key that does not fit to be told at once.
     sign = None if options.signing_key is None else load_signing_key(options.signing_key)
-    skipped: dict[str, str] = dict(absent or {})
+    skipped: dict[str, str] = {**(absent or {}), **options.left_out}
 
     def calibrate() -> Calibration:
         data = reference.data if calibration is None else calibration
@@ -145,6 +145,8 @@ def publish_model(
             conversions=None if options.stage_dir is None else Conversions(options.stage_dir, reference, options),
         )
         for format in options.formats:
+            if format in options.left_out:
+                continue
             try:
                 maker.make(format)
             except (ConversionError, VerificationError) as exc:

@@ -85,6 +85,8 @@ def _lookup(tables: Mapping[str, Any], context: Any, node: Any, name: str, _: li
         raise ValueError("the default of a lookup table is no constant")
     default = node.inputs[2].get_tensor_value(as_list=False).item()
     inputs, outputs, shapes, dtypes = list(node.input), list(node.output), node.output_shapes, node.output_dtypes
+    if not {keys.dtype.kind, values.dtype.kind} <= _LABELS.keys():
+        raise ValueError(f"a lookup table from {keys.dtype} to {values.dtype}, which ONNX has no operator for")
     takes, gives = _LABELS[keys.dtype.kind], _LABELS[values.dtype.kind]
     context.remove_node(name)
     source = _cast(context, inputs[1], takes[1])
@@ -107,7 +109,9 @@ def _bucketize(context: Any, node: Any, name: str, _: list[str]) -> None:
     last = context.make_const(f"{name}/axis", np.array([-1], np.int64)).output[0]
     column = context.make_node("Unsqueeze", [_cast(context, source, _FLOAT), last])
     limits = context.make_const(f"{name}/boundaries", boundaries).output[0]
-    reached = context.make_node("GreaterOrEqual", [column.output[0], limits])
+    below = context.make_node("Less", [column.output[0], limits])
+    # NaN is below nothing, and TensorFlow has it in the last bucket.
+    reached = context.make_node("Not", below.output)
     numbers = _cast(context, reached.output[0], dtypes[0])
     context.make_node(
         "ReduceSum", [numbers, last], attr={"keepdims": 0}, outputs=outputs, name=name, shapes=shapes, dtypes=dtypes

@@ -59,6 +59,7 @@ class ExportOptions:
         formats: The formats to make, some of :data:`FORMATS`.
         optional: Formats whose failure is reported instead of raised: the
             version is then published without them.
+        left_out: Formats that are not even tried, with the reason for the manifest and the report.
         precision: Precisions of the ONNX and TFLite files; a SavedModel is always
             float32. Others than float32 are variants, files of their own beside
             it: ``float16`` and ``int8_dynamic`` (weights in 8 bits) need no data,
@@ -104,6 +105,7 @@ class ExportOptions:
 
     formats: tuple[Format, ...] = FORMATS
     optional: tuple[Format, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     precision: tuple[Precision, ...] = ("float32",)
     budget: Budget = Budget()
     calibration_examples: int = 128

@@ -20,6 +20,8 @@ from modelyard.export._options import FORMATS
 
 _CHILD = "import os, sys; sys.path.append(os.getcwd()); from modelyard.export._cli import main; sys.exit(main())"
 _STAGE = re.compile(rf"(?:convert|verify) ({'|'.join(FORMATS)})\b")
+#: By which somebody asks for the end.
+_STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,51 +34,61 @@ def main(argv: Sequence[str]) -> int:
         The exit code of the export; 128 and the signal's number where one ended it.
     """
     arguments = make_parser().parse_args(argv)
-    left_out: list[str] = []
+    left_out: dict[str, str] = {}
     while True:
-        code, stage, number = _run([*argv, *(f"--leave-out={each}" for each in left_out)])
+        code, stage, number = _run([*argv, *(f"--leave-out={name}={why}" for name, why in left_out.items())])
         if code >= 0:
             return code
         _remove_staging(Path(str(locate(arguments.repository))), number)
+        if -code in _STOPS:
+            sys.stderr.write("modelyard export: stopped. Nothing was published.\n")
+            return 128 - code
         found = _STAGE.match(stage)
         failed = found.group(1) if found else ""
-        optional = failed in arguments.optional and failed not in left_out
-        sys.stderr.write(f"modelyard export: {_sentence(-code, stage, failed, optional=optional)}\n")
-        if not optional:
+        cause = _cause(-code, stage)
+        if failed not in arguments.optional or failed in left_out:
+            way = f" To publish without it: --optional {failed}." if failed else ""
+            sys.stderr.write(f"modelyard export: {cause} Nothing was published.{way}\n")
             return 128 - code
-        left_out.append(failed)
+        sys.stderr.write(f"modelyard export: {cause} Going on without {failed}.\n")
+        left_out[failed] = cause
 
 
 def _run(argv: Sequence[str]) -> tuple[int, str, int]:
     """The exit code of one child, the stage that it reached, and its number."""
-    with tempfile.TemporaryDirectory(prefix="modelyard-export-") as folder:
-        told = Path(folder) / "stage"
-        # -P: a file that lies here by chance must not stand in for a package.
-        command = [sys.executable, "-P", "-c", _CHILD, *argv, f"--stage-file={told}"]
-        # A group of its own: Ctrl-C on a terminal comes here, and goes on from here once.
-        process = subprocess.Popen(command, process_group=0)
+    asked: list[int] = []
+    children: list[subprocess.Popen[bytes]] = []
 
-        def forward(number: int, _: object) -> None:
-            process.send_signal(number)
+    def forward(number: int, _: object) -> None:
+        asked.append(number)
+        for child in children:
+            child.send_signal(number)
 
-        before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            code = process.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return code, told.read_text("utf-8") if told.exists() else "start", process.pid
+    before = {number: signal.signal(number, forward) for number in _STOPS}
+    try:
+        with tempfile.TemporaryDirectory(prefix="modelyard-export-") as folder:
+            told = Path(folder) / "stage"
+            # -P: a file that lies here by chance must not stand in for a package.
+            command = [sys.executable, "-P", "-c", _CHILD, *argv, f"--stage-file={told}"]
+            # A group of its own: Ctrl-C on a terminal comes here, and goes on from here once. It ends with its input,
+            # which is nobody's but this process's.
+            child = subprocess.Popen([*command, "--end-with-input"], process_group=0, stdin=subprocess.PIPE)
+            children.append(child)
+            if asked:
+                child.send_signal(asked[-1])
+            code = child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
+            return code, told.read_text("utf-8") if told.exists() else "start", child.pid
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _sentence(number: int, stage: str, failed: str, *, optional: bool) -> str:
-    name = signal.Signals(number).name
-    if number == signal.SIGTERM:
-        return "stopped. Nothing was published."
+def _cause(number: int, stage: str) -> str:
     killed = number == signal.SIGKILL
-    cause = "the process was killed, most likely for want of memory" if killed else "a library ended the process"
-    way = f" To publish without it: --optional {failed}." if failed else ""
-    rest = f"Going on without {failed}." if optional else f"Nothing was published.{way}"
-    return f"{cause} ({name}) in the stage {stage!r}. {rest}"
+    what = "The process was killed, most likely for want of memory" if killed else "A library ended the process"
+    return f"{what} ({signal.Signals(number).name}) in the stage {stage!r}."
 
 
 def _remove_staging(repository: Path, number: int) -> None:

@@ -15,11 +15,14 @@ from modelyard.artifact import Signature, TensorSpec, VerificationData
 from modelyard.errors import VerificationError
 from modelyard.export._data import FLOATS, fit_examples, labelled
 from modelyard.export._dependence import computed_outputs
-from modelyard.export._determinism import differing, restored
+from modelyard.export._determinism import differing, draws, restored
 from modelyard.export._failures import gist
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
+
+#: Examples of one call.
+_SCORED = 64
 
 Shapes = Mapping[str, tuple[int, ...]]
 Call = Callable[[str, Arrays], dict[str, npt.NDArray[Any]]]
@@ -95,21 +98,35 @@ def runtime_call(source: TracedModel, runtime: Runtime) -> Call:
     return lambda name, batch: call_signature(runtime, name, source.signatures[name], batch)
 
 
-def accepts(source: TracedModel, call: Call, name: str, inputs: Arrays) -> bool:
-    """Whether a signature computes finite answers from inputs; variables of the model stay as they are.
+def score(source: TracedModel, call: Call, name: str, inputs: Arrays) -> int:
+    """How many different answers a signature has for examples; variables of the model stay as they are.
 
     Args:
         source: The traced model.
         call: Calls it.
         name: Of the signature.
         inputs: By name.
+
+    Returns:
+        0 where it fails on them, or answers with NaN or infinity.
     """
-    try:
-        with restored(_functions(source, name)):
-            answers = call(name, inputs)
-    except VerificationError:
-        return False
-    return all(_is_finite(spec, answers[spec.name]) for spec in source.signatures[name].outputs)
+    found: set[bytes] = set()
+    with restored(_functions(source, name)):
+        for _, batch in batches(inputs, _SCORED):
+            try:
+                answers = call(name, batch)
+            except VerificationError:
+                return 0
+            if not all(_is_finite(spec, answers[spec.name]) for spec in source.signatures[name].outputs):
+                return 0
+            columns = [np.atleast_1d(values) for values in answers.values()]
+            found |= {b"".join(_content(value) for value in row) for row in zip(*columns, strict=False)}
+    return len(found)
+
+
+def _content(value: Any) -> bytes:
+    array = np.asarray(value)
+    return repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
 
 
 def _is_finite(spec: TensorSpec, values: npt.NDArray[Any]) -> bool:
@@ -307,11 +324,13 @@ def _call(source: TracedModel, name: str, batch: Arrays) -> dict[str, npt.NDArra
 
 
 def _check_repeatable(source: TracedModel, name: str, call: Call, batch: Arrays, options: ExportOptions) -> None:
-    def answers() -> Arrays:
-        with restored(_functions(source, name)):
-            return call(name, batch)
-
-    names = differing(answers(), answers(), options.max_abs_error)
+    functions = _functions(source, name)
+    with restored(functions):
+        first = call(name, batch)
+        # A model that counts its calls may answer otherwise the second time, one that draws from a generator may not.
+        if functions and not any(draws(each) for each in functions):
+            return
+        names = differing(first, call(name, batch), options.max_abs_error)
     if names:
         raise VerificationError(
             f"{'Output' if len(names) == 1 else 'Outputs'} {', '.join(map(repr, names))} of signature {name!r} of the "
