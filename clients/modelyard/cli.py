@@ -9,7 +9,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from modelyard.console import LOG_LEVEL, quiet_libraries
+from modelyard.console import quiet_libraries, take_verbose
 from modelyard.errors import MissingDependencyError, ModelyardError
 
 EXIT_ERROR = 1
@@ -68,8 +68,6 @@ _COMMANDS = {
     ),
 }
 
-_VERBOSE = "--verbose"
-
 #: Import names of the packages that come with extras: only their absence means that an extra is missing.
 _PACKAGES_OF_EXTRAS = frozenset(
     {
@@ -114,11 +112,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    # What stands behind -- is for somebody else.
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    if _VERBOSE in arguments[:end]:
-        os.environ[LOG_LEVEL] = "0"
-        arguments = [each for each in arguments[:end] if each != _VERBOSE] + arguments[end:]
+    arguments = take_verbose(arguments)
     quiet_libraries()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         (sys.stdout if arguments else sys.stderr).write(_help())

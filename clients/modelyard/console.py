@@ -6,7 +6,7 @@ import contextlib
 import importlib.abc
 import importlib.machinery
 import os
-import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,24 +14,53 @@ from types import ModuleType
 
 #: What TensorFlow's libraries say of themselves and of the machine, before it can be told what to say; whatever else
 #: comes meanwhile passes.
-_BANNER = re.compile(
-    rb"WARNING: All log messages before absl::InitializeLog"
-    rb"|[IW]\d{4} \d\d:\d\d:\d+\.\d+ .*\.cc:\d+\]"
-    rb"|E\d{4} \d\d:\d\d:\d+\.\d+ .*\.cc:\d+\] (?:failed call to cuInit|Unable to register cu)"
-    rb"|To enable the following instructions:"
+_BANNER = (
+    r"WARNING: All log messages before absl::InitializeLog"
+    r"|[IW]\d{4} \d\d:\d\d:\d+\.\d+ .*\.cc:\d+\]"
+    r"|E\d{4} \d\d:\d\d:\d+\.\d+ .*\.cc:\d+\] (?:failed call to cuInit|Unable to register cu)"
+    r"|To enable the following instructions:"
 )
 #: The variable that says what TensorFlow tells: 0 for everything.
-LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-_PATIENCE_S = 1.0
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_VERBOSE = "--verbose"
+_PATIENCE_S = 2.0
+#: Passes on the lines that do not begin with a pattern.
+_FILTER = """
+import re, sys
+pattern = re.compile(sys.argv[1].encode())
+for line in sys.stdin.buffer:
+    if not pattern.match(line):
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()
+"""
+
+
+def take_verbose(arguments: Sequence[str]) -> list[str]:
+    """Takes ``--verbose`` out of a command line: where it is given, this process and its children show everything.
+
+    Args:
+        arguments: All of them. What stands behind ``--`` is for somebody else.
+
+    Returns:
+        The others.
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if _VERBOSE in arguments[:end]:
+        os.environ[_LOG_LEVEL] = "0"
+    return [*(each for each in arguments[:end] if each != _VERBOSE), *arguments[end:]]
 
 
 def quiet_libraries() -> None:
     """Switches TensorFlow's banners off, unless ``TF_CPP_MIN_LOG_LEVEL`` is 0 or 1, to which ``--verbose`` sets it.
 
     For a process's own ``main``, before TensorFlow is imported. Only its libraries know how to be quiet, once they
-    are loaded: what they say until then is taken out of the standard error while they are imported.
+    are loaded: what they say until then is taken out of the standard error while they are imported; not in process 1
+    of a container, whose last words would be lost.
     """
-    quiet = os.environ.setdefault(LOG_LEVEL, "2") not in ("0", "1")
+    quiet = os.environ.setdefault(_LOG_LEVEL, "2") not in ("0", "1")
+    # Process 1 of a container takes all others with it when it ends: nobody could pass on why.
+    if os.getpid() == 1:
+        return
     if quiet and "tensorflow" not in sys.modules and not any(isinstance(each, _QuietImport) for each in sys.meta_path):
         sys.meta_path.insert(0, _QuietImport())
 
@@ -62,7 +91,10 @@ class _QuietImport(importlib.abc.MetaPathFinder):
 
 @contextlib.contextmanager
 def _without_banners() -> Iterator[None]:
-    """Has a thread read the standard error, and pass on what is no banner."""
+    """Has another process read the standard error, and pass on what is no banner.
+
+    A thread would end with this process, and a library's last words with it where the library ends the process.
+    """
     try:
         sys.stderr.flush()
         shown = os.dup(2)
@@ -70,22 +102,25 @@ def _without_banners() -> Iterator[None]:
         # A daemon may have closed it: then nobody reads any of it.
         yield
         return
-    read, write = os.pipe()
-    os.dup2(write, 2)
-    os.close(write)
-
-    def pass_on() -> None:
-        with open(read, "rb") as lines, open(shown, "wb", buffering=0) as screen:
-            for line in lines:
-                if not _BANNER.match(line):
-                    screen.write(line)
-
-    reader = threading.Thread(target=pass_on, name="modelyard-stderr", daemon=True)
-    reader.start()
+    # In a session of its own: Ctrl-C is not for it.
+    reader = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _FILTER, _BANNER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=shown,
+        start_new_session=True,
+    )
+    if reader.stdin is not None:
+        os.dup2(reader.stdin.fileno(), 2)
+        reader.stdin.close()
     try:
         yield
     finally:
         sys.stderr.flush()
         os.dup2(shown, 2)
-        # A process that was started meanwhile may hold the pipe for as long as it runs.
-        reader.join(_PATIENCE_S)
+        os.close(shown)
+        try:
+            reader.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            # A process that was started meanwhile may hold the pipe for as long as it runs.
+            threading.Thread(target=reader.wait, name="modelyard-stderr", daemon=True).start()

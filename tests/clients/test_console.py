@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,13 +30,21 @@ os.write(2, b"I0000 later")
 """
 
 
-def _import_tensorflow(folder: Path, level: str | None, *, more: str = "") -> str:
+_ABORT = """
+os.write(2, b"F0000 00:00:1795398355.0 1 cpu_feature_guard.cc:164] TensorFlow was compiled to use AVX instructions\\n")
+os.abort()
+"""
+
+
+def _import_tensorflow(
+    folder: Path, level: str | None, *, more: str = "", code: str = _QUIET, under: Sequence[str] = ()
+) -> str:
     (folder / "tensorflow.py").write_text(_TENSORFLOW.format(more=more))
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
     if level is not None:
         environment["TF_CPP_MIN_LOG_LEVEL"] = level
-    command = [sys.executable, "-c", _QUIET]
+    command = [*under, sys.executable, "-c", code]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False).stderr
 
 
@@ -48,6 +58,45 @@ def test_an_import_that_fails_says_why(tmp_path: Path) -> None:
     assert "something that matters\n" in text
     assert "ImportError: no such library" in text
     assert "oneDNN" not in text
+
+
+def test_last_words_of_a_library_that_ends_the_process(tmp_path: Path) -> None:
+    text = _import_tensorflow(tmp_path, None, more=_ABORT)
+    assert text.startswith("something that matters\nF0000 ")
+    assert text.endswith("compiled to use AVX instructions\n")
+
+
+def test_last_words_of_process_1(tmp_path: Path) -> None:
+    """The kernel ends all processes of a container with the first one."""
+    first = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if shutil.which("unshare") is None or subprocess.run([*first, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs user namespaces")
+    assert "compiled to use AVX instructions\n" in _import_tensorflow(tmp_path, None, more=_ABORT, under=first)
+
+
+_NO_CHILD_LEFT = """
+import time
+end = time.monotonic() + 30
+while True:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        break
+    assert time.monotonic() < end, "a child is left"
+    time.sleep(0.01)
+"""
+
+
+def test_the_filter_is_gone_after_the_import(tmp_path: Path) -> None:
+    text = _import_tensorflow(tmp_path, None, code=_QUIET + _NO_CHILD_LEFT.replace("+ 30", "+ 0"))
+    assert text == "something that matters\nI0000 later"
+
+
+def test_a_process_that_the_import_starts_does_not_hold_it_up(tmp_path: Path) -> None:
+    more = "import subprocess\nchild = subprocess.Popen(['sh', '-c', 'read line; echo from the child >&2'], stdin=-1)"
+    end = "\ntensorflow.child.communicate(b'now')\n"
+    text = _import_tensorflow(tmp_path, None, more=more, code=_QUIET + end + _NO_CHILD_LEFT)
+    assert text == "something that matters\nI0000 laterfrom the child\n"
 
 
 def test_whoever_wants_to_see_banners_does(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving._tls import read_tls_config
 from modelyard.wire import MODEL_SERVICE, config_pb2, serving_pb2
 from tests.support.models import publish_affine
-from tests.support.server import RunningServer, serve
+from tests.support.server import GRPC_TRANSPORT, RunningServer, serve
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,19 @@ def test_both_ports_speak_tls(folder: Path, authority: Pair, server_pair: Pair) 
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         with pytest.raises(OSError):
             urllib.request.urlopen(f"{server.rest_url}/v1/models/affine", timeout=10).close()
+
+
+def test_rest_on_the_grpc_port(folder: Path, authority: Pair, server_pair: Pair) -> None:
+    """TLS has the two agree on HTTP/2, in which an error of gRPC would look like success."""
+    curl = ["curl", "--silent", "--http2", "--write-out", " %{http_code}", "--cacert", str(authority.certificate)]
+    if GRPC_TRANSPORT == "grpcio" or "HTTP2" not in subprocess.getoutput("curl --version"):
+        pytest.skip("needs curl with HTTP/2, and our own server")
+    flags = [config_flag(folder, server_pair)]
+    with serve(folder / "affine", model="affine", log_dir=folder, flags=flags, wait=False) as server:
+        wait_ready(server, authority)
+        url = f"https://localhost:{server.grpc_port}/v1/models/affine"
+        text = f'{{"error": "This is the gRPC port; the REST API is on port {server.rest_port}."}} 415'
+        assert subprocess.run([*curl, url], capture_output=True, text=True, check=True, timeout=30).stdout == text
 
 
 def test_rest_may_stay_plain(folder: Path, authority: Pair, server_pair: Pair) -> None:

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 
-from modelyard.console import quiet_libraries
+from modelyard.console import quiet_libraries, take_verbose
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.serving._autotune import run_autotune
 from modelyard.serving._flags import ServerOptions, parse_flags
@@ -27,6 +27,7 @@ def main(argv: list[str], *, worker: tuple[socket.socket, int] | None = None) ->
         The process's exit code: 0 after a clean stop, 1 on an error, 2 on
         flags that make no sense.
     """
+    argv = take_verbose(argv)
     quiet_libraries()
     # A thread that comes back from a runtime must not wait 5 ms, the default, for the event loop's turn to end.
     sys.setswitchinterval(0.0005)

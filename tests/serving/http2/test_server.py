@@ -486,7 +486,6 @@ def test_windows_are_respected() -> None:
     ("fields", "body", "status"),
     [
         (((b":method", b"GET"), *HEAD[1:]), b"", 13),
-        ((*HEAD[:-1], (b"content-type", b"text/plain")), b"", 13),
         ((*HEAD, (b"grpc-encoding", b"br")), b"", 12),
         ((*HEAD, (b"grpc-timeout", b"soon")), b"", 13),
         ((*HEAD, (b"x-bin", b"!")), b"", 13),
@@ -509,6 +508,33 @@ def test_heads_and_bodies(fields, body: bytes, status: int) -> None:
         peer.writer.close()
 
     run(test)
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST", b"HEAD"])
+@pytest.mark.parametrize("content_type", [(), ((b"content-type", b"text/plain"),)], ids=["none", "text"])
+def test_requests_that_are_not_grpc_s(method: bytes, content_type: tuple[tuple[bytes, bytes], ...]) -> None:
+    async def test(port: int, methods: Methods, server: Http2Server) -> None:
+        peer = await Peer.connect(port)
+        fields = ((b":method", method), *HEAD[1:-1], *content_type)
+        if method == b"POST":
+            # The answer comes before the request is whole.
+            peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, encode(fields)))
+            peer.send(h2.frame(h2.DATA, 0, 1, bytes(1 << 20)))
+        else:
+            peer.send(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, 1, encode(fields)))
+        start = (await peer.frame(h2.HEADERS))[3]
+        assert b"b':status': b'415'" in start
+        assert b"b'content-type': b'application/json'" in start
+        if method != b"HEAD":
+            assert (await peer.frame(h2.DATA))[3] == b'{"error": "the other port"}'
+        _, flags, _, end = await peer.frame(h2.HEADERS)
+        assert flags & h2.END_STREAM
+        assert b"b'grpc-message': b'the other port'" in end
+        peer.call(3, b"goes on")
+        assert (await peer.frame(h2.DATA))[3][5:] == b"goes on"
+        peer.writer.close()
+
+    run(test, wrong_port="the other port")
 
 
 def test_more_streams_than_allowed_are_refused_and_cost_nothing() -> None:

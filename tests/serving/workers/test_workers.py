@@ -32,10 +32,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(models: Path, tmp_path: Path) -> Iterator[RunningServer]:
-    flags = ["--workers=2", monitoring_flag(tmp_path)]
+    flags = ["--workers=2", "--verbose", monitoring_flag(tmp_path)]
     with serve(models / "one", model="one", log_dir=tmp_path, flags=flags) as running:
         running.wait_until(lambda: "all 2 workers listen" in running.log_text(), 60, "listening")
         yield running
+
+
+def test_verbose_is_for_all_workers(server: RunningServer) -> None:
+    workers = children(server.process.pid)
+    assert len(workers) == 2
+    for worker in workers:
+        assert b"TF_CPP_MIN_LOG_LEVEL=0" in Path(f"/proc/{worker}/environ").read_bytes().split(b"\0")
 
 
 def answers(server: RunningServer, model: str) -> set[object]:

@@ -41,7 +41,7 @@ class GrpcOptions:
         tensor_content: Answers carry ``tensor_content`` instead of typed fields.
         health: grpc.health.v1 is served.
         reflection: grpc.reflection is served.
-        wrong_port: What clients that speak HTTP/1.1 are told.
+        wrong_port: What clients are told that do not speak gRPC.
         transport: ``asyncio``, ``grpcio``, or empty for the former where it
             understands the channel arguments.
         reuse_port: Other processes may listen on the same port.
@@ -54,7 +54,7 @@ class GrpcOptions:
     tensor_content: bool = False
     health: bool = True
     reflection: bool = True
-    wrong_port: str = ""
+    wrong_port: str = "This is a gRPC port."
     transport: str = ""
     reuse_port: bool = False
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import inspect
+import json
 import logging
 import struct
 import time
@@ -42,8 +43,10 @@ _MAX_WAITING_MESSAGES = 16
 _MAX_ROOM_BYTES = 64 << 20
 _ENCODINGS = b"identity,deflate,gzip"
 #: ``:status 200`` is in the static table.
-_START = b"\x88" + encode(((b"content-type", b"application/grpc"),))
+_GRPC = b"application/grpc"
+_START = b"\x88" + encode(((b"content-type", _GRPC),))
 _OK = encode(((b"grpc-status", b"0"),))
+_UNSUPPORTED_MEDIA_TYPE = encode(((b":status", b"415"), (b"content-type", b"application/json")))
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS = 8
 _REQUEST_ID = REQUEST_ID.encode()
@@ -65,6 +68,7 @@ class Head:
         encoding: How messages are compressed.
         low_priority: The call may wait for others.
         refusal: Status and message of a head that makes no sense; None for one that does.
+        foreign: The request is none of gRPC's: its content type is another.
     """
 
     path: str
@@ -74,6 +78,7 @@ class Head:
     encoding: bytes = b"identity"
     low_priority: bool = False
     refusal: tuple[grpc.StatusCode, str] | None = None
+    foreign: bool = False
 
 
 def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) -> Head:
@@ -88,7 +93,7 @@ def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) ->
     path = values.get(b":path", b"").decode("latin-1")
     handler = handlers.get(path)
     refusal = None
-    if values.get(b":method") != b"POST" or not values.get(b"content-type", b"").startswith(b"application/grpc"):
+    if values.get(b":method") != b"POST":
         refusal = (grpc.StatusCode.INTERNAL, "A gRPC call is a POST of content-type application/grpc.")
     elif handler is None:
         refusal = (grpc.StatusCode.UNIMPLEMENTED, unknown_method(path, handlers))
@@ -116,7 +121,29 @@ def read_head(fields: Fields, handlers: Handlers, short: Mapping[str, Begin]) ->
         encoding=encoding,
         low_priority=values.get(PRIORITY_KEY.encode()) == b"low",
         refusal=refusal,
+        foreign=not values.get(b"content-type", b"").startswith(_GRPC),
     )
+
+
+def refuse_foreign(stream: Stream, fields: Fields, text: str) -> None:
+    """Answers a client of HTTP/2 that does not speak gRPC, as gRPC asks for: it would take a 200 for success.
+
+    Args:
+        stream: Its stream.
+        fields: Its headers.
+        text: What it is told.
+    """
+    body = b"" if (b":method", b"HEAD") in fields else json.dumps({"error": text}).encode()
+    stream.send(body, start=_UNSUPPORTED_MEDIA_TYPE, end=_status(grpc.StatusCode.INTERNAL, text, ()))
+
+
+def request_id_in(fields: Fields) -> str:
+    """The caller's id for a call; empty where there is none.
+
+    Args:
+        fields: All of the call's headers.
+    """
+    return next((request_id_of(value) for name, value in fields if name == _REQUEST_ID), "")
 
 
 def unknown_method(path: str, known: Iterable[str]) -> str:
@@ -223,19 +250,26 @@ class Call:
         fields: All of its headers.
         max_bytes: Size of a message that is accepted.
         running: Where tasks are kept while they run.
+        request_id: The caller's id for it; empty for none.
     """
 
     __slots__ = ("_chunks", "_max_bytes", "_messages", "_needed", "_running", "_size", "_started", "_task",
                  "_waker", "_whole", "caller", "fields", "head", "stream")  # fmt: skip
 
     def __init__(
-        self, stream: Stream, head: Head, fields: Fields, *, max_bytes: int, running: set[asyncio.Task[None]]
+        self,
+        stream: Stream,
+        head: Head,
+        fields: Fields,
+        *,
+        max_bytes: int,
+        running: set[asyncio.Task[None]],
+        request_id: str,
     ) -> None:
         self.stream = stream
         self.head = head
         self.fields = fields
         deadline = None if head.timeout_s is None else time.monotonic() + head.timeout_s
-        request_id = next((request_id_of(value) for name, value in fields if name == _REQUEST_ID), "")
         self.caller = Caller(deadline=deadline, low_priority=head.low_priority, request_id=request_id)
         self._max_bytes = max_bytes
         self._running = running

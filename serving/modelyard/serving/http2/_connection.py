@@ -39,7 +39,7 @@ class StreamOwner(Protocol):
     """What a connection needs of whoever answers its streams."""
 
     max_streams: int
-    #: What clients of HTTP/1.1 are told.
+    #: What clients are told that speak another protocol.
     wrong_port: str
 
     def opened(self, stream: Stream, fields: Fields) -> None:

@@ -16,7 +16,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving._listen import BACKLOG, listen
 from modelyard.serving._requests import FIELDS_OF_ONE_CALL
 from modelyard.serving._tls import TlsConfig
-from modelyard.serving.http2._calls import Begin, Call, Head, read_head
+from modelyard.serving.http2._calls import Begin, Call, Head, read_head, refuse_foreign, request_id_in
 from modelyard.serving.http2._connection import Connection
 from modelyard.serving.http2._hpack import Fields
 from modelyard.serving.http2._outgoing import Stream
@@ -35,14 +35,14 @@ class Http2Options:
         max_streams: Calls of one connection at the same time.
         max_age_s: Connections are ended in an orderly way after so long; 0 for never.
         reuse_port: Other processes may listen on the same port.
-        wrong_port: What clients that speak HTTP/1.1 are told.
+        wrong_port: What clients are told that do not speak gRPC.
     """
 
     max_message_bytes: int = _INT32_MAX
     max_streams: int = 1024
     max_age_s: float = 0.0
     reuse_port: bool = False
-    wrong_port: str = ""
+    wrong_port: str = "This is a gRPC port."
 
 
 #: gRPC channel arguments that this server understands, and the options that they are.
@@ -179,7 +179,17 @@ class Http2Server:
             if len(self._heads) >= _MAX_HEADS:
                 self._heads.clear()
             self._heads[common] = head
-        Call(stream, head, fields, max_bytes=self._options.max_message_bytes, running=self._running)
+        if head.foreign:
+            refuse_foreign(stream, fields, self.wrong_port)
+            return
+        Call(
+            stream,
+            head,
+            fields,
+            max_bytes=self._options.max_message_bytes,
+            running=self._running,
+            request_id=request_id_in(fields) if len(common) < len(fields) else "",
+        )
 
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls, and answers those that were sent.
@@ -222,7 +232,7 @@ class WrongPort:
     def opened(self, stream: Stream, fields: Fields) -> None:
         """A client has begun a call."""
         head = Head(path="", refusal=(grpc.StatusCode.UNIMPLEMENTED, self.wrong_port))
-        Call(stream, head, fields, max_bytes=0, running=self._running)
+        Call(stream, head, fields, max_bytes=0, running=self._running, request_id=request_id_in(fields))
 
     def connection(self, closed: Callable[[], None]) -> asyncio.Protocol:
         """A connection whose calls are answered so.
