@@ -13,7 +13,7 @@ import onnx
 import pytest
 import tensorflow as tf
 
-from modelyard.artifact import Signature, TensorSpec, VerificationData
+from modelyard.artifact import Signature, SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import ExportError, VerificationError
 from modelyard.export import (
     ExportEvent,
@@ -23,6 +23,7 @@ from modelyard.export import (
     TracedModel,
     check_examples,
     compute_reference,
+    trace,
     verify,
 )
 from modelyard.export._compare import Comparison
@@ -290,6 +291,46 @@ class TestReference:
             fitted = check_examples(traced, odd, options=OPTIONS)
             assert fitted.labels is None
             assert message in caplog.text and "Going on without the accuracy." in caplog.text
+
+    @pytest.mark.parametrize(
+        ("outputs", "measured"),
+        [
+            ({"class_id": "column"}, "class_id"),
+            ({"class_id": "names"}, None),
+            ({"class_id": "names", "scores": "scores"}, "scores"),
+            ({"class_id": "one_hot"}, None),
+            ({"score": "sigmoid"}, None),
+            ({"class_id": "sigmoid"}, None),
+        ],
+    )
+    def test_only_integers_and_floats_of_several_classes_are_compared_with_labels(
+        self, outputs: dict[str, str], measured: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def classify(x: Any) -> dict[str, Any]:
+            ids = tf.argmax(x, -1, output_type=tf.int64)
+            forms = {
+                "column": ids[:, tf.newaxis],
+                "names": tf.strings.as_string(ids),
+                "one_hot": tf.one_hot(ids, 2, dtype=tf.int64),
+                "scores": x * 2.0,
+                "sigmoid": tf.sigmoid(x[:, :1]),
+            }
+            return {name: forms[form] for name, form in outputs.items()}
+
+        x = np.random.default_rng(0).standard_normal((40, 2)).astype(np.float32)
+        signature = SignatureFunction(inputs=(TensorSpec(name="x", dtype="float32", shape=(-1, 2)),), function=classify)
+        model = trace(tf.Module(), {"serving_default": signature})
+        given = VerificationData(inputs={"serving_default": {"x": x}}, labels=x.argmax(-1).astype(np.int64))
+        options = replace(OPTIONS, min_examples=40)
+        found = compute_reference(model, given, options=options)
+        export_saved_model(model, tmp_path)
+        report = verify(found, tmp_path, format="saved_model", options=options).report
+        if measured is None:
+            assert found.measured is None and report.metric_before is report.top1_agreement is None
+            assert "fit no output of signature 'serving_default'" in caplog.text
+        else:
+            assert (found.measured, found.data.class_output) == ("serving_default", measured)
+            assert report.metric_before == report.metric_after == report.top1_agreement == 1.0
 
     def test_what_fits_is_cast(self, traced: TracedModel, data: VerificationData) -> None:
         scale = data.inputs["embed"]["scale"]

@@ -11,7 +11,7 @@ from modelyard.clients import TensorInfo
 from modelyard.errors import LoadTestError
 from modelyard.loadtests import check_answer
 from modelyard.loadtests.traffic import Checker, Request, decode
-from modelyard.loadtests.traffic._answers import check_outputs
+from modelyard.loadtests.traffic._answers import check_outputs, class_output
 
 NAMES = ("a", "b", "c")
 
@@ -127,3 +127,37 @@ def test_expected_outputs_are_compared_row_by_row() -> None:
     for body, hits in ((b'{"outputs": [1, 2]}', 2), (b'{"outputs": [1, 3]}', 1), (b'{"outputs": [3, 1]}', 0)):
         assert Checker().hits(request, body) == hits
     assert Checker().hits(rest({"n": KNOWN["n"]}), b'{"outputs": [1, 2]}') == 0
+
+
+def test_nan_is_right_where_the_recorded_answer_has_it() -> None:
+    recorded = {"y": np.array([[1, np.nan, 3], [1, 2, 3]], np.float32)}
+    request = rest({"y": KNOWN["y"]}, recorded)
+    assert Checker().hits(request, b'{"outputs": [[1, NaN, 3], [1, 2, 3]]}') == 2
+    assert Checker().hits(request, b'{"outputs": [[1, 2, 3], [1, 2, 3]]}') == 1
+    with pytest.raises(LoadTestError, match="y has 1 values that are NaN"):
+        Checker().hits(request, b'{"outputs": [[1, NaN, 3], [1, NaN, 3]]}')
+
+
+@pytest.mark.parametrize(
+    ("outputs", "found"),
+    [
+        ({"class_id": ("int64", (-1,))}, "class_id"),
+        ({"class_id": ("uint8", (-1, 1)), "y": ("float32", (-1, 3))}, "class_id"),
+        ({"class_id": ("string", (-1,))}, ""),
+        ({"class_id": ("int64", (-1, 3))}, ""),
+        ({"class_id": ("int64", None)}, ""),
+        ({"class_id": ("float32", (-1,))}, ""),
+        ({"class_id": ("string", (-1,)), "y": ("float32", (-1, 2))}, "y"),
+        ({"y": ("float32", (-1, 1))}, ""),
+        ({"y": ("bfloat16", (-1, -1)), "z": ("float32", (-1, 1))}, "y"),
+        ({"y": ("float32", (-1, 2)), "z": ("float32", (-1, 2))}, ""),
+    ],
+)
+def test_the_output_that_tells_the_class(outputs: dict[str, tuple[str, Any]], found: str) -> None:
+    known = {name: TensorInfo(name=name, dtype=dtype, shape=shape) for name, (dtype, shape) in outputs.items()}
+    assert class_output(known) == found
+
+
+def test_class_ids_in_a_column_are_compared_row_by_row() -> None:
+    known = {"class_id": TensorInfo(name="class_id", dtype="int64", shape=(-1, 1))}
+    assert Checker().hits(rest(known, np.array([5, 7])), b'{"outputs": [[5], [8]]}') == 1

@@ -292,3 +292,27 @@ def test_no_checkpoint_has_weights_that_are_not_finite_in_any_model(tmp_path: Pa
     with pytest.raises(NonFiniteLossError, match="weights of task 'toy' are no longer finite after step 8"):
         Trainer(TwoModels(spoil_at=8), options).run()
     assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-000000004", "step-000000006"]
+
+
+class Counted(LibraryTask):
+    """Counts its steps in a variable that nobody has called untrainable."""
+
+    def build(self) -> None:
+        super().build()
+        self.steps = tf.Variable(0, dtype=tf.int64)
+
+    def trackables(self) -> Mapping[str, Any]:
+        return {**super().trackables(), "steps": self.steps}
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        self.steps.assign_add(1)
+        return super().train_step(batch)
+
+
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_a_counter_is_kept_and_is_no_weight(decay: float | None, tmp_path: Path) -> None:
+    task, restored = Counted(), Counted()
+    result = Trainer(task, replace(OPTIONS, model_dir=tmp_path, ema_decay=decay)).run()
+    restore(restored, tmp_path)
+    assert int(task.steps) == int(restored.steps) == len(result.epochs) * STEPS_PER_EPOCH
+    assert result.epochs[-1].evaluation["loss"] < result.epochs[0].evaluation["loss"]

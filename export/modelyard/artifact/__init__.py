@@ -10,6 +10,7 @@ from modelyard.artifact._catalog import (
     verify_version,
 )
 from modelyard.artifact._checksums import check_paths, hash_files, verify_files
+from modelyard.artifact._classes import class_ids, holds_class_ids, holds_class_scores
 from modelyard.artifact._decode import MAX_IMAGE_PIXELS, decode_image
 from modelyard.artifact._example import decode_examples
 from modelyard.artifact._labels import LABELS_NAME, read_labels, write_labels
@@ -134,6 +135,7 @@ __all__ = [
     "WARMUP_FILE",
     "check_model_name",
     "check_paths",
+    "class_ids",
     "collect",
     "decode_examples",
     "decode_image",
@@ -144,6 +146,8 @@ __all__ = [
     "format_path",
     "generate_key",
     "hash_files",
+    "holds_class_ids",
+    "holds_class_scores",
     "json_schema",
     "known_method",
     "list_models",

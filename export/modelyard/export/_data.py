@@ -21,6 +21,8 @@ from modelyard.artifact import (
     VerificationData,
     decode_examples,
     decode_image,
+    holds_class_ids,
+    holds_class_scores,
 )
 from modelyard.errors import (
     ConfigurationError,
@@ -225,7 +227,8 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
 
     Args:
         signatures: What is fed.
-        data: The examples. Where no signature has their ``class_output``, the
+        data: The examples. Where no signature has their ``class_output``, or
+            it tells no class (integers ``[N]`` or ``[N, 1]``, or floats ``[N, K]``), the
             one float output that has a value for each class takes its place;
             where there is none, the labels are left out, and a warning says so.
 
@@ -248,13 +251,13 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
     return replace(data, labels=np.asarray(data.labels).astype(np.int64), class_output=output)
 
 
-def class_ids(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Predicted classes from the output that shows them.
+def tells_class(output: TensorSpec) -> bool:
+    """Whether labels can be compared with an output.
 
     Args:
-        values: Class ids, ``[N]``; or floats with one value for each class, ``[N, K]``.
+        output: What the signature says of it.
     """
-    return values.argmax(-1) if values.ndim == 2 and values.dtype.kind not in "iu" else values
+    return holds_class_ids(output.dtype, output.shape) or holds_class_scores(output.dtype, output.shape)
 
 
 def labelled(signatures: Mapping[str, Signature], data: VerificationData) -> list[str]:
@@ -293,7 +296,7 @@ def _class_output(signatures: Mapping[str, Signature], data: VerificationData) -
         )
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         return f"are {labels.dtype} {list(labels.shape)}; expected class ids, integers [N].", ""
-    if any(spec.name == data.class_output for name in names for spec in signatures[name].outputs):
+    if any(spec.name == data.class_output and tells_class(spec) for name in names for spec in signatures[name].outputs):
         return "", data.class_output
     lowest, classes = int(labels.min(initial=0)), max(int(labels.max(initial=-1)) + 1, len(data.class_names))
     if lowest < 0:
@@ -301,7 +304,7 @@ def _class_output(signatures: Mapping[str, Signature], data: VerificationData) -
     widths = {
         spec.name: spec.shape[1]
         for spec in signatures[names[0]].outputs
-        if spec.dtype in FLOATS and spec.shape is not None and len(spec.shape) == 2
+        if spec.shape is not None and holds_class_scores(spec.dtype, spec.shape)
     }
     exact = [key for key, width in widths.items() if width == classes]
     # Not much wider, where the labels at hand are not of all classes.
@@ -313,8 +316,8 @@ def _class_output(signatures: Mapping[str, Signature], data: VerificationData) -
         f"{spec.name} {spec.dtype} {spec.shape and list(spec.shape)}" for spec in signatures[names[0]].outputs
     )
     return (
-        f"fit no output of signature {names[0]!r}; expected an output {data.class_output!r}, or one float output with "
-        f"a value for each of {classes} classes; there are {outputs}.",
+        f"fit no output of signature {names[0]!r}; expected an output {data.class_output!r} of integers [N], or one "
+        f"float output with a value for each of {classes} classes, at least 2; there are {outputs}.",
         "",
     )
 

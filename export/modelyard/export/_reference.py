@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from modelyard.artifact import Signature, TensorSpec, VerificationData
 from modelyard.errors import VerificationError
-from modelyard.export._data import FLOATS, fit_examples, labelled
+from modelyard.export._data import FLOATS, fit_examples, labelled, tells_class
 from modelyard.export._dependence import computed_outputs
 from modelyard.export._determinism import differing, draws, restored
 from modelyard.export._failures import gist
@@ -404,6 +404,6 @@ def _measured(source: TracedModel, data: VerificationData) -> str | None:
     if data.labels is None:
         return None
     for name in labelled(source.signatures, data):
-        if data.class_output in {spec.name for spec in source.signatures[name].outputs}:
+        if any(spec.name == data.class_output and tells_class(spec) for spec in source.signatures[name].outputs):
             return name
     return None

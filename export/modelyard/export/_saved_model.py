@@ -52,10 +52,13 @@ def _holder(root: Any) -> Any:
     if not isinstance(root, keras.Model) or getattr(root, "inputs", None):
         return root
     # To save a subclassed model itself, TensorFlow calls it on the first of its arguments, with floats; it may want
-    # others. Its layers have more than variables: lookup tables, for one.
+    # others. So what is in it is held instead, wherever it is: layers, and the variables and tables of TensorFlow that
+    # Keras does not list.
+    held = (keras.Layer, tf.Variable, tf.saved_model.experimental.TrackableResource)
+    parts = tf.train.TrackableView(root).descendants()
     module = tf.Module()
     module.weights = list(root.variables)
-    module.layers = [layer for layer in _layers(root) if not isinstance(layer, keras.Model)]
+    module.parts = [each for each in parts if isinstance(each, held) and not isinstance(each, keras.Model)]
     return module
 
 
@@ -64,10 +67,6 @@ def _seed_states(root: Any) -> list[Any]:
     layers = [each for each in tf.train.TrackableView(root).descendants() if isinstance(each, keras.Layer)]
     weights = {id(variable) for layer in layers for variable in layer.weights}
     return [each.value for layer in layers for each in layer.variables if id(each) not in weights]
-
-
-def _layers(model: Any) -> list[Any]:
-    return [each for layer in model.layers for each in (layer, *(_layers(layer) if hasattr(layer, "layers") else ()))]
 
 
 def _set_methods(signatures: Mapping[str, Signature], directory: Path) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec, VerifyReport, format_key
+from modelyard.artifact import Signature, TensorSpec, VerifyReport, class_ids, format_key
 from modelyard.errors import VerificationError
 from modelyard.export._budget import accuracy_drop
 from modelyard.export._compare import Answers, Comparison, check_answer
-from modelyard.export._data import class_ids
+from modelyard.export._data import tells_class
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._reference import Reference, batches, join, split
 from modelyard.export._runtimes import Runtime, call_signature, load_runtime, runtime_versions
@@ -174,11 +174,12 @@ def _text(shape: tuple[int, ...] | None) -> str:
 
 def _agreement(reference: Reference, answers: Mapping[str, Mapping[int, Answers]]) -> float | None:
     key = reference.data.class_output
+    signatures = reference.source.signatures
     shares = [
         float((class_ids(answer[key]) == class_ids(reference.outputs[name][size][key])).mean())
         for name, by_size in answers.items()
         for size, answer in by_size.items()
-        if key in answer
+        if any(spec.name == key and tells_class(spec) for spec in signatures[name].outputs)
     ]
     return min(shares) if shares else None
 

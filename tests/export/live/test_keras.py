@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,23 @@ class Plain(keras.Model):
 
     def call(self, x: Any, training: bool = False) -> Any:
         return self.dense(x)
+
+
+def add_variable(model: Any) -> Any:
+    model.scale = tf.Variable(2.0)
+    return lambda y: y * model.scale
+
+
+def add_module(model: Any) -> Any:
+    model.module = tf.Module()
+    model.module.parts = {"shift": tf.Variable([1.0, 2.0, 3.0]), "layer": keras.layers.Dense(3)}
+    return lambda y: model.module.parts["layer"](y + model.module.parts["shift"])
+
+
+def add_table(model: Any) -> Any:
+    values = tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), tf.constant([5.0, 7.0]))
+    model.table = tf.lookup.StaticHashTable(values, 3.0)
+    return lambda y: y + model.table.lookup(tf.cast(y > 0, tf.int64))
 
 
 class Two(keras.Model):
@@ -266,6 +285,42 @@ def test_nested_outputs_of_a_dictionary(tmp_path: Path) -> None:
     answer = served(publish(model, tmp_path), value=X)
     assert sorted(answer) == ["a", "b_0", "b_1_0"]
     np.testing.assert_allclose(answer["b_1_0"], dense(X - 1.0).numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("where", ["model", "submodel"])
+@pytest.mark.parametrize("add", [add_variable, add_module, add_table])
+def test_what_keras_does_not_list_is_saved(add: Callable[[Any], Any], where: str, tmp_path: Path) -> None:
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+            self.compute = add(self)
+
+        def call(self, x: Any) -> Any:
+            return self.compute(self.dense(x))
+
+    class Outer(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Own()
+
+        def call(self, x: Any) -> Any:
+            return self.inner(x)
+
+    model: Any = Own() if where == "model" else Outer()
+    expected = model(X).numpy()
+    np.testing.assert_allclose(served(publish(model, tmp_path), x=X)["output_0"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("nested", [{"z": "zz", "b": "bb"}, OrderedDict(z="zz", b="bb"), [{"z": ["zz"], "b": "bb"}]])
+def test_outputs_of_unsorted_keys_are_those_of_their_layers(nested: Any, tmp_path: Path) -> None:
+    value = keras.Input((7,), name="value")
+    layers = {name: keras.layers.Dense(3, name=name) for name in ("aa", "zz", "bb")}
+    outputs = keras.tree.map_structure(lambda name: layers[name](value), ("aa", nested))
+    answer = served(publish(keras.Model(value, outputs), tmp_path), value=X)
+    assert answer.keys() == layers.keys()
+    for name, layer in layers.items():
+        np.testing.assert_allclose(answer[name], layer(X).numpy(), atol=1e-6)
 
 
 def test_lists_and_other_floats_are_arrays(tmp_path: Path) -> None:

@@ -85,3 +85,4 @@ def test_names_stay_apart() -> None:
     assert named_outputs({"a": [1, 2], "a_0": 3}) == {"a_0": 1, "a_1": 2, "a_0_1": 3}
     assert named_outputs([1, (2, {"k": 3})], ["x"]) == {"output_0": 1, "output_1_0": 2, "output_1_1_k": 3}
     assert named_outputs((1, 2), ["x", "x"]) == {"x": 1, "x_1": 2}
+    assert named_outputs((1, {"z": 3, "b": 2}), ["a", "b", "z"]) == {"a": 1, "b": 2, "z": 3}

@@ -256,7 +256,9 @@ def list_variables(trackable: Any) -> list[Any]:
 
 
 def list_weights(trackables: Mapping[str, Any]) -> list[Any]:
-    """Every variable that is trained, in all of a task's models, each once.
+    """Every variable of floats that is trained, in all of a task's models, each once.
+
+    A counter is no weight, though TensorFlow takes every variable for trainable unless told otherwise.
 
     Args:
         trackables: What a task gives to checkpoints.
@@ -267,7 +269,8 @@ def list_weights(trackables: Mapping[str, Any]) -> list[Any]:
     root = tf.train.Checkpoint(objects=models)
     nodes = tf.train.TrackableView(root).descendants()
     found = [node for node in nodes if isinstance(node, tf.Variable | keras.Variable) and node.trainable]
-    return list({id(value): value for value in (*listed, *found)}.values())
+    weights = {id(value): value for value in (*listed, *found)}
+    return [value for value in weights.values() if tf.as_dtype(value.dtype).is_floating]
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

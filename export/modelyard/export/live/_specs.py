@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
+
 from modelyard.artifact import TensorSpec
 from modelyard.errors import ConfigurationError, ManifestError
 
@@ -71,14 +73,15 @@ def named_outputs(result: Any, names: Sequence[str] = ()) -> dict[str, Any]:
     Args:
         result: A tensor, or a structure of them. Keys of a mapping are names;
             what is nested in one begins with its key.
-        names: For results without keys, in order; empty for ``output_0`` and so on.
+        names: For results without keys, in the order of ``keras.tree``; empty for ``output_0`` and so on.
     """
     if isinstance(result, Mapping):
         leaves = [leaf for key, value in result.items() for leaf in _leaves(str(key), value)]
     else:
         leaves = _leaves("output", result if isinstance(result, (list, tuple)) else [result])
-        if len(names) == len(leaves):
-            leaves = [(name, value) for name, (_, value) in zip(names, leaves, strict=True)]
+        # Keras takes what is below a dictionary by sorted keys.
+        if len(names) == len(values := keras.tree.flatten(result)):
+            leaves = list(zip(names, values, strict=True))
     return dict(zip(distinct([name for name, _ in leaves]), (value for _, value in leaves), strict=True))
 
 

@@ -75,7 +75,8 @@ class Checker:
         if request.class_names:
             check_answer(outputs, request.rows, request.class_names)
         elif request.outputs:
-            check_outputs(outputs, request.outputs, request.rows if request.per_row else None)
+            recorded = request.expected if isinstance(request.expected, Mapping) else None
+            check_outputs(outputs, request.outputs, request.rows if request.per_row else None, recorded)
         if isinstance(request.expected, np.ndarray):
             return int(np.sum(classes_of(outputs, request.outputs) == request.expected))
         if request.expected is None:
