@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -106,6 +109,72 @@ def test_models_come_and_go(tmp_path: Path, workers: int) -> None:
         serves(server, "c", 5.0)
         # Of each worker, and said once however often it is looked at.
         assert server.log_text().count("the configuration stays as it was") <= workers
+
+
+def hang(model: Path) -> None:
+    """A model whose loading never ends: whoever reads its file waits for a writer."""
+    (model / "1").mkdir(parents=True)
+    os.mkfifo(model / "1" / "model.tflite")
+
+
+def ends(server: RunningServer) -> None:
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=25) == 0
+    assert "Traceback" not in server.log_text()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_that_loads_for_ever_stalls_neither_the_others_nor_the_end(tmp_path: Path, workers: int) -> None:
+    folder = tmp_path / "models"
+    for name, slope in [("a", 2.0), ("b", 3.0)]:
+        publish_affine(folder / name, slope=slope, intercept=0.0)
+    flags = [f"--model_repository={folder}", "--num_load_threads=3", f"--workers={workers}"]
+    with serve(None, model="a", log_dir=tmp_path, flags=flags) as server:
+
+        def all_say(text: str) -> None:
+            server.wait_until(lambda: server.log_text().count(text) == workers, 30, f"saying {text!r}")
+
+        serves(server, "b", 3.0)
+        hang(folder / "c")
+        all_say("loading model c version 1 from ")
+        assert (states(server, "c"), ask(server, "c")[0]) == ({1: "LOADING"}, 503)
+        publish_affine(folder / "d", slope=4.0, intercept=0.0)
+        shutil.rmtree(folder / "b")
+        all_say("model d version 1 is AVAILABLE")
+        all_say("model b version 1 is unloaded")
+        assert (ask(server, "b")[0], ask(server, "d")) == (404, 4.0)
+        # It takes nothing away from the others.
+        assert server.get("/v2/health/ready")[0] == 200
+        assert server.get("/v2/models/c/ready")[0] != 200
+        shutil.rmtree(folder / "c")
+        hang(folder / "e")
+        all_say("loading model e version 1 from ")
+        assert ask(server, "c")[0] == 404
+        publish_affine(folder / "f", slope=5.0, intercept=0.0)
+        all_say("model f version 1 is AVAILABLE")
+        assert ask(server, "f") == 5.0
+        ends(server)
+
+
+@pytest.mark.parametrize("where", ["base path", "request", "reload"])
+def test_the_end_does_not_wait_for_ever_for_a_model_that_loads(tmp_path: Path, where: str) -> None:
+    hang(tmp_path / "m")
+    publish_affine(tmp_path / "a", slope=2.0, intercept=0.0)
+    flags = ["--model_control_mode=explicit"] if where == "request" else []
+    base_path = tmp_path / ("a" if where == "reload" else "m")
+    with (
+        serve(base_path, model="m", log_dir=tmp_path, flags=[*flags, "--drain_seconds=1"], wait=False) as server,
+        ThreadPoolExecutor() as pool,
+    ):
+        server.wait_until(lambda: server.get("/v2/health/live")[0] == 200, 60, "listening")
+        if where == "request":
+            waiting = pool.submit(server.post, "/v2/repository/models/m/load", b"{}")
+        elif where == "reload":
+            waiting = pool.submit(reload_config, server, config_text(model_text("m", tmp_path / "m")))
+        server.wait_until(lambda: "loading model m version 1 from " + str(tmp_path / "m") in server.log_text(), 30, "")
+        ends(server)
+        if where != "base path":
+            assert waiting.exception() is not None or waiting.result()[0] != "OK"
 
 
 def test_it_is_looked_at_once_where_the_base_paths_are(tmp_path: Path) -> None:

@@ -140,18 +140,19 @@ class Admin:
                     f"platform requested is {item.model_platform}"
                 )
 
-    async def reload(self, configs: Sequence[ModelConfig]) -> None:
+    async def reload(self, configs: Sequence[ModelConfig], *, timeout_s: float = _RELOAD_TIMEOUT_S) -> None:
         """Replaces the configuration, off the event loop.
 
         Args:
             configs: The new models.
+            timeout_s: Seconds to wait for them; 0 only begins to load them.
 
         Raises:
             ModelNotReadyError: A label points to a version that is not loaded.
             ServerError: A new model did not become available.
         """
         try:
-            await asyncio.to_thread(self._manager.reload, configs, timeout_s=_RELOAD_TIMEOUT_S)
+            await asyncio.to_thread(self._manager.reload, configs, timeout_s=timeout_s)
         except ServerError as exc:
             _LOG.error("configuration replaced, but %s", exc.message)
             raise
@@ -184,10 +185,8 @@ class Admin:
             try:
                 configs = await asyncio.to_thread(read)
                 if configs != self._manager.configs:
-                    await self.reload(configs)
-                complaint = ""
-            except ServerError:
-                # The configuration is in force all the same, and the log has what is missing.
+                    # The next change may come while these load.
+                    await self.reload(configs, timeout_s=0.0)
                 complaint = ""
             except ModelyardError as exc:
                 if exc.message != complaint:
