@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -109,6 +111,61 @@ def test_models_come_and_go(tmp_path: Path, workers: int) -> None:
         serves(server, "c", 5.0)
         # Of each worker, and said once however often it is looked at.
         assert server.log_text().count("the configuration stays as it was") <= workers
+
+
+def test_a_repository_that_is_empty_all_at_once_unloads_nothing(tmp_path: Path) -> None:
+    """As where a volume is unmounted, and leaves its mount point."""
+    folder = tmp_path / "models"
+    for name, slope in [("a", 2.0), ("b", 3.0)]:
+        publish_affine(folder / name, slope=slope, intercept=0.0)
+    with serve(None, model="a", log_dir=tmp_path, flags=[f"--model_repository={folder}"]) as server:
+        serves(server, "b", 3.0)
+        folder.rename(tmp_path / "away")
+        folder.mkdir()
+        complaint = f"the configuration stays as it was: {folder} holds no model any more"
+        server.wait_until(lambda: complaint in server.log_text(), 30, "complaining")
+        time.sleep(1.0)
+        assert (ask(server, "a"), ask(server, "b")) == (2.0, 3.0)
+        assert server.get("/v2/health/ready")[0] == 200
+        assert server.log_text().count(complaint) == 1
+        folder.rmdir()
+        (tmp_path / "away").rename(folder)
+        publish_affine(folder / "c", slope=4.0, intercept=0.0)
+        serves(server, "c", 4.0)
+        assert (ask(server, "a"), ask(server, "b")) == (2.0, 3.0)
+
+
+def test_no_models_are_told_as_such(tmp_path: Path) -> None:
+    with serve(None, model="a", log_dir=tmp_path, flags=[f"--model_repository={tmp_path}"], wait=False) as server:
+        server.wait_until(lambda: server.get("/v2/health/live")[0] == 200, 60, "listening")
+        status, error = ask(server, "a")
+        assert (status, error.endswith("; there are no models here.")) == (404, True), error
+
+
+def test_reloads_are_refused_while_a_repository_is_polled(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "models" / "a", slope=2.0, intercept=0.0)
+    with serve(None, model="a", log_dir=tmp_path, flags=[f"--model_repository={tmp_path / 'models'}"]) as server:
+        code, message = reload_config(server, config_text(model_text("c", tmp_path / "models" / "a")))
+        assert code == "FAILED_PRECONDITION"
+        for way in ("labels.json", "--model_control_mode=none", "--model_config_file"):
+            assert way in message
+        assert (ask(server, "a"), ask(server, "c")[0]) == (2.0, 404)
+
+
+def test_names_that_a_url_cannot_route_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    for name in ("a", "scratch"):
+        publish_affine(folder / name, slope=2.0, intercept=0.0)
+    (folder / "scratch").rename(folder / "x:y")
+    with serve(None, model="a", log_dir=tmp_path, flags=[f"--model_repository={folder}"]) as server:
+        assert [row["name"] for row in json.loads(server.post("/v2/repository/index", b"{}")[1])] == ["a"]
+        # That looks at the repository more than once.
+        publish_affine(folder / "b", slope=3.0, intercept=0.0)
+        serves(server, "b", 3.0)
+        assert server.log_text().count(f"{folder}/x:y is not served: /v1/models/NAME cannot route the name 'x:y'") == 1
+        assert server.log_text().count("x:y") == 2
+        (folder / "x:y").rename(folder / "x-y")
+        serves(server, "x-y", 2.0)
 
 
 def hang(model: Path) -> None:
@@ -234,6 +291,13 @@ def test_sagemaker_needs_a_model(tmp_path: Path) -> None:
     assert (code, "--sagemaker answers for a model, and " in output) == (2, True), output
 
 
+def test_sagemaker_answers_for_one_model(repository: Path) -> None:
+    code, output = run_to_end(f"--model_repository={repository}", "--sagemaker")
+    expected = f"--sagemaker answers for one model, and --model_repository={repository} has 6: five, half, "
+    assert (code, expected in output, "Traceback" in output) == (2, True, False), output
+    assert f"Use --model_base_path={repository}/NAME --model_name=NAME" in output
+
+
 @pytest.mark.parametrize("where", ["", "ten/1", "two/1", "two/1/model.onnx", "plain"])
 def test_a_base_path_that_is_none_is_recognised(repository: Path, tmp_path: Path, where: str) -> None:
     base_path = repository / where
@@ -250,6 +314,7 @@ def test_a_base_path_that_is_none_is_recognised(repository: Path, tmp_path: Path
         shutil.copytree(repository / "two" / "1", base_path)
     with serve(base_path, model="m", log_dir=tmp_path, wait=False) as server:
         server.wait_until(lambda: expected in server.log_text(), 60, "complaining")
+        server.wait_until(lambda: ask(server, "m")[0] != 503, 30, "having looked")
         status, error = ask(server, "m")
         assert (status, f"base path {base_path} {expected}" in error) == (404, True), error
         if where == "plain":
