@@ -11,6 +11,7 @@
      |  + RequestTooLargeError          more bytes, rows or nesting than the server takes
      |  + ModelNotFoundError            unknown model or version
      |  + ModelNotReadyError            an operation on a version that is not available for inference
+     |  + FixedConfigurationError       a change of a configuration that something else decides about
      |  + SignatureNotFoundError        the model has no signature of that name
      |  + UnsupportedError              a known request that this server cannot answer
      |  + UnauthenticatedError          no credentials, or ones that were not understood
@@ -98,6 +99,10 @@ class ModelNotFoundError(RequestError):
 
 class ModelNotReadyError(RequestError):
     """The operation needs a version that is not available for inference, such as the target of a label."""
+
+
+class FixedConfigurationError(RequestError):
+    """The configuration is not changed by requests: something else decides about it, such as a model repository."""
 
 
 class SignatureNotFoundError(RequestError):
@@ -232,6 +237,7 @@ __all__ = [
     "DeadlineExceededError",
     "DeploymentError",
     "ExportError",
+    "FixedConfigurationError",
     "ImageDecodeError",
     "IntegrityError",
     "InternalError",

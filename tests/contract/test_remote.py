@@ -88,6 +88,23 @@ def test_a_store_that_refuses(environment: Mapping[str, str], tmp_path: Path) ->
         assert status in (404, 503) and "m" in text
 
 
+@pytest.mark.parametrize("away", [True, False])
+def test_a_repository_that_cannot_be_reached(environment: Mapping[str, str], away: bool) -> None:
+    env = {**environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"} if away else environment
+    code, output = run_to_end("--model_repository=s3://nobucket/none", env=env)
+    assert (code, "Traceback" in output) == (2, False), output
+    assert output.splitlines()[-1].startswith("modelyard serve: --model_repository=s3://nobucket/none: "), output
+
+
+def test_a_repository_in_the_store(environment: Mapping[str, str], tmp_path: Path) -> None:
+    publish_affine(RemotePath("s3://models/several/a"), slope=2.0, intercept=0.0)
+    flags = ["--model_repository=s3://models/several"]
+    with serve(None, model="a", log_dir=tmp_path, flags=flags, env=environment) as server:
+        publish_affine(RemotePath("s3://models/several/b"), slope=3.0, intercept=0.0)
+        server.wait_until(lambda: ask(server, "b") == 3.0, WAIT_S, "serving the new model")
+        assert ask(server, "a") == 2.0
+
+
 def test_only_what_a_trusted_key_signed(tmp_path: Path) -> None:
     model_dir, public = tmp_path / "m", generate_key(tmp_path / "key.pem")
     other = generate_key(tmp_path / "other.pem")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +114,127 @@ def test_models_come_and_go(tmp_path: Path, workers: int) -> None:
         assert server.log_text().count("the configuration stays as it was") <= workers
 
 
+def test_a_repository_that_is_empty_all_at_once_unloads_nothing(tmp_path: Path) -> None:
+    """As where a volume is unmounted, and leaves its mount point."""
+    folder = tmp_path / "models"
+    for name, slope in [("a", 2.0), ("b", 3.0)]:
+        publish_affine(folder / name, slope=slope, intercept=0.0)
+    with serve(None, model="a", log_dir=tmp_path, flags=[f"--model_repository={folder}"]) as server:
+        serves(server, "b", 3.0)
+        folder.rename(tmp_path / "away")
+        folder.mkdir()
+        complaint = f"the configuration stays as it was: {folder} holds no model any more"
+        server.wait_until(lambda: complaint in server.log_text(), 30, "complaining")
+        time.sleep(1.0)
+        assert (ask(server, "a"), ask(server, "b")) == (2.0, 3.0)
+        assert server.get("/v2/health/ready")[0] == 200
+        assert server.log_text().count(complaint) == 1
+        folder.rmdir()
+        (tmp_path / "away").rename(folder)
+        publish_affine(folder / "c", slope=4.0, intercept=0.0)
+        serves(server, "c", 4.0)
+        assert (ask(server, "a"), ask(server, "b")) == (2.0, 3.0)
+
+
+def test_no_models_are_told_as_such(tmp_path: Path) -> None:
+    with serve(None, model="a", log_dir=tmp_path, flags=[f"--model_repository={tmp_path}"], wait=False) as server:
+        server.wait_until(lambda: server.get("/v2/health/live")[0] == 200, 60, "listening")
+        status, error = ask(server, "a")
+        assert (status, error.endswith("; there are no models here.")) == (404, True), error
+
+
+def test_reloads_are_refused_while_a_repository_is_polled(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "models" / "a", slope=2.0, intercept=0.0)
+    with serve(None, model="a", log_dir=tmp_path, flags=[f"--model_repository={tmp_path / 'models'}"]) as server:
+        code, message = reload_config(server, config_text(model_text("c", tmp_path / "models" / "a")))
+        assert code == "FAILED_PRECONDITION"
+        for way in ("labels.json", "--model_control_mode=none", "--model_config_file"):
+            assert way in message
+        assert (ask(server, "a"), ask(server, "c")[0]) == (2.0, 404)
+
+
+def test_names_that_a_url_cannot_route_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    for name in ("a", "scratch"):
+        publish_affine(folder / name, slope=2.0, intercept=0.0)
+    (folder / "scratch").rename(folder / "x:y")
+    with serve(None, model="a", log_dir=tmp_path, flags=[f"--model_repository={folder}"]) as server:
+        assert [row["name"] for row in json.loads(server.post("/v2/repository/index", b"{}")[1])] == ["a"]
+        # That looks at the repository more than once.
+        publish_affine(folder / "b", slope=3.0, intercept=0.0)
+        serves(server, "b", 3.0)
+        assert server.log_text().count(f"{folder}/x:y is not served: /v1/models/NAME cannot route the name 'x:y'") == 1
+        assert server.log_text().count("x:y") == 2
+        (folder / "x:y").rename(folder / "x-y")
+        serves(server, "x-y", 2.0)
+
+
+def hang(model: Path) -> None:
+    """A model whose loading never ends: whoever reads its file waits for a writer."""
+    (model / "1").mkdir(parents=True)
+    os.mkfifo(model / "1" / "model.tflite")
+
+
+def ends(server: RunningServer) -> None:
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=25) == 0
+    assert "Traceback" not in server.log_text()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_that_loads_for_ever_stalls_neither_the_others_nor_the_end(tmp_path: Path, workers: int) -> None:
+    folder = tmp_path / "models"
+    for name, slope in [("a", 2.0), ("b", 3.0)]:
+        publish_affine(folder / name, slope=slope, intercept=0.0)
+    flags = [f"--model_repository={folder}", "--num_load_threads=3", f"--workers={workers}"]
+    with serve(None, model="a", log_dir=tmp_path, flags=flags) as server:
+
+        def all_say(text: str) -> None:
+            server.wait_until(lambda: server.log_text().count(text) == workers, 30, f"saying {text!r}")
+
+        serves(server, "b", 3.0)
+        hang(folder / "c")
+        all_say("loading model c version 1 from ")
+        assert (states(server, "c"), ask(server, "c")[0]) == ({1: "LOADING"}, 503)
+        publish_affine(folder / "d", slope=4.0, intercept=0.0)
+        shutil.rmtree(folder / "b")
+        all_say("model d version 1 is AVAILABLE")
+        all_say("model b version 1 is unloaded")
+        assert (ask(server, "b")[0], ask(server, "d")) == (404, 4.0)
+        # It takes nothing away from the others.
+        assert server.get("/v2/health/ready")[0] == 200
+        assert server.get("/v2/models/c/ready")[0] != 200
+        shutil.rmtree(folder / "c")
+        hang(folder / "e")
+        all_say("loading model e version 1 from ")
+        assert ask(server, "c")[0] == 404
+        publish_affine(folder / "f", slope=5.0, intercept=0.0)
+        all_say("model f version 1 is AVAILABLE")
+        assert ask(server, "f") == 5.0
+        ends(server)
+
+
+@pytest.mark.parametrize("where", ["base path", "request", "reload"])
+def test_the_end_does_not_wait_for_ever_for_a_model_that_loads(tmp_path: Path, where: str) -> None:
+    hang(tmp_path / "m")
+    publish_affine(tmp_path / "a", slope=2.0, intercept=0.0)
+    flags = ["--model_control_mode=explicit"] if where == "request" else []
+    base_path = tmp_path / ("a" if where == "reload" else "m")
+    with (
+        serve(base_path, model="m", log_dir=tmp_path, flags=[*flags, "--drain_seconds=1"], wait=False) as server,
+        ThreadPoolExecutor() as pool,
+    ):
+        server.wait_until(lambda: server.get("/v2/health/live")[0] == 200, 60, "listening")
+        if where == "request":
+            waiting: Future[Any] = pool.submit(server.post, "/v2/repository/models/m/load", b"{}")
+        elif where == "reload":
+            waiting = pool.submit(reload_config, server, config_text(model_text("m", tmp_path / "m")))
+        server.wait_until(lambda: "loading model m version 1 from " + str(tmp_path / "m") in server.log_text(), 30, "")
+        ends(server)
+        if where != "base path":
+            assert waiting.exception() is not None or waiting.result()[0] not in (200, "OK")
+
+
 def test_it_is_looked_at_once_where_the_base_paths_are(tmp_path: Path) -> None:
     publish_affine(tmp_path / "models" / "a", slope=2.0, intercept=0.0)
     flags = [f"--model_repository={tmp_path / 'models'}", "--model_control_mode=none"]
@@ -165,6 +292,13 @@ def test_sagemaker_needs_a_model(tmp_path: Path) -> None:
     assert (code, "--sagemaker answers for a model, and " in output) == (2, True), output
 
 
+def test_sagemaker_answers_for_one_model(repository: Path) -> None:
+    code, output = run_to_end(f"--model_repository={repository}", "--sagemaker")
+    expected = f"--sagemaker answers for one model, and --model_repository={repository} has 6: five, half, "
+    assert (code, expected in output, "Traceback" in output) == (2, True, False), output
+    assert f"Use --model_base_path={repository}/NAME --model_name=NAME" in output
+
+
 @pytest.mark.parametrize("where", ["", "ten/1", "two/1", "two/1/model.onnx", "plain"])
 def test_a_base_path_that_is_none_is_recognised(repository: Path, tmp_path: Path, where: str) -> None:
     base_path = repository / where
@@ -181,6 +315,7 @@ def test_a_base_path_that_is_none_is_recognised(repository: Path, tmp_path: Path
         shutil.copytree(repository / "two" / "1", base_path)
     with serve(base_path, model="m", log_dir=tmp_path, wait=False) as server:
         server.wait_until(lambda: expected in server.log_text(), 60, "complaining")
+        server.wait_until(lambda: ask(server, "m")[0] != 503, 30, "having looked")
         status, error = ask(server, "m")
         assert (status, f"base path {base_path} {expected}" in error) == (404, True), error
         if where == "plain":

@@ -20,6 +20,7 @@ GRPC_STATUS: dict[type[errors.ModelyardError], str] = {
     errors.RequestTooLargeError: "RESOURCE_EXHAUSTED",
     errors.ModelNotFoundError: "NOT_FOUND",
     errors.ModelNotReadyError: "FAILED_PRECONDITION",
+    errors.FixedConfigurationError: "FAILED_PRECONDITION",
     errors.SignatureNotFoundError: "FAILED_PRECONDITION",
     errors.UnsupportedError: "UNIMPLEMENTED",
     errors.UnauthenticatedError: "UNAUTHENTICATED",

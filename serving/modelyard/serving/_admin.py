@@ -11,7 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from modelyard.artifact import Location
-from modelyard.errors import ConfigurationError, ModelyardError, PermissionDeniedError, ServerError
+from modelyard.errors import (
+    ConfigurationError,
+    FixedConfigurationError,
+    ModelyardError,
+    PermissionDeniedError,
+    ServerError,
+)
 from modelyard.serving._config import ModelConfig, models_from_message, models_of_repository, read_text_proto
 from modelyard.serving._manager import ModelManager
 from modelyard.wire import serving_pb2
@@ -45,6 +51,7 @@ class Admin:
         self._manager = manager
         self._allow_remote = allow_remote
         self._everywhere = everywhere or self.apply
+        self._repository: Location | None = None
         #: Changes happen one after the other.
         self.changing = asyncio.Lock()
 
@@ -78,9 +85,16 @@ class Admin:
         Raises:
             ConfigurationError: Another kind of config than a model list, or one
                 whose models make no sense.
+            FixedConfigurationError: The models are those of a repository that is polled.
             ModelNotReadyError: A label points to a version that is not loaded.
             ServerError: A new model did not become available.
         """
+        if self._repository is not None:
+            raise FixedConfigurationError(
+                f"The models are those of --model_repository={self._repository}, which is looked at again and again: "
+                "a reload would be undone. For labels use labels.json (modelyard repo label); for reloads start the "
+                "server with --model_control_mode=none, or with --model_config_file."
+            )
         if config.WhichOneof("config") != "model_config_list":
             # Upstream takes no action on an empty message: it must not unload everything.
             raise ConfigurationError(
@@ -140,18 +154,19 @@ class Admin:
                     f"platform requested is {item.model_platform}"
                 )
 
-    async def reload(self, configs: Sequence[ModelConfig]) -> None:
+    async def reload(self, configs: Sequence[ModelConfig], *, timeout_s: float = _RELOAD_TIMEOUT_S) -> None:
         """Replaces the configuration, off the event loop.
 
         Args:
             configs: The new models.
+            timeout_s: Seconds to wait for them; 0 only begins to load them.
 
         Raises:
             ModelNotReadyError: A label points to a version that is not loaded.
             ServerError: A new model did not become available.
         """
         try:
-            await asyncio.to_thread(self._manager.reload, configs, timeout_s=_RELOAD_TIMEOUT_S)
+            await asyncio.to_thread(self._manager.reload, configs, timeout_s=timeout_s)
         except ServerError as exc:
             _LOG.error("configuration replaced, but %s", exc.message)
             raise
@@ -171,11 +186,14 @@ class Admin:
     async def poll_repository(self, repository: Location, wait_s: float) -> None:
         """Serves what models a repository has, again and again; as :meth:`poll_file` does.
 
+        Meanwhile, reload requests are refused.
+
         Args:
             repository: The repository.
             wait_s: Seconds between two looks.
         """
-        await self._poll(lambda: models_of_repository(repository), wait_s, str(repository))
+        self._repository = repository
+        await self._poll(lambda: self._read_repository(repository), wait_s, str(repository))
 
     async def _poll(self, read: Callable[[], Sequence[ModelConfig]], wait_s: float, what: str) -> None:
         complaint = ""
@@ -184,10 +202,8 @@ class Admin:
             try:
                 configs = await asyncio.to_thread(read)
                 if configs != self._manager.configs:
-                    await self.reload(configs)
-                complaint = ""
-            except ServerError:
-                # The configuration is in force all the same, and the log has what is missing.
+                    # The next change may come while these load.
+                    await self.reload(configs, timeout_s=0.0)
                 complaint = ""
             except ModelyardError as exc:
                 if exc.message != complaint:
@@ -196,6 +212,15 @@ class Admin:
             # Nobody waits for this task: if it died, changes of the file would go unnoticed.
             except Exception:
                 _LOG.exception("%s could not be applied; trying again", what)
+
+    def _read_repository(self, repository: Location) -> Sequence[ModelConfig]:
+        models = models_of_repository(repository)
+        if not models and self._manager.names:
+            # Nothing is unloaded because a mount is away: what is left then is an empty folder.
+            raise ConfigurationError(
+                f"{repository} holds no model any more; what was served stays until it holds one, or the server ends."
+            )
+        return models
 
     def _read_file(self, path: Path) -> Sequence[ModelConfig]:
         message = read_text_proto(path, serving_pb2.ModelServerConfig(), flag="--model_config_file")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from modelyard.artifact import AnyVersion, Location, RemotePath, list_models, list_versions, locate
+from modelyard.artifact import AnyVersion, Location, RemotePath, check_model_name, list_models, list_versions, locate
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError
 from modelyard.serving._loader import Runtime, available_runtimes
 from modelyard.wire import serving_pb2
@@ -130,24 +131,41 @@ def models_from_message(config: serving_pb2.ModelServerConfig) -> tuple[ModelCon
 
 
 def models_of_repository(repository: Location) -> tuple[ModelConfig, ...]:
-    """One model for each folder of a repository that has a version.
+    """One model for each folder of a repository that has a version, and a name that requests can have.
 
     Args:
         repository: The repository.
 
     Raises:
-        ArtifactError: The object store that it is in cannot be reached.
-        ConfigurationError: It does not exist, or holds something else than models.
+        ConfigurationError: It does not exist, cannot be read or reached, or holds something else than models.
     """
     try:
         names = list_models(repository)
         if not names:
             _check_repository(repository)
-    except ModelNotFoundError as exc:
+    except (ModelNotFoundError, ArtifactError) as exc:
         raise ConfigurationError(f"--model_repository={repository}: {exc.message}") from exc
     except OSError as exc:
         raise ConfigurationError(f"--model_repository={repository} cannot be read: {exc.strerror or exc}.") from exc
-    return tuple(ModelConfig(name=name, base_path=repository / name) for name in names)
+    return tuple(
+        ModelConfig(name=name, base_path=repository / name) for name in names if _is_routable(repository, name)
+    )
+
+
+# Said once, not whenever the repository is looked at.
+@cache
+def _is_routable(repository: Location, name: str) -> bool:
+    try:
+        check_model_name(name)
+    except ConfigurationError:
+        _LOG.warning(
+            "%s is not served: /v1/models/NAME cannot route the name %r; expected letters of ASCII, digits and ._~- "
+            "alone. Rename the folder.",
+            repository / name,
+            name,
+        )
+        return False
+    return True
 
 
 def not_models(repository: Location, models: Sequence[ModelConfig]) -> list[str]:

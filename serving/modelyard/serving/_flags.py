@@ -227,6 +227,12 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         models = _single_model(args, environment or {}) if config_file is None else read_model_config(config_file)
     if args.sagemaker and not models:
         raise ConfigurationError(f"--sagemaker answers for a model, and {repository or config_file} has none.")
+    if args.sagemaker and repository is not None and len(models) > 1:
+        raise ConfigurationError(
+            f"--sagemaker answers for one model, and --model_repository={repository} has {len(models)}: "
+            f"{', '.join(model.name for model in models)}. Use --model_base_path={repository}/NAME --model_name=NAME "
+            "for one of them."
+        )
     return ServerOptions(
         port=args.port,
         grpc_socket_path=args.grpc_socket_path,

@@ -20,6 +20,9 @@ from modelyard.serving._servable import Servable
 from modelyard.serving._states import VersionStatus
 from modelyard.serving._watcher import Loader, ModelWatcher, WatchOptions
 
+#: Longest wait at the end for versions that are being loaded: nobody will ask for them.
+_STOP_S = 3.0
+
 
 class ModelManager:
     """Keeps the configured models loaded and hands out their servables.
@@ -54,6 +57,9 @@ class ModelManager:
         self._watchers = {config.name: self._watcher(config) for config in configs}
         # Models that a reload removed still answer status requests.
         self._retired: dict[str, ModelWatcher] = {}
+        # Those that a reload added.
+        self._added: frozenset[ModelWatcher] = frozenset()
+        self._stopped = False
 
     def _watcher(self, config: ModelConfig) -> ModelWatcher:
         return ModelWatcher(config, self._load, self._options)
@@ -63,13 +69,19 @@ class ModelManager:
         for watcher in self._watchers.values():
             watcher.start()
 
-    def stop(self) -> None:
-        """Stops watching and unloads everything, once no request holds it."""
-        watchers = list(self._watchers.values())
+    def stop(self) -> bool:
+        """Stops watching, unloads everything, once no request holds it, and ends what waits for a model.
+
+        Returns:
+            Whether nothing is being loaded any more; what takes longer than a few seconds is left behind.
+        """
+        with self._reloading:
+            self._stopped = True
+            watchers = [*self._watchers.values(), *self._retired.values()]
         for watcher in watchers:
             watcher.request_stop()
-        for watcher in watchers:
-            watcher.stop()
+        end = time.monotonic() + _STOP_S
+        return all([watcher.stop(max(0.0, end - time.monotonic())) for watcher in watchers])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,37 +111,44 @@ class ModelManager:
 
         Args:
             configs: The new models.
-            timeout_s: Seconds to wait for the first look at new base paths.
+            timeout_s: Seconds to wait until new base paths are looked at, and
+                until what is gone is unloaded; 0 only begins with it.
 
         Raises:
             ModelNotReadyError: A label points to a version that is not loaded.
             ServerError: The configuration is in force, but a new model or one
-                with a new base path did not become available.
+                with a new base path did not become available while it was waited for.
         """
+        end = time.monotonic() + timeout_s
         with self._reloading:
+            if self._stopped:
+                return
             for config in configs:
                 self._check_labels(config)
-            watchers: dict[str, ModelWatcher] = {}
-            awaited: list[ModelWatcher] = []
-            for config in configs:
-                known = self._watchers.get(config.name)
-                if known is None:
-                    watchers[config.name] = self._watcher(config)
-                    watchers[config.name].start()
-                else:
-                    watchers[config.name] = known
-                if known is None or known.config.base_path != config.base_path:
-                    awaited.append(watchers[config.name])
-                if known is not None and known.config != config:
-                    known.configure(config)
-            gone = [watcher for name, watcher in self._watchers.items() if name not in watchers]
-            for watcher in watchers.values():
-                watcher.wait_until_polled(timeout_s)
+            before = self._watchers
+            watchers = {config.name: before.get(config.name) or self._watcher(config) for config in configs}
+            new = [watcher for name, watcher in watchers.items() if name not in before]
+            changed = [(watchers[config.name], config) for config in configs if watchers[config.name].config != config]
+            moved = [watcher for watcher, config in changed if watcher.config.base_path != config.base_path]
+            gone = [watcher for name, watcher in before.items() if name not in watchers]
+            self._added = self._added.intersection(watchers.values()).union(new)
+            self._retired |= {watcher.config.name: watcher for watcher in gone}
+            for watcher in new:
+                watcher.start()
+            for watcher, config in changed:
+                watcher.configure(config)
+            # Before anything is waited for: one model that loads slowly keeps no other from coming or going.
             self._watchers = watchers
-            for watcher in gone:
-                self._retired[watcher.config.name] = watcher
-                watcher.stop()
-            reasons = {each.config.name: each.failure() for each in awaited if each.enabled}
+        leaving = [threading.Thread(target=watcher.stop, daemon=True) for watcher in gone]
+        for thread in leaving:
+            thread.start()
+        if timeout_s == 0:
+            return
+        for watcher in (*new, *(watcher for watcher, _ in changed)):
+            watcher.wait_until_polled(max(0.0, end - time.monotonic()))
+        for thread in leaving:
+            thread.join(max(0.0, end - time.monotonic()))
+        reasons = {each.config.name: each.failure() for each in (*new, *moved) if each.enabled}
         failures = [f"{{{name}: {reason}}}" for name, reason in reasons.items() if reason]
         if failures:
             raise ServerError(f"{len(failures)} servable(s) did not become available: {{{', '.join(failures)}}}")
@@ -157,8 +176,12 @@ class ModelManager:
         return watcher is not None and watcher.is_ready()
 
     def all_ready(self) -> bool:
-        """Whether every model that is meant to be loaded can answer."""
-        return all(watcher.is_ready() for watcher in self._watchers.values() if watcher.enabled)
+        """Whether every model that is meant to be loaded can answer; one that was added counts when it was tried."""
+        watchers = [watcher for watcher in self._watchers.values() if watcher.enabled]
+        return all(watcher.is_ready() or self._is_coming(watcher) for watcher in watchers)
+
+    def _is_coming(self, watcher: ModelWatcher) -> bool:
+        return watcher in self._added and not watcher.wait_until_polled(0.0)
 
     def load_model(self, name: str) -> None:
         """Loads a model's aspired versions, on the calling thread; in explicit mode only.
@@ -272,4 +295,5 @@ class ModelManager:
         return found
 
     def _hint(self) -> str:
-        return f"; the models here are: {', '.join(sorted(self._watchers))}."
+        names = ", ".join(sorted(self._watchers))
+        return f"; the models here are: {names}." if names else "; there are no models here."

@@ -49,6 +49,8 @@ class Server:
         self._channel = channel
         self._alone = alone
         self._stop = asyncio.Event()
+        #: Whether a version was still being loaded when everything else had ended.
+        self.loading = False
 
     @property
     def stopping(self) -> bool:
@@ -97,7 +99,7 @@ class Server:
         finally:
             # What still computes after the grace period belongs to callers that are gone.
             await asyncio.to_thread(predictor.close)
-            await asyncio.to_thread(manager.stop)
+            self.loading = not await asyncio.to_thread(manager.stop)
             await asyncio.to_thread(loader.close)
             _LOG.info("stopped")
 
@@ -267,6 +269,9 @@ async def _serve(options: ServerOptions, channel: socket.socket | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_signal, server, number))
     await server.serve()
+    if server.loading:
+        # As below: a thread that loads cannot be told to stop, and Python would wait for it.
+        os._exit(0)
 
 
 def _on_signal(server: Server, number: signal.Signals) -> None:

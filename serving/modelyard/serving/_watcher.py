@@ -103,7 +103,10 @@ class ModelWatcher:
         self._polling = threading.Lock()
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"modelyard-watch-{config.name}", daemon=True)
+        self._thread = self._new_thread()
+
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._watch, name=f"modelyard-watch-{self._config.name}", daemon=True)
 
     @property
     def config(self) -> ModelConfig:
@@ -120,11 +123,11 @@ class ModelWatcher:
         with self._lock:
             self._config = config
             self._polled = never
-            watching = self._watching
+            if not self._watching and not never:
+                # Base paths are looked at once only: this is another occasion.
+                self._watching, self._thread = True, self._new_thread()
+                self._thread.start()
         self._wake.set()
-        if not watching and not never:
-            # Base paths are looked at once only: this is another occasion.
-            self._poll()
 
     @property
     def labels(self) -> Mapping[str, int]:
@@ -138,7 +141,7 @@ class ModelWatcher:
             for item in self.statuses()
             if item.error is not None and item.version in self._aspired
         ]
-        reason = "; ".join(reasons) or self._complaint
+        reason = "; ".join(reasons) or self._complaint or ("" if self._polled else "it is still loading")
         return reason or ("" if self.is_ready() else "no version is aspired")
 
     @property
@@ -171,24 +174,40 @@ class ModelWatcher:
             if not self._options.explicit:
                 self._complain("its base path is never looked at: --file_system_poll_wait_seconds is negative")
             return
-        self._watching = True
-        self._thread.start()
+        with self._lock:
+            if not self._watching:
+                self._watching = True
+                self._thread.start()
 
     def request_stop(self) -> None:
-        """Asks the thread to end."""
-        self._stopping.set()
+        """Asks the thread to end, and whoever waits for it to go on."""
+        with self._lock:
+            self._stopping.set()
+            self._lock.notify_all()
         self._wake.set()
 
-    def stop(self) -> None:
-        """Ends the thread and unloads everything, once no request holds it."""
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Ends the thread and unloads everything, once no request holds it.
+
+        Args:
+            timeout_s: Seconds to wait for a version that is being loaded; None for as long as it takes.
+
+        Returns:
+            Whether nothing is being loaded any more.
+        """
         self.request_stop()
-        if self._thread.is_alive():
-            self._thread.join()
+        # On the model's own thread, or on that of a request to load it.
+        idle = self._polling.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        if idle:
+            self._polling.release()
+        else:
+            _LOG.warning("model %s: not waiting any longer for a version that is being loaded", self._config.name)
         for version in list(self._versions.values()):
             self._unload(version)
+        return idle
 
     def wait_until_polled(self, timeout_s: float) -> bool:
-        """Waits until the aspired versions were tried once.
+        """Waits until the aspired versions were tried once, or the watcher is asked to stop.
 
         Args:
             timeout_s: Seconds to wait at most.
@@ -197,7 +216,8 @@ class ModelWatcher:
             Whether that happened in time.
         """
         with self._lock:
-            return self._lock.wait_for(lambda: self._polled, timeout_s)
+            self._lock.wait_for(lambda: self._polled or self._stopping.is_set(), timeout_s)
+            return self._polled
 
     def is_ready(self) -> bool:
         """Whether some version can answer."""
@@ -308,11 +328,12 @@ class ModelWatcher:
             # A watcher that died would never load anything again, and nobody would know.
             except Exception:
                 _LOG.exception("model %s: looking for versions failed unexpectedly; trying again", self._config.name)
-            if self._options.poll_wait_s == 0 and self._retire():
+            once = self._options.poll_wait_s == 0 or self._options.explicit
+            if once and self._retire():
                 return
             if self._stopping.is_set():
                 return
-            self._wake.wait(self._options.poll_wait_s or _RETRY_S)
+            self._wake.wait(_RETRY_S if once else self._options.poll_wait_s)
             if self._stopping.is_set():
                 return
 
@@ -325,6 +346,8 @@ class ModelWatcher:
     def _poll(self) -> None:
         with self._polling:
             config = self._config
+            if self._stopping.is_set():
+                return
             if self._enabled:
                 self._look(config)
             else:
