@@ -75,7 +75,8 @@ class _QuietImport(importlib.abc.MetaPathFinder):
         if fullname != "tensorflow":
             return None
         # Whoever only asks whether it is installed gets here, too.
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        others = (each for each in sys.meta_path if each is not self)
+        spec = next((found for each in others if (found := each.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 

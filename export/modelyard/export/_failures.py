@@ -28,7 +28,7 @@ def gist(error: BaseException) -> str:
     said = (line for line in lines if line and not re.match(r"Graph execution error:|Detected at node |File \"", line))
     first = next(said, type(error).__name__)
     first = re.sub(r"^.*?\berror: ", "", first)
-    first = re.sub(r"^loc\(.*\): ", "", first).removesuffix(".")
+    first = re.sub(r"^loc\(.*\): |^\{\{.*?\}\} ", "", first).removesuffix(".")
     return first if len(first) <= _LONGEST else f"{first[:_LONGEST]} ..."
 
 

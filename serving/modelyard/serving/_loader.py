@@ -140,12 +140,7 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
         definitions=definitions,
         check_shapes=backend.checks_shapes or manifest is not None,
         defaults=_defaults(definitions),
-        # TensorFlow computes no rows as the model means them.
-        compute=(
-            backend.run
-            if backend.name == "tensorflow"
-            else answer_zero_rows(backend.run, backend.signatures, signatures.values())
-        ),
+        compute=answer_zero_rows(backend.run, backend.signatures, signatures.values()),
     )
 
 

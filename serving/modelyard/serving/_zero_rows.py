@@ -23,8 +23,6 @@ from modelyard.wire import dtype_by_name
 
 _MAX_VALUES = 1 << 16
 
-_MAX_VALUES = 1 << 16
-
 
 def answer_zero_rows(compute: Compute, graphs: Mapping[str, Signature], signatures: Iterable[Signature]) -> Compute:
     """Answers batches without a row, and hands all others on.
@@ -62,7 +60,8 @@ def answer_zero_rows(compute: Compute, graphs: Mapping[str, Signature], signatur
                     f"{format_shape(spec.shape)} (-1 is any size)."
                 )
         wanted = {spec.name: spec for spec in outputs_of[graph] if spec.name in outputs}
-        if all(_is_known(spec) for spec in wanted.values()):
+        # Where inputs have open sizes, an open first size of an output may be one of theirs.
+        if all(_is_known(spec) for spec in (*wanted.values(), *graphs[graph].inputs)):
             return {name: _no_rows(wanted[name]) for name in outputs}
         answer: Mapping[str, npt.NDArray[Any]] = {}
         sizes = [math.prod(array.shape[1:]) for array in inputs.values()]
