@@ -121,7 +121,7 @@ def server(zoo: Callable[[str], Trained], session_dir: Path) -> Iterator[Running
             run.task.verification_data(48),
             model_dir=repository / name,
             source=Source(task=name, data=run.result.data, metrics=run.result.metrics),
-            # Trained for a minute, this one amplifies rounding to 3e-5 of its probabilities; the others keep the default.
+            # Trained for a minute, this one amplifies rounding to 3e-5; the others keep the default.
             options=replace(EXPORT, max_abs_error=1e-4) if name == "transfer" else EXPORT,
         )
         blocks.append(f'config {{ name: "{name}" base_path: "{repository / name}" model_platform: "tensorflow" }}')
