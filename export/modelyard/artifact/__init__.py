@@ -1,5 +1,6 @@
 """The artifact that travels between rooms: signatures, manifest, repository layout, atomic publishing."""
 
+from modelyard.artifact._adapt import GraphAdapter, computing_signatures, renamed_outputs
 from modelyard.artifact._catalog import (
     Difference,
     VersionInfo,
@@ -102,6 +103,7 @@ __all__ = [
     "FeatureSpec",
     "FileEntry",
     "FormatEntry",
+    "GraphAdapter",
     "ImageDecode",
     "LABELS_NAME",
     "Latency",
@@ -137,6 +139,7 @@ __all__ = [
     "check_paths",
     "class_ids",
     "collect",
+    "computing_signatures",
     "decode_examples",
     "decode_image",
     "describe_model",
@@ -166,6 +169,7 @@ __all__ = [
     "read_manifest_bytes",
     "remove_label",
     "remove_version",
+    "renamed_outputs",
     "set_label",
     "sign_version",
     "staging",

@@ -61,6 +61,9 @@ class VerifyReport:
             signature that has labels the fall of the task's metric, on any other
             the share of examples whose classes, integers or strings changed;
             the largest of them. None of float32, where nothing may change.
+        tolerance: Absolute error that was allowed of an output that spreads over
+            1 or less, where the source rounds to half precision and the format
+            does not; None for what the export was told.
     """
 
     examples: int
@@ -72,6 +75,7 @@ class VerifyReport:
     metric_after: float | None = None
     by_signature: Mapping[str, float] = field(default_factory=dict)
     accuracy_drop: float | None = None
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,11 @@ class FormatEntry:
         verify: The comparison with the source.
         other_runtimes: By name of another runtime that serves the same files,
             the same comparison.
+        renamed: By graph, what outputs are called in the file that have another
+            name there: in ONNX no output can have the name of an input.
+        computed: By dtype of the signatures that the runtime has no operations
+            for, such as ``bfloat16``, the one that the file has in its place,
+            inputs and outputs among it. Servers cast.
     """
 
     path: str
@@ -95,6 +104,8 @@ class FormatEntry:
     runtime: Mapping[str, str]
     verify: VerifyReport
     other_runtimes: Mapping[str, VerifyReport] = field(default_factory=dict)
+    renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    computed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

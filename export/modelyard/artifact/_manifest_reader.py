@@ -43,6 +43,13 @@ class Reader:
             raise ManifestError(f"{self.place}.{key}: expected {' or '.join(names)}; received {type(value).__name__}.")
         return value
 
+    def flag(self, key: str) -> bool:
+        """A field that manifests of earlier exporters do not have."""
+        value = self.document.get(key, False)
+        if not isinstance(value, bool):
+            raise ManifestError(f"{self.place}.{key}: expected a bool; received {type(value).__name__}.")
+        return value
+
     def child(self, key: str) -> Reader:
         return Reader(self.get(key, dict), f"{self.place}.{key}")
 
@@ -100,6 +107,7 @@ def read_signature(reader: Reader) -> Signature:
         method=reader.get("method", str),
         decode=decode,
         preprocess=reader.get("preprocess", str, optional=True),
+        stateful=reader.flag("stateful"),
     )
 
 
@@ -134,6 +142,7 @@ def read_file(reader: Reader) -> FileEntry:
 
 def read_format(reader: Reader) -> FormatEntry:
     """One entry of ``formats``."""
+    renamed = Reader(reader.get("renamed", dict, optional=True) or {}, f"{reader.place}.renamed")
     has_others = reader.get("other_runtimes", dict, optional=True) is not None
     return FormatEntry(
         path=reader.get("path", str),
@@ -142,6 +151,8 @@ def read_format(reader: Reader) -> FormatEntry:
         runtime=reader.get("runtime", dict),
         verify=_verify(reader.child("verify")),
         other_runtimes=reader.mapping("other_runtimes", _verify) if has_others else {},
+        renamed={name: read_texts(renamed, name) for name in renamed.document},
+        computed=read_texts(reader, "computed"),
     )
 
 
@@ -156,6 +167,7 @@ def _verify(verify: Reader) -> VerifyReport:
         metric_after=verify.get("metric_after", (float, int), optional=True),
         by_signature=verify.get("by_signature", dict),
         accuracy_drop=verify.get("accuracy_drop", (float, int), optional=True),
+        tolerance=verify.get("tolerance", (float, int), optional=True),
     )
 
 

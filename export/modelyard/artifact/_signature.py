@@ -151,6 +151,9 @@ class Signature:
         decode: How the encoded input becomes a tensor; None for plain tensors.
         preprocess: Name of the per-example graph between decode and compute;
             images have one, Examples need none.
+        stateful: What it answers depends on earlier calls: it writes variables,
+            or reads some that another signature writes. Servers compute such
+            calls one at a time, each for itself, and replay no warm-up.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -159,6 +162,12 @@ class Signature:
     method: str = PREDICT_METHOD
     decode: ImageDecode | ExampleDecode | None = None
     preprocess: str | None = None
+    stateful: bool = False
+
+    @property
+    def batched(self) -> bool:
+        """Whether the first dimension of every input is a batch of any size. Else a request is one call, as it is."""
+        return all(spec.shape is None or spec.shape[:1] == (-1,) for spec in self.inputs)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -183,10 +192,12 @@ def known_method(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SignatureFunction:
-    """A batched function to export as a signature.
+    """A function to export as a signature.
 
     Attributes:
-        inputs: Its inputs; dimension 0 is the batch, ``-1``.
+        inputs: Its inputs. Where dimension 0 of each is ``-1``, it is the batch; a
+            function that has another input, a scalar or one of a fixed size, is
+            called with what a request brings, as it is.
         function: Called with one keyword argument per input; returns a mapping
             from output name to tensor. It is traced, never called eagerly.
         method: One of :data:`METHODS`.

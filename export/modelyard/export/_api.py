@@ -38,7 +38,14 @@ from modelyard.export._options import (
 from modelyard.export._reference import compute_own_reference, compute_reference, runtime_call, score, source_call
 from modelyard.export._text import check_text
 from modelyard.export._trace import TracedModel, trace
-from modelyard.export.live import is_input, keras_signatures, load_keras_model, module_signatures, parse_input
+from modelyard.export.live import (
+    KERAS_FILES,
+    is_input,
+    keras_signatures,
+    load_keras_model,
+    module_signatures,
+    parse_input,
+)
 
 SAVED_MODEL_FILE = "saved_model.pb"
 _EXAMPLES = 512
@@ -70,8 +77,8 @@ def export(
 
     Args:
         model: A ``tf.Module`` or Keras model; or the path of a SavedModel
-            directory (of TensorFlow 2 or 1), a ``.keras`` file, or an ONNX or
-            TFLite file. The last two are served as they are, and verified by
+            directory (of TensorFlow 2 or 1), a ``.keras`` or ``.h5`` file, or an
+            ONNX or TFLite file. The last two are served as they are, and verified by
             their own runtime: what is computed alone must be the same in a batch.
         destination: ``<repository>/<model>``; the folder's name is the model's.
             Also in an object store: ``s3://bucket/models/fashion``.
@@ -191,9 +198,9 @@ def _load(
         return load_saved_model(path, names=names, allow_unsafe_ops=options.allow_unsafe_ops)
     names = () if signatures is None or declared is not None else tuple(signatures)
     if path is not None:
-        if path.suffix != ".keras" or not path.is_file():
+        if path.suffix not in KERAS_FILES or not path.is_file():
             raise ConfigurationError(
-                f"{path} is no model: expected a SavedModel directory, or a .keras, .onnx or .tflite file."
+                f"{path} is no model: expected a SavedModel directory, or a .keras, .h5, .onnx or .tflite file."
             )
         model = load_keras_model(path)
     if declared is not None:

@@ -88,8 +88,8 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--import", action="append", default=[], dest="modules", metavar="MODULE",
-        help="import this Python module, of this folder or installed, which defines the classes of a .keras file; may "
-        "be given more than once",
+        help="import this Python module, of this folder or installed, which defines the classes of a .keras or .h5 "
+        "file; may be given more than once",
     )  # fmt: skip
     parser.add_argument(
         "--format",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ _RECORDS = frozenset({".record", ".records", ".tfrecord", ".tfrecords"})
 _LABELS = "labels"
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _SEED = 0
+#: Of random inputs that take any number in a signature without a batch.
+_ROWS = 5
 
 #: Ranges that random integers are drawn from, both ends included, the widest first; the last is taken untried.
 _RANGES = ((-999, 999), (0, 999), (0, 99), (0, 9), (0, 1))
@@ -103,11 +106,12 @@ def _random(signatures: Mapping[str, Signature], count: int, score: Score) -> Ve
     rng = np.random.default_rng(_SEED)
     inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():
-        arrays = inputs[name] = {spec.name: _numbers(rng, name, spec, count, _RANGES[-1]) for spec in signature.inputs}
+        numbers = partial(_numbers, rng, name, batched=signature.batched)
+        arrays = inputs[name] = {spec.name: numbers(spec, count, _RANGES[-1]) for spec in signature.inputs}
         for spec in signature.inputs:
             if arrays[spec.name].dtype.kind not in "iu":
                 continue
-            ranges = [{**arrays, spec.name: _numbers(rng, name, spec, count, limits)} for limits in _RANGES[:-1]]
+            ranges = [{**arrays, spec.name: numbers(spec, count, limits)} for limits in _RANGES[:-1]]
             scores = [score(name, drawn) for drawn in ranges]
             if any(scores):
                 # Of those that are alike the first, which is the widest.
@@ -116,7 +120,7 @@ def _random(signatures: Mapping[str, Signature], count: int, score: Score) -> Ve
 
 
 def _numbers(
-    rng: np.random.Generator, name: str, spec: TensorSpec, count: int, limits: tuple[int, int]
+    rng: np.random.Generator, name: str, spec: TensorSpec, count: int, limits: tuple[int, int], *, batched: bool
 ) -> npt.NDArray[Any]:
     dtype = dtype_by_name(spec.dtype).numpy
     if spec.dtype == "string" or dtype is None or spec.shape is None:
@@ -125,6 +129,9 @@ def _numbers(
             "Give real data, or choose other signatures."
         )
     shape = (count, *(1 if size < 0 else size for size in spec.shape[1:]))
+    if not batched:
+        # Some rows more than one, where a call may have any number.
+        shape = (count, *(_ROWS if size < 0 else size for size in spec.shape))
     if dtype.kind in "iu":
         known = np.iinfo(dtype)
         return rng.integers(max(limits[0], known.min), min(limits[1], known.max), shape, endpoint=True).astype(dtype)
@@ -227,7 +234,8 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
 
     Args:
         signatures: What is fed.
-        data: The examples. Where no signature has their ``class_output``, or
+        data: The examples, rows of a batch; of a signature that takes no batch,
+            calls, or rows for inputs with a fixed number of them. Where no signature has their ``class_output``, or
             it tells no class (integers ``[N]`` or ``[N, 1]``, or floats ``[N, K]``), the
             one float output that has a value for each class takes its place;
             where there is none, the labels are left out, and a warning says so.
@@ -239,7 +247,8 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
     inputs: dict[str, Mapping[str, npt.NDArray[Any]]] = dict(data.inputs)
     for name in inputs.keys() & signatures.keys():
         dtypes = {spec.name: spec.dtype for spec in signatures[name].inputs}
-        inputs[name] = {key: _fitted(name, key, values, dtypes.get(key)) for key, values in inputs[name].items()}
+        fitted = {key: _fitted(name, key, values, dtypes.get(key)) for key, values in inputs[name].items()}
+        inputs[name] = fitted if signatures[name].batched else _in_calls(signatures[name], fitted)
     data = replace(data, inputs=inputs)
     if data.labels is None:
         return data
@@ -249,6 +258,16 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
         _LOG.warning("The labels of the data %s Going on without the accuracy.", problem)
         return replace(data, labels=None)
     return replace(data, labels=np.asarray(data.labels).astype(np.int64), class_output=output)
+
+
+def _in_calls(signature: Signature, inputs: Arrays) -> Arrays:
+    """Rows for inputs with a fixed number of them, such as ``[4, 8]``, as calls of so many; the rest is left out."""
+    calls = dict(inputs)
+    for spec in signature.inputs:
+        values, rows = inputs.get(spec.name), spec.shape[0] if spec.shape else -1
+        if values is not None and rows > 0 and values.ndim == len(spec.shape or ()) and len(values) >= rows:
+            calls[spec.name] = values[: len(values) // rows * rows].reshape(-1, rows, *values.shape[1:])
+    return calls
 
 
 def tells_class(output: TensorSpec) -> bool:
@@ -268,7 +287,8 @@ def labelled(signatures: Mapping[str, Signature], data: VerificationData) -> lis
         data: With labels, and examples.
     """
     count = -1 if data.labels is None else len(data.labels)
-    names = [name for name in signatures if {len(each) for each in data.inputs.get(name, {}).values()} == {count}]
+    batched = [name for name, signature in signatures.items() if signature.batched]
+    names = [name for name in batched if {len(each) for each in data.inputs.get(name, {}).values()} == {count}]
     # The default signature first: it is what most requests will ask for.
     return sorted(names, key=lambda name: name != DEFAULT_SIGNATURE)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tensorflow.python.framework.auto_control_deps_utils import get_read_only_resource_input_indices_graph
 
 from modelyard.export._unsafe_ops import reachable
 
@@ -25,9 +26,10 @@ def restored(functions: Iterable[Any]) -> Iterator[None]:
     """Restores on exit every variable of the functions that write to variables: counters, statistics, generators.
 
     Args:
-        functions: ``tf.function`` objects with an input signature.
+        functions: ``tf.function`` objects with an input signature, or concrete ones.
     """
-    written = [each for each in (function.get_concrete_function() for function in functions) if _writes(each)]
+    concrete = (getattr(each, "get_concrete_function", lambda each=each: each)() for each in functions)
+    written = [each for each in concrete if _writes(each)]
     # Keyed by identity: signatures of one model share variables.
     variables = {id(variable): variable for each in written for variable in each.variables}
     values = {key: variable.read_value() for key, variable in variables.items()}
@@ -36,6 +38,22 @@ def restored(functions: Iterable[Any]) -> Iterator[None]:
     finally:
         for key, variable in variables.items():
             variable.assign(values[key])
+
+
+def written_variables(function: Any) -> frozenset[int]:
+    """Identities of the variables that a function writes to.
+
+    Args:
+        function: A ``tf.function`` with an input signature.
+    """
+    concrete = function.get_concrete_function()
+    if not _writes(concrete):
+        return frozenset()
+    # TensorFlow notes with every call of a function which of its resources that only reads.
+    read = {concrete.graph.inputs[index].name for index in get_read_only_resource_input_indices_graph(concrete.graph)}
+    captures = zip(concrete.graph.external_captures, concrete.graph.internal_captures, strict=True)
+    handles = {id(outside) for outside, inside in captures if inside.name not in read}
+    return frozenset(id(variable) for variable in concrete.variables if id(variable.handle) in handles)
 
 
 def differing(

@@ -22,6 +22,7 @@ from modelyard.artifact import (
     json_schema,
 )
 from modelyard.errors import ManifestError
+from modelyard.export._adapted import computed_of, renamed_of
 from modelyard.export._choice import FALLBACK
 from modelyard.export._trace import TracedModel
 from modelyard.export._verification import Verification
@@ -85,6 +86,8 @@ def build_manifest(
                 runtime=check.runtime,
                 verify=check.report,
                 other_runtimes=check.others,
+                renamed=renamed_of(traced, check.format),
+                computed=computed_of(traced, check.format),
             )
             for name, check in checks.items()
         },

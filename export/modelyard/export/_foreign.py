@@ -117,7 +117,7 @@ class _Pruned:
 
 
 def _inputs(name: str, function: Any) -> tuple[TensorSpec, ...]:
-    specs = function.structured_input_signature[1]
+    specs = _keywords(function)
     for key, spec in specs.items():
         if spec.dtype.name in _OPAQUE or not isinstance(spec, tf.TensorSpec):
             raise ConversionError(
@@ -131,6 +131,18 @@ def _inputs(name: str, function: Any) -> tuple[TensorSpec, ...]:
         )
         for key, spec in sorted(specs.items())
     )
+
+
+def _keywords(function: Any) -> dict[str, Any]:
+    """Specs of the inputs by their names in requests; where these are no identifiers, parameters have others."""
+    specs: dict[str, Any] = function.structured_input_signature[1]
+    names = getattr(function, "_arg_keywords", None) or list(specs)
+    if set(names) == set(specs) or len(names) != len(specs):
+        return specs
+    return {
+        name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
+        for name, tensor in zip(names, function.inputs, strict=False)
+    }
 
 
 def _shape(spec: Any) -> tuple[int, ...] | None:

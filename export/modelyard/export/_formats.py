@@ -28,6 +28,7 @@ from modelyard.export._runtimes import runtimes_of
 from modelyard.export._saved_model import export_saved_model
 from modelyard.export._text import check_graphs
 from modelyard.export._tflite import export_tflite
+from modelyard.export._trace import TracedModel
 from modelyard.export._verification import Verification
 from modelyard.export._verify import verify
 
@@ -190,6 +191,7 @@ class FormatMaker:
             export_saved_model(traced, staged)
         else:
             # What a converter says of it, after minutes perhaps, would be less.
+            _check_stateless(format, traced)
             check_graphs(traced.graphs)
             if format == "onnx":
                 export_onnx(traced, staged, opset=options.opset, simplify=options.simplify)
@@ -239,6 +241,16 @@ class FormatMaker:
                     path.unlink(missing_ok=True)
         except OSError as exc:
             raise PublishError(f"Cannot remove files that are not to be published from {self.staged}: {exc}") from exc
+
+
+def _check_stateless(format: Format, traced: TracedModel) -> None:
+    """Variables are constants in files of ONNX and TFLite, which would answer every call as if it were the first."""
+    names = [name for name, signature in traced.signatures.items() if signature.stateful]
+    if names:
+        raise ConversionError(
+            f"Format {format}: signature {', '.join(map(repr, names))} keeps state between calls, which only a "
+            "SavedModel holds. Export saved_model alone (--format saved_model), or choose signatures without state."
+        )
 
 
 def _copy(format: Format, path: Path, staged: Path) -> None:

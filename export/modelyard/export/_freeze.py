@@ -12,7 +12,7 @@ bodies of functions until the process ends, and a model of 552 MB (VGG16) came t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from tensorflow.python.framework.convert_to_constants import (
     _replace_variables_by_constants,
     _run_inline_graph_optimization,
 )
+
+from modelyard.export._widen import widen
 
 #: Bytes from which a constant is large. Below it nothing is to be gained, and what TensorFlow folds may be folded.
 LARGE = 1 << 20
@@ -74,20 +76,23 @@ def named(value: Any, name: str) -> Any:
         value: A tensor.
         name: Any text.
     """
-    return tf.identity(value, name=re.sub(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_./-]", "_", name))
+    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return tf.identity(value, name=safe if re.match(r"[A-Za-z0-9.]", safe) else f"output{safe}")
 
 
-def freeze(function: Any) -> Frozen:
+def freeze(function: Any, *, widened: Iterable[str] = ()) -> Frozen:
     """A function without variables, with the same inputs and outputs by name.
 
     Args:
         function: A ``tf.function`` with an input signature, that returns a mapping.
+        widened: Dtypes that become float32, inputs and outputs among them.
     """
     concrete = function.get_concrete_function()
     forget_initializers(concrete)
     data = _FunctionConverterDataInEager(func=concrete, lower_control_flow=False, aggressive_inlining=False)
     graph, converted = _replace_variables_by_constants(data)
     del data
+    widen(graph, widened)
     weights = _take_out(graph)
     tables = _take_tables(concrete, graph, converted)
     inputs = [each.name for each in concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]]
@@ -106,7 +111,11 @@ def freeze(function: Any) -> Frozen:
 
     values = tuple(weights.values())
     specs = [tf.TensorSpec(each.shape, each.dtype, name=f"modelyard_weight_{i}") for i, each in enumerate(values)]
-    signature = [*function.input_signature, *specs]
+    given = [
+        tf.TensorSpec(spec.shape, tf.float32 if spec.dtype.name in widened else spec.dtype, name=spec.name)
+        for spec in function.input_signature
+    ]
+    signature = [*given, *specs]
     return Frozen(function=tf.function(call, input_signature=signature, autograph=False), weights=values, tables=tables)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Latency
+from modelyard.export._adapted import adapted
 from modelyard.export._choice import FALLBACK
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._reference import Reference
@@ -218,7 +219,7 @@ class _Bench:
                         job.format, self.directory, precision=job.precision, runtime=job.runtime, threads=job.threads,
                         graphs=wanted,
                     )  # fmt: skip
-                    timed = TimedHere(runtime, signatures, inputs)
+                    timed = TimedHere(adapted(runtime, self.reference.source, job.format), signatures, inputs)
                 stack.callback(timed.close)
                 found[job.place] = timed
             yield found

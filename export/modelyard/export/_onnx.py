@@ -6,13 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from modelyard.artifact import ONNX_FOLDER, Signature, onnx_file_name
+from modelyard.artifact import ONNX_FOLDER, onnx_file_name, renamed_outputs
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._failures import gist
 from modelyard.export._freeze import freeze
 from modelyard.export._onnx_pads import guard_pads
 from modelyard.export._tf2onnx import convert_function
 from modelyard.export._trace import TracedModel, graph_signature
+from modelyard.export._widen import widened_dtypes
 
 
 def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = None, simplify: bool = True) -> None:
@@ -25,8 +26,8 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
         simplify: Simplify the graphs.
 
     Raises:
-        ConversionError: An input and an output share a name, tf2onnx cannot convert
-            a graph, onnxslim cannot simplify it, or what they made is not valid ONNX.
+        ConversionError: tf2onnx cannot convert a graph, onnxslim cannot simplify it, or what they made is not valid
+            ONNX.
         PublishError: The directory cannot be written.
     """
     import onnx
@@ -34,10 +35,9 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
     opset = opset or newest_opset()
     folder = directory / ONNX_FOLDER
     for graph, function in source.graphs.items():
-        _check_names(graph, graph_signature(source, graph))
         try:
-            frozen = freeze(function)
-            model = convert_function(frozen, opset=opset)
+            frozen = freeze(function, widened=widened_dtypes(function, "onnx"))
+            model = convert_function(frozen, opset=opset, renamed=renamed_outputs(graph_signature(source, graph)))
             guard_pads(model)
             onnx.checker.check_model(model, full_check=True)
         # Converter and checker raise whatever comes up: this is the boundary that maps it.
@@ -52,16 +52,6 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
             (folder / onnx_file_name(graph)).write_bytes(model.SerializeToString())
         except OSError as exc:
             raise PublishError(f"Cannot write {onnx_file_name(graph)} below {folder}: {exc}") from exc
-
-
-def _check_names(graph: str, signature: Signature) -> None:
-    # The converter's own words for it are about duplicate nodes that nobody wrote.
-    shared = sorted({spec.name for spec in signature.inputs} & {spec.name for spec in signature.outputs})
-    if shared:
-        raise ConversionError(
-            f"Format onnx, graph {graph!r}: {', '.join(map(repr, shared))} is the name of an input and of an output; "
-            "a value of an ONNX graph has one name. Rename the output, or export saved_model and tflite only."
-        )
 
 
 @cache

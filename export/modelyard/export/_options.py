@@ -231,9 +231,11 @@ class ExportReport:
             verified = check.report
             agreement = "" if verified.top1_agreement is None else f", top-1 agreement {verified.top1_agreement:.2%}"
             drop = "" if verified.accuracy_drop is None else f", accuracy drop {verified.accuracy_drop:.2%}"
+            computed = " and ".join(self.manifest.formats[name].computed)
+            within = f" of {verified.tolerance:.2g}, as the source rounds to {computed}" if verified.tolerance else ""
             size = f", {self.sizes[name] / 1e3:,.1f} kB" if name in self.sizes else ""
             lines.append(
-                f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}"
+                f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}{within}"
                 f"{agreement}{drop}{size}"
             )
         lines += [f"  {name}: left out. {reason}" for name, reason in self.skipped.items()]

@@ -18,7 +18,7 @@ from modelyard.export._dependence import computed_outputs
 from modelyard.export._determinism import differing, draws, restored
 from modelyard.export._failures import gist
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
-from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tensor
+from modelyard.export._runtimes import Arrays, Runtime, as_array, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
 
 #: Examples of one call.
@@ -71,9 +71,7 @@ def compute_reference(
             model's own answers are random or not finite at all; or all outputs of a signature, or one
             float output that is computed from the inputs, are the same for every example.
     """
-    sizes = {name: options.batch_sizes for name in source.signatures}
-    with restored(source.serving.values()):
-        return _compute(source, data, sizes, source_call(source), options, progress)
+    return _compute(source, data, dict(call_sizes(source, options)), source_call(source), options, progress)
 
 
 def source_call(source: TracedModel) -> Call:
@@ -112,7 +110,7 @@ def score(source: TracedModel, call: Call, name: str, inputs: Arrays) -> int:
     """
     found: set[bytes] = set()
     with restored(_functions(source, name)):
-        for _, batch in batches(inputs, _SCORED):
+        for _, batch in batches(source.signatures[name], inputs, _SCORED):
             try:
                 answers = call(name, batch)
             except VerificationError:
@@ -171,7 +169,7 @@ def compute_own_reference(
     outputs, shapes = dict(alone.outputs), dict(alone.shapes)
     for name, signature in source.signatures.items():
         answers, count = alone.outputs[name][1], len(alone.shapes[name][1])
-        if not _is_batched(signature) or not _has_rows(answers, alone.shapes[name][1]):
+        if not signature.batched or not _has_rows(answers, alone.shapes[name][1]):
             continue
         outputs[name] = dict.fromkeys(options.batch_sizes, answers)
         shapes[name] = {
@@ -182,10 +180,6 @@ def compute_own_reference(
             for size in options.batch_sizes
         }
     return replace(alone, outputs=outputs, shapes=shapes)
-
-
-def _is_batched(signature: Signature) -> bool:
-    return all(spec.shape is None or spec.shape[:1] == (-1,) for spec in signature.inputs)
 
 
 def _has_rows(answers: Arrays, shapes: Sequence[Shapes]) -> bool:
@@ -242,7 +236,7 @@ def _compute(
     measured = _measured(source, data)
     counts = {name: len(next(iter(data.inputs[name].values()))) for name in source.signatures}
     for name in counts:
-        _, batch = next(batches(data.inputs[name], max(sizes[name])))
+        _, batch = next(batches(source.signatures[name], data.inputs[name], max(sizes[name])))
         _check_repeatable(source, name, call, batch, options)
     total, done = sum(count * len(sizes[name]) for name, count in counts.items()), 0
     outputs: dict[str, dict[int, dict[str, npt.NDArray[Any]]]] = {}
@@ -251,10 +245,12 @@ def _compute(
         outputs[name], shapes[name] = {}, {}
         for size in sizes[name]:
             parts, rows = [], []
-            for start, batch in batches(data.inputs[name], size):
-                parts.append(call(name, batch))
-                rows.append(min(size, count - start))
-                progress(ExportEvent(stage="reference", done=done + min(start + size, count), total=total))
+            # A sequence of calls begins in the state that is published, and leaves it as it was.
+            with restored(source.serving.values()):
+                for start, batch in batches(source.signatures[name], data.inputs[name], size):
+                    parts.append(call(name, batch))
+                    rows.append(len(next(iter(batch.values()))))
+                    progress(ExportEvent(stage="reference", done=done + start + rows[-1], total=total))
             done += count
             outputs[name][size] = join(parts, rows)
             shapes[name][size] = [{key: values.shape for key, values in part.items()} for part in parts]
@@ -290,18 +286,41 @@ def check_examples(source: TracedModel, data: VerificationData, *, options: Expo
     return data
 
 
-def batches(inputs: Arrays, size: int) -> Iterator[tuple[int, Arrays]]:
-    """Splits examples into batches, the last one smaller where it must be.
+def call_sizes(source: TracedModel, options: ExportOptions) -> Iterator[tuple[str, Sequence[int]]]:
+    """Batch sizes to verify at, by signature: 1 where no input has a batch.
 
     Args:
+        source: The traced model.
+        options: The batch sizes wanted.
+    """
+    for name, signature in source.signatures.items():
+        open_rows = signature.batched or any(spec.shape and spec.shape[0] == -1 for spec in signature.inputs)
+        yield name, options.batch_sizes if open_rows else (1,)
+
+
+def batches(signature: Signature, inputs: Arrays, size: int) -> Iterator[tuple[int, Arrays]]:
+    """Splits examples into batches, the last one smaller where it must be.
+
+    Where the signature takes no batch, an example is one call: then a batch is one
+    example, of which inputs with any number of rows have at most ``size``.
+
+    Args:
+        signature: Takes them.
         inputs: By name, N examples each.
         size: Rows of a batch.
 
     Yields:
         The index of the first example, and the batch.
     """
-    for start in range(0, len(next(iter(inputs.values()))), size):
-        yield start, {name: values[start : start + size] for name, values in inputs.items()}
+    count = len(next(iter(inputs.values())))
+    if signature.batched:
+        for start in range(0, count, size):
+            yield start, {name: values[start : start + size] for name, values in inputs.items()}
+        return
+    cut = {spec.name for spec in signature.inputs if spec.shape and spec.shape[0] == -1}
+    rows = {name: values[:, :size] if name in cut else values for name, values in inputs.items()}
+    for start in range(count):
+        yield start, {name: values[start : start + 1] for name, values in rows.items()}
 
 
 def is_constant(values: npt.NDArray[Any]) -> bool:
@@ -316,11 +335,15 @@ def is_constant(values: npt.NDArray[Any]) -> bool:
 def _call(source: TracedModel, name: str, batch: Arrays) -> dict[str, npt.NDArray[Any]]:
     function = source.serving[name]
     try:
-        outputs = function(*[to_tensor(batch[spec.name]) for spec in function.input_signature])
+        values = [batch[spec.name] for spec in source.signatures[name].inputs]
+        if not source.signatures[name].batched:
+            values = [as_array(each[0]) for each in values]
+        outputs = function(*[to_tensor(each) for each in values])
     # TensorFlow's errors have no base class that is public and complete: this is the boundary that maps them.
     except Exception as exc:
         raise VerificationError(f"Signature {name!r} of the source fails on its own examples: {gist(exc)}.") from exc
-    return {key: np.asarray(value.numpy()) for key, value in outputs.items()}
+    answers = {key: as_array(value.numpy()) for key, value in outputs.items()}
+    return answers if source.signatures[name].batched else {key: value[np.newaxis] for key, value in answers.items()}
 
 
 def _check_repeatable(source: TracedModel, name: str, call: Call, batch: Arrays, options: ExportOptions) -> None:
@@ -352,6 +375,8 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
         raise VerificationError(
             f"The examples of signature {name!r} have inputs {sorted(examples)}; expected {sorted(wanted)}."
         )
+    if not signature.batched:
+        _check_calls(name, signature, examples)
     counts = {len(values) for values in examples.values()}
     if len(counts) != 1:
         raise VerificationError(
@@ -369,6 +394,21 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
             raise VerificationError(
                 f"The examples of input {key!r} of signature {name!r} are {kind}; expected {wanted[key].dtype}."
             )
+
+
+def _check_calls(name: str, signature: Signature, examples: Arrays) -> None:
+    """Examples of a signature that takes no batch: each input has a first dimension more than a call."""
+    for spec in signature.inputs:
+        shape, wanted = examples[spec.name].shape, spec.shape
+        if wanted is None or (
+            len(shape) == len(wanted) + 1 and all(b in (a, -1) for a, b in zip(shape[1:], wanted, strict=True))
+        ):
+            continue
+        raise VerificationError(
+            f"The examples of input {spec.name!r} of signature {name!r} have shape {list(shape)}; expected "
+            f"{['N', *wanted]}, where -1 is any size. The signature takes no batch, so that each of N examples is a "
+            "call of its own."
+        )
 
 
 def _check_answers(

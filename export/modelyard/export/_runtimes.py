@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +34,7 @@ from modelyard.artifact import (
     tflite_signatures,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
+from modelyard.export._determinism import restored
 from modelyard.export._failures import gist
 from modelyard.wire import dtype_by_numpy
 
@@ -146,12 +148,16 @@ def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Ar
         runtime: A reloaded format.
         name: Name of the signature.
         signature: Its description.
-        inputs: By name, with the batch first.
+        inputs: By name, with the batch first; one example, of a signature that takes no batch.
 
     Raises:
         VerificationError: The runtime failed, or an encoded input is no image
             or not the Example that the signature describes.
     """
+    if not signature.batched:
+        # One example is one call, which has no such dimension.
+        answer = _run(runtime, signature.compute, {key: as_array(values[0]) for key, values in inputs.items()})
+        return {key: values[np.newaxis] for key, values in answer.items()}
     if signature.decode is None or runtime.decodes:
         return _run(runtime, name if runtime.decodes else signature.compute, inputs)
     if isinstance(signature.decode, ExampleDecode):
@@ -189,21 +195,26 @@ class _TensorFlow:
     def __init__(self, path: Path) -> None:
         # The loaded object owns the variables that its signatures use: keep it.
         self._loaded = tf.saved_model.load(str(path))
-        self._functions = dict(self._loaded.signatures)
+        self.functions = dict(self._loaded.signatures)
+        #: By name, what the signature calls its inputs: Python's parameters have other names where it must be.
+        inputs = {
+            name: dict(zip(function._arg_keywords, function.inputs, strict=False))
+            for name, function in self.functions.items()
+        }
         # 0 means that TensorFlow took every core; it cannot be changed once it runs.
         self.threads = tf.config.threading.get_intra_op_parallelism_threads() or usable_cores()
         self.graphs: Mapping[str, Signature] = {
             name: Signature(
-                inputs=tuple(_tf_spec(key, spec) for key, spec in function.structured_input_signature[1].items()),
+                inputs=tuple(_tf_spec(key, spec) for key, spec in inputs[name].items()),
                 outputs=tuple(_tf_spec(key, spec) for key, spec in function.structured_outputs.items()),
                 compute=name,
             )
-            for name, function in self._functions.items()
+            for name, function in self.functions.items()
         }
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        outputs = self._functions[graph](**{name: to_tensor(value) for name, value in inputs.items()})
-        return {name: np.asarray(value.numpy()) for name, value in outputs.items()}
+        outputs = self.functions[graph](**{name: to_tensor(value) for name, value in inputs.items()})
+        return {name: as_array(value.numpy()) for name, value in outputs.items()}
 
 
 class _OnnxRuntime:
@@ -300,6 +311,15 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def restored_state(runtime: Runtime) -> AbstractContextManager[None]:
+    """Restores on exit the variables of a runtime that has some.
+
+    Args:
+        runtime: A reloaded format.
+    """
+    return restored(runtime.functions.values()) if isinstance(runtime, _TensorFlow) else nullcontext()
+
+
 def runtime_versions(runtime: Runtime) -> dict[str, str]:
     """Name and version of a runtime, for reports.
 
@@ -307,6 +327,15 @@ def runtime_versions(runtime: Runtime) -> dict[str, str]:
         runtime: A reloaded format.
     """
     return {runtime.package: version(runtime.package)}
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """What a TensorFlow tensor holds, as an array.
+
+    Args:
+        value: Of its ``numpy()``: a string without a dimension comes as bytes.
+    """
+    return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
 def to_tensor(array: npt.NDArray[Any]) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.saved_model import fingerprinting_utils
 
-from modelyard.artifact import PREDICT_METHOD, Signature
+from modelyard.artifact import PREDICT_METHOD
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._failures import gist
 from modelyard.export._trace import TracedModel
+
+#: Names that TensorFlow leaves as they are.
+_SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INPUT = "input_{}"
 
 
 def export_saved_model(source: TracedModel, directory: Path) -> None:
@@ -32,11 +37,10 @@ def export_saved_model(source: TracedModel, directory: Path) -> None:
     module.root = _holder(source.root)
     # Kept as attributes too, so that a Python reload finds the functions with their variables.
     module.functions = dict(source.serving)
-    signatures = {name: function.get_concrete_function() for name, function in source.serving.items()}
     module.states = _seed_states(source.root)
+    methods = {name: each.method for name, each in source.signatures.items()}
     try:
-        tf.saved_model.save(module, str(directory), signatures=signatures)
-        _set_methods(source.signatures, directory)
+        save_functions(module, directory, source.serving, methods=methods)
     except OSError as exc:
         raise PublishError(f"Cannot write the SavedModel below {directory}: {exc}") from exc
     # Saving raises ValueError, AssertionError, tf.errors.* and more: this is the boundary that maps them.
@@ -45,6 +49,28 @@ def export_saved_model(source: TracedModel, directory: Path) -> None:
             f"Format saved_model: TensorFlow cannot save the model: {gist(exc)}. A variable that the signatures use "
             "and the root does not hold is the usual cause."
         ) from exc
+
+
+def _numbered(function: Any) -> Any:
+    specs = [
+        tf.TensorSpec(spec.shape, spec.dtype, name=_INPUT.format(index))
+        for index, spec in enumerate(function.input_signature)
+    ]
+    return tf.function(lambda *tensors: function(*tensors), input_signature=specs, autograph=False)
+
+
+def _rename_inputs(graph: Any, signature: str, names: Sequence[str]) -> None:
+    """Names the inputs of a signature that were saved by number, for servers and for TensorFlow's own loader."""
+    inputs = graph.signature_def[signature].inputs
+    known = {_INPUT.format(index): name for index, name in enumerate(names)}
+    infos = {name: inputs.pop(number) for number, name in known.items()}
+    for name, info in infos.items():
+        inputs[name].CopyFrom(info)
+    objects = graph.object_graph_def.nodes
+    held = {child.local_name: child.node_id for child in objects[0].children}
+    loaded = {child.local_name: child.node_id for child in objects[held["signatures"]].children}
+    keywords = objects[loaded[signature]].bare_concrete_function.argument_keywords
+    keywords[:] = [known[number] for number in keywords]
 
 
 def _holder(root: Any) -> Any:
@@ -69,16 +95,42 @@ def _seed_states(root: Any) -> list[Any]:
     return [each.value for layer in layers for each in layer.variables if id(each) not in weights]
 
 
-def _set_methods(signatures: Mapping[str, Signature], directory: Path) -> None:
-    """Writes the methods of signatures: TensorFlow 2 calls each of them predict, whatever it is for."""
-    methods = {name: each.method for name, each in signatures.items() if each.method != PREDICT_METHOD}
-    if not methods:
+def save_functions(
+    module: Any,
+    directory: Path,
+    functions: Mapping[str, Any],
+    *,
+    methods: Mapping[str, str] | None = None,
+    options: Any = None,
+) -> None:
+    """Saves functions as signatures, under any names of signatures and inputs.
+
+    TensorFlow makes identifiers of the inputs' names, or stops. So they are
+    saved by number, and named in the file.
+
+    Args:
+        module: Holds what they use.
+        directory: Where to.
+        functions: By name; each a ``tf.function`` with an input signature.
+        methods: By name, where they are for something else than to predict.
+        options: TensorFlow's.
+    """
+    names = {name: [spec.name for spec in function.input_signature] for name, function in functions.items()}
+    renamed = {name for name, inputs in names.items() if any(not _SAFE.fullmatch(each) for each in inputs)}
+    saved = {name: _numbered(each) if name in renamed else each for name, each in functions.items()}
+    module.numbered = [saved[name] for name in sorted(renamed)]
+    signatures = {name: function.get_concrete_function() for name, function in saved.items()}
+    tf.saved_model.save(module, str(directory), signatures=signatures, options=options)
+    methods = {name: method for name, method in (methods or {}).items() if method != PREDICT_METHOD}
+    if not renamed and not methods:
         return
     path = directory / "saved_model.pb"
-    saved = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    for graph in saved.meta_graphs:
+    content = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for graph in content.meta_graphs:
         for name, method in methods.items():
             graph.signature_def[name].method_name = method
-    path.write_bytes(saved.SerializeToString(deterministic=True))
+        for name in renamed:
+            _rename_inputs(graph, name, names[name])
+    path.write_bytes(content.SerializeToString(deterministic=True))
     (directory / "fingerprint.pb").unlink(missing_ok=True)
     fingerprinting_utils.write_fingerprint(str(directory))

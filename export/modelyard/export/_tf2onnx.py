@@ -13,7 +13,7 @@ from modelyard.export._freeze import Frozen, forget_initializers
 from modelyard.export._onnx_handlers import make_handlers
 
 
-def convert_function(frozen: Frozen, *, opset: int) -> Any:
+def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] | None = None) -> Any:
     """An ONNX model of a frozen function.
 
     The steps are those of ``tf2onnx.convert.from_function``, except that
@@ -25,6 +25,7 @@ def convert_function(frozen: Frozen, *, opset: int) -> Any:
     Args:
         frozen: From :func:`freeze`.
         opset: ONNX operator set.
+        renamed: Names in the graph, of outputs that are to have others there.
     """
     from tf2onnx import optimizer, tf_loader
     from tf2onnx.tfonnx import process_tf_graph
@@ -33,7 +34,7 @@ def convert_function(frozen: Frozen, *, opset: int) -> Any:
     forget_initializers(concrete)
     tensors, weights = concrete.inputs[: frozen.inputs], concrete.inputs[frozen.inputs :]
     names = {tensor.name: spec.name for tensor, spec in zip(tensors, frozen.function.input_signature, strict=False)}
-    outputs = {tensor.name: name for name, tensor in concrete.structured_outputs.items()}
+    outputs = {tensor.name: (renamed or {}).get(name, name) for name, tensor in concrete.structured_outputs.items()}
     values = {tensor.op.name: value for tensor, value in zip(weights, frozen.weights, strict=True)}
     handlers = make_handlers({name: table.export() for name, table in frozen.tables.items()})
     with tf.device("/cpu:0"):

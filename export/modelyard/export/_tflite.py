@@ -21,7 +21,9 @@ from modelyard.errors import ConversionError, PublishError
 from modelyard.export._calibration import Calibration
 from modelyard.export._failures import gist, quiet_compiler
 from modelyard.export._freeze import freeze
+from modelyard.export._saved_model import save_functions
 from modelyard.export._trace import TracedModel
+from modelyard.export._widen import widened_dtypes
 
 
 def export_tflite(
@@ -49,7 +51,7 @@ def export_tflite(
     held: list[Any] = []
     for graph, function in source.graphs.items():
         try:
-            frozen[graph], parts = freeze(function).bound()
+            frozen[graph], parts = freeze(function, widened=widened_dtypes(function, "tflite")).bound()
         # Freezing raises whatever comes up: this is the boundary that maps it.
         except Exception as exc:
             raise ConversionError(f"{place}, graph {graph!r}: variables cannot be made constant: {gist(exc)}.") from exc
@@ -57,10 +59,9 @@ def export_tflite(
     module.functions, module.held = frozen, held
     try:
         with tempfile.TemporaryDirectory() as folder:
-            signatures = {graph: function.get_concrete_function() for graph, function in frozen.items()}
             # Nobody trains by this copy, and a frozen function has lost what such gradients capture.
             save = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-            tf.saved_model.save(module, folder, signatures=signatures, options=save)
+            save_functions(module, Path(folder), frozen, options=save)
             converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(frozen))
             _set_precision(converter, precision, calibration)
             content = _convert(converter)

@@ -26,6 +26,7 @@ from modelyard.artifact import (
 )
 from modelyard.errors import ConversionError
 from modelyard.export._cut import cut_examples
+from modelyard.export._determinism import written_variables
 from modelyard.export._examples import check_method, parse_in_graph
 from modelyard.export._freeze import named
 
@@ -83,6 +84,7 @@ def trace(root: Any, signatures: Mapping[str, AnyFunction], *, saved_model: Path
             described[name], graphs[name] = _cut(signature, serving[name])
         elif isinstance(declared, ExampleFunction):
             described[name], graphs[name], serving[name] = _trace_examples(name, declared)
+    _mark_stateful(described, serving)
     for name, declared in signatures.items():
         if isinstance(declared, EncodedImageFunction):
             target = described.get(declared.compute)
@@ -101,6 +103,7 @@ def trace(root: Any, signatures: Mapping[str, AnyFunction], *, saved_model: Path
                 method=target.method,
                 decode=ImageDecode(input=declared.input, channels=declared.channels),
                 preprocess=f"{name}{PREPROCESS_SUFFIX}",
+                stateful=target.stateful,
             )
     files = {} if saved_model is None else {"saved_model": saved_model}
     return TracedModel(root=root, signatures=described, graphs=graphs, serving=serving, files=files)
@@ -143,8 +146,11 @@ def graph_signature(source: TracedModel, graph: str) -> Signature:
 
 
 def _trace_compute(name: str, declared: SignatureFunction) -> tuple[Signature, Any]:
-    if not declared.inputs or any(not spec.shape or spec.shape[0] != -1 for spec in declared.inputs):
-        raise ConversionError(f"Signature {name!r} needs inputs whose first dimension is the batch, -1.")
+    if not declared.inputs:
+        raise ConversionError(
+            f"Signature {name!r} takes no input: what it answers is a constant, and no example can verify it. Choose "
+            "other signatures, or give it an input."
+        )
     names = [spec.name for spec in declared.inputs]
 
     def compute(*tensors: Any) -> dict[str, Any]:
@@ -159,6 +165,14 @@ def _trace_compute(name: str, declared: SignatureFunction) -> tuple[Signature, A
     function = _traced(name, compute, specs)
     outputs = _outputs(name, function)
     return Signature(inputs=declared.inputs, outputs=outputs, compute=name, method=declared.method), function
+
+
+def _mark_stateful(described: dict[str, Signature], serving: Mapping[str, Any]) -> None:
+    written = frozenset[int]().union(*(written_variables(function) for function in serving.values()))
+    for name, function in serving.items():
+        # Also what only reads such a variable answers otherwise once another signature was called.
+        if any(id(variable) in written for variable in function.get_concrete_function().variables):
+            described[name] = replace(described[name], stateful=True)
 
 
 def _cut(signature: Signature, function: Any) -> tuple[Signature, Any]:
@@ -254,4 +268,4 @@ def _shape(shape: Any) -> tuple[int, ...] | None:
 
 
 def _tf_shape(spec: TensorSpec) -> Any:
-    return [None if size == -1 else size for size in spec.shape or ()]
+    return None if spec.shape is None else [None if size == -1 else size for size in spec.shape]

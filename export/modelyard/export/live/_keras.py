@@ -15,11 +15,13 @@ from modelyard.errors import ConfigurationError, ConversionError
 from modelyard.export.live._specs import INPUT_FORM, distinct, named_outputs
 
 _SAY = f"Say them: --signature {INPUT_FORM}, once for each (signatures= in Python)."
+#: Suffixes of the files that Keras loads: its own, and the HDF5 of earlier versions.
+KERAS_FILES = frozenset({".keras", ".h5", ".hdf5"})
 _NOT_TENSORS = frozenset({"training", "mask"})
 
 
 def load_keras_model(path: Path) -> Any:
-    """Loads a ``.keras`` file; code inside it, such as lambda layers, is refused by Keras.
+    """Loads a ``.keras`` or ``.h5`` file; code inside it, such as lambda layers, is refused by Keras.
 
     Args:
         path: The file.
@@ -84,18 +86,21 @@ def _known_arguments(model: Any) -> tuple[Any, bool]:
     if getattr(model, "inputs", None):
         # A Sequential model takes its tensor bare, though it says that it takes a list of one.
         structure = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-        return ((keras.tree.map_structure(_of_tensor, structure),), {}), False
-    config = model.get_build_config() or {}
+        fixed = _has_fixed_batch(model)
+        return ((keras.tree.map_structure(lambda tensor: _of_tensor(tensor, fixed=fixed), structure),), {}), False
+    config, fixed = model.get_build_config() or {}, _has_fixed_batch(model)
     parameters = _parameters(model)
     if "shapes_dict" in config:
         shapes = {name.removesuffix("_shape"): shape for name, shape in config["shapes_dict"].items()}
         known = set(shapes) <= set(parameters)
-        return (((), {name: _specs(name, shape) for name, shape in shapes.items()}) if known else None), True
+        return (
+            ((), {name: _specs(name, shape, fixed=fixed) for name, shape in shapes.items()}) if known else None
+        ), True
     required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     # Of several arguments Keras remembers the first alone.
     if "input_shape" not in config or not parameters or len(required) > 1:
         return None, True
-    return ((_specs(next(iter(parameters)), config["input_shape"], top=True),), {}), True
+    return ((_specs(next(iter(parameters)), config["input_shape"], fixed=fixed, top=True),), {}), True
 
 
 def _declared_arguments(model: Any, known: Any, declared: Sequence[TensorSpec]) -> Any:
@@ -125,17 +130,28 @@ def _parameters(model: Any) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in parameters.items() if each.kind not in variable and name not in _NOT_TENSORS}
 
 
-def _of_tensor(tensor: Any) -> TensorSpec:
-    # A model that was built by a call has the size of that batch; every batch is served.
-    shape = (-1, *(-1 if size is None else int(size) for size in tensor.shape[1:]))
+def _has_fixed_batch(model: Any) -> bool:
+    """Whether the size of the batch is the model's own, and not that of the data that it was built with by a call."""
+    if any(isinstance(layer, keras.layers.RNN) and layer.stateful for layer in model._flatten_layers()):
+        # Its state has a row for each of the batch.
+        return True
+    # A Sequential model gets its input layer by the first call.
+    return not isinstance(model, keras.Sequential) and any(
+        size is not None for tensor in getattr(model, "inputs", None) or () for size in tensor.shape[:1]
+    )
+
+
+def _of_tensor(tensor: Any, *, fixed: bool) -> TensorSpec:
+    sizes = [-1 if size is None else int(size) for size in tensor.shape]
+    shape = tuple(sizes) if fixed else (-1, *sizes[1:])
     return TensorSpec(name=tensor.name, dtype=tf.as_dtype(tensor.dtype).name, shape=shape)
 
 
-def _specs(name: str, shape: Any, *, top: bool = False) -> Any:
+def _specs(name: str, shape: Any, *, fixed: bool, top: bool = False) -> Any:
     """The structure of shapes as one of specs."""
     if isinstance(shape, dict):
-        return {key: _specs(str(key) if top else f"{name}_{key}", each) for key, each in shape.items()}
+        return {key: _specs(str(key) if top else f"{name}_{key}", each, fixed=fixed) for key, each in shape.items()}
     if all(size is None or isinstance(size, int) for size in shape):
-        sizes = (-1, *(-1 if size is None else size for size in shape[1:]))
-        return TensorSpec(name=name, dtype=keras.config.floatx(), shape=sizes)
-    return [_specs(f"{name}_{index}", each) for index, each in enumerate(shape)]
+        sizes = tuple(-1 if size is None else size for size in shape)
+        return TensorSpec(name=name, dtype=keras.config.floatx(), shape=sizes if fixed else (-1, *sizes[1:]))
+    return [_specs(f"{name}_{index}", each, fixed=fixed) for index, each in enumerate(shape)]

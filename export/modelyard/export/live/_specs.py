@@ -31,22 +31,20 @@ def parse_input(text: str) -> TensorSpec:
         text: Such as ``ids:int32[-1,12]``; ``None`` is as good as ``-1``.
 
     Raises:
-        ConfigurationError: It is of another form, or its first dimension is not the batch.
+        ConfigurationError: It is of another form.
     """
     match = _INPUT.fullmatch(text)
-    expected = f"expected {INPUT_FORM}, where -1 is any size and the first dimension is the batch"
+    expected = f"expected {INPUT_FORM}, where -1 is any size"
     try:
         if match is None:
             raise ValueError(text)
         name, dtype, sizes = match.groups()
-        shape = tuple(-1 if size.strip() == "None" else int(size) for size in sizes.split(","))
+        shape = tuple(-1 if size.strip() == "None" else int(size) for size in sizes.split(",") if sizes.strip())
         spec = TensorSpec(name=name.strip(), dtype=dtype.strip(), shape=shape)
     except ManifestError as exc:
         raise ConfigurationError(f"Received --signature {text}. {exc.message}") from exc
     except ValueError as exc:
         raise ConfigurationError(f"Received --signature {text}; {expected}.") from exc
-    if shape[0] != -1:
-        raise ConfigurationError(f"Received --signature {text}; {expected}.")
     return spec
 
 
