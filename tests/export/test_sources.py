@@ -236,8 +236,18 @@ def no_file(folder: Path) -> Any:
 
 
 def no_model(folder: Path) -> Any:
-    (folder / "model.h5").write_bytes(b"")
-    return folder / "model.h5"
+    (folder / "model.pt").write_bytes(b"")
+    return folder / "model.pt"
+
+
+def bad_h5(folder: Path) -> Any:
+    (folder / "bad.h5").write_bytes(b"not a model")
+    return folder / "bad.h5"
+
+
+def weights_alone(folder: Path) -> Any:
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save_weights(folder / "m.weights.h5")
+    return folder / "m.weights.h5"
 
 
 def bad_keras(folder: Path) -> Any:
@@ -265,11 +275,12 @@ def bad_saved_model(folder: Path) -> Any:
     [
         (no_file, ConfigurationError, r"absent\.keras does not exist"),
         (no_model, ConfigurationError, "is no model: expected a SavedModel directory"),
+        (bad_h5, ConversionError, r"Keras cannot load .*bad\.h5"),
+        (weights_alone, ConversionError, "holds weights and no model. Make the model in Python"),
         (bad_keras, ConversionError, "Keras cannot load"),
         (bad_onnx, ConversionError, "is no valid ONNX file"),
         (bad_tflite, ConversionError, "bad.tflite cannot be served"),
         (bad_saved_model, ConversionError, "cannot be read as a SavedModel"),
-        (lambda folder: onnx_file(folder / "m.onnx", [7, 3]), ConversionError, r"\[7, 3\]; expected a first dimension"),
         (lambda folder: tf.Module(), ConfigurationError, "A Module says nothing about its signatures"),
         (lambda folder: keras.Sequential([keras.layers.Dense(1)]), ConversionError, "has no known inputs"),
     ],

@@ -166,8 +166,13 @@ class Signature:
 
     @property
     def batched(self) -> bool:
-        """Whether the first dimension of every input is a batch of any size. Else a request is one call, as it is."""
+        """Whether the first dimension of every input is a batch of any size. Else requests never share a call."""
         return all(spec.shape is None or spec.shape[:1] == (-1,) for spec in self.inputs)
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether an example is a whole call: an input has no first dimension, or one of a fixed size other than 1."""
+        return any(spec.shape is not None and spec.shape[:1] not in ((-1,), (1,)) for spec in self.inputs)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

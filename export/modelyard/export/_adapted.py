@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from modelyard.artifact import GraphAdapter, renamed_outputs
+from modelyard.artifact import GraphAdapter, Signature, renamed_outputs
 from modelyard.export._runtimes import Arrays, Runtime
 from modelyard.export._trace import TracedModel, graph_signature
 from modelyard.export._widen import widened_dtypes
@@ -62,7 +62,10 @@ class _Adapted:
     def __init__(self, runtime: Runtime, adapters: Mapping[str, GraphAdapter]) -> None:
         self.name, self.package, self.threads = runtime.name, runtime.package, runtime.threads
         self.decodes = runtime.decodes
-        self.graphs = {**runtime.graphs, **{name: each.signature for name, each in adapters.items()}}
+        self.graphs: Mapping[str, Signature] = {
+            **runtime.graphs,
+            **{name: each.signature for name, each in adapters.items()},
+        }
         self._runtime, self._adapters = runtime, adapters
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:

@@ -11,6 +11,8 @@ from modelyard.artifact import ExampleDecode, Signature, VerificationData, decod
 from modelyard.errors import InvalidInputError, VerificationError
 from modelyard.export._data import fit_examples
 from modelyard.export._runtimes import Arrays
+from modelyard.export._widen import ROUNDING
+from modelyard.wire import dtype_by_numpy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +24,11 @@ class Calibration:
 
     Attributes:
         inputs: By graph name and input name, N examples each.
+        calls: Graphs that take no batch: an example is one call.
     """
 
     inputs: Mapping[str, Arrays]
+    calls: frozenset[str] = frozenset()
 
     def examples(self, graph: str, size: int = 1) -> Iterator[Arrays]:
         """The examples of one graph, in batches.
@@ -38,6 +42,10 @@ class Calibration:
         """
         inputs = self.inputs.get(graph, {})
         count = len(next(iter(inputs.values()), ()))
+        if graph in self.calls:
+            for index in range(count):
+                yield {name: np.asarray(values[index]) for name, values in inputs.items()}
+            return
         for start in range(0, count, size):
             yield {name: values[start : start + size] for name, values in inputs.items()}
 
@@ -73,5 +81,10 @@ def make_calibration(signatures: Mapping[str, Signature], data: VerificationData
                 chosen = decode_examples(chosen[signature.decode.input].tolist(), signature.decode)
             except InvalidInputError as exc:
                 raise VerificationError(f"Signature {name!r} cannot be calibrated: {exc.message}") from exc
-        inputs[name] = chosen
-    return Calibration(inputs=inputs)
+        # Files have float32 in the place of the halves.
+        inputs[name] = {
+            key: values.astype(np.float32) if dtype_by_numpy(values.dtype).name in ROUNDING else values
+            for key, values in chosen.items()
+        }
+    calls = frozenset(name for name in inputs if signatures[name].takes_calls)
+    return Calibration(inputs=inputs, calls=calls)

@@ -106,7 +106,7 @@ def _random(signatures: Mapping[str, Signature], count: int, score: Score) -> Ve
     rng = np.random.default_rng(_SEED)
     inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():
-        numbers = partial(_numbers, rng, name, batched=signature.batched)
+        numbers = partial(_numbers, rng, name, calls=signature.takes_calls)
         arrays = inputs[name] = {spec.name: numbers(spec, count, _RANGES[-1]) for spec in signature.inputs}
         for spec in signature.inputs:
             if arrays[spec.name].dtype.kind not in "iu":
@@ -120,7 +120,7 @@ def _random(signatures: Mapping[str, Signature], count: int, score: Score) -> Ve
 
 
 def _numbers(
-    rng: np.random.Generator, name: str, spec: TensorSpec, count: int, limits: tuple[int, int], *, batched: bool
+    rng: np.random.Generator, name: str, spec: TensorSpec, count: int, limits: tuple[int, int], *, calls: bool
 ) -> npt.NDArray[Any]:
     dtype = dtype_by_name(spec.dtype).numpy
     if spec.dtype == "string" or dtype is None or spec.shape is None:
@@ -129,7 +129,7 @@ def _numbers(
             "Give real data, or choose other signatures."
         )
     shape = (count, *(1 if size < 0 else size for size in spec.shape[1:]))
-    if not batched:
+    if calls:
         # Some rows more than one, where a call may have any number.
         shape = (count, *(_ROWS if size < 0 else size for size in spec.shape))
     if dtype.kind in "iu":
@@ -248,7 +248,7 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
     for name in inputs.keys() & signatures.keys():
         dtypes = {spec.name: spec.dtype for spec in signatures[name].inputs}
         fitted = {key: _fitted(name, key, values, dtypes.get(key)) for key, values in inputs[name].items()}
-        inputs[name] = fitted if signatures[name].batched else _in_calls(signatures[name], fitted)
+        inputs[name] = _in_calls(signatures[name], fitted)
     data = replace(data, inputs=inputs)
     if data.labels is None:
         return data
@@ -261,7 +261,16 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
 
 
 def _in_calls(signature: Signature, inputs: Arrays) -> Arrays:
-    """Rows for inputs with a fixed number of them, such as ``[4, 8]``, as calls of so many; the rest is left out."""
+    """Rows for inputs with a fixed number of them, such as ``[4, 8]``, as calls of so many; the rest is left out.
+
+    Calls with one row, for inputs such as ``[1, 8]``, as rows.
+    """
+    if not signature.takes_calls:
+        ranks = {spec.name: len(spec.shape) for spec in signature.inputs if spec.shape and spec.shape[0] == 1}
+        return {
+            name: values[:, 0] if values.ndim == ranks.get(name, -2) + 1 and values.shape[1] == 1 else values
+            for name, values in inputs.items()
+        }
     calls = dict(inputs)
     for spec in signature.inputs:
         values, rows = inputs.get(spec.name), spec.shape[0] if spec.shape else -1
@@ -287,8 +296,8 @@ def labelled(signatures: Mapping[str, Signature], data: VerificationData) -> lis
         data: With labels, and examples.
     """
     count = -1 if data.labels is None else len(data.labels)
-    batched = [name for name, signature in signatures.items() if signature.batched]
-    names = [name for name in batched if {len(each) for each in data.inputs.get(name, {}).values()} == {count}]
+    rows = [name for name, signature in signatures.items() if not signature.takes_calls]
+    names = [name for name in rows if {len(each) for each in data.inputs.get(name, {}).values()} == {count}]
     # The default signature first: it is what most requests will ask for.
     return sorted(names, key=lambda name: name != DEFAULT_SIGNATURE)
 

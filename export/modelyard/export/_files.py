@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from modelyard.artifact import DEFAULT_SIGNATURE, ONNX_FOLDER, TFLITE_NAME, Signature
+from modelyard.artifact import DEFAULT_SIGNATURE, ONNX_FOLDER, TFLITE_NAME
 from modelyard.errors import ConversionError, PublishError, VerificationError
 from modelyard.export._failures import gist
 from modelyard.export._options import Format
@@ -57,8 +57,6 @@ def load_file(path: Path) -> ServedFile:
             runtime = load_runtime(format, Path(folder))
         except VerificationError as exc:
             raise ConversionError(f"{path} cannot be served: {exc.message}") from exc
-    for name, signature in runtime.graphs.items():
-        _check_batch(path, name, signature)
     reason = f"The source is {path.name}: no TensorFlow model stands behind it to make this format from."
     others: tuple[Format, ...] = ("saved_model", "onnx", "tflite")
     return ServedFile(
@@ -171,13 +169,4 @@ def _check_onnx(path: Path, copy: Path) -> None:
                 f"{path}: output {output.name!r} is a {str(kind).removesuffix('_type')}, expected a tensor. "
                 "scikit-learn's ZipMap makes maps of probabilities: convert the model again with "
                 'options={id(model): {"zipmap": False}}.'
-            )
-
-
-def _check_batch(path: Path, name: str, signature: Signature) -> None:
-    for spec in (*signature.inputs, *signature.outputs):
-        if spec.shape is not None and (not spec.shape or spec.shape[0] not in (-1, 1)):
-            raise ConversionError(
-                f"{path}: {spec.name!r} of signature {name!r} has shape {list(spec.shape)}; expected a first dimension "
-                "that is the batch: any size, or 1."
             )

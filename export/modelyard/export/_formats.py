@@ -248,8 +248,9 @@ def _check_stateless(format: Format, traced: TracedModel) -> None:
     names = [name for name, signature in traced.signatures.items() if signature.stateful]
     if names:
         raise ConversionError(
-            f"Format {format}: signature {', '.join(map(repr, names))} keeps state between calls, which only a "
-            "SavedModel holds. Export saved_model alone (--format saved_model), or choose signatures without state."
+            f"Format {format}: {'signature' if len(names) == 1 else 'signatures'} {', '.join(map(repr, names))} "
+            f"{'keeps' if len(names) == 1 else 'keep'} state between calls, which only a SavedModel holds. Export "
+            "saved_model alone (--format saved_model), or choose signatures without state."
         )
 
 

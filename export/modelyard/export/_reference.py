@@ -255,7 +255,9 @@ def _compute(
             outputs[name][size] = join(parts, rows)
             shapes[name][size] = [{key: values.shape for key, values in part.items()} for part in parts]
         for answers in outputs[name].values():
-            _check_answers(source, name, answers, options)
+            _check_finite(source, name, answers)
+        # Rows of one batch may share a number, such as a sum: what is computed apart shows whether all are the same.
+        _check_constant(source, name, outputs[name][min(sizes[name])], options)
     return Reference(
         source=source,
         data=data,
@@ -294,8 +296,8 @@ def call_sizes(source: TracedModel, options: ExportOptions) -> Iterator[tuple[st
         options: The batch sizes wanted.
     """
     for name, signature in source.signatures.items():
-        open_rows = signature.batched or any(spec.shape and spec.shape[0] == -1 for spec in signature.inputs)
-        yield name, options.batch_sizes if open_rows else (1,)
+        any_open = any(spec.shape is None or spec.shape[:1] == (-1,) for spec in signature.inputs)
+        yield name, options.batch_sizes if signature.batched or (signature.takes_calls and any_open) else (1,)
 
 
 def batches(signature: Signature, inputs: Arrays, size: int) -> Iterator[tuple[int, Arrays]]:
@@ -313,7 +315,7 @@ def batches(signature: Signature, inputs: Arrays, size: int) -> Iterator[tuple[i
         The index of the first example, and the batch.
     """
     count = len(next(iter(inputs.values())))
-    if signature.batched:
+    if not signature.takes_calls:
         for start in range(0, count, size):
             yield start, {name: values[start : start + size] for name, values in inputs.items()}
         return
@@ -336,14 +338,16 @@ def _call(source: TracedModel, name: str, batch: Arrays) -> dict[str, npt.NDArra
     function = source.serving[name]
     try:
         values = [batch[spec.name] for spec in source.signatures[name].inputs]
-        if not source.signatures[name].batched:
+        if source.signatures[name].takes_calls:
             values = [as_array(each[0]) for each in values]
         outputs = function(*[to_tensor(each) for each in values])
     # TensorFlow's errors have no base class that is public and complete: this is the boundary that maps them.
     except Exception as exc:
         raise VerificationError(f"Signature {name!r} of the source fails on its own examples: {gist(exc)}.") from exc
     answers = {key: as_array(value.numpy()) for key, value in outputs.items()}
-    return answers if source.signatures[name].batched else {key: value[np.newaxis] for key, value in answers.items()}
+    return (
+        {key: value[np.newaxis] for key, value in answers.items()} if source.signatures[name].takes_calls else answers
+    )
 
 
 def _check_repeatable(source: TracedModel, name: str, call: Call, batch: Arrays, options: ExportOptions) -> None:
@@ -375,7 +379,7 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
         raise VerificationError(
             f"The examples of signature {name!r} have inputs {sorted(examples)}; expected {sorted(wanted)}."
         )
-    if not signature.batched:
+    if signature.takes_calls:
         _check_calls(name, signature, examples)
     counts = {len(values) for values in examples.values()}
     if len(counts) != 1:
@@ -411,15 +415,16 @@ def _check_calls(name: str, signature: Signature, examples: Arrays) -> None:
         )
 
 
-def _check_answers(
-    source: TracedModel, name: str, answers: Mapping[str, npt.NDArray[Any]], options: ExportOptions
-) -> None:
+def _check_finite(source: TracedModel, name: str, answers: Arrays) -> None:
     for spec in source.signatures[name].outputs:
         if not _has_finite(spec, answers[spec.name]):
             raise VerificationError(
                 f"Output {spec.name!r} of signature {name!r} of the source itself is NaN or infinite on all examples. "
                 "No export of it can be verified: look at the training run."
             )
+
+
+def _check_constant(source: TracedModel, name: str, answers: Arrays, options: ExportOptions) -> None:
     # A single call may have a single number to show.
     constant = {key for key, values in answers.items() if len(values) > 1 and is_constant(values)}
     constant -= set(options.constant_outputs)

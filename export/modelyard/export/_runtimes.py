@@ -154,7 +154,7 @@ def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Ar
         VerificationError: The runtime failed, or an encoded input is no image
             or not the Example that the signature describes.
     """
-    if not signature.batched:
+    if signature.takes_calls:
         # One example is one call, which has no such dimension.
         answer = _run(runtime, signature.compute, {key: as_array(values[0]) for key, values in inputs.items()})
         return {key: values[np.newaxis] for key, values in answer.items()}

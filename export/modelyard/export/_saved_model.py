@@ -41,6 +41,8 @@ def export_saved_model(source: TracedModel, directory: Path) -> None:
     methods = {name: each.method for name, each in source.signatures.items()}
     try:
         save_functions(module, directory, source.serving, methods=methods)
+    except ConversionError as exc:
+        raise ConversionError(f"Format saved_model: {exc.message}") from exc
     except OSError as exc:
         raise PublishError(f"Cannot write the SavedModel below {directory}: {exc}") from exc
     # Saving raises ValueError, AssertionError, tf.errors.* and more: this is the boundary that maps them.
@@ -49,6 +51,17 @@ def export_saved_model(source: TracedModel, directory: Path) -> None:
             f"Format saved_model: TensorFlow cannot save the model: {gist(exc)}. A variable that the signatures use "
             "and the root does not hold is the usual cause."
         ) from exc
+
+
+def _check_distinct(signature: str, names: Sequence[str]) -> None:
+    # Python's parameters are these in TensorFlow's loader, which calls by them.
+    parameters = [re.sub(r"\W", "_", name) for name in names]
+    alike = sorted(name for name, each in zip(names, parameters, strict=True) if parameters.count(each) > 1)
+    if alike:
+        raise ConversionError(
+            f"The inputs {', '.join(map(repr, alike))} of signature {signature!r} are one name to TensorFlow, which "
+            "writes _ for what is no letter or digit. Rename one of them."
+        )
 
 
 def _numbered(function: Any) -> Any:
@@ -117,6 +130,8 @@ def save_functions(
     """
     names = {name: [spec.name for spec in function.input_signature] for name, function in functions.items()}
     renamed = {name for name, inputs in names.items() if any(not _SAFE.fullmatch(each) for each in inputs)}
+    for name in sorted(renamed):
+        _check_distinct(name, names[name])
     saved = {name: _numbered(each) if name in renamed else each for name, each in functions.items()}
     module.numbered = [saved[name] for name in sorted(renamed)]
     signatures = {name: function.get_concrete_function() for name, function in saved.items()}

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from modelyard.artifact import format_path
@@ -89,7 +90,11 @@ def _set_precision(converter: Any, precision: str, calibration: Calibration | No
         def representative() -> Iterator[tuple[str, Any]]:
             for graph in inputs:
                 for example in calibration.examples(graph):
-                    yield graph, dict(example)
+                    # The file has float32 in the place of float64.
+                    yield (
+                        graph,
+                        {k: v.astype(np.float32) if v.dtype == np.float64 else v for k, v in example.items()},
+                    )
 
         converter.representative_dataset = representative
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8, tf.lite.OpsSet.TFLITE_BUILTINS]

@@ -195,7 +195,8 @@ def _agreement(reference: Reference, answers: Mapping[str, Mapping[int, Answers]
         float((class_ids(answer[key]) == class_ids(reference.outputs[name][size][key])).mean())
         for name, by_size in answers.items()
         for size, answer in by_size.items()
-        if signatures[name].batched and any(spec.name == key and tells_class(spec) for spec in signatures[name].outputs)
+        if not signatures[name].takes_calls
+        and any(spec.name == key and tells_class(spec) for spec in signatures[name].outputs)
     ]
     return min(shares) if shares else None
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, WARMUP_FILE, Signature
 from modelyard.errors import PublishError
 from modelyard.export._reference import Reference
+from modelyard.export._runtimes import as_array
 from modelyard.wire import array_to_tensor, serving_pb2, tensorflow_pb2
 
 #: Larger requests are left out: they would cost more at every start than a first slow answer.
@@ -24,6 +25,8 @@ MAX_RECORD_BYTES = 1 << 23
 
 def write_warmup(reference: Reference, directory: Path, *, model: str) -> int:
     """Writes one request per signature and batch size, made of the verification data.
+
+    None for a signature with state, which a replay would change.
 
     A directory that has the file already keeps it: whoever made the SavedModel
     recorded what its users send.
@@ -59,6 +62,11 @@ def write_warmup(reference: Reference, directory: Path, *, model: str) -> int:
 def _logs(reference: Reference, model: str) -> Iterator[serving_pb2.PredictionLog]:
     for name, signature in reference.source.signatures.items():
         inputs = reference.data.inputs[name]
+        if signature.stateful:
+            continue
+        if signature.takes_calls:
+            yield _log(name, signature, {key: as_array(values[0]) for key, values in inputs.items()}, model)
+            continue
         count = len(next(iter(inputs.values())))
         # A size that the examples do not fill is recorded as the largest that they do.
         for size in sorted({min(size, count) for size in reference.outputs[name]}):

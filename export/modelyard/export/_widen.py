@@ -64,10 +64,7 @@ def widen(graph: Any, dtypes: Iterable[str]) -> None:
         for argument in (*body.signature.input_arg, *body.signature.output_arg):
             if argument.type in wide:
                 argument.type = tf.float32.as_datatype_enum
-        for attribute in (
-            *body.attr.values(),
-            *(each for args in body.arg_attr.values() for each in args.attr.values()),
-        ):
+        for attribute in body.attr.values():
             _widen_attribute(attribute, wide)
 
 

@@ -65,7 +65,9 @@ def batch_gains(servable: Servable) -> BatchGains:
     Args:
         servable: A version that was just loaded.
     """
-    graphs = {signature.compute for signature in servable.signatures.values() if signature.decode is None}
+    # To try what has state would change it.
+    stateful = {signature.compute for signature in servable.signatures.values() if signature.stateful}
+    graphs = {signature.compute for signature in servable.signatures.values() if signature.decode is None} - stateful
     found = {graph: _try(servable.backend, graph) for graph in graphs if servable.check_shapes}
     return BatchGains(
         shared=frozenset(graph for graph, gain in found.items() if gain.shared),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +29,7 @@ from modelyard.artifact import (
 from modelyard.errors import LoadError, MissingDependencyError
 from modelyard.serving._cpus import available_cpus
 from modelyard.serving._requests import Arrays
-from modelyard.serving._servable import Servable
+from modelyard.serving._servable import Servable, one_at_a_time
 from modelyard.serving._zero_rows import answer_zero_rows
 from modelyard.serving.backends import (
     SAVED_MODEL_NAME,
@@ -38,7 +38,9 @@ from modelyard.serving.backends import (
     OnnxRuntimeBackend,
     OpenVinoBackend,
     TensorFlowBackend,
+    adapt,
     read_meta_graph,
+    state_changes,
 )
 from modelyard.wire import dtype_by_name, shape_to_proto, tensor_to_array, tensorflow_pb2
 
@@ -125,6 +127,9 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
     try:
         signatures = _signatures(path, backend, manifest, plan)
         definitions = _definitions(path, signatures, backend, options)
+        entry = None if manifest is None else manifest.formats.get(format_key(_FORMATS[runtime], plan.precision))
+        if manifest is not None and entry is not None:
+            backend = adapt(backend, manifest.signatures, entry)
         if runtime == "openvino":
             # Metadata must not promise the signatures that it leaves out.
             definitions = {name: definitions[name] for name in signatures if name in definitions}
@@ -140,7 +145,9 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
         definitions=definitions,
         check_shapes=backend.checks_shapes or manifest is not None,
         defaults=_defaults(definitions),
-        compute=answer_zero_rows(backend.run, backend.signatures, signatures.values()),
+        compute=one_at_a_time(
+            answer_zero_rows(backend.run, backend.signatures, signatures.values()), signatures.values()
+        ),
     )
 
 
@@ -346,10 +353,15 @@ def _signatures(path: Path, backend: Backend, manifest: Manifest | None, plan: _
     """The signatures to offer: the manifest's where there is one, else what the backend sees."""
     graphs = backend.signatures
     if manifest is None:
-        return {name: graph for name, graph in graphs.items() if not name.endswith(PREPROCESS_SUFFIX)}
+        found = {name: graph for name, graph in graphs.items() if not name.endswith(PREPROCESS_SUFFIX)}
+        return _with_state(path, plan, found) if backend.name == "tensorflow" else found
     if backend.name == "tensorflow" or (backend.name == "openvino" and not _onnx_graphs(path, plan.precision)):
-        # A SavedModel decodes encoded inputs in its own graph.
-        return {name: graphs[name] for name in manifest.signatures if name in graphs}
+        # A SavedModel decodes encoded inputs in its own graph. OpenVINO keeps no state.
+        return {
+            name: replace(graphs[name], stateful=signature.stateful)
+            for name, signature in manifest.signatures.items()
+            if name in graphs and not (signature.stateful and backend.name == "openvino")
+        }
     for name, signature in manifest.signatures.items():
         for graph in (signature.compute, signature.preprocess):
             if graph is not None and graph not in graphs:
@@ -358,6 +370,19 @@ def _signatures(path: Path, backend: Backend, manifest: Manifest | None, plan: _
                     f"they have {', '.join(sorted(graphs))}. Export the model again."
                 )
     return dict(manifest.signatures)
+
+
+def _with_state(path: Path, plan: _Plan, signatures: Mapping[str, Signature]) -> dict[str, Signature]:
+    """Signatures of a SavedModel without a manifest, with what its graph says of their state."""
+    graph = read_meta_graph(_saved_model(path) or path, plan.tags)
+    return {
+        name: replace(signature, stateful=bool(state_changes(graph, _tensors(graph, name))))
+        for name, signature in signatures.items()
+    }
+
+
+def _tensors(graph: tensorflow_pb2.MetaGraphDef, signature: str) -> list[str]:
+    return [info.name for info in graph.signature_def[signature].outputs.values()]
 
 
 def _defaults(definitions: Mapping[str, tensorflow_pb2.SignatureDef]) -> dict[str, Arrays]:

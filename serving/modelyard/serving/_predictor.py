@@ -223,10 +223,11 @@ class Predictor:
                 plan,
                 loop=asyncio.get_running_loop(),
                 pool=self._pool,
-                workers=self._workers,
+                # Calls that change a state come one after the other: no thread but one is to wait for it.
+                workers=1 if plan.signature.stateful else self._workers,
                 door=self._door,
                 statistics=self.statistics,
-                inline=self._inline,
+                inline=self._inline and not plan.signature.stateful,
                 max_rows=self._max_batch_rows,
                 shared=shared,
             )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,27 @@ from modelyard.serving.backends import Backend
 from modelyard.wire import dtype_by_name, tensorflow_pb2
 
 Compute = Callable[[str, Arrays, Sequence[str]], dict[str, npt.NDArray[Any]]]
+
+
+def one_at_a_time(compute: Compute, signatures: Iterable[Signature]) -> Compute:
+    """Computes calls of graphs with state one after the other, whatever thread they are on.
+
+    Args:
+        compute: Computes a batch.
+        signatures: Of one version: its variables are shared.
+    """
+    stateful = {signature.compute for signature in signatures if signature.stateful}
+    if not stateful:
+        return compute
+    lock = threading.Lock()
+
+    def run(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        if graph not in stateful:
+            return compute(graph, inputs, outputs)
+        with lock:
+            return compute(graph, inputs, outputs)
+
+    return run
 
 
 @dataclass(frozen=True, kw_only=True)

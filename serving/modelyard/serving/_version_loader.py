@@ -78,6 +78,7 @@ class VersionLoader:
                 if self._options.greedy_batching:
                     servable = _greedy(servable)
                 ready = threading.Event()
+                self._tell_of_state(servable)
                 servable = self._batched(servable, ready)
                 if self._options.warmup_iterations:
                     warm_up(servable, iterations=self._options.warmup_iterations, metrics=self._metrics)
@@ -106,18 +107,22 @@ class VersionLoader:
         # Only requests to this very load of the version may go together.
         instance = object()
         run, settings = servable.compute, parameters
+        # A request to these is one call, or changes what the next one answers.
+        apart = {each.compute for each in servable.signatures.values() if each.stateful or not each.batched}
 
         def timed(graph: str, merged: Arrays, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
             started = time.perf_counter_ns()
             outputs = run(graph, merged, wanted)
             infer_ns = time.perf_counter_ns() - started
             if ready.is_set():
-                rows = next((len(array) for array in merged.values()), 1)
+                rows = next((len(array) for array in merged.values() if array.ndim), 1)
                 self._statistics.record_execution(servable.name, servable.version, rows=rows, infer_ns=infer_ns)
             return outputs
 
         def compute(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
             wanted = tuple(outputs)
+            if graph in apart:
+                return timed(graph, inputs, wanted)
             return scheduler.compute(
                 (instance, graph, wanted),
                 inputs,
@@ -127,6 +132,15 @@ class VersionLoader:
             )
 
         return replace(servable, compute=compute, scheduled=True, max_request_rows=settings.max_batch_size)
+
+    def _tell_of_state(self, servable: Servable) -> None:
+        names = sorted(name for name, signature in servable.signatures.items() if signature.stateful)
+        if names and self._options.processes > 1:
+            _LOG.warning(
+                "model %s version %d: %s keeps state between calls, and each of %d processes has its own; serve it "
+                "with --workers=1",
+                servable.name, servable.version, ", ".join(map(repr, names)), self._options.processes,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Ends the batch threads, if there are any."""

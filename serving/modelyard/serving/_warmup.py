@@ -30,6 +30,8 @@ MAX_RECORDS = 1000
 def warm_up(servable: Servable, *, iterations: int, metrics: Metrics) -> None:
     """Replays the records of a servable's version directory, if it has some.
 
+    Records for signatures with state are left out: they would change it.
+
     Args:
         servable: Loaded, not yet available.
         iterations: How often each record is replayed.
@@ -75,12 +77,15 @@ def _replay(servable: Servable, data: bytes, place: str) -> None:
         if log.WhichOneof("log_type") == "predict_log":
             request = _messages.predict_request(log.predict_log.request)
             signature = servable.signature(request.spec.signature_name)
+            if signature.stateful:
+                return
             outputs = check_output_filter(signature, request.output_filter)
             servable.run(signature, request.inputs(signature), outputs)
             return
         tasks, examples = _tasks(log, place)
         for task in tasks:
-            servable.signature(task.spec.signature_name)
+            if servable.signature(task.spec.signature_name).stateful:
+                continue
             infer(servable, task, examples)
     except UnsupportedError:
         raise

@@ -39,11 +39,14 @@ def answer_zero_rows(compute: Compute, graphs: Mapping[str, Signature], signatur
         signatures: What clients are told of the outputs.
     """
     outputs_of = {name: graph.outputs for name, graph in graphs.items()}
+    signatures = list(signatures)
     outputs_of |= {signature.compute: signature.outputs for signature in signatures}
+    # A row of our own making would change the state.
+    stateful = {signature.compute for signature in signatures if signature.stateful}
     batched = {
         name
         for name, graph in graphs.items()
-        if graph.inputs and all(_is_batch(spec) for spec in (*graph.inputs, *outputs_of[name]))
+        if graph.inputs and name not in stateful and all(_is_batch(spec) for spec in (*graph.inputs, *outputs_of[name]))
     }
 
     def run(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:

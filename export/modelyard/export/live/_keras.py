@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
 import tensorflow as tf
 
@@ -30,7 +34,8 @@ def load_keras_model(path: Path) -> Any:
         ConversionError: Keras cannot load it.
     """
     try:
-        return keras.models.load_model(path, compile=False, safe_mode=True)
+        with _readable(path) as file:
+            return keras.models.load_model(file, compile=False, safe_mode=True)
     # Keras raises ValueError, TypeError, OSError and more: this is the boundary that maps them.
     except Exception as exc:
         text = str(exc)
@@ -39,7 +44,28 @@ def load_keras_model(path: Path) -> Any:
                 f"{text.partition('.')[0]}, which is not of Keras. Name the Python module that defines it: "
                 "--import MODULE (in Python: import it, and register it with Keras)."
             )
+        if text.startswith("No model config found"):
+            text = "it holds weights and no model. Make the model in Python, call its load_weights, and export that."
         raise ConversionError(f"Keras cannot load {path}: {text}") from exc
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[Path]:
+    """A file that Keras 3 reads: Keras 2 wrote an argument of recurrent layers that it does not know."""
+    config = ""
+    if path.suffix != ".keras":
+        with h5py.File(path) as file:
+            found = file.attrs.get("model_config", "")
+            config = found.decode() if isinstance(found, bytes) else str(found)
+    known = config.replace(', "time_major": false', "")
+    if known == config:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="modelyard-") as folder:
+        copy = shutil.copyfile(path, Path(folder) / path.name)
+        with h5py.File(copy, "r+") as file:
+            file.attrs["model_config"] = known
+        yield copy
 
 
 def keras_signatures(model: Any, declared: Sequence[TensorSpec] = ()) -> tuple[dict[str, AnyFunction], bool]:
