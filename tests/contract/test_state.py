@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,26 +43,31 @@ class Ledger(tf.Module):
         return {"y": tf.reduce_sum(x, 0)}
 
 
-@pytest.fixture(scope="module", params=["published", "as it is"])
-def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """With a manifest, and as a raw SavedModel with a request to add 3 in its warm-up file; both with batching."""
-    folder = tmp_path_factory.mktemp("ledger")
-    module = Ledger()
-    if request.param == "published":
-        rng = np.random.default_rng(0)
-        data = {
-            "add": {"x": rng.normal(size=16)},
-            "double": {"x": rng.normal(size=16)},
-            "four": {"x": rng.normal(size=(16, 4, 2))},
-        }
-        options = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.1)
-        export(module, folder / "ledger", data=data, formats=("saved_model",), options=options)
-    else:
-        signatures = {"add": module.add, "double": module.double, "four": module.four}
-        tf.saved_model.save(module, str(folder / "ledger" / "1"), signatures=signatures)
-        write_records(folder / "ledger" / "1", [predict_log(signature="add")])
-    with serve(folder / "ledger", model="ledger", log_dir=folder, flags=["--enable_batching"]) as server:
+    folder = tmp_path_factory.mktemp("ledgers")
+    models, module, rng = folder / "models", Ledger(), np.random.default_rng(0)
+    data = {
+        "add": {"x": rng.normal(size=16)},
+        "double": {"x": rng.normal(size=16)},
+        "four": {"x": rng.normal(size=(16, 4, 2))},
+    }
+    options = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.1)
+    export(module, models / "published", data=data, formats=("saved_model",), options=options)
+    signatures = {"add": module.add, "double": module.double, "four": module.four}
+    tf.saved_model.save(module, str(models / "raw" / "1"), signatures=signatures)
+    write_records(models / "raw" / "1", [predict_log(signature="add")])
+    flags = [f"--model_repository={models}", "--enable_batching"]
+    with serve(None, model="raw", log_dir=folder, flags=flags) as server:
         yield server
+
+
+@pytest.fixture(params=["published", "raw"])
+def ledger(request: pytest.FixtureRequest, ledgers: RunningServer) -> RunningServer:
+    server = replace(ledgers, model=request.param)
+    server.wait_available()
+    return server
 
 
 def test_calls_that_change_a_state_come_one_after_the_other(ledger: RunningServer) -> None:
@@ -69,7 +75,7 @@ def test_calls_that_change_a_state_come_one_after_the_other(ledger: RunningServe
 
     def add(caller: int) -> list[float]:
         with connect(urls[caller % len(urls)]) as client:
-            answers = [client.predict("ledger", {"x": [1.0]}, signature="add") for _ in range(CALLS)]
+            answers = [client.predict(ledger.model, {"x": [1.0]}, signature="add") for _ in range(CALLS)]
         return [float(answer["total"][0]) for answer in answers]
 
     with ThreadPoolExecutor(CALLERS) as pool:
@@ -80,22 +86,24 @@ def test_calls_that_change_a_state_come_one_after_the_other(ledger: RunningServe
 
 def test_what_takes_no_batch_is_one_call(ledger: RunningServer) -> None:
     status, body = ledger.post(
-        "/v1/models/ledger:predict", json.dumps({"signature_name": "double", "inputs": 1.5}).encode()
+        f"/v1/models/{ledger.model}:predict", json.dumps({"signature_name": "double", "inputs": 1.5}).encode()
     )
     assert (status, json.loads(body)) == (200, {"outputs": 3.0})
     rows = np.arange(8, dtype=np.float32).reshape(4, 2)
     for url in (f"grpc://{ledger.grpc_address}", ledger.rest_url, f"grpc+v2://{ledger.grpc_address}"):
         with connect(url) as client, ThreadPoolExecutor(CALLERS) as pool:
-            answer = client.predict("ledger", {"x": np.float32(4.0)}, signature="double")["y"]
+            answer = client.predict(ledger.model, {"x": np.float32(4.0)}, signature="double")["y"]
             assert answer.shape == ()
             assert answer == 8.0
-            calls = [pool.submit(client.predict, "ledger", {"x": rows + n}, signature="four") for n in range(CALLERS)]
+            calls = [
+                pool.submit(client.predict, ledger.model, {"x": rows + n}, signature="four") for n in range(CALLERS)
+            ]
             for number, each in enumerate(calls):
                 np.testing.assert_array_equal(each.result()["y"], (rows + number).sum(0))
 
 
 def test_metadata_says_the_shapes(ledger: RunningServer) -> None:
-    _, body = ledger.get("/v1/models/ledger/metadata")
+    _, body = ledger.get(f"/v1/models/{ledger.model}/metadata")
     definitions = json.loads(body)["metadata"]["signature_def"]["signature_def"]
     shapes = {name: definitions[name]["inputs"]["x"]["tensor_shape"]["dim"] for name in ("add", "double", "four")}
     assert {name: [int(each["size"]) for each in dims] for name, dims in shapes.items()} == {
