@@ -70,6 +70,8 @@ def manifest(staged_files: Path) -> Manifest:
                     metric_after=0.9,
                     by_signature={"serving_default": 1e-7},
                 ),
+                renamed={"serving_default": {"x": "x_output"}},
+                computed={"bfloat16": "float32"},
                 other_runtimes={
                     "openvino": VerifyReport(examples=256, batch_sizes=(1, 32), max_abs_error=1e-6, max_rel_error=1e-5)
                 },

@@ -42,7 +42,7 @@ def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
     places: list[tuple[Any, ...]] = []
     free = {
         "absent", "config", "metrics", "converter", "runtime", "by_signature", "signatures", "formats",
-        "other_runtimes",
+        "other_runtimes", "renamed", "computed",
     }  # fmt: skip
     for key, value in document.items() if isinstance(document, dict) else enumerate(document):
         place = (*path, key)
@@ -54,9 +54,9 @@ def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
 
 
 OPTIONAL = {
-    "absent", "accuracy_drop", "allowed", "choices", "decode", "examples_per_s", "metric_after",
-    "metric_before", "other_runtimes", "precision", "preprocess", "refused", "shape", "speedup", "top1_agreement",
-    "value",
+    "absent", "accuracy_drop", "allowed", "choices", "computed", "decode", "examples_per_s", "metric_after",
+    "metric_before", "other_runtimes", "precision", "preprocess", "refused", "renamed", "shape", "speedup", "stateful",
+    "tolerance", "top1_agreement", "value",
 }  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_every_wrong_type_is_named(manifest: Manifest, value: object) -> None:
         parent = document
         for key in place[:-1]:
             parent = parent[key]
-        if isinstance(parent[place[-1]], dict) and isinstance(value, dict):
+        if isinstance(value, type(parent[place[-1]])):
             continue
         parent[place[-1]] = value
         with pytest.raises(ManifestError):
