@@ -270,6 +270,7 @@ def bad_saved_model(folder: Path) -> Any:
     return folder
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
