@@ -190,7 +190,7 @@ class FormatMaker:
             export_saved_model(traced, staged)
         else:
             # What a converter says of it, after minutes perhaps, would be less.
-            check_graphs(traced.graphs)
+            check_graphs(traced.graphs, format)
             if format == "onnx":
                 export_onnx(traced, staged, opset=options.opset, simplify=options.simplify)
             else:

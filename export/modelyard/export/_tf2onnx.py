@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from modelyard.export._freeze import Frozen, forget_initializers
 from modelyard.export._onnx_handlers import make_handlers
+from modelyard.export._onnx_strings import STRING_IR, STRING_OPERATORS, STRING_OPSET, Handler
 
 
 def convert_function(frozen: Frozen, *, opset: int) -> Any:
@@ -35,7 +36,7 @@ def convert_function(frozen: Frozen, *, opset: int) -> Any:
     names = {tensor.name: spec.name for tensor, spec in zip(tensors, frozen.function.input_signature, strict=False)}
     outputs = {tensor.name: name for name, tensor in concrete.structured_outputs.items()}
     values = {tensor.op.name: value for tensor, value in zip(weights, frozen.weights, strict=True)}
-    handlers = make_handlers({name: table.export() for name, table in frozen.tables.items()})
+    handlers, failures = _recorded(make_handlers({name: table.export() for name, table in frozen.tables.items()}))
     with tf.device("/cpu:0"):
         definition = tf_loader.from_function(concrete, [tensor.name for tensor in concrete.inputs], list(outputs))
         contents = _make_constant(definition, values)
@@ -52,8 +53,53 @@ def convert_function(frozen: Frozen, *, opset: int) -> Any:
                 tensors_to_rename=names | outputs,
             )
             del contents
+            if failures:
+                raise failures[0]
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=_optimizers(graph))
-            return graph.make_model(f"converted from {concrete.name}")
+            return _with_operator_sets(graph.make_model(f"converted from {concrete.name}"))
+
+
+def _recorded(handlers: Mapping[str, tuple[Handler, list[str]]]) -> tuple[dict[str, Any], list[Exception]]:
+    """The handlers, and a list of what they raise from now on: tf2onnx goes on where one fails."""
+    failures: list[Exception] = []
+
+    def recorded(handler: Handler) -> Handler:
+        def call(*arguments: Any) -> None:
+            try:
+                handler(*arguments)
+            except Exception as exc:
+                failures.append(exc)
+                raise
+
+        return call
+
+    return {op: (recorded(handler), arguments) for op, (handler, arguments) in handlers.items()}, failures
+
+
+def _with_operator_sets(model: Any) -> Any:
+    """Names the operator sets that tf2onnx does not know of: those of strings."""
+    from onnx.helper import make_opsetid
+
+    nodes = list(_nodes(model.graph))
+    known = {each.domain: each for each in model.opset_import}
+    for domain in sorted({node.domain for node in nodes} - known.keys()):
+        model.opset_import.append(make_opsetid(domain, 1))
+    strings = [node for node in nodes if node.op_type in STRING_OPERATORS and not node.domain]
+    for node in strings:
+        node.op_type = STRING_OPERATORS[node.op_type]
+    if strings:
+        # Of what this package and tf2onnx write, only DFT changed its form on the way here, which is no string's.
+        known[""].version = max(known[""].version, STRING_OPSET)
+        model.ir_version = max(model.ir_version, STRING_IR)
+    return model
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g)
 
 
 def _optimizers(graph: Any) -> dict[str, Any]:
