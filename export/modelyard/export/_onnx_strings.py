@@ -194,7 +194,7 @@ def _case(action: str, context: Any, node: Any, name: str, _: list[str]) -> None
 def _replace(context: Any, node: Any, name: str, _: list[str]) -> None:
     """Splits texts into what matches and what does not, and joins them again: ONNX cannot replace.
 
-    Where a text goes on after a piece, no expression knows what was before: :func:`check_graphs` refuses those that ask.
+    Where a text goes on after a piece, no expression knows what was before: those that ask are refused early.
     """
     source, pattern, rewrite = node.input[0], _text(node, "pattern"), _text(node, "rewrite")
     parts = rewrite.split(r"\0")
@@ -371,7 +371,7 @@ def _cross(context: Any, node: Any, name: str, _: list[str]) -> None:
 
 
 def _decode(context: Any, node: Any, name: str, _: list[str]) -> None:
-    """Characters, as strings of one each: ONNX has no numbers of them. To be encoded again is all that is done there."""
+    """Characters, as strings of one each: ONNX has no numbers of them. All that they may be is encoded again."""
     _check_characters(context, node)
     source = node.input[0]
     graph = _Graph(context, node, name)

@@ -56,7 +56,7 @@ def convert_function(frozen: Frozen, *, opset: int) -> Any:
             if failures:
                 raise failures[0]
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=_optimizers(graph))
-            return _with_operator_sets(graph.make_model(f"converted from {concrete.name}"))
+            return _with_shapes(_with_operator_sets(graph.make_model(f"converted from {concrete.name}")))
 
 
 def _recorded(handlers: Mapping[str, tuple[Handler, list[str]]]) -> tuple[dict[str, Any], list[Exception]]:
@@ -91,6 +91,18 @@ def _with_operator_sets(model: Any) -> Any:
         # Of what this package and tf2onnx write, only DFT changed its form on the way here, which is no string's.
         known[""].version = max(known[""].version, STRING_OPSET)
         model.ir_version = max(model.ir_version, STRING_IR)
+    return model
+
+
+def _with_shapes(model: Any) -> Any:
+    """Gives outputs whose rank TensorFlow has forgotten, such as counts of words, the one that ONNX sees."""
+    from onnx.shape_inference import infer_shapes
+
+    unknown = [each for each in model.graph.output if not each.type.tensor_type.HasField("shape")]
+    if unknown:
+        found = {each.name: each for each in infer_shapes(model).graph.output}
+        for each in unknown:
+            each.CopyFrom(found[each.name])
     return model
 
 
