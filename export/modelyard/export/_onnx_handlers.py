@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from modelyard.export._onnx_strings import Handler, make_string_handlers
+from modelyard.export.text import Handler, make_string_handlers
 
 
 def _add(context: Any, node: Any, name: str, _: list[str]) -> None:
@@ -212,5 +212,6 @@ def make_handlers(tables: Mapping[str, Any]) -> dict[str, tuple[Handler, list[st
         "RFFT": _rfft,
         "Real": partial(_part, 0),
         "ScaleAndTranslate": _scale_and_translate,
-    } | make_string_handlers()
+    }
+    handlers |= make_string_handlers()
     return {op: (handler, []) for op, handler in handlers.items()}

@@ -13,10 +13,10 @@ from modelyard.export._options import ExportOptions
 from modelyard.export._trace import TracedModel
 from modelyard.export._unsafe_ops import reachable
 
-#: Hashes of strings. ONNX has none, and those of onnxruntime-extensions 0.15 are others.
-_HASHES = frozenset({"StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"})
-#: What neither ONNX (see _onnx_strings.py) nor TFLite has. Lookup tables are none of it.
-_NOWHERE = _HASHES | {
+#: Hashes of strings, of crossed ones, too. ONNX has none, and those of onnxruntime-extensions 0.15 are others.
+_HASHES = frozenset({"SparseCross", "StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"})
+#: What neither ONNX (see text/) nor TFLite has. Lookup tables are none of it.
+_NOWHERE = (_HASHES - {"SparseCross"}) | {
     "ReduceJoin", "RegexFullMatch", "RegexReplace", "StringLength", "StringSplit", "Substr", "UnicodeDecodeWithOffsets",
     "UnicodeTranscode", "UnsortedSegmentJoin",
 }  # fmt: skip
@@ -72,6 +72,8 @@ def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
         concrete = function.get_concrete_function()
         nodes = list(reachable(concrete.graph.as_graph_def(), [tensor.name for tensor in concrete.outputs]))
         found = sorted({node.op for node in nodes} & _MISSING[format])
+        if any(node.op == "SparseCross" and tf.string in _types(node) for node in nodes):
+            found.append("SparseCross")
         hint = " (hash before the request, or look up in a vocabulary)" if _HASHES & set(found) else ""
         if format == "onnx":
             found += _patterns(nodes)
@@ -80,6 +82,10 @@ def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
                 f"Format {format}, graph {name!r}: it computes with strings by {', '.join(found)}{hint}, for which "
                 f"{'ONNX' if format == 'onnx' else 'TFLite'} has no operators."
             )
+
+
+def _types(node: Any) -> list[Any]:
+    return [tf.as_dtype(each) for each in node.attr["dense_types"].list.type]
 
 
 def _patterns(nodes: list[Any]) -> list[str]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from modelyard.export._freeze import Frozen, forget_initializers
 from modelyard.export._onnx_handlers import make_handlers
-from modelyard.export._onnx_strings import STRING_IR, STRING_OPERATORS, STRING_OPSET, Handler
+from modelyard.export.text import Handler, name_operator_sets
 
 
 def convert_function(frozen: Frozen, *, opset: int) -> Any:
@@ -56,7 +56,9 @@ def convert_function(frozen: Frozen, *, opset: int) -> Any:
             if failures:
                 raise failures[0]
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=_optimizers(graph))
-            return _with_shapes(_with_operator_sets(graph.make_model(f"converted from {concrete.name}")))
+            model = graph.make_model(f"converted from {concrete.name}")
+            name_operator_sets(model)
+            return _with_shapes(model)
 
 
 def _recorded(handlers: Mapping[str, tuple[Handler, list[str]]]) -> tuple[dict[str, Any], list[Exception]]:
@@ -76,24 +78,6 @@ def _recorded(handlers: Mapping[str, tuple[Handler, list[str]]]) -> tuple[dict[s
     return {op: (recorded(handler), arguments) for op, (handler, arguments) in handlers.items()}, failures
 
 
-def _with_operator_sets(model: Any) -> Any:
-    """Names the operator sets that tf2onnx does not know of: those of strings."""
-    from onnx.helper import make_opsetid
-
-    nodes = list(_nodes(model.graph))
-    known = {each.domain: each for each in model.opset_import}
-    for domain in sorted({node.domain for node in nodes} - known.keys()):
-        model.opset_import.append(make_opsetid(domain, 1))
-    strings = [node for node in nodes if node.op_type in STRING_OPERATORS and not node.domain]
-    for node in strings:
-        node.op_type = STRING_OPERATORS[node.op_type]
-    if strings:
-        # Of what this package and tf2onnx write, only DFT changed its form on the way here, which is no string's.
-        known[""].version = max(known[""].version, STRING_OPSET)
-        model.ir_version = max(model.ir_version, STRING_IR)
-    return model
-
-
 def _with_shapes(model: Any) -> Any:
     """Gives outputs whose rank TensorFlow has forgotten, such as counts of words, the one that ONNX sees."""
     from onnx.shape_inference import infer_shapes
@@ -104,14 +88,6 @@ def _with_shapes(model: Any) -> Any:
         for each in unknown:
             each.CopyFrom(found[each.name])
     return model
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _nodes(attribute.g)
 
 
 def _optimizers(graph: Any) -> dict[str, Any]:
