@@ -54,7 +54,7 @@ def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
 
 
 OPTIONAL = {
-    "absent", "accuracy_drop", "allowed", "choices", "decode", "examples_per_s", "metric_after",
+    "absent", "accuracy_drop", "allowed", "choices", "decode", "domains", "examples_per_s", "metric_after",
     "metric_before", "other_runtimes", "precision", "preprocess", "refused", "shape", "speedup", "top1_agreement",
     "value",
 }  # fmt: skip

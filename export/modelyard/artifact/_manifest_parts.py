@@ -87,6 +87,8 @@ class FormatEntry:
         verify: The comparison with the source.
         other_runtimes: By name of another runtime that serves the same files,
             the same comparison.
+        domains: Operator domains of its ONNX graphs beside ONNX's own: a runtime
+            needs them. onnxruntime has ``ai.onnx.ml`` and ``com.microsoft``.
     """
 
     path: str
@@ -95,6 +97,7 @@ class FormatEntry:
     runtime: Mapping[str, str]
     verify: VerifyReport
     other_runtimes: Mapping[str, VerifyReport] = field(default_factory=dict)
+    domains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,7 +142,15 @@ def read_format(reader: Reader) -> FormatEntry:
         runtime=reader.get("runtime", dict),
         verify=_verify(reader.child("verify")),
         other_runtimes=reader.mapping("other_runtimes", _verify) if has_others else {},
+        domains=_domains(reader),
     )
+
+
+def _domains(reader: Reader) -> tuple[str, ...]:
+    items = reader.get("domains", list, optional=True) or []
+    if not all(isinstance(item, str) for item in items):
+        raise ManifestError(f"{reader.place}.domains: expected strings; received {items}.")
+    return tuple(items)
 
 
 def _verify(verify: Reader) -> VerifyReport:

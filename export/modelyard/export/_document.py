@@ -20,6 +20,8 @@ from modelyard.artifact import (
     format_path,
     hash_files,
     json_schema,
+    onnx_files,
+    operator_domains,
 )
 from modelyard.errors import ManifestError
 from modelyard.export._choice import FALLBACK
@@ -85,6 +87,7 @@ def build_manifest(
                 runtime=check.runtime,
                 verify=check.report,
                 other_runtimes=check.others,
+                domains=_domains(directory, check),
             )
             for name, check in checks.items()
         },
@@ -96,6 +99,13 @@ def build_manifest(
     )
     check_schema(manifest)
     return manifest
+
+
+def _domains(directory: Path, check: Verification) -> tuple[str, ...]:
+    if check.format != "onnx":
+        return ()
+    files = onnx_files(directory / format_path("onnx", check.precision)).values()
+    return tuple(sorted({domain for file in files for domain in operator_domains(file)}))
 
 
 def _converters(check: Verification, traced: TracedModel) -> dict[str, str]:

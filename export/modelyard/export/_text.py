@@ -13,10 +13,10 @@ from modelyard.export._options import ExportOptions
 from modelyard.export._trace import TracedModel
 from modelyard.export._unsafe_ops import reachable
 
-#: Hashes of strings, of crossed ones, too. ONNX has none, and those of onnxruntime-extensions 0.15 are others.
-_HASHES = frozenset({"SparseCross", "StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"})
+#: Hashes of strings. ONNX has none, and those of onnxruntime-extensions 0.15 are others.
+_HASHES = frozenset({"StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"})
 #: What neither ONNX (see text/) nor TFLite has. Lookup tables are none of it.
-_NOWHERE = (_HASHES - {"SparseCross"}) | {
+_NOWHERE = _HASHES | {
     "ReduceJoin", "RegexFullMatch", "RegexReplace", "StringLength", "StringSplit", "Substr", "UnicodeDecodeWithOffsets",
     "UnicodeTranscode", "UnsortedSegmentJoin",
 }  # fmt: skip
@@ -74,7 +74,8 @@ def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
         found = sorted({node.op for node in nodes} & _MISSING[format])
         if any(node.op == "SparseCross" and tf.string in _types(node) for node in nodes):
             found.append("SparseCross")
-        hint = " (hash before the request, or look up in a vocabulary)" if _HASHES & set(found) else ""
+        is_hashed = {*_HASHES, "SparseCross"} & set(found)
+        hint = " (hash before the request, or look up in a vocabulary)" if is_hashed else ""
         if format == "onnx":
             found += _patterns(nodes)
         if found:

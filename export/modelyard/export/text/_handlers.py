@@ -18,7 +18,7 @@ from modelyard.export.text._strings import (
     split,
     strip,
 )
-from modelyard.export.text._tables import cross, ngrams, ragged_counts, to_dense
+from modelyard.export.text._tables import counts, cross, ngrams, ragged_counts, to_dense
 
 Handler = Callable[[Any, Any, str, list[str]], None]
 #: Operators of ONNX's operator set 20, of which tf2onnx 1.17 knows nothing: by the name that they have until then.
@@ -30,6 +30,7 @@ def make_string_handlers() -> dict[str, Handler]:
     """Handlers by TensorFlow's name of the operator, as ``make_handlers`` takes them."""
     return {
         "AsString": as_string,
+        "DenseBincount": counts,
         "Equal": partial(equal, "Equal"),
         "NotEqual": partial(equal, "NotEqual"),
         "RaggedBincount": ragged_counts,

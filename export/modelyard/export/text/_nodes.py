@@ -64,6 +64,10 @@ class Nodes:
                 shapes=[self._shapes[index] or self._context.get_shape(tensor)], dtypes=[self._dtypes[index]],
             )  # fmt: skip
 
+    def dtype(self, index: int) -> int:
+        """Of an output."""
+        return int(self._dtypes[index])
+
     def set_dtype(self, index: int, dtype: int) -> None:
         """Makes an output of another dtype than TensorFlow's."""
         self._dtypes[index] = dtype

@@ -144,32 +144,56 @@ def ngrams(context: Any, node: Any, name: str, _: list[str]) -> None:
 
 
 def ragged_counts(context: Any, node: Any, name: str, _: list[str]) -> None:
-    """How often each number is in each row, or whether it is."""
+    """How often each number is in each ragged row, or whether it is."""
     splits, values, size, weights = node.input
-    if 0 not in (context.get_shape(weights) or []):
-        raise ValueError("counts with weights")
-    is_binary, dtype = bool(node.get_attr_value("binary_output")), node.output_dtypes[0]
+    _check_weights(context, weights)
+    is_binary = bool(node.get_attr_value("binary_output"))
     graph = Nodes(context, node, name)
     places, columns, lengths = _grid(graph, splits)
-    size = graph.cast(size, INT64)
-    dense = _gathered(graph, graph.cast(values, INT64), places, INT64)
+    numbers = _gathered(graph, graph.cast(values, INT64), places, INT64)
+    there = graph.make("Less", [columns, lengths], BOOL, shape=[-1, -1])
+    graph.done(_counts(graph, numbers, there, size, is_binary=is_binary))
+
+
+def counts(context: Any, node: Any, name: str, _: list[str]) -> None:
+    """The same of rows ``[N, K]``; onnxruntime fails on tf2onnx's way to count where there are none."""
+    from tf2onnx.handler import tf_op
+
+    values, size, weights = node.input
+    if len(context.get_shape(values) or []) != 2:
+        handler, arguments = tf_op.get_opsets()[""][13]["DenseBincount"]
+        handler(context, node, **arguments)
+        return
+    _check_weights(context, weights)
+    is_binary = bool(node.get_attr_value("binary_output"))
+    graph = Nodes(context, node, name)
+    numbers = graph.cast(values, INT64)
+    there = graph.make("GreaterOrEqual", [numbers, np.array(0)], BOOL, shape=[-1, -1])
+    graph.done(_counts(graph, numbers, there, size, is_binary=is_binary))
+
+
+def _check_weights(context: Any, weights: str) -> None:
+    if 0 not in (context.get_shape(weights) or []):
+        raise ValueError("counts with weights, for which ONNX has no operator")
+
+
+def _counts(graph: Nodes, numbers: str, there: str, size: str, *, is_binary: bool) -> str:
+    """Counts below a size ``[N, size]``, of numbers ``[N, K]`` where they are there."""
+    size, one = graph.cast(size, INT64), np.array([1])
     counted = graph.make(
-        "And", [graph.make("Less", [columns, lengths], BOOL), graph.make("Less", [dense, size], BOOL)], BOOL
+        "And", [there, graph.make("Less", [numbers, size], BOOL, shape=[-1, -1])], BOOL, shape=[-1, -1]
     )
-    count = graph.make("Squeeze", [graph.make("Shape", [places], INT64, shape=[1], end=1)], INT64, shape=[])
-    rows = graph.make(
-        "Unsqueeze", [graph.make("Range", [np.array(0), count, np.array(1)], INT64), np.array([1])], INT64
-    )
-    where = graph.make("Add", [graph.make("Mul", [rows, size], INT64), dense], INT64, shape=[-1, -1])
-    chosen = graph.chosen(where, counted, INT64)
-    total = graph.make("Reshape", [graph.make("Mul", [count, size], INT64), np.array([1])], INT64, shape=[1])
+    rows = graph.make("Squeeze", [graph.make("Shape", [numbers], INT64, shape=[1], end=1)], INT64, shape=[])
+    row = graph.make("Range", [np.array(0), rows, np.array(1)], INT64, shape=[-1])
+    begins = graph.make("Mul", [graph.make("Unsqueeze", [row, one], INT64, shape=[-1, 1]), size], INT64, shape=[-1, 1])
+    places = graph.chosen(graph.make("Add", [begins, numbers], INT64, shape=[-1, -1]), counted, INT64)
+    total = graph.make("Reshape", [graph.make("Mul", [rows, size], INT64, shape=[]), one], INT64, shape=[1])
     nothing = graph.make("Expand", [np.array([0], np.float32), total], FLOAT, shape=[-1])
-    ones = graph.make("Expand", [np.array([1], np.float32), graph.make("Shape", [chosen], INT64)], FLOAT, shape=[-1])
-    counts = graph.make(
-        "ScatterElements", [nothing, chosen, ones], FLOAT, shape=[-1], axis=0,
-        reduction="none" if is_binary else "add",
-    )  # fmt: skip
-    shape = graph.make(
-        "Concat", [graph.make("Reshape", [each, np.array([1])], INT64) for each in (count, size)], INT64, axis=0
+    found = graph.make("Shape", [places], INT64, shape=[1])
+    ones = graph.make("Expand", [np.array([1], np.float32), found], FLOAT, shape=[-1])
+    made = graph.make(
+        "ScatterElements", [nothing, places, ones], FLOAT, shape=[-1], axis=0, reduction="none" if is_binary else "add"
     )
-    graph.done(graph.cast(graph.make("Reshape", [counts, shape], FLOAT, shape=[-1, -1], allowzero=1), dtype))
+    shape = [graph.make("Reshape", [each, one], INT64, shape=[1]) for each in (rows, size)]
+    both = graph.make("Concat", shape, INT64, shape=[2], axis=0)
+    return graph.cast(graph.make("Reshape", [made, both], FLOAT, shape=[-1, -1], allowzero=1), graph.dtype(0))
