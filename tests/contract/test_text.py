@@ -96,7 +96,9 @@ def server(sentiment: Sentiment, session_dir: Path) -> Iterator[RunningServer]:
             "examples": ExampleFunction(features=(feature,), function=sentiment.predict),
         },
         data={"serving_default": {"text": ROWS}, "examples": {"inputs": np.array(messages, object)}},
-        options=ExportOptions(min_examples=16, latency_calls=10, runtimes=(), optional=("tflite",)),
+        options=ExportOptions(
+            min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=(), optional=("tflite",)
+        ),
     )
     manifest = read_manifest(report.version.path)
     assert manifest.formats["onnx"].domains == ("ai.onnx.ml", "com.microsoft")
