@@ -75,6 +75,7 @@ def manifest(staged_files: Path) -> Manifest:
                 other_runtimes={
                     "openvino": VerifyReport(examples=256, batch_sizes=(1, 32), max_abs_error=1e-6, max_rel_error=1e-5)
                 },
+                domains=("ai.onnx.ml",),
             )
         },
         latency=(

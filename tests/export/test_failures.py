@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from modelyard.artifact import SignatureFunction, TensorSpec, read_manifest
 from modelyard.errors import ConversionError, PublishError
-from modelyard.export import ExportOptions, export
+from modelyard.export import ExportEvent, ExportOptions, export
 from modelyard.export._cli import main
 from modelyard.export._failures import gist, keep_log
 from modelyard.export._files import load_file, weight_files
@@ -87,38 +87,64 @@ def test_an_error_that_no_converter_caused_has_no_log() -> None:
     assert keep_log(ConversionError("ours"), "m") is None
 
 
-def sentence_model() -> keras.Model:
+def sentence_model(*, hashed: bool = False) -> keras.Model:
     vectorize = keras.layers.TextVectorization(max_tokens=20, output_sequence_length=4)
     vectorize.adapt(["good film", "bad film"])
-    text = keras.Input((), dtype="string", name="text")
-    words = keras.layers.Embedding(20, 4)(vectorize(text))
+    text = keras.Input((1,), dtype="string", name="text")
+    numbers = keras.layers.Hashing(20)(text) if hashed else vectorize(text)
+    words = keras.layers.Embedding(20, 4)(numbers)
     return keras.Model(text, keras.layers.Dense(2, name="scores")(keras.layers.GlobalAveragePooling1D()(words)))
 
 
-TEXT = {"text": np.array([b"good film", b"bad", b"film good bad", b"what"] * 4, object)}
+TEXT = {"text": np.array([[b"good film"], [b"bad"], [b"film good bad"], [b"what"]] * 4, object)}
 
 
 def test_a_text_model_is_told_before_the_work(tmp_path: Path) -> None:
     stages: list[str] = []
-    with pytest.raises(ConversionError, match=r"computes with strings \(StaticRegexReplace.*StringSplitV2\)") as caught:
-        export(
-            sentence_model(),
-            tmp_path / "m",
-            data=TEXT,
-            options=OPTIONS,
-            progress=lambda each: stages.append(each.stage),
-        )
-    assert "--format saved_model, or --optional onnx --optional tflite" in caught.value.message
+
+    def note(event: ExportEvent) -> None:
+        stages.append(event.stage)
+
+    with pytest.raises(
+        ConversionError, match=r"strings by StaticRegexReplace, .*StringSplitV2, for which TFL"
+    ) as caught:
+        export(sentence_model(), tmp_path / "m", data=TEXT, options=OPTIONS, progress=note)
+    assert "(--format saved_model --format onnx, or --optional tflite; in Python" in caught.value.message
+    with pytest.raises(ConversionError, match=r"^Format onnx, .*StringToHashBucketFast \(hash before the re") as caught:
+        export(sentence_model(hashed=True), tmp_path / "m", data=TEXT, options=OPTIONS, progress=note)
+    assert "(--format saved_model, or --optional onnx --optional tflite; in Python" in caught.value.message
     assert set(stages) == {"trace"}
     assert not (tmp_path / "m").exists()
 
 
-def test_a_text_model_is_published_as_saved_model(tmp_path: Path) -> None:
+def test_hashed_text_is_published_as_saved_model(tmp_path: Path) -> None:
     options = ExportOptions(min_examples=16, latency_calls=10, runtimes=(), optional=("onnx", "tflite"))
-    report = export(sentence_model(), tmp_path / "m", data=TEXT, options=options)
+    report = export(sentence_model(hashed=True), tmp_path / "m", data=TEXT, options=options)
     assert set(report.manifest.formats) == {"saved_model"}
     assert set(report.manifest.absent) == {"onnx", "tflite"}
-    assert "which only TensorFlow does." in report.manifest.absent["onnx"]
+    assert "for which ONNX has no operators." in report.manifest.absent["onnx"]
+
+
+def test_words_are_published_from_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        # What Keras itself does while it saves.
+        warnings.filterwarnings("ignore", message="__array__ implementation", category=DeprecationWarning)
+        sentence_model().save(tmp_path / "words.keras")
+    np.savez(tmp_path / "rows.npz", text=TEXT["text"].astype("S"))
+    arguments = [
+        str(tmp_path / "words.keras"),
+        "--data",
+        str(tmp_path / "rows.npz"),
+        "--repository",
+        str(tmp_path / "models"),
+    ]
+    arguments += ["--optional", "tflite", "--min-examples", "16", "--measure-seconds", "0.5"]
+    assert main(arguments) == 0, capfd.readouterr().err
+    manifest = read_manifest(tmp_path / "models" / "words" / "1")
+    assert set(manifest.formats) == {"saved_model", "onnx"}
+    assert manifest.formats["onnx"].verify.max_abs_error < 1e-6
+    assert "TFLite has no operators" in manifest.absent["tflite"]
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_labels_in_text_are_no_text_model(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ from modelyard.artifact._manifest_parts import (
     onnx_files,
 )
 from modelyard.artifact._openvino import openvino_core
+from modelyard.artifact._operators import operator_domains
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate
 from modelyard.artifact._repository import (
     STAGING_PREFIX,
@@ -161,6 +162,7 @@ __all__ = [
     "onnx_file_name",
     "onnx_files",
     "openvino_core",
+    "operator_domains",
     "parse_manifest",
     "promote",
     "publish",

@@ -96,6 +96,8 @@ class FormatEntry:
         computed: By dtype of the signatures that the runtime has no operations
             for, such as ``bfloat16``, the one that the file has in its place,
             inputs and outputs among it. Servers cast.
+        domains: Operator domains of its ONNX graphs beside ONNX's own: a runtime
+            needs them. onnxruntime has ``ai.onnx.ml`` and ``com.microsoft``.
     """
 
     path: str
@@ -106,6 +108,7 @@ class FormatEntry:
     other_runtimes: Mapping[str, VerifyReport] = field(default_factory=dict)
     renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     computed: Mapping[str, str] = field(default_factory=dict)
+    domains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,15 @@ def read_format(reader: Reader) -> FormatEntry:
         other_runtimes=reader.mapping("other_runtimes", _verify) if has_others else {},
         renamed={name: read_texts(renamed, name) for name in renamed.document},
         computed=read_texts(reader, "computed"),
+        domains=_domains(reader),
     )
+
+
+def _domains(reader: Reader) -> tuple[str, ...]:
+    items = reader.get("domains", list, optional=True) or []
+    if not all(isinstance(item, str) for item in items):
+        raise ManifestError(f"{reader.place}.domains: expected strings; received {items}.")
+    return tuple(items)
 
 
 def _verify(verify: Reader) -> VerifyReport:

@@ -18,7 +18,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from tensorflow.python.ops.op_selector import UnliftableError
 
 from modelyard.artifact import FEATURE_DTYPES, ExampleDecode, FeatureSpec
-from modelyard.export._freeze import named
+from modelyard.export._freeze import forget_initializers, named
 
 # Of each, where the names of the dense features and their defaults stand among its inputs.
 _PARSERS = frozenset({"ParseExample", "ParseExampleV2"})
@@ -38,6 +38,7 @@ def cut_examples(function: Any) -> tuple[ExampleDecode, Any] | None:
     """
     (source,) = function.input_signature
     concrete = function.get_concrete_function()
+    forget_initializers(concrete)
     constant = convert_variables_to_constants_v2(concrete, lower_control_flow=False, aggressive_inlining=True)
     graph = constant.graph.as_graph_def()
     for node in graph.node:

@@ -20,6 +20,8 @@ from modelyard.artifact import (
     format_path,
     hash_files,
     json_schema,
+    onnx_files,
+    operator_domains,
 )
 from modelyard.errors import ManifestError
 from modelyard.export._adapted import computed_of, renamed_of
@@ -88,6 +90,7 @@ def build_manifest(
                 other_runtimes=check.others,
                 renamed=renamed_of(traced, check.format),
                 computed=computed_of(traced, check.format),
+                domains=_domains(directory, check),
             )
             for name, check in checks.items()
         },
@@ -99,6 +102,13 @@ def build_manifest(
     )
     check_schema(manifest)
     return manifest
+
+
+def _domains(directory: Path, check: Verification) -> tuple[str, ...]:
+    if check.format != "onnx":
+        return ()
+    files = onnx_files(directory / format_path("onnx", check.precision)).values()
+    return tuple(sorted({domain for file in files for domain in operator_domains(file)}))
 
 
 def _converters(check: Verification, traced: TracedModel) -> dict[str, str]:

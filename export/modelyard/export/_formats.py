@@ -192,7 +192,7 @@ class FormatMaker:
         else:
             # What a converter says of it, after minutes perhaps, would be less.
             _check_stateless(format, traced)
-            check_graphs(traced.graphs)
+            check_graphs(traced.graphs, format)
             if format == "onnx":
                 export_onnx(traced, staged, opset=options.opset, simplify=options.simplify)
             else:

@@ -25,6 +25,7 @@ from tensorflow.python.framework.convert_to_constants import (
 )
 
 from modelyard.export._widen import widen
+from modelyard.export.text import keep_assertions
 
 #: Bytes from which a constant is large. Below it nothing is to be gained, and what TensorFlow folds may be folded.
 LARGE = 1 << 20
@@ -208,9 +209,11 @@ def _rewritten(graph: Any, inputs: list[str], outputs: list[str]) -> Any:
         outputs: Names of tensors.
     """
     _cast_images(graph.node, suffix="")
+    keep_assertions(graph.node)
     for body in graph.library.function:
         # Inside a function an output is named by its argument, too.
         _cast_images(body.node_def, suffix=":y:0")
+        keep_assertions(body.node_def, suffix=":y:0", vector_suffix=":output:0")
     compiled = any([_forget_compilation(owner) for owner in (*graph.library.function, *graph.node)])
     constant = _imported(graph, inputs, outputs, suffix="frozen")
     if compiled:

@@ -23,7 +23,7 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
         source: The traced model.
         directory: The version directory.
         opset: ONNX operator set; None for :func:`newest_opset`.
-        simplify: Simplify the graphs.
+        simplify: Simplify the graphs, except those that compute with text.
 
     Raises:
         ConversionError: tf2onnx cannot convert a graph, onnxslim cannot simplify it, or what they made is not valid
@@ -45,7 +45,7 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
             raise ConversionError(
                 f"Format onnx, graph {graph!r}: tf2onnx at opset {opset} failed: {gist(exc)}."
             ) from exc
-        if simplify:
+        if simplify and not _has_texts(model):
             model = _simplify(graph, model)
         try:
             folder.mkdir(exist_ok=True)
@@ -82,6 +82,13 @@ def newest_opset() -> int:
         "tf2onnx as installed writes no operator set that onnxruntime as installed reads; upgrade them. "
         f"What onnxruntime said: {'; '.join(reasons)}"
     )
+
+
+def _has_texts(model: Any) -> bool:
+    """Whether there are strings among the constants, which onnxslim 0.1 cannot write."""
+    import onnx
+
+    return any(each.data_type == onnx.TensorProto.STRING for each in model.graph.initializer)
 
 
 def _simplify(graph: str, model: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
+
+from modelyard.export.text import Handler, make_string_handlers
 
 
 def _add(context: Any, node: Any, name: str, _: list[str]) -> None:
@@ -181,7 +183,6 @@ def _cast(context: Any, tensor: str, dtype: int) -> str:
     return str(cast.output[0])
 
 
-Handler = Callable[[Any, Any, str, list[str]], None]
 #: onnx.TensorProto.FLOAT, INT64 and STRING: to import onnx takes a second.
 _FLOAT, _INT64, _STRING = 1, 7, 8
 #: By kind of a numpy dtype, what LabelEncoder calls it and computes with.
@@ -212,4 +213,5 @@ def make_handlers(tables: Mapping[str, Any]) -> dict[str, tuple[Handler, list[st
         "Real": partial(_part, 0),
         "ScaleAndTranslate": _scale_and_translate,
     }
+    handlers |= make_string_handlers()
     return {op: (handler, []) for op, handler in handlers.items()}

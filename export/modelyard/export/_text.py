@@ -1,24 +1,33 @@
-"""Models that compute with text: what they do no converter can carry out of TensorFlow."""
+"""Models that compute with text: what other formats have no operators for is told by name, before the work."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
+
+import tensorflow as tf
 
 from modelyard.errors import ConversionError
 from modelyard.export._options import ExportOptions
 from modelyard.export._trace import TracedModel
 from modelyard.export._unsafe_ops import reachable
 
-#: What neither tf2onnx (1.17) nor the TFLite converter (2.21) converts. Lookup tables are none of it.
-_OPS = frozenset(
+#: Hashes of strings. ONNX has none, and those of onnxruntime-extensions 0.15 are others.
+_HASHES = frozenset({"StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"})
+#: What neither ONNX (see text/) nor TFLite has. Lookup tables are none of it.
+_NOWHERE = _HASHES | {
+    "ReduceJoin", "RegexFullMatch", "RegexReplace", "StringLength", "StringSplit", "Substr", "UnicodeDecodeWithOffsets",
+    "UnicodeTranscode", "UnsortedSegmentJoin",
+}  # fmt: skip
+#: What only ONNX has.
+_ONNX = frozenset(
     {
-        "ReduceJoin", "RegexFullMatch", "RegexReplace", "StaticRegexFullMatch",
-        "StaticRegexReplace", "StringJoin", "StringLength", "StringNGrams", "StringSplit", "StringSplitV2",
-        "StringStrip", "StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong", "Substr",
-        "UnicodeDecode", "UnicodeDecodeWithOffsets", "UnicodeEncode", "UnicodeTranscode", "UnsortedSegmentJoin",
+        "AsString", "StaticRegexFullMatch", "StaticRegexReplace", "StringJoin", "StringLower", "StringNGrams",
+        "StringSplitV2", "StringStrip", "StringUpper", "UnicodeDecode", "UnicodeEncode",
     }
 )  # fmt: skip
+_MISSING: Mapping[str, frozenset[str]] = {"onnx": _NOWHERE, "tflite": _NOWHERE | _ONNX}
 
 
 def check_text(source: TracedModel, options: ExportOptions) -> None:
@@ -29,34 +38,65 @@ def check_text(source: TracedModel, options: ExportOptions) -> None:
         options: The formats.
 
     Raises:
-        ConversionError: A format other than the SavedModel is required.
+        ConversionError: A format that is required has no operators for it.
     """
-    required = [each for each in options.formats if each != "saved_model" and each not in options.optional]
-    if not required:
+    reasons: dict[str, str] = {}
+    for format in options.formats:
+        if format not in options.optional:
+            try:
+                check_graphs(source.graphs, format)
+            except ConversionError as exc:
+                reasons[format] = exc.message
+    if not reasons:
         return
-    try:
-        check_graphs(source.graphs)
-    except ConversionError as exc:
-        raise ConversionError(
-            f"{exc.message} Publish the SavedModel (--format saved_model, or --optional onnx --optional tflite; in "
-            "Python ExportOptions.formats and .optional), or export the part after the tokenization."
-        ) from None
+    others = [each for each in options.formats if each not in reasons]
+    ways = [" ".join(f"--format {each}" for each in others)] if others else []
+    ways.append(" ".join(f"--optional {each}" for each in reasons))
+    raise ConversionError(
+        f"{' '.join(reasons.values())} Publish the rest ({', or '.join(ways)}; in Python ExportOptions.formats and "
+        ".optional), or export the part behind it."
+    )
 
 
-def check_graphs(graphs: Mapping[str, Any]) -> None:
-    """Refuses graphs that compute with text.
+def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
+    """Refuses graphs that compute with text as a format cannot.
 
     Args:
         graphs: Functions by graph name.
+        format: ``saved_model``, which takes all, ``onnx`` or ``tflite``.
 
     Raises:
         ConversionError: One does; the message names the operations.
     """
-    for name, function in graphs.items():
+    for name, function in graphs.items() if format in _MISSING else ():
         concrete = function.get_concrete_function()
-        nodes = reachable(concrete.graph.as_graph_def(), [tensor.name for tensor in concrete.outputs])
-        found = sorted({node.op for node in nodes} & _OPS)
+        nodes = list(reachable(concrete.graph.as_graph_def(), [tensor.name for tensor in concrete.outputs]))
+        found = sorted({node.op for node in nodes} & _MISSING[format])
+        if any(node.op == "SparseCross" and tf.string in _types(node) for node in nodes):
+            found.append("SparseCross")
+        is_hashed = {*_HASHES, "SparseCross"} & set(found)
+        hint = " (hash before the request, or look up in a vocabulary)" if is_hashed else ""
+        if format == "onnx":
+            found += _patterns(nodes)
         if found:
             raise ConversionError(
-                f"Graph {name!r} computes with strings ({', '.join(found)}), which only TensorFlow does."
+                f"Format {format}, graph {name!r}: it computes with strings by {', '.join(found)}{hint}, for which "
+                f"{'ONNX' if format == 'onnx' else 'TFLite'} has no operators."
             )
+
+
+def _types(node: Any) -> list[Any]:
+    return [tf.as_dtype(each) for each in node.attr["dense_types"].list.type]
+
+
+def _patterns(nodes: list[Any]) -> list[str]:
+    """Regular expressions that match otherwise where a text is split at each character, which is how they replace."""
+    patterns = {node.attr["pattern"].s.decode() for node in nodes if node.op == "StaticRegexReplace"}
+    found = []
+    for pattern in sorted(patterns):
+        bare = re.sub(r"\\[^AbBzQC]|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]", "", pattern)
+        if re.search(r"\\|\^|\$|\(\?[^:)]*m", bare):
+            found.append(f"the regular expression {pattern!r}, which looks at what is beside a match,")
+        elif tf.strings.regex_full_match("", pattern):
+            found.append(f"the regular expression {pattern!r}, which matches nothing, too,")
+    return found

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from modelyard.export._freeze import Frozen, forget_initializers
 from modelyard.export._onnx_handlers import make_handlers
+from modelyard.export.text import Handler, name_operator_sets
 
 
 def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] | None = None) -> Any:
@@ -36,7 +37,7 @@ def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] |
     names = {tensor.name: spec.name for tensor, spec in zip(tensors, frozen.function.input_signature, strict=False)}
     outputs = {tensor.name: (renamed or {}).get(name, name) for name, tensor in concrete.structured_outputs.items()}
     values = {tensor.op.name: value for tensor, value in zip(weights, frozen.weights, strict=True)}
-    handlers = make_handlers({name: table.export() for name, table in frozen.tables.items()})
+    handlers, failures = _recorded(make_handlers({name: table.export() for name, table in frozen.tables.items()}))
     with tf.device("/cpu:0"):
         definition = tf_loader.from_function(concrete, [tensor.name for tensor in concrete.inputs], list(outputs))
         contents = _make_constant(definition, values)
@@ -53,8 +54,41 @@ def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] |
                 tensors_to_rename=names | outputs,
             )
             del contents
+            if failures:
+                raise failures[0]
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=_optimizers(graph))
-            return graph.make_model(f"converted from {concrete.name}")
+            model = graph.make_model(f"converted from {concrete.name}")
+            name_operator_sets(model)
+            return _with_shapes(model)
+
+
+def _recorded(handlers: Mapping[str, tuple[Handler, list[str]]]) -> tuple[dict[str, Any], list[Exception]]:
+    """The handlers, and a list of what they raise from now on: tf2onnx goes on where one fails."""
+    failures: list[Exception] = []
+
+    def recorded(handler: Handler) -> Handler:
+        def call(*arguments: Any) -> None:
+            try:
+                handler(*arguments)
+            except Exception as exc:
+                failures.append(exc)
+                raise
+
+        return call
+
+    return {op: (recorded(handler), arguments) for op, (handler, arguments) in handlers.items()}, failures
+
+
+def _with_shapes(model: Any) -> Any:
+    """Gives outputs whose rank TensorFlow has forgotten, such as counts of words, the one that ONNX sees."""
+    from onnx.shape_inference import infer_shapes
+
+    unknown = [each for each in model.graph.output if not each.type.tensor_type.HasField("shape")]
+    if unknown:
+        found = {each.name: each for each in infer_shapes(model).graph.output}
+        for each in unknown:
+            each.CopyFrom(found[each.name])
+    return model
 
 
 def _optimizers(graph: Any) -> dict[str, Any]:
