@@ -24,6 +24,8 @@ from tensorflow.python.framework.convert_to_constants import (
     _run_inline_graph_optimization,
 )
 
+from modelyard.export.rewrites import Target, rewrite
+
 #: Bytes from which a constant is large. Below it nothing is to be gained, and what TensorFlow folds may be folded.
 LARGE = 1 << 20
 _RESIZES = frozenset({"ResizeArea", "ResizeBicubic", "ResizeBilinear"})
@@ -77,11 +79,12 @@ def named(value: Any, name: str) -> Any:
     return tf.identity(value, name=re.sub(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_./-]", "_", name))
 
 
-def freeze(function: Any) -> Frozen:
+def freeze(function: Any, *, target: Target | None = None) -> Frozen:
     """A function without variables, with the same inputs and outputs by name.
 
     Args:
         function: A ``tf.function`` with an input signature, that returns a mapping.
+        target: The format whose converter takes it: what that one lacks is composed of what it has.
     """
     concrete = function.get_concrete_function()
     forget_initializers(concrete)
@@ -95,6 +98,8 @@ def freeze(function: Any) -> Frozen:
     constant = _rewritten(graph, inputs, [tensor.name for tensor in concrete.outputs])
     # A frozen function returns the outputs of the original flattened, which sorts a mapping by key.
     names = sorted(concrete.structured_outputs)
+    if target is not None:
+        constant = rewrite(constant, target)
 
     def call(*tensors: Any) -> dict[str, Any]:
         values = constant(*tensors)
