@@ -40,8 +40,9 @@ def definite() -> Any:
 BOXES = np.abs(floats(8, 4))
 BOXES[..., 2:] += BOXES[..., :2]
 INPUTS: dict[str, Any] = {
-    "x": floats(6), "m": definite(), "i": whole(-50, 50, 3), "k": whole(-1, 4), "small": whole(-100, 100, 3, dtype="int8"),
-    "long": whole(-(10**12), 10**12, 3, dtype="int64"), "d": floats(3).astype(np.float64), "wave": floats(24),
+    "x": floats(6), "m": definite(), "i": whole(-50, 50, 3), "k": whole(-1, 4),
+    "small": whole(-100, 100, 3, dtype="int8"), "long": whole(-(10**12), 10**12, 3, dtype="int64"),
+    "d": floats(3).astype(np.float64), "wave": floats(24),
     "image": RNG.random((ROWS, 6, 7, 3)).astype(np.float32), "volume": floats(4, 5, 4, 2),
     "boxes": BOXES, "scores": RNG.random((ROWS, 8, 2)).astype(np.float32),
 }  # fmt: skip
