@@ -192,6 +192,16 @@ def _mul_no_nan(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.where(tf.equal(y, 0.0), tf.zeros_like(x * y), x * y)
 
 
+def _xlog1py(node: Any, inputs: Sequence[Any]) -> Any:
+    x, y = inputs
+    return tf.where(tf.equal(x, 0.0), tf.zeros_like(x * y), x * tf.math.log1p(y))
+
+
+def _in_single(node: Any, inputs: Sequence[Any]) -> Any:
+    """onnxruntime has no convolution of float64."""
+    return computed_as(node, inputs, tf.float32)
+
+
 def _euclidean(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.sqrt(tf.reduce_sum(tf.square(inputs[0]), inputs[1], keepdims=node.attr["keep_dims"].b))
 
@@ -268,10 +278,13 @@ TFLITE = {
 ONNX = {
     **{op: Rule(_widen, has_dtype(*_NARROW)) for op in _REDUCED},
     **BOTH,
+    "Conv2D": Rule(_in_single, has_dtype(tf.float64)),
+    "DepthwiseConv2dNative": Rule(_in_single, has_dtype(tf.float64)),
     "Expm1": _one(_expm1),
     "L2Loss": _one(lambda x: tf.reduce_sum(tf.square(x)) * 0.5),
     "LeftShift": Rule(_left_shift, has_dtype(tf.int8, tf.int16, tf.int32, tf.int64)),
     "Log1p": _one(_log1p),
     "OneHot": Rule(_one_hot),
     "RightShift": Rule(_right_shift, has_dtype(tf.int8, tf.int16, tf.int32, tf.int64)),
+    "Xlog1py": Rule(_xlog1py),
 }

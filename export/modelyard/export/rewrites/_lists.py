@@ -24,7 +24,7 @@ def _set(node: Any, inputs: Sequence[Any]) -> TensorList:
     known, index, item = inputs
     if known.items is None:
         known = filled(known.length, tf.shape(item), item.shape, known.dtype)
-    # Not by x[i:]: TFLite 2.21 gives the last element of that, where it is nothing.
+    # Not by x[i:]: at the end of a list, LiteRT 2.3 gave the last element for it in loops, where it is nothing.
     first, whole = [0] * item.shape.rank, [-1] * item.shape.rank
     rest = tf.minimum(index + 1, tf.shape(known.items)[0])
     before = tf.slice(known.items, [0, *first], tf.stack([index, *whole]))
