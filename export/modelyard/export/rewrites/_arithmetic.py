@@ -198,7 +198,7 @@ def _xlog1py(node: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _in_single(node: Any, inputs: Sequence[Any]) -> Any:
-    """onnxruntime has no convolution of float64."""
+    """Onnxruntime has no convolution of float64."""
     return computed_as(node, inputs, tf.float32)
 
 
