@@ -36,7 +36,7 @@ def check(function: Callable[[Any], Any], values: Any, tolerance: float = 0.0) -
     tensor = tf.constant(values.tolist() if values.dtype == object else values)
     spec = tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name="x")
     traced = tf.function(lambda x: {"y": function(x)}, input_signature=[spec])
-    model = convert_function(freeze(traced), opset=18)
+    model = convert_function(freeze(traced, target="onnx"), opset=18)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for rows in (values, values[:1]):
         expected = traced(tensor[: len(rows)])["y"].numpy()

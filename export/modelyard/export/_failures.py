@@ -12,6 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _LONGEST = 300
+#: By format, how its converter says that it does not know an operator.
+_UNKNOWN = {
+    "ONNX": r"No Op registered for (?P<operator>\w+) with domain_version",
+    "TFLite": r"'tf\.(?P<operator>\w+)' op is neither a custom op nor a flex op",
+}
 _STDERR = 2
 
 
@@ -23,6 +28,14 @@ def gist(error: BaseException) -> str:
     """
     # OpenVINO begins with places in its own code, and ends with what it means.
     text = re.sub(r"(?s)^.*\nSummary:\n-- ", "", str(error))
+    for name, pattern in _UNKNOWN.items():
+        if missing := re.search(pattern, text):
+            operator = missing["operator"]
+            places = re.findall(rf'"{operator}:", "(\S+?)@', text) + re.findall(
+                rf"Name: (\S+) OpType: {operator}\b", text
+            )
+            place = f" ({places[0].removeprefix('PartitionedCall/')})" if places else ""
+            return f"the operator {operator}{place} has no counterpart in {name}"
     lines = (line.strip() for line in text.splitlines())
     # TensorFlow, with the places in the user's code and its own.
     said = (line for line in lines if line and not re.match(r"Graph execution error:|Detected at node |File \"", line))

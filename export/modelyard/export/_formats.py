@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from modelyard.artifact import (
@@ -32,6 +34,7 @@ from modelyard.export._trace import TracedModel
 from modelyard.export._verification import Verification
 from modelyard.export._verify import verify
 
+_LOG = logging.getLogger("modelyard.export")
 _SAVED_MODEL = ("saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra")
 
 
@@ -72,7 +75,7 @@ class FormatMaker:
             PublishError: The directory cannot be written.
         """
         self._convert_once(format, lambda: self._convert(format))
-        self.checks[format] = self._in_other_runtimes(self._verify(format, "float32", None))
+        self.checks[format] = self._in_other_runtimes(self._verify_float32(format))
         if format == "saved_model":
             return
         variants = [each for each in self.options.precision if each != "float32"]
@@ -145,6 +148,24 @@ class FormatMaker:
             options=self.options,
             progress=self.progress,
         )
+
+    def _verify_float32(self, format: Format) -> Verification:
+        """A graph that is wrong once it is simplified may be right as it was converted."""
+        try:
+            return self._verify(format, "float32", None)
+        except VerificationError as exc:
+            traced, options = self.reference.source, self.options
+            if format != "onnx" or not options.simplify or format in traced.files:
+                raise
+            plain = partial(export_onnx, traced, self.staged, opset=options.opset, simplify=False)
+            self._progress_of("convert", "onnx without onnxslim", plain)
+            try:
+                check = self._verify(format, "float32", None)
+            except VerificationError:
+                # The first says the same of what was asked for.
+                raise exc from None
+            _LOG.warning("Format onnx: not simplified, as it is wrong once onnxslim has simplified it: %s", exc.message)
+            return check
 
     def _in_other_runtimes(self, check: Verification) -> Verification:
         """The same files in the other runtimes: that they are right is shown, so that a failure is the runtime's."""

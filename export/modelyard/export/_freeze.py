@@ -25,6 +25,7 @@ from tensorflow.python.framework.convert_to_constants import (
 )
 
 from modelyard.export._widen import widen
+from modelyard.export.rewrites import Target, rewrite
 from modelyard.export.text import keep_assertions
 
 #: Bytes from which a constant is large. Below it nothing is to be gained, and what TensorFlow folds may be folded.
@@ -81,11 +82,12 @@ def named(value: Any, name: str) -> Any:
     return tf.identity(value, name=safe if re.match(r"[A-Za-z0-9.]", safe) else f"output{safe}")
 
 
-def freeze(function: Any, *, widened: Iterable[str] = ()) -> Frozen:
+def freeze(function: Any, *, target: Target | None = None, widened: Iterable[str] = ()) -> Frozen:
     """A function without variables, with the same inputs and outputs by name.
 
     Args:
         function: A ``tf.function`` with an input signature, that returns a mapping.
+        target: The format whose converter takes it: what that one lacks is composed of what it has.
         widened: Dtypes that become float32, inputs and outputs among them.
     """
     concrete = function.get_concrete_function()
@@ -101,6 +103,8 @@ def freeze(function: Any, *, widened: Iterable[str] = ()) -> Frozen:
     constant = _rewritten(graph, inputs, [tensor.name for tensor in concrete.outputs])
     # A frozen function returns the outputs of the original flattened, which sorts a mapping by key.
     names = sorted(concrete.structured_outputs)
+    if target is not None:
+        constant = rewrite(constant, target)
 
     def call(*tensors: Any) -> dict[str, Any]:
         values = constant(*tensors)

@@ -159,15 +159,6 @@ def _rfft(context: Any, node: Any, name: str, _: list[str]) -> None:
     )  # fmt: skip
 
 
-def _complex_abs(context: Any, node: Any, name: str, _: list[str]) -> None:
-    source, outputs, shapes = node.input[0], list(node.output), node.output_shapes
-    context.remove_node(name)
-    last = context.make_const(f"{name}/axis", np.array([-1], np.int64)).output[0]
-    context.make_node(
-        "ReduceL2", [source, last], attr={"keepdims": 0}, outputs=outputs, name=name, shapes=shapes, dtypes=[_FLOAT]
-    )
-
-
 def _part(index: int, context: Any, node: Any, name: str, _: list[str]) -> None:
     """The real or the imaginary part."""
     source, outputs, shapes = node.input[0], list(node.output), node.output_shapes
@@ -203,7 +194,6 @@ def make_handlers(tables: Mapping[str, Any]) -> dict[str, tuple[Handler, list[st
     handlers: dict[str, Handler] = {
         "AddV2": _add,
         "Bucketize": _bucketize,
-        "ComplexAbs": _complex_abs,
         "Erfc": _erfc,
         "FloorDiv": _floor_div,
         "FloorMod": _floor_mod,

@@ -52,10 +52,11 @@ def export_tflite(
     held: list[Any] = []
     for graph, function in source.graphs.items():
         try:
-            frozen[graph], parts = freeze(function, widened=widened_dtypes(function, "tflite")).bound()
+            ready = freeze(function, target="tflite", widened=widened_dtypes(function, "tflite"))
+            frozen[graph], parts = ready.bound()
         # Freezing raises whatever comes up: this is the boundary that maps it.
         except Exception as exc:
-            raise ConversionError(f"{place}, graph {graph!r}: variables cannot be made constant: {gist(exc)}.") from exc
+            raise ConversionError(f"{place}, graph {graph!r}: it cannot be made ready: {gist(exc)}.") from exc
         held += parts
     module.functions, module.held = frozen, held
     try:
@@ -64,6 +65,8 @@ def export_tflite(
             save = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
             save_functions(module, Path(folder), frozen, options=save)
             converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(frozen))
+            # Else infinity, which masks and comparisons are written with, becomes the largest number.
+            converter.canonicalizing_inf_as_min_max_float = False
             _set_precision(converter, precision, calibration)
             content = _convert(converter)
     except OSError as exc:

@@ -1,0 +1,246 @@
+"""Sums along an axis and by segment, searches, and what moves elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from modelyard.export.rewrites._replay import Rule, emit
+from modelyard.export.rewrites._values import constant
+
+
+def _scan(combine: Callable[[Any, Any], Any], neutral: float, node: Any, inputs: Sequence[Any]) -> Any:
+    """Results of all beginnings of an axis, each step with twice as many as the last."""
+    x, axis = inputs[0], _constant(node, inputs[1])
+    rank, length = x.shape.rank, tf.shape(x)[axis]
+    axis %= rank
+    if node.attr["reverse"].b:
+        x = tf.reverse(x, [axis])
+    front = tf.one_hot(axis, rank, dtype=tf.int32)
+    first, whole = tf.zeros([rank], tf.int32), tf.fill([rank], -1)
+
+    def shifted(values: Any, by: Any) -> Any:
+        kept = tf.slice(values, first, whole * (1 - front) + front * tf.maximum(length - by, 0))
+        start = tf.fill(tf.shape(values) * (1 - front) + front * tf.minimum(by, length), tf.cast(neutral, x.dtype))
+        return tf.concat([start, kept], axis)
+
+    if node.attr["exclusive"].b:
+        x = shifted(x, 1)
+    if x.shape[axis] is not None:
+        for power in range(max(x.shape[axis] - 1, 0).bit_length()):
+            x = combine(x, shifted(x, 1 << power))
+    else:
+        x = tf.while_loop(
+            lambda by, _: by < length,
+            lambda by, values: (by * 2, tf.ensure_shape(combine(values, shifted(values, by)), x.shape)),
+            [tf.constant(1), x],
+            shape_invariants=[tf.TensorShape([]), x.shape],
+        )[1]
+    return tf.reverse(x, [axis]) if node.attr["reverse"].b else x
+
+
+def _log_add(x: Any, y: Any) -> Any:
+    most = tf.maximum(x, y)
+    return most + tf.math.log(tf.exp(x - most) + tf.exp(y - most))
+
+
+def _segments(kind: str, node: Any, inputs: Sequence[Any]) -> Any:
+    """Of unsorted segments: ONNX scatters sums, and compares for the others."""
+    values, ids, count = inputs
+    count = tf.cast(count, tf.int32)
+    rank = ids.shape.rank
+    rest = tf.shape(values)[rank:]
+    flat = tf.reshape(values, tf.concat([[-1], rest], 0))
+    # What is below zero belongs to no segment: to one more, which is cut off.
+    ids = tf.reshape(tf.cast(ids, tf.int32), [-1])
+    ids = tf.where(ids < 0, count, ids)
+    start = tf.fill(tf.concat([[count + 1], rest], 0), _NEUTRAL[kind](values.dtype))
+    scatter = {"max": tf.tensor_scatter_nd_max, "min": tf.tensor_scatter_nd_min, "sum": tf.tensor_scatter_nd_add}
+    if kind in scatter:
+        return scatter[kind](start, ids[:, tf.newaxis], flat)[:-1]
+    belongs = tf.equal(ids[tf.newaxis], tf.range(count)[:, tf.newaxis])
+    belongs = tf.reshape(belongs, tf.concat([tf.shape(belongs), tf.ones_like(rest)], 0))
+    return tf.reduce_prod(tf.where(belongs, flat[tf.newaxis], tf.ones([], values.dtype)), 1)
+
+
+def _sorted_segments(kind: str, node: Any, inputs: Sequence[Any]) -> Any:
+    values, ids = inputs
+    count = ids[-1] + 1
+    if kind != "mean":
+        found = getattr(tf.math, f"unsorted_segment_{kind}")(values, ids, count)
+        if kind in ("sum", "prod"):
+            return found
+        # TensorFlow has zero where a segment is empty, not the least number.
+        return tf.where(_sizes(values, ids, count) > 0, found, tf.zeros_like(found))
+    return tf.math.divide_no_nan(tf.math.unsorted_segment_sum(values, ids, count), _sizes(values, ids, count))
+
+
+def _sizes(values: Any, ids: Any, count: Any) -> Any:
+    sizes = tf.math.unsorted_segment_sum(tf.ones(tf.shape(ids), values.dtype), ids, count)
+    return tf.reshape(sizes, tf.concat([[-1], tf.ones_like(tf.shape(values)[1:])], 0))
+
+
+def _sparse_segments(kind: str, node: Any, inputs: Sequence[Any]) -> Any:
+    values, indices, ids = inputs[:3]
+    return getattr(tf.math, f"segment_{kind}")(tf.gather(values, indices), ids)
+
+
+def _sparse_matmul(node: Any, inputs: Sequence[Any]) -> Any:
+    indices, values, shape, dense = inputs
+    if node.attr["adjoint_a"].b or node.attr["adjoint_b"].b:
+        raise ValueError("a transposed sparse matrix has no operator; transpose it before")
+    rows = values[:, tf.newaxis] * tf.gather(dense, indices[:, 1])
+    return tf.math.unsorted_segment_sum(rows, indices[:, 0], shape[0])
+
+
+def _bincount(node: Any, inputs: Sequence[Any]) -> Any:
+    values, size, weights = inputs
+    kinds = tf.range(size)
+    hits = tf.equal(values[..., tf.newaxis], tf.cast(kinds, values.dtype))
+    axis = values.shape.rank - 1
+    if node.attr["binary_output"].b:
+        return tf.cast(tf.reduce_any(hits, axis), weights.dtype)
+    if weights.shape.rank == values.shape.rank and weights.shape.num_elements() != 0:
+        return tf.reduce_sum(tf.where(hits, weights[..., tf.newaxis], tf.zeros([], weights.dtype)), axis)
+    return tf.cast(tf.reduce_sum(tf.cast(hits, tf.int32), axis), weights.dtype)
+
+
+def _histogram(node: Any, inputs: Sequence[Any]) -> Any:
+    values, limits, bins = inputs
+    scaled = (tf.reshape(values, [-1]) - limits[0]) / (limits[1] - limits[0]) * tf.cast(bins, values.dtype)
+    places = tf.clip_by_value(tf.cast(tf.floor(scaled), tf.int32), 0, bins - 1)
+    hits = tf.cast(tf.equal(places[:, tf.newaxis], tf.range(bins)), tf.int32)
+    return tf.cast(tf.reduce_sum(hits, 0), tf.as_dtype(node.attr["dtype"].type))
+
+
+def _bound(upper: bool, node: Any, inputs: Sequence[Any]) -> Any:
+    ordered, values = inputs[0][:, tf.newaxis, :], inputs[1][:, :, tf.newaxis]
+    before = ordered <= values if upper else ordered < values
+    count = tf.reduce_sum(tf.cast(before, tf.int32), -1)
+    return tf.cast(count, tf.as_dtype(node.attr["out_type"].type))
+
+
+def _in_top_k(node: Any, inputs: Sequence[Any]) -> Any:
+    scores, targets, k = inputs
+    own = tf.gather(scores, targets, batch_dims=1, axis=1)
+    above = tf.reduce_sum(tf.cast(scores > own[:, tf.newaxis], tf.int32), 1)
+    return above < tf.cast(k, tf.int32)
+
+
+def _unique_counts(node: Any, inputs: Sequence[Any]) -> list[Any]:
+    kind = tf.as_dtype(node.attr["out_idx"].type)
+    values, places = tf.unique(inputs[0], kind)
+    return [values, places, tf.math.unsorted_segment_sum(tf.ones_like(places), places, tf.size(values))]
+
+
+def _roll(node: Any, inputs: Sequence[Any]) -> Any:
+    x, shifts, axes = inputs[0], tf.reshape(inputs[1], [-1]), constant(inputs[2])
+    if axes is None:
+        raise ValueError("tf.roll along an axis that is no constant")
+    for index, axis in enumerate(axes.reshape(-1).tolist()):
+        length = tf.shape(x)[axis]
+        places = tf.math.floormod(tf.range(length) - tf.cast(shifts[index], tf.int32), length)
+        x = tf.gather(x, places, axis=axis)
+    return x
+
+
+def _ragged_rows(node: Any, inputs: Sequence[Any]) -> Any:
+    """Rows of different lengths as rows of one length: each place knows where its value is."""
+    shape, values, default = inputs[:3]
+    kinds = [each.decode() for each in node.attr["row_partition_types"].list.s]
+    if kinds == ["ROW_SPLITS"]:
+        splits = tf.cast(inputs[3], tf.int32)
+        starts, lengths = splits[:-1], splits[1:] - splits[:-1]
+    elif kinds == ["FIRST_DIM_SIZE", "VALUE_ROWIDS"]:
+        rows = tf.range(tf.cast(inputs[3], tf.int32))
+        owned = tf.equal(tf.cast(inputs[4], tf.int32)[tf.newaxis], rows[:, tf.newaxis])
+        lengths = tf.reduce_sum(tf.cast(owned, tf.int32), 1)
+        starts = tf.cumsum(lengths, exclusive=True)
+    else:
+        raise ValueError(f"{node.op} ({node.name}) of rows of rows; pad them before")
+    known = constant(shape)
+    wide = int(known[1]) if known is not None and known.ndim and known[1] >= 0 else tf.reduce_max(lengths)
+    columns = tf.range(wide)[tf.newaxis]
+    there = columns < lengths[:, tf.newaxis]
+    # One more value, for all places that have none.
+    nothing = tf.broadcast_to(default, tf.concat([[1], tf.shape(values)[1:]], 0))
+    places = tf.where(there, starts[:, tf.newaxis] + columns, tf.shape(values)[0])
+    return tf.gather(tf.concat([values, nothing], 0), places)
+
+
+def _scatter(node: Any, inputs: Sequence[Any]) -> Any:
+    """tf2onnx lets the last of equal indices win, where TensorFlow adds."""
+    indices, updates, shape = inputs
+    return tf.tensor_scatter_nd_add(tf.zeros(shape, updates.dtype), indices, updates)
+
+
+def _strided_slice(node: Any, inputs: Sequence[Any]) -> Any:
+    """New axes by a reshape: TFLite's slices have five axes at most, the new ones too."""
+    x, *bounds = inputs
+    new, ellipsis = node.attr["new_axis_mask"].i, node.attr["ellipsis_mask"].i
+    count = bounds[0].shape[0]
+    if not new or count is None or x.shape.rank is None:
+        return None
+    kept = [i for i in range(count) if not new >> i & 1 or ellipsis >> i & 1]
+    masks = {name: node.attr[name].i for name in _MASKS}
+    other = type(node).FromString(node.SerializeToString())
+    for name, mask in masks.items():
+        other.attr[name].i = sum(1 << place for place, i in enumerate(kept) if mask >> i & 1)
+    other.attr["new_axis_mask"].i = 0
+    result = emit(other, [x, *(tf.gather(each, kept) for each in bounds)]).outputs[0] if kept else x
+    used = len([i for i in kept if not ellipsis >> i & 1])
+    place = 0
+    for i in range(count):
+        if ellipsis >> i & 1:
+            place += x.shape.rank - used
+        elif new >> i & 1:
+            result = tf.expand_dims(result, place)
+            place += 1
+        elif not masks["shrink_axis_mask"] >> i & 1:
+            place += 1
+    return result
+
+
+def _constant(node: Any, tensor: Any) -> int:
+    value = constant(tensor)
+    if value is None:
+        raise ValueError(f"the axis of {node.op} ({node.name}) is no constant")
+    return int(value)
+
+
+_MASKS = ("begin_mask", "end_mask", "shrink_axis_mask", "ellipsis_mask")
+_NEUTRAL: dict[str, Callable[[Any], Any]] = {
+    "max": lambda dtype: tf.constant(dtype.min, dtype),
+    "min": lambda dtype: tf.constant(dtype.max, dtype),
+    "prod": lambda dtype: tf.ones([], dtype),
+    "sum": lambda dtype: tf.zeros([], dtype),
+}
+_BOTH = {
+    "CumulativeLogsumexp": Rule(partial(_scan, _log_add, -3.4028235e38)),
+    "Cumprod": Rule(partial(_scan, tf.multiply, 1.0)),
+    "HistogramFixedWidth": Rule(_histogram),
+    "InTopKV2": Rule(_in_top_k),
+    "RaggedTensorToTensor": Rule(_ragged_rows),
+    "LowerBound": Rule(partial(_bound, False)),
+    "SparseTensorDenseMatMul": Rule(_sparse_matmul),
+    "UpperBound": Rule(partial(_bound, True)),
+    **{f"Segment{kind.title()}": Rule(partial(_sorted_segments, kind)) for kind in ("max", "mean", "min", "prod")},
+    **{f"SparseSegment{kind.title()}": Rule(partial(_sparse_segments, kind)) for kind in ("mean", "sum")},
+}
+TFLITE = {
+    **_BOTH,
+    "DenseBincount": Rule(_bincount),
+    "Roll": Rule(_roll),
+    "StridedSlice": Rule(_strided_slice, lambda node: node.attr["new_axis_mask"].i != 0),
+    "TensorScatterSub": Rule(lambda node, inputs: tf.tensor_scatter_nd_add(*inputs[:2], -inputs[2])),
+    "UniqueWithCounts": Rule(_unique_counts),
+}
+ONNX = {
+    **_BOTH,
+    "ScatterNd": Rule(_scatter),
+    "SegmentSum": Rule(partial(_sorted_segments, "sum")),
+    **{f"UnsortedSegment{kind.title()}": Rule(partial(_segments, kind)) for kind in ("max", "min", "prod", "sum")},
+}

@@ -1,0 +1,165 @@
+"""Small matrices: what neither ONNX nor TFLite has operators for, written out for sizes that are constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from modelyard.export.rewrites._replay import Rule
+from modelyard.export.rewrites._values import constant
+
+#: Rows from which it would be thousands of operators.
+_LARGEST = 32
+
+
+def _eliminate(matrix: Any, sides: Any) -> tuple[Any, Any, Any]:
+    """Gauss and Jordan's elimination with partial pivoting.
+
+    Args:
+        matrix: ``[..., n, n]``.
+        sides: ``[..., n, k]``.
+
+    Returns:
+        The solution ``[..., n, k]``, the pivots ``[..., n]``, and the sign ``[...]`` of the order of the rows.
+    """
+    size = matrix.shape[-1]
+    joined = tf.concat([matrix, sides], -1)
+    pivots, sign = [], tf.ones_like(matrix[..., 0, 0])
+    for k in range(size):
+        column = tf.abs(joined[..., k])
+        left = tf.constant([float(i >= k) for i in range(size)], matrix.dtype)
+        place = tf.argmax(tf.where(left > 0, column, -tf.ones_like(column)), -1, output_type=tf.int32)
+        here, there = tf.one_hot(k, size, dtype=matrix.dtype), tf.one_hot(place, size, dtype=matrix.dtype)
+        best = tf.reduce_sum(joined * there[..., tf.newaxis], -2, keepdims=True)
+        # The best row takes this place, and the row of this place takes its.
+        other = joined[..., k : k + 1, :]
+        moved = joined + there[..., tf.newaxis] * (other - best)
+        pivot = best[..., k : k + 1]
+        row = best / pivot
+        factors = moved[..., k : k + 1]
+        joined = tf.where(here[:, tf.newaxis] > 0, row, moved - factors * row)
+        pivots.append(tf.squeeze(pivot, [-2, -1]))
+        sign = tf.where(tf.equal(place, k), sign, -sign)
+    return joined[..., size:], tf.stack(pivots, -1), sign
+
+
+def _checked(node: Any, matrix: Any) -> Any:
+    size = matrix.shape[-1]
+    if size is None or size > _LARGEST:
+        raise ValueError(
+            f"{node.op} ({node.name}) of matrices of {size or 'unknown'} rows; up to {_LARGEST} are written out"
+        )
+    adjoint = node.attr["adjoint"].b if "adjoint" in node.attr else False
+    return tf.linalg.matrix_transpose(matrix) if adjoint else matrix
+
+
+def _inverse(node: Any, inputs: Sequence[Any]) -> Any:
+    matrix = _checked(node, inputs[0])
+    return _eliminate(matrix, tf.zeros_like(matrix) + tf.constant(_eye(matrix.shape[-1]), matrix.dtype))[0]
+
+
+def _eye(size: int) -> list[list[float]]:
+    return [[float(i == j) for j in range(size)] for i in range(size)]
+
+
+def _solve(node: Any, inputs: Sequence[Any]) -> Any:
+    return _eliminate(_checked(node, inputs[0]), inputs[1])[0]
+
+
+def _triangular(node: Any, inputs: Sequence[Any]) -> Any:
+    matrix, sides = inputs
+    lower = node.attr["lower"].b
+    size = matrix.shape[-1] or 0
+    # TensorFlow reads one half of the matrix only.
+    mask = [[float(j <= i if lower else j >= i) for j in range(size)] for i in range(size)]
+    half = tf.where(tf.constant(mask, matrix.dtype) > 0, matrix, tf.zeros_like(matrix))
+    return _eliminate(_checked(node, half), sides)[0]
+
+
+def _determinant(node: Any, inputs: Sequence[Any]) -> Any:
+    matrix = _checked(node, inputs[0])
+    _, pivots, sign = _eliminate(matrix, matrix[..., :0])
+    return sign * tf.reduce_prod(pivots, -1)
+
+
+def _log_determinant(node: Any, inputs: Sequence[Any]) -> list[Any]:
+    matrix = _checked(node, inputs[0])
+    _, pivots, sign = _eliminate(matrix, matrix[..., :0])
+    return [sign * tf.reduce_prod(tf.sign(pivots), -1), tf.reduce_sum(tf.math.log(tf.abs(pivots)), -1)]
+
+
+def _cholesky(node: Any, inputs: Sequence[Any]) -> Any:
+    rest = _checked(node, inputs[0])
+    columns = []
+    for k in range(rest.shape[-1]):
+        column = rest[..., k] / tf.sqrt(rest[..., k, k, tf.newaxis])
+        below = tf.constant([float(i >= k) for i in range(rest.shape[-1])], rest.dtype)
+        column = column * below
+        columns.append(column)
+        rest = rest - column[..., :, tf.newaxis] * column[..., tf.newaxis, :]
+    return tf.stack(columns, -1)
+
+
+def _cross(node: Any, inputs: Sequence[Any]) -> Any:
+    x, y = inputs
+
+    def turned(values: Any, by: int) -> Any:
+        return tf.gather(values, [by % 3, (by + 1) % 3, (by + 2) % 3], axis=-1)
+
+    return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
+
+
+def _main_diagonal(matrix: Any) -> Any:
+    rows, columns = tf.shape(matrix)[-2], tf.shape(matrix)[-1]
+    return tf.equal(tf.range(rows)[:, tf.newaxis], tf.range(columns))
+
+
+def _diagonal(node: Any, inputs: Sequence[Any]) -> Any:
+    matrix = inputs[0]
+    _only_main(node, inputs[1])
+    least = tf.minimum(tf.shape(matrix)[-2], tf.shape(matrix)[-1])
+    found = tf.reduce_sum(tf.where(_main_diagonal(matrix), matrix, tf.zeros([], matrix.dtype)), -1)
+    return found if matrix.shape[-1] == matrix.shape[-2] else found[..., :least]
+
+
+def _diagonal_matrix(node: Any, inputs: Sequence[Any]) -> Any:
+    """tf2onnx drops the first axis of a batch of one."""
+    _only_main(node, inputs[1])
+    sizes = [constant(each) for each in inputs[2:5]]
+    if any(each is None for each in sizes) or [int(each) for each in sizes[:2]] != [-1, -1] or sizes[2]:
+        raise ValueError(f"{node.op} ({node.name}) of another form than a square matrix of zeros")
+    diagonal = inputs[0]
+    places = tf.range(tf.shape(diagonal)[-1])
+    there = tf.equal(places[:, tf.newaxis], places)
+    return tf.where(there, diagonal[..., tf.newaxis], tf.zeros([], diagonal.dtype))
+
+
+def _set_diagonal(node: Any, inputs: Sequence[Any]) -> Any:
+    matrix, diagonal = inputs[:2]
+    _only_main(node, inputs[2])
+    if matrix.shape[-2] is None or matrix.shape[-1] is None or matrix.shape[-2] > matrix.shape[-1]:
+        raise ValueError(f"{node.op} ({node.name}) of matrices with more rows than columns, or of unknown size")
+    return tf.where(_main_diagonal(matrix), diagonal[..., tf.newaxis], matrix)
+
+
+def _only_main(node: Any, which: Any) -> None:
+    value = constant(which)
+    if value is None or value.any():
+        raise ValueError(f"{node.op} ({node.name}) of another diagonal than the main one")
+
+
+#: TFLite has this one.
+ONNX = {"MatrixDiagV3": Rule(_diagonal_matrix)}
+RULES = {
+    "Cholesky": Rule(_cholesky),
+    "Cross": Rule(_cross),
+    "LogMatrixDeterminant": Rule(_log_determinant),
+    "MatrixDeterminant": Rule(_determinant),
+    "MatrixDiagPartV3": Rule(_diagonal),
+    "MatrixInverse": Rule(_inverse),
+    "MatrixSetDiagV3": Rule(_set_diagonal),
+    "MatrixSolve": Rule(_solve),
+    "MatrixTriangularSolve": Rule(_triangular),
+}

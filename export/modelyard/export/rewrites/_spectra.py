@@ -1,0 +1,225 @@
+"""Complex numbers as pairs of real ones, and all Fourier transforms by the one that takes real numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from modelyard.export.rewrites._replay import Rule, emit
+from modelyard.export.rewrites._values import Complex, constant
+
+#: Values that a transform takes at most where it is a product with a matrix.
+_LONGEST = 2048
+
+
+def pair(value: Any) -> Complex:
+    """Complex numbers as a pair.
+
+    Args:
+        value: A pair, or a tensor of complex or real numbers.
+    """
+    if isinstance(value, Complex):
+        return value
+    if value.dtype.is_complex:
+        known = constant(value)
+        if known is not None:
+            return Complex(tf.constant(known.real, tf.float32), tf.constant(known.imag, tf.float32))
+        return Complex(tf.math.real(value), tf.math.imag(value))
+    return Complex(tf.cast(value, tf.float32), tf.zeros_like(value, tf.float32))
+
+
+def _times(x: Complex, y: Complex) -> Complex:
+    return Complex(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
+
+
+def _over(x: Complex, y: Complex) -> Complex:
+    size = tf.square(y.real) + tf.square(y.imag)
+    over = _times(x, Complex(y.real, -y.imag))
+    return Complex(over.real / size, over.imag / size)
+
+
+def _exp(x: Complex) -> Complex:
+    size = tf.exp(x.real)
+    return Complex(size * tf.cos(x.imag), size * tf.sin(x.imag))
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "AddV2": lambda x, y: Complex(x.real + y.real, x.imag + y.imag),
+    "Angle": lambda x: tf.atan2(x.imag, x.real),
+    "ComplexAbs": lambda x: tf.sqrt(tf.square(x.real) + tf.square(x.imag)),
+    "Conj": lambda x: Complex(x.real, -x.imag),
+    "Exp": _exp,
+    "Imag": lambda x: x.imag,
+    "Mul": _times,
+    "Neg": lambda x: Complex(-x.real, -x.imag),
+    "Real": lambda x: x.real,
+    "RealDiv": _over,
+    "Square": lambda x: _times(x, x),
+    "Sub": lambda x, y: Complex(x.real - y.real, x.imag - y.imag),
+}
+_FUNCTIONS["Add"] = _FUNCTIONS["AddV2"]
+#: Operators that move elements, or add them up: they do the same to both parts.
+_MOVING = (
+    "BroadcastTo", "ConcatV2", "ExpandDims", "Fill", "GatherNd", "GatherV2", "Identity", "Mean", "Pack", "Pad", "PadV2",
+    "Reshape", "ReverseV2", "Select", "SelectV2", "Slice", "Split", "SplitV", "Squeeze", "StridedSlice", "Sum", "Tile",
+    "Transpose", "Unpack", "ZerosLike",
+)  # fmt: skip
+
+
+def _function(node: Any, inputs: Sequence[Any]) -> Any:
+    if not any(_is_complex(each) for each in inputs):
+        return None
+    return _FUNCTIONS[node.op](*(pair(each) for each in inputs))
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, Complex) or value.dtype.is_complex
+
+
+def _moved(node: Any, inputs: Sequence[Any]) -> Any:
+    if not any(_is_complex(each) for each in inputs):
+        return None
+    parts = [pair(each) if _is_complex(each) else each for each in inputs]
+    kinds = {name: tf.float32 for name, value in node.attr.items() if value.type == tf.complex64.as_datatype_enum}
+    outputs = [
+        emit(node, [getattr(each, part) if isinstance(each, Complex) else each for each in parts], **kinds).outputs
+        for part in ("real", "imag")
+    ]
+    return [Complex(*each) for each in zip(*outputs, strict=True)]
+
+
+def _cast(node: Any, inputs: Sequence[Any]) -> Any:
+    source, target = (tf.as_dtype(node.attr[name].type) for name in ("SrcT", "DstT"))
+    if target.is_complex:
+        return pair(inputs[0])
+    return tf.cast(pair(inputs[0]).real, target) if source.is_complex else None
+
+
+def _shape(node: Any, inputs: Sequence[Any]) -> Any:
+    return tf.shape(inputs[0].real, tf.as_dtype(node.attr["out_type"].type)) if isinstance(inputs[0], Complex) else None
+
+
+def _rfft_last(x: Any, length: int) -> Complex:
+    """The spectrum of the last axis, which has that length."""
+    if length & (length - 1) == 0 and length > 1:
+        spectrum = tf.signal.rfft(x)
+        return Complex(tf.math.real(spectrum), tf.math.imag(spectrum))
+    if length > _LONGEST:
+        raise ValueError(f"a Fourier transform of {length} values, no power of two; up to {_LONGEST} are written out")
+    angles = 2 * np.pi * np.outer(np.arange(length), np.arange(length // 2 + 1)) / length
+    return Complex(*(tf.linalg.matmul(x, tf.constant(part, tf.float32)) for part in (np.cos(angles), -np.sin(angles))))
+
+
+def _fft_last(x: Complex, *, inverse: bool = False) -> Complex:
+    length = x.real.shape[-1]
+    if length is None:
+        raise ValueError("the length of a Fourier transform is no constant")
+    # The inverse is the transform of the conjugate, conjugated.
+    sign = -1.0 if inverse else 1.0
+    first, second = _whole(_rfft_last(x.real, length), length), _whole(_rfft_last(x.imag * sign, length), length)
+    real, imag = first.real - second.imag, (first.imag + second.real) * sign
+    return Complex(real / length, imag / length) if inverse else Complex(real, imag)
+
+
+def _whole(half: Complex, length: int) -> Complex:
+    """All of a spectrum of real numbers, whose second half mirrors the first."""
+    others = list(range((length - 1) // 2, 0, -1))
+    if not others:
+        return half
+    real, imag = (tf.gather(part, others, axis=-1) for part in (half.real, half.imag))
+    return Complex(tf.concat([half.real, real], -1), tf.concat([half.imag, -imag], -1))
+
+
+def _along(rank: int, axis: int, function: Callable[[Complex], Complex], x: Complex) -> Complex:
+    if axis == -1:
+        return function(x)
+    order = list(range(rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    turned = function(Complex(tf.transpose(x.real, order), tf.transpose(x.imag, order)))
+    return Complex(tf.transpose(turned.real, order), tf.transpose(turned.imag, order))
+
+
+def _fft(axes: int, inverse: bool, node: Any, inputs: Sequence[Any]) -> Complex:
+    x = pair(inputs[0])
+    for axis in range(-1, -axes - 1, -1):
+        x = _along(x.real.shape.rank, axis, partial(_fft_last, inverse=inverse), x)
+    return x
+
+
+def _lengths(node: Any, tensor: Any) -> list[int]:
+    lengths = constant(tensor)
+    if lengths is None:
+        raise ValueError(f"the length of {node.op} ({node.name}) is no constant")
+    return [int(each) for each in lengths]
+
+
+def _fitted(x: Any, axis: int, length: int) -> Any:
+    """With zeros at the end of an axis, or without its end."""
+    known = x.shape[axis]
+    if known == length:
+        return x
+    rank = x.shape.rank
+    if known is None:
+        raise ValueError("the length of a Fourier transform's input is no constant")
+    if known < length:
+        return tf.pad(x, [[0, length - known if i == rank + axis else 0] for i in range(rank)])
+    return tf.slice(x, [0] * rank, [length if i == rank + axis else -1 for i in range(rank)])
+
+
+def _rfft(axes: int, node: Any, inputs: Sequence[Any]) -> Complex:
+    lengths, x = _lengths(node, inputs[1]), inputs[0]
+    for axis in range(-1, -axes - 1, -1):
+        x = _fitted(x, axis, lengths[axis])
+    spectrum = _rfft_last(x, lengths[-1])
+    for axis in range(-2, -axes - 1, -1):
+        spectrum = _along(x.shape.rank, axis, _fft_last, spectrum)
+    return spectrum
+
+
+def _irfft(axes: int, node: Any, inputs: Sequence[Any]) -> Any:
+    lengths, x = _lengths(node, inputs[1]), pair(inputs[0])
+    sizes = [*lengths[:-1], lengths[-1] // 2 + 1]
+    for axis in range(-1, -axes - 1, -1):
+        x = Complex(_fitted(x.real, axis, sizes[axis]), _fitted(x.imag, axis, sizes[axis]))
+    for axis in range(-axes, -1):
+        x = _along(x.real.shape.rank, axis, partial(_fft_last, inverse=True), x)
+    # The first value, and the last of an even length, are real: their imaginary parts do not count.
+    length = lengths[-1]
+    weights = np.full(sizes[-1], 2.0)
+    weights[0] = 1.0
+    weights[-1] = 1.0 if length % 2 == 0 or length == 1 else 2.0
+    if length > _LONGEST:
+        raise ValueError(f"an inverse Fourier transform to {length} values; up to {_LONGEST} are written out")
+    angles = 2 * np.pi * np.outer(np.arange(sizes[-1]), np.arange(length)) / length
+    bases = [tf.constant(weights[:, None] * part / length, tf.float32) for part in (np.cos(angles), -np.sin(angles))]
+    return tf.linalg.matmul(x.real, bases[0]) + tf.linalg.matmul(x.imag, bases[1])
+
+
+def is_complex(node: Any) -> bool:
+    """Whether a node takes or gives complex numbers.
+
+    Args:
+        node: A ``NodeDef``.
+    """
+    kind = tf.complex64.as_datatype_enum
+    return any(value.type == kind for value in node.attr.values())
+
+
+RULES = {
+    **{op: Rule(_function, is_complex) for op in _FUNCTIONS},
+    **{op: Rule(_moved, is_complex) for op in _MOVING},
+    "Cast": Rule(_cast, is_complex),
+    "Complex": Rule(lambda node, inputs: Complex(*inputs)),
+    "Shape": Rule(_shape, is_complex),
+    **{
+        f"{prefix}FFT{suffix}": Rule(partial(_fft, axes, bool(prefix)))
+        for prefix in ("", "I")
+        for axes, suffix in ((1, ""), (2, "2D"), (3, "3D"))
+    },
+    **{f"RFFT{suffix}": Rule(partial(_rfft, axes)) for axes, suffix in ((1, ""), (2, "2D"), (3, "3D"))},
+    **{f"IRFFT{suffix}": Rule(partial(_irfft, axes)) for axes, suffix in ((1, ""), (2, "2D"), (3, "3D"))},
+}

@@ -1,0 +1,88 @@
+"""Minimal cases of faults in converters; each prints what TensorFlow says and what the converted graph says.
+
+Run with ``python export/upstream/cases.py [NAME ...]``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+FLOATS = np.array([[-1.0, 2.0, 3.0], [4.0, -5.0, 6.0]], np.float32)
+LENGTHS = np.array([1, 3], np.int32)
+
+#: By name: "onnx", "onnxslim" or "tflite", what is converted, and its inputs.
+CASES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
+    "one_hot_negative": ("onnx", lambda i: tf.one_hot(i, 3), (np.array([0, -1], np.int32),)),
+    "scatter_duplicates": ("onnx", lambda x: tf.scatter_nd(tf.zeros([2, 1], tf.int32), x, [2, 3]), (FLOATS,)),
+    "diag_of_one": ("onnx", tf.linalg.diag, (FLOATS[:1],)),
+    "soft_suppression": (
+        "onnx",
+        lambda b: tf.image.non_max_suppression_with_scores(b, [0.9, 0.8], 2, soft_nms_sigma=0.5)[1],
+        (np.array([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]], np.float32),),
+    ),
+    "ragged_rows": (
+        "onnxslim",
+        lambda x, n: tf.reduce_sum(tf.RaggedTensor.from_tensor(x, lengths=n), 1),
+        (FLOATS, LENGTHS),
+    ),
+    "infinity": ("tflite", lambda x: tf.where(x > 0, x, float("-inf")), (FLOATS,)),
+    "einsum_dot": ("tflite", lambda x: tf.einsum("bij,bij->b", x, x), (np.ones((2, 4, 3), np.float32),)),
+}
+
+
+def convert(kind: str, function: Any, inputs: tuple[Any, ...]) -> Any:
+    """What the converted graph answers."""
+    if kind == "tflite":
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreter = Interpreter(model_content=converter.convert())
+        details = sorted(interpreter.get_input_details(), key=lambda detail: str(detail["name"]))
+        for detail, value in zip(details, inputs, strict=True):
+            interpreter.resize_tensor_input(detail["index"], value.shape)
+        interpreter.allocate_tensors()
+        for detail, value in zip(details, inputs, strict=True):
+            interpreter.set_tensor(detail["index"], value)
+        interpreter.invoke()
+        return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    import onnxruntime
+    import onnxslim
+    import tf2onnx
+
+    model, _ = tf2onnx.convert.from_function(function, input_signature=function.input_signature, opset=18)
+    model = onnxslim.slim(model) if kind == "onnxslim" else model
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    return session.run(None, dict(zip(names, inputs, strict=True)))[0]
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def main() -> None:
+    """Runs the cases named, or all."""
+    for name in sys.argv[1:] or CASES:
+        kind, call, inputs = CASES[name]
+        specs = [tf.TensorSpec([None, *value.shape[1:]], value.dtype, name=f"x{i}") for i, value in enumerate(inputs)]
+        function = tf.function(call, input_signature=specs, autograph=False)
+        expected = function(*inputs).numpy()
+        try:
+            found = convert(kind, function, inputs)
+        # To show what a converter raises is the point.
+        except Exception as exc:
+            _say(f"{name} ({kind}): fails: {str(exc).splitlines()[0][:150]}")
+            continue
+        wrong = found.shape != expected.shape or not np.allclose(found, expected, equal_nan=True)
+        _say(f"{name} ({kind}): {'WRONG' if wrong else 'right'}")
+        if wrong:
+            _say(f"  expected {expected.shape} {expected.ravel()[:6]}, found {found.shape} {found.ravel()[:6]}")
+
+
+if __name__ == "__main__":
+    main()

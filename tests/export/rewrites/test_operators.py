@@ -1,0 +1,181 @@
+"""What converters lack or break, written in what they have: both formats compute what TensorFlow computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import onnxruntime
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+
+from modelyard.artifact import SignatureFunction, TensorSpec
+from modelyard.errors import ConversionError
+from modelyard.export import trace
+from modelyard.export._onnx import export_onnx
+from modelyard.export._tflite import export_tflite
+
+RNG = np.random.default_rng(0)
+ROWS = 5
+
+
+def floats(*shape: int) -> Any:
+    return RNG.normal(size=(ROWS, *shape)).astype(np.float32)
+
+
+def whole(low: int, high: int, *shape: int, dtype: str = "int32") -> Any:
+    return RNG.integers(low, high, (ROWS, *shape)).astype(dtype)
+
+
+def definite() -> Any:
+    squares = floats(3, 3)
+    return (squares @ squares.transpose(0, 2, 1) + 3 * np.eye(3)).astype(np.float32)
+
+
+BOXES = np.abs(floats(8, 4))
+BOXES[..., 2:] += BOXES[..., :2]
+INPUTS: dict[str, Any] = {
+    "x": floats(6), "m": definite(), "i": whole(-50, 50, 3), "k": whole(-1, 4),
+    "small": whole(-100, 100, 3, dtype="int8"), "long": whole(-(10**12), 10**12, 3, dtype="int64"),
+    "d": floats(3).astype(np.float64), "wave": floats(24),
+    "image": RNG.random((ROWS, 6, 7, 3)).astype(np.float32), "volume": floats(4, 5, 4, 2),
+    "boxes": BOXES, "scores": RNG.random((ROWS, 8, 2)).astype(np.float32),
+}  # fmt: skip
+#: By name, what takes inputs by their names and gives a tensor or several.
+CASES: dict[str, Callable[..., Any]] = {
+    "arccosine": lambda x: tf.acos(tf.tanh(x)),
+    "bincount": lambda i: tf.math.bincount(i % 5, minlength=5, maxlength=5, axis=-1),
+    "bitwise": lambda i: tf.bitwise.bitwise_and(i, 7) + tf.bitwise.bitwise_or(i, -9) + tf.bitwise.invert(i),
+    "box_crops": lambda image, boxes: tf.image.crop_and_resize(
+        image, boxes[:, 0] * 0.6, tf.range(tf.shape(image)[0]), [3, 4]
+    ),
+    "cholesky": lambda m: tf.linalg.cholesky(m),
+    "colours": lambda image: [tf.image.adjust_saturation(image, 1.5), tf.image.adjust_hue(image, 0.1)],
+    "complex_product": lambda x: tf.math.imag(tf.complex(x, x + 1) * tf.math.conj(tf.complex(x, x * 2))),
+    "contrast": lambda image: tf.image.adjust_contrast(image, 1.5),
+    "cosine_transform": lambda x: tf.signal.dct(x, norm="ortho"),
+    "cumulative_logsumexp": lambda x: tf.math.cumulative_logsumexp(x, 1, reverse=True),
+    "cumulative_product": lambda x: tf.math.cumprod(x, 1, exclusive=True, reverse=True) + tf.math.cumprod(x, 1),
+    "determinant": lambda m: list(tf.linalg.slogdet(m)),
+    "diagonals": lambda m: [tf.linalg.diag(m[:, 0]), tf.linalg.diag_part(m), tf.linalg.set_diag(m, m[:, 0])],
+    "convolved_double": lambda d: tf.nn.conv2d(d[:, :, None, None], tf.ones([2, 1, 1, 2], tf.float64), 1, "VALID"),
+    "double": lambda d: tf.exp(d) @ tf.ones([3, 2], tf.float64),
+    "dot_product": lambda m: tf.einsum("bij,bij->b", m, m + 1.0),
+    "fourier": lambda wave: tf.abs(tf.signal.fft(tf.cast(wave, tf.complex64))),
+    "fourier_2d": lambda volume: tf.math.real(tf.signal.rfft2d(volume[..., 0])),
+    "infinite": lambda x: [tf.math.is_inf(1.0 / tf.maximum(x, 0.0)), tf.where(x > 0, x, -math.inf)],
+    "inverse": lambda m: tf.linalg.inv(m),
+    "inverse_fourier": lambda wave: tf.signal.irfft(tf.signal.rfft(wave, [32]) * tf.complex(0.5, 1.0), [32]),
+    "log1p": lambda x: tf.math.log1p(tf.abs(x) * 1e-4) + tf.math.expm1(x * 1e-4),
+    "logarithm": lambda x: tf.math.xlog1py(tf.nn.relu(x), tf.abs(x)),
+    "matrix_of_integers": lambda i: tf.matmul(i, tf.constant([[1, 2], [3, 4], [5, 6]])),
+    "narrow": lambda small: [small + small, small // 7, small % 7, tf.reduce_max(small, 1), small > 3],
+    "new_axes": lambda volume: volume[:, :, 0, None, 1:, None],
+    "one_hot": lambda k: [tf.one_hot(k, 3), tf.one_hot(k, 3, on_value=5, off_value=-1, axis=0)],
+    "patches": lambda image: tf.image.extract_patches(image, [1, 3, 3, 1], [1, 2, 2, 1], [1, 1, 1, 1], "SAME"),
+    "pooled_volume": lambda volume: [
+        tf.nn.max_pool3d(volume, 2, 2, "VALID"), tf.nn.avg_pool3d(volume, 3, 2, "SAME"),
+    ],
+    "quotient": lambda long: [long // 7, long // -1000, tf.abs(long)],
+    "resize_bicubic": lambda image: tf.image.resize(image, [9, 5], "bicubic"),
+    "resize_area": lambda image: tf.image.resize(image, [3, 5], "area"),
+    "resize_antialias": lambda image: tf.image.resize(image, [4, 4], "bilinear", antialias=True),
+    "resize_lanczos": lambda image: tf.image.resize(image, [9, 5], "lanczos3"),
+    "roll": lambda x: tf.roll(x, [1, -2], [0, 1]),
+    "rounds_towards_zero": lambda i: tf.math.mod(i, 7) + tf.truncatemod(i, 7),
+    "scatter": lambda x, k: tf.scatter_nd(tf.maximum(k, 0)[:, None], x, [4, 6]),
+    "searched": lambda x: [tf.searchsorted(tf.sort(x), x * 0.5), tf.searchsorted(tf.sort(x), x, side="right")],
+    "segments": lambda x, k: [
+        tf.math.unsorted_segment_sum(x, k, 4), tf.math.unsorted_segment_prod(x, k, 4),
+        tf.math.segment_mean(x, tf.range(tf.shape(x)[0]) // 2),
+    ],
+    "solved": lambda m: [tf.linalg.solve(m, m[:, :, :1]), tf.linalg.triangular_solve(m, m[:, :, :1])],
+    "transposed_dilated": lambda image: keras.ops.conv_transpose(
+        image, tf.ones([2, 2, 2, 3]), strides=1, padding="valid", dilation_rate=2
+    ),
+    "volume_dilated": lambda volume: keras.ops.conv(volume, tf.ones([2, 2, 2, 2, 1]), dilation_rate=2),
+}  # fmt: skip
+#: Sums of many products, whose order is not TensorFlow's.
+TOLERANCE = {"fourier": 1e-4, "fourier_2d": 1e-4, "inverse_fourier": 1e-4, "volume_dilated": 1e-4, "inverse": 1e-4}
+Runs = Mapping[int, Mapping[str, Any]]
+
+
+def names_of(case: Callable[..., Any]) -> tuple[str, ...]:
+    return case.__code__.co_varnames[: case.__code__.co_argcount]
+
+
+def compute(**tensors: Any) -> dict[str, Any]:
+    outputs: dict[str, Any] = {}
+    for name, case in CASES.items():
+        found = case(*(tensors[each] for each in names_of(case)))
+        parts = list(found) if isinstance(found, list | tuple) else [found]
+        outputs |= {f"{name}_{index}": part for index, part in enumerate(parts)}
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def source() -> Any:
+    specs = tuple(TensorSpec(name=name, dtype=str(a.dtype), shape=(-1, *a.shape[1:])) for name, a in INPUTS.items())
+    return trace(tf.Module(), {"f": SignatureFunction(inputs=specs, function=compute)})
+
+
+@pytest.fixture(scope="module")
+def expected(source: Any) -> Runs:
+    function = source.graphs["f"]
+    return {
+        rows: {name: value.numpy() for name, value in function(*(a[:rows] for a in INPUTS.values())).items()}
+        for rows in (1, ROWS)
+    }
+
+
+@pytest.fixture(scope="module", params=["onnx", "tflite"])
+def found(request: pytest.FixtureRequest, source: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "onnx":
+        export_onnx(source, folder, simplify=False)
+        path = str(folder / "onnx" / "f.onnx")
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        names = [each.name for each in session.get_outputs()]
+        return {
+            rows: dict(zip(names, session.run(None, {name: a[:rows] for name, a in INPUTS.items()}), strict=True))
+            for rows in (1, ROWS)
+        }
+    export_tflite(source, folder)
+    runner = Interpreter(str(folder / "model.tflite")).get_signature_runner("f")
+    return {rows: runner(**{name: a[:rows] for name, a in INPUTS.items()}) for rows in (1, ROWS)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator(name: str, expected: Runs, found: Runs) -> None:
+    for rows, outputs in expected.items():
+        own = {key: value for key, value in outputs.items() if key.rpartition("_")[0] == name}
+        assert own
+        for key, value in own.items():
+            answer = np.asarray(found[rows][key])
+            assert answer.dtype == value.dtype
+            np.testing.assert_allclose(answer, value, rtol=1e-5, atol=TOLERANCE.get(name, 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: tf.linalg.qr(x)[1], r"the operator Qr \(Qr\) has no counterpart in (ONNX|TFLite)"),
+        (
+            lambda x: tf.linalg.inv(tf.pad(x, [[0, 0], [0, 40], [0, 40]])),
+            r"MatrixInverse \(\S+\) of matrices of 43 rows",
+        ),
+        (lambda x: tf.linalg.diag_part(x, k=1), r"MatrixDiagPartV3 \(\S+\) of another diagonal than the main one"),
+    ],
+)
+def test_what_has_no_counterpart_is_named(function: Callable[[Any], Any], message: str, tmp_path: Path) -> None:
+    spec = TensorSpec(name="x", dtype="float32", shape=(-1, 3, 3))
+    traced = trace(tf.Module(), {"f": SignatureFunction(inputs=(spec,), function=lambda x: {"y": function(x)})})
+    with pytest.raises(ConversionError, match=f"Format onnx.*{message}"):
+        export_onnx(traced, tmp_path)
+    with pytest.raises(ConversionError, match=f"Format tflite.*{message}"):
+        export_tflite(traced, tmp_path)
