@@ -32,7 +32,7 @@ from modelyard.export import Budget, ExportReport, Precision, export, export_mod
 from modelyard.export._calibration import make_calibration
 from modelyard.export._freeze import LARGE
 from modelyard.export._onnx import newest_opset
-from modelyard.export._quantize import export_onnx_variant
+from modelyard.export._quantize import OnnxVariant
 from modelyard.export._runtimes import load_runtime, runtimes_of
 from modelyard.serving._loader import LoadOptions, load_servable
 from tests.export.conftest import COUNT, OPTIONS, Classifier, Signatures
@@ -301,11 +301,11 @@ def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
     for precision in ("float16", "int8_dynamic"):
         place = f"Format onnx, precision {precision}, graph 'f': the conversion failed"
         with pytest.raises(ConversionError, match=place):
-            export_onnx_variant(tmp_path, precision=precision, calibration=None)
+            OnnxVariant(tmp_path, precision=precision, calibration=None, work=tmp_path).write(tmp_path)
     (tmp_path / "onnx" / "f.onnx").unlink()
     (tmp_path / "onnx" / "f.onnx").mkdir()
     with pytest.raises(PublishError):
-        export_onnx_variant(tmp_path, precision="float16", calibration=None)
+        OnnxVariant(tmp_path, precision="float16", calibration=None, work=tmp_path).write(tmp_path)
 
 
 def test_nothing_to_quantize_is_said(tmp_path: Path) -> None:

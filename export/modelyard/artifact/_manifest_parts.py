@@ -44,6 +44,23 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassAccuracy:
+    """How many examples of one class are recognized.
+
+    Attributes:
+        name: Of the class; its number where it has none.
+        examples: Number of labelled examples.
+        before: Share that the source recognizes.
+        after: Share that the exported format recognizes.
+    """
+
+    name: str
+    examples: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifyReport:
     """How one format compared with the source function.
 
@@ -61,6 +78,8 @@ class VerifyReport:
             signature that has labels the fall of the task's metric, on any other
             the share of examples whose classes, integers or strings changed;
             the largest of them. None of float32, where nothing may change.
+        by_class: Where there are labels, the accuracy of each class that has
+            some; of more than 100 classes, those that change most.
     """
 
     examples: int
@@ -72,6 +91,26 @@ class VerifyReport:
     metric_after: float | None = None
     by_signature: Mapping[str, float] = field(default_factory=dict)
     accuracy_drop: float | None = None
+    by_class: tuple[ClassAccuracy, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatLayer:
+    """A layer that a variant leaves in float32, because of what it costs.
+
+    Attributes:
+        graph: The graph that it is in.
+        layer: Name of its first operation.
+        operator: Of the same, as the format calls it.
+        error: With this layer alone converted, the root mean square error of the
+            worst output as a share of its standard deviation (of integers and
+            strings, the share that changed); None where it has no bound.
+    """
+
+    graph: str
+    layer: str
+    operator: str
+    error: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +126,7 @@ class FormatEntry:
         verify: The comparison with the source.
         other_runtimes: By name of another runtime that serves the same files,
             the same comparison.
+        kept_float32: Layers that a variant leaves in float32, the costliest first.
     """
 
     path: str
@@ -95,6 +135,7 @@ class FormatEntry:
     runtime: Mapping[str, str]
     verify: VerifyReport
     other_runtimes: Mapping[str, VerifyReport] = field(default_factory=dict)
+    kept_float32: tuple[FloatLayer, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from modelyard.artifact._manifest_parts import (
+    ClassAccuracy,
     FileEntry,
+    FloatLayer,
     FormatEntry,
     Latency,
     Refusal,
@@ -142,6 +144,16 @@ def read_format(reader: Reader) -> FormatEntry:
         runtime=reader.get("runtime", dict),
         verify=_verify(reader.child("verify")),
         other_runtimes=reader.mapping("other_runtimes", _verify) if has_others else {},
+        kept_float32=reader.sequence("kept_float32", _float_layer, optional=True),
+    )
+
+
+def _float_layer(reader: Reader) -> FloatLayer:
+    return FloatLayer(
+        graph=reader.get("graph", str),
+        layer=reader.get("layer", str),
+        operator=reader.get("operator", str),
+        error=reader.get("error", (float, int), optional=True),
     )
 
 
@@ -156,6 +168,16 @@ def _verify(verify: Reader) -> VerifyReport:
         metric_after=verify.get("metric_after", (float, int), optional=True),
         by_signature=verify.get("by_signature", dict),
         accuracy_drop=verify.get("accuracy_drop", (float, int), optional=True),
+        by_class=verify.sequence("by_class", _class_accuracy, optional=True),
+    )
+
+
+def _class_accuracy(reader: Reader) -> ClassAccuracy:
+    return ClassAccuracy(
+        name=reader.get("name", str),
+        examples=reader.get("examples", int),
+        before=reader.get("before", (float, int)),
+        after=reader.get("after", (float, int)),
     )
 
 

@@ -85,6 +85,7 @@ def build_manifest(
                 runtime=check.runtime,
                 verify=check.report,
                 other_runtimes=check.others,
+                kept_float32=check.kept,
             )
             for name, check in checks.items()
         },
