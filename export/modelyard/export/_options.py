@@ -232,6 +232,8 @@ class ExportReport:
             agreement = "" if verified.top1_agreement is None else f", top-1 agreement {verified.top1_agreement:.2%}"
             drop = "" if verified.accuracy_drop is None else f", accuracy drop {verified.accuracy_drop:.2%}"
             size = f", {self.sizes[name] / 1e3:,.1f} kB" if name in self.sizes else ""
+            kept = len(check.kept)
+            size += f", {kept} layer{'' if kept == 1 else 's'} in float32" if kept else ""
             lines.append(
                 f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}"
                 f"{agreement}{drop}{size}"

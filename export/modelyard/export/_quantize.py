@@ -141,7 +141,7 @@ class OnnxVariant:
             raise ValueError("int8 needs examples to be calibrated on")
         # The ranges of a graph do not depend on what of it is quantized.
         ranges = self._work / f"{sorted(self._files).index(graph)}.json"
-        return _quantize(
+        quantized = _quantize(
             quantization.quantize_static,
             model,
             keep,
@@ -151,6 +151,8 @@ class OnnxVariant:
             # Unsigned activations meet signed weights in one instruction on x86.
             activation_type=quantization.QuantType.QUInt8,
         )
+        _guard_floats(quantized.graph)
+        return quantized
 
 
 def _load(file: Path) -> Any:
@@ -241,6 +243,28 @@ def _quantize(quantize: Any, model: Any, keep: list[str], **arguments: Any) -> A
         finally:
             root.setLevel(level)
         return onnx.load(target)
+
+
+def _guard_floats(graph: Any) -> None:
+    """Keeps onnxruntime from quantizing what was left in float32.
+
+    Its WeightBiasQuantization takes any convolution between quantized values to
+    be meant in 8 bits, and gives its weights one scale for all channels. It
+    looks no further than the node before: a sum of one value is its value.
+    """
+    from onnx import helper
+
+    dequantized = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    nodes = []
+    for node in graph.node:
+        if node.op_type in ("Conv", "ConvTranspose", "Gemm") and node.input[0] in dequantized:
+            if node.input[1] not in dequantized:
+                guarded = f"{node.name}_float"
+                nodes.append(helper.make_node("Sum", [node.input[0]], [guarded], name=guarded))
+                node.input[0] = guarded
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _saturates() -> bool:
