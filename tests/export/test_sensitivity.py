@@ -12,9 +12,12 @@ import keras
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from modelyard.artifact import SignatureFunction, Source, TensorSpec, VerificationData, json_schema, read_manifest
 from modelyard.export import Budget, ExportEvent, ExportReport, export_model
+from modelyard.export._quantize import OnnxVariant, saturates
+from modelyard.export._runtimes import load_runtime
 from modelyard.export._sensitivity import MOST_LAYERS, fewest, group_layers, most_tries
 from tests.export.conftest import COUNT, OPTIONS
 
@@ -188,3 +191,48 @@ def test_sixteen_bits_keep_what_is_too_small_or_too_large_for_them(tmp_path: Pat
     graph = onnx.load(report.version.path / "onnx" / "float16" / "f.onnx").graph
     types = {each.data_type for each in graph.initializer if list(each.dims) == [8, 8]}
     assert types == {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16}
+
+
+def test_weights_of_what_has_no_integer_kernel_are_stored_in_8_bits(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "up": rng.normal(size=(6, 4, 3, 3)).astype(np.float32),
+        "w": rng.normal(size=(1, 24, 36)).astype(np.float32),
+        "r": rng.normal(size=(1, 24, 8)).astype(np.float32),
+        "shape": np.array([9, -1, 36], np.int64),
+    }
+    # One channel and one gate of zeros: there is no scale for them.
+    arrays["up"][:, 1] = arrays["w"][0, 3] = 0.0
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "up"], ["large"], pads=[1, 1, 1, 1]),
+        helper.make_node("Reshape", ["large", "shape"], ["steps"]),
+        helper.make_node("GRU", ["steps", "w", "r"], ["", "y"], hidden_size=8),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [9, 6, 3, 3])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    (tmp_path / "onnx").mkdir()
+    onnx.save(model, tmp_path / "onnx" / "f.onnx")
+    OnnxVariant(tmp_path, precision="int8_dynamic", calibration=None, work=tmp_path).write(tmp_path)
+    stored = onnx.load(tmp_path / "onnx" / "int8_dynamic" / "f.onnx")
+    sizes = {each.name: numpy_helper.to_array(each).nbytes for each in stored.graph.initializer}
+    assert {"up_int8", "w_int8", "r_int8"} < set(sizes) and not {"up", "w", "r"} & set(sizes)
+    x = {"x": rng.normal(size=(9, 6, 3, 3)).astype(np.float32)}
+    exact, rounded = (
+        load_runtime("onnx", tmp_path, precision=each).run("f", x)["y"] for each in ("float32", "int8_dynamic")
+    )
+    assert 1e-5 < np.abs(exact - rounded).max() < 0.05
+
+
+def test_weights_are_narrower_where_products_are_added_in_16_bits(tmp_path: Path) -> None:
+    facts = tmp_path / "cpuinfo"
+    assert saturates("x86_64", facts)
+    facts.write_text("flags : avx2 avx512f avx512_vnni")
+    assert not saturates("x86_64", facts) and not saturates("AMD64", facts)
+    facts.write_text("flags : avx2 avx512f")
+    assert saturates("AMD64", facts) and not saturates("aarch64", facts)

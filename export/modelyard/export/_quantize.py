@@ -235,7 +235,7 @@ def _quantize(quantize: Any, model: Any, keep: list[str], **arguments: Any) -> A
                 source,
                 target,
                 per_channel=True,
-                reduce_range=_saturates(),
+                reduce_range=saturates(platform.machine()),
                 weight_type=quantization.QuantType.QInt8,
                 nodes_to_exclude=keep,
                 **arguments,
@@ -267,11 +267,15 @@ def _guard_floats(graph: Any) -> None:
     graph.node.extend(nodes)
 
 
-def _saturates() -> bool:
-    """Whether this processor adds products of 8 bits in 16, which may be too few: x86 without VNNI."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
+def saturates(machine: str, facts: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether a processor adds products of 8 bits in 16, which may be too few: x86 without VNNI.
+
+    Args:
+        machine: As ``platform.machine()`` says.
+        facts: What Linux says of the processor; without it, there is no VNNI.
+    """
+    if machine.lower() not in ("x86_64", "amd64"):
         return False
-    facts = Path("/proc/cpuinfo")
     return "vnni" not in (facts.read_text("utf-8") if facts.exists() else "")
 
 
