@@ -133,7 +133,8 @@ def measure(name: str, work: Path) -> dict[str, Any]:
     model, data = load(name, work), load_fashion_mnist()
     images, labels = pictures(name, data.test_images), data.test_labels.astype(np.int64)
     key, examples = model.inputs[0].name, work / f"{name}.npz"
-    np.savez(examples, labels=labels[:VERIFIED], **{key: images[:VERIFIED]})
+    arrays: dict[str, Any] = {"labels": labels[:VERIFIED], key: images[:VERIFIED]}
+    np.savez(examples, **arrays)
     started = time.monotonic()
     report = export(
         model,

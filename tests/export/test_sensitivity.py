@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import keras
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 from onnx import helper, numpy_helper
@@ -195,7 +196,7 @@ def test_sixteen_bits_keep_what_is_too_small_or_too_large_for_them(tmp_path: Pat
 
 def test_weights_of_what_has_no_integer_kernel_are_stored_in_8_bits(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, npt.NDArray[Any]] = {
         "up": rng.normal(size=(6, 4, 3, 3)).astype(np.float32),
         "w": rng.normal(size=(1, 24, 36)).astype(np.float32),
         "r": rng.normal(size=(1, 24, 8)).astype(np.float32),

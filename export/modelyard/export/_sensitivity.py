@@ -19,7 +19,7 @@ from modelyard.artifact import FloatLayer
 from modelyard.errors import ConversionError, VerificationError
 from modelyard.export._calibration import Calibration
 from modelyard.export._options import ExportEvent, Progress
-from modelyard.export._runtimes import Arrays, Runtime, load_runtime
+from modelyard.export._runtimes import Arrays, Runtime, load_runtime, run_graph
 
 #: Layers that are measured apart; of more, neighbours are measured together.
 MOST_LAYERS = 64
@@ -110,17 +110,21 @@ def rank_layers(
 
     Returns:
         Each layer and what was found out, the costliest first.
+
+    Raises:
+        VerificationError: The format in float32 fails on the examples.
     """
     found = []
     stage = f"sensitivity {variant.format}.{variant.precision}"
     wanted = {graph: list(_answers(exact, graph, calibration)) for graph in calibration.inputs}
-    for done, layer in enumerate(variant.layers):
+    layers = [each for each in variant.layers if each.graph in wanted]
+    for done, layer in enumerate(layers):
         error = _error_alone(variant, layer, calibration, wanted[layer.graph])
         # JSON has no word for an error without bound.
         share = error if math.isfinite(error) else None
         entry = FloatLayer(graph=layer.graph, layer=layer.name, operator=layer.operator, error=share)
         found.append((error, layer, entry))
-        progress(ExportEvent(stage=stage, done=done + 1, total=len(variant.layers)))
+        progress(ExportEvent(stage=stage, done=done + 1, total=len(layers)))
     found.sort(key=lambda each: -each[0])
     return [(layer, entry) for _, layer, entry in found]
 
@@ -172,7 +176,7 @@ def _answers(runtime: Runtime, graph: str, calibration: Calibration) -> Iterator
     for index, batch in enumerate(calibration.examples(graph, _BATCH_SIZE)):
         if index == _BATCHES:
             return
-        yield runtime.run(graph, batch)
+        yield run_graph(runtime, graph, batch)
 
 
 def _distance(wanted: Sequence[Arrays], answers: Sequence[Arrays], name: str) -> float:
