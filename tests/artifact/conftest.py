@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from modelyard.artifact import (
+    ClassAccuracy,
+    FloatLayer,
     FormatEntry,
     ImageDecode,
     Latency,
@@ -69,9 +71,11 @@ def manifest(staged_files: Path) -> Manifest:
                     metric_before=0.9,
                     metric_after=0.9,
                     by_signature={"serving_default": 1e-7},
+                    by_class=(ClassAccuracy(name="cat", examples=12, before=0.75, after=0.5),),
                 ),
                 renamed={"serving_default": {"x": "x_output"}},
                 computed={"bfloat16": "float32"},
+                kept_float32=(FloatLayer(graph="serving_default", layer="conv", operator="Conv", error=0.3),),
                 other_runtimes={
                     "openvino": VerifyReport(examples=256, batch_sizes=(1, 32), max_abs_error=1e-6, max_rel_error=1e-5)
                 },

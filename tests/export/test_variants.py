@@ -32,7 +32,7 @@ from modelyard.export import Budget, ExportReport, Precision, export, export_mod
 from modelyard.export._calibration import make_calibration
 from modelyard.export._freeze import LARGE
 from modelyard.export._onnx import newest_opset
-from modelyard.export._quantize import export_onnx_variant
+from modelyard.export._quantize import OnnxVariant
 from modelyard.export._runtimes import load_runtime, runtimes_of
 from modelyard.serving._loader import LoadOptions, load_servable
 from tests.export.conftest import COUNT, OPTIONS, Classifier, Signatures
@@ -248,27 +248,20 @@ def test_asked_for_alone_it_is_published_alone(dense: Any, tmp_path: Path) -> No
     servable.close()
 
 
-def test_accuracy_decides_where_there_are_labels(
-    classifier: Classifier, signatures: Signatures, data: VerificationData, tmp_path: Path
-) -> None:
-    """Labels that the model is right about only where its two best classes are as good as equal."""
-    probabilities = np.sort(classifier.predict(data.inputs["serving_default"]["image"])["probabilities"].numpy(), -1)
-    close = np.argsort(probabilities[:, -1] - probabilities[:, -2])[:64]
-    images = data.inputs["serving_default"]["image"][close]
-    labels = classifier.predict(images)["class_id"].numpy()
-    few = VerificationData(
-        inputs={"serving_default": {"image": np.tile(images, (4, 1, 1, 1))}}, labels=np.tile(labels, 4)
-    )
+def test_accuracy_decides_where_there_are_labels(dense: Any, tmp_path: Path) -> None:
+    """One layer, so there is none that could stay in float32."""
+    x = FLOATS.inputs["f"]["x"]
+    labels = np.argmax(x @ dense.w.numpy(), -1).astype(np.int64)
     options = replace(OPTIONS, formats=("onnx",), precision=("float32", "int8"), budget=Budget(max_accuracy_drop=0.0))
     report = export_model(
-        classifier,
-        {"serving_default": signatures["serving_default"]},
-        few,
+        dense,
+        dense.signatures,
+        replace(FLOATS, labels=labels, class_output="y"),
         model_dir=tmp_path / "m",
         source=Source(),
         options=options,
         # Ranges that are far too wide make it coarse.
-        calibration=VerificationData(inputs={"serving_default": {"image": images * 50}}),
+        calibration=VerificationData(inputs={"f": {"x": x * 50}}),
     )
     (refusal,) = report.manifest.refused
     assert refusal.measure == "accuracy_drop" and refusal.value is not None and 0 < refusal.value <= 1
@@ -301,11 +294,11 @@ def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
     for precision in ("float16", "int8_dynamic"):
         place = f"Format onnx, precision {precision}, graph 'f': the conversion failed"
         with pytest.raises(ConversionError, match=place):
-            export_onnx_variant(tmp_path, precision=precision, calibration=None)
+            OnnxVariant(tmp_path, precision=precision, calibration=None, work=tmp_path).write(tmp_path)
     (tmp_path / "onnx" / "f.onnx").unlink()
     (tmp_path / "onnx" / "f.onnx").mkdir()
     with pytest.raises(PublishError):
-        export_onnx_variant(tmp_path, precision="float16", calibration=None)
+        OnnxVariant(tmp_path, precision="float16", calibration=None, work=tmp_path).write(tmp_path)
 
 
 def test_nothing_to_quantize_is_said(tmp_path: Path) -> None:
@@ -317,6 +310,7 @@ def test_nothing_to_quantize_is_said(tmp_path: Path) -> None:
     (refusal,) = report.manifest.refused
     assert (refusal.measure, refusal.value) == ("failure", None)
     assert "no graph has an operation that can be quantized" in refusal.reason
+    assert "serve it in float32" in refusal.reason
 
 
 def test_the_opset_is_the_newest_that_both_know(report: ExportReport, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,23 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassAccuracy:
+    """How many examples of one class are recognized.
+
+    Attributes:
+        name: Of the class; its number where it has none.
+        examples: Number of labelled examples.
+        before: Share that the source recognizes.
+        after: Share that the exported format recognizes.
+    """
+
+    name: str
+    examples: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifyReport:
     """How one format compared with the source function.
 
@@ -64,6 +81,8 @@ class VerifyReport:
         tolerance: Absolute error that was allowed of an output that spreads over
             1 or less, where the source rounds to half precision and the format
             does not; None for what the export was told.
+        by_class: Where there are labels, the accuracy of each class that has
+            some; of more than 100 classes, those that change most.
     """
 
     examples: int
@@ -76,6 +95,26 @@ class VerifyReport:
     by_signature: Mapping[str, float] = field(default_factory=dict)
     accuracy_drop: float | None = None
     tolerance: float | None = None
+    by_class: tuple[ClassAccuracy, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatLayer:
+    """A layer that a variant leaves in float32, because of what it costs.
+
+    Attributes:
+        graph: The graph that it is in.
+        layer: Name of its first operation.
+        operator: Of the same, as the format calls it.
+        error: With this layer alone converted, the root mean square error of the
+            worst output as a share of its standard deviation (of integers and
+            strings, the share that changed); None where it has no bound.
+    """
+
+    graph: str
+    layer: str
+    operator: str
+    error: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +137,7 @@ class FormatEntry:
             inputs and outputs among it. Servers cast.
         domains: Operator domains of its ONNX graphs beside ONNX's own: a runtime
             needs them. onnxruntime has ``ai.onnx.ml`` and ``com.microsoft``.
+        kept_float32: Layers that a variant leaves in float32, the costliest first.
     """
 
     path: str
@@ -109,6 +149,7 @@ class FormatEntry:
     renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     computed: Mapping[str, str] = field(default_factory=dict)
     domains: tuple[str, ...] = ()
+    kept_float32: tuple[FloatLayer, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

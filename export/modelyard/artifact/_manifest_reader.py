@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from modelyard.artifact._manifest_parts import (
+    ClassAccuracy,
     FileEntry,
+    FloatLayer,
     FormatEntry,
     Latency,
     Refusal,
@@ -154,6 +156,16 @@ def read_format(reader: Reader) -> FormatEntry:
         renamed={name: read_texts(renamed, name) for name in renamed.document},
         computed=read_texts(reader, "computed"),
         domains=_domains(reader),
+        kept_float32=reader.sequence("kept_float32", _float_layer, optional=True),
+    )
+
+
+def _float_layer(reader: Reader) -> FloatLayer:
+    return FloatLayer(
+        graph=reader.get("graph", str),
+        layer=reader.get("layer", str),
+        operator=reader.get("operator", str),
+        error=reader.get("error", (float, int), optional=True),
     )
 
 
@@ -176,6 +188,16 @@ def _verify(verify: Reader) -> VerifyReport:
         by_signature=verify.get("by_signature", dict),
         accuracy_drop=verify.get("accuracy_drop", (float, int), optional=True),
         tolerance=verify.get("tolerance", (float, int), optional=True),
+        by_class=verify.sequence("by_class", _class_accuracy, optional=True),
+    )
+
+
+def _class_accuracy(reader: Reader) -> ClassAccuracy:
+    return ClassAccuracy(
+        name=reader.get("name", str),
+        examples=reader.get("examples", int),
+        before=reader.get("before", (float, int)),
+        after=reader.get("after", (float, int)),
     )
 
 

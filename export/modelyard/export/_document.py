@@ -91,6 +91,7 @@ def build_manifest(
                 renamed=renamed_of(traced, check.format),
                 computed=computed_of(traced, check.format),
                 domains=_domains(directory, check),
+                kept_float32=check.kept,
             )
             for name, check in checks.items()
         },

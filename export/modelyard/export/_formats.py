@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,13 +24,14 @@ from modelyard.export._calibration import Calibration
 from modelyard.export._files import copy_file, weight_files
 from modelyard.export._onnx import export_onnx
 from modelyard.export._options import ExportEvent, ExportOptions, Format, Precision, Progress
-from modelyard.export._quantize import export_onnx_variant
+from modelyard.export._quantize import OnnxVariant
 from modelyard.export._reference import Reference
 from modelyard.export._resume import Conversions
-from modelyard.export._runtimes import runtimes_of
+from modelyard.export._runtimes import load_runtime, runtimes_of
 from modelyard.export._saved_model import export_saved_model
+from modelyard.export._sensitivity import Variant, fewest, most_tries, rank_layers
 from modelyard.export._text import check_graphs
-from modelyard.export._tflite import export_tflite
+from modelyard.export._tflite import TfliteInt8, export_tflite
 from modelyard.export._trace import TracedModel
 from modelyard.export._verification import Verification
 from modelyard.export._verify import verify
@@ -118,25 +120,66 @@ class FormatMaker:
         key = format_key(format, precision)
         runtimes = runtimes_of(format, precision, among=self.options.runtimes)
         if not runtimes:
-            self._refuse(
-                format, precision, "", f"Variant {key}: no runtime installed here computes {precision} for it."
-            )
+            reason = f"Variant {key}: no runtime installed here computes {precision} for it."
+            self.refused.append(_failure(format, precision, "", reason))
             return False
         try:
             if precision != "bfloat16":
                 self._convert_once(key, lambda: self._convert_variant(format, precision))
-            check = self._verify(format, precision, None)
+            found = self._judged(format, precision)
+            if isinstance(found, Refusal):
+                found = self._with_float_layers(found, format, precision)
         except (ConversionError, VerificationError) as exc:
-            self._refuse(format, precision, "", exc.message)
-        else:
-            refusal = check_budget(self.reference, check, self.options.budget)
-            if refusal is None:
-                self.checks[key] = self._in_other_runtimes(check)
-                return True
-            self.refused.append(refusal)
+            found = _failure(format, precision, "", exc.message)
+        if isinstance(found, Verification):
+            self.checks[key] = self._in_other_runtimes(found)
+            return True
+        self.refused.append(found)
         if precision != "bfloat16":
             self._delete([self.staged / format_path(format, precision)])
         return False
+
+    def _judged(self, format: Format, precision: Precision) -> Verification | Refusal:
+        """A variant that was verified, or why it is refused."""
+        try:
+            check = self._verify(format, precision, None)
+        except VerificationError as exc:
+            return _failure(format, precision, "", exc.message)
+        return check_budget(self.reference, check, self.options.budget) or check
+
+    def _with_float_layers(self, refusal: Refusal, format: Format, precision: Precision) -> Verification | Refusal:
+        """The variant again, with as few layers in float32 as the budget needs; the refusal where that is no way."""
+        if precision == "bfloat16" or (format == "tflite" and precision != "int8"):
+            return refusal
+        calibration = self.calibration()
+        tried: dict[int, Verification | Refusal] = {0: refusal}
+        with tempfile.TemporaryDirectory() as folder:
+            variant: Variant
+            if format == "onnx":
+                variant = OnnxVariant(self.staged, precision=precision, calibration=calibration, work=Path(folder))
+            else:
+                variant = TfliteInt8(self.reference.source, calibration, work=Path(folder))
+            ranked = rank_layers(variant, load_runtime(format, self.staged), calibration, self.progress)
+            # Something has to be left that is worth the name.
+            most = len(ranked) - 1
+
+            def holds(count: int) -> bool:
+                variant.write(self.staged, [layer for layer, _ in ranked[:count]])
+                tried[count] = self._judged(format, precision)
+                event = ExportEvent(stage=f"budget {variant.format}.{precision}", done=len(tried) - 1, total=limit)
+                self.progress(event)
+                return isinstance(tried[count], Verification)
+
+            limit = most_tries(most)
+            count = fewest(most, holds)
+            if count is None:
+                more = f" Leaving the {most} costliest of {len(ranked)} layers in float32 does not help."
+                return replace(refusal, reason=refusal.reason + more) if most > 0 else refusal
+            if count != list(tried)[-1]:
+                variant.write(self.staged, [layer for layer, _ in ranked[:count]])
+        found = tried[count]
+        kept = tuple(entry for _, entry in ranked[:count])
+        return replace(found, kept=kept) if isinstance(found, Verification) else found
 
     def _verify(self, format: str, precision: str, runtime: str | None) -> Verification:
         return verify(
@@ -175,7 +218,7 @@ class FormatMaker:
             try:
                 other = self._verify(format, precision, runtime)
             except VerificationError as exc:
-                self._refuse(format, precision, runtime, exc.message)
+                self.refused.append(_failure(format, precision, runtime, exc.message))
                 continue
             refusal = None if precision == "float32" else check_budget(self.reference, other, self.options.budget)
             if refusal is None:
@@ -222,7 +265,9 @@ class FormatMaker:
     def _convert_variant(self, format: Format, precision: Precision) -> None:
         calibration = self.calibration() if precision == "int8" else None
         if format == "onnx":
-            export_onnx_variant(self.staged, precision=precision, calibration=calibration)
+            with tempfile.TemporaryDirectory() as folder:
+                variant = OnnxVariant(self.staged, precision=precision, calibration=calibration, work=Path(folder))
+                variant.write(self.staged)
         elif format in self.reference.source.files:
             raise ConversionError(f"Variant {format_key(format, precision)}: a TFLite file cannot be converted again.")
         else:
@@ -239,19 +284,6 @@ class FormatMaker:
         self.progress(ExportEvent(stage=f"{what} {key}", done=0, total=1))
         work()
         self.progress(ExportEvent(stage=f"{what} {key}", done=1, total=1))
-
-    def _refuse(self, format: str, precision: str, runtime: str, reason: str) -> None:
-        self.refused.append(
-            Refusal(
-                format=format,
-                precision=precision,
-                runtime=runtime,
-                measure="failure",
-                value=None,
-                allowed=None,
-                reason=reason,
-            )
-        )
 
     def _delete(self, paths: Iterator[Path] | list[Path]) -> None:
         try:
@@ -273,6 +305,12 @@ def _check_stateless(format: Format, traced: TracedModel) -> None:
             f"{'keeps' if len(names) == 1 else 'keep'} state between calls, which only a SavedModel holds. Export "
             "saved_model alone (--format saved_model), or choose signatures without state."
         )
+
+
+def _failure(format: str, precision: str, runtime: str, reason: str) -> Refusal:
+    return Refusal(
+        format=format, precision=precision, runtime=runtime, measure="failure", value=None, allowed=None, reason=reason
+    )
 
 
 def _copy(format: Format, path: Path, staged: Path) -> None:

@@ -234,6 +234,8 @@ class ExportReport:
             computed = " and ".join(self.manifest.formats[name].computed)
             within = f" of {verified.tolerance:.2g}, as the source rounds to {computed}" if verified.tolerance else ""
             size = f", {self.sizes[name] / 1e3:,.1f} kB" if name in self.sizes else ""
+            kept = len(check.kept)
+            size += f", {kept} layer{'' if kept == 1 else 's'} in float32" if kept else ""
             lines.append(
                 f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}{within}"
                 f"{agreement}{drop}{size}"

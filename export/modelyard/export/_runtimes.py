@@ -156,16 +156,16 @@ def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Ar
     """
     if signature.takes_calls:
         # One example is one call, which has no such dimension.
-        answer = _run(runtime, signature.compute, {key: as_array(values[0]) for key, values in inputs.items()})
+        answer = run_graph(runtime, signature.compute, {key: as_array(values[0]) for key, values in inputs.items()})
         return {key: values[np.newaxis] for key, values in answer.items()}
     if signature.decode is None or runtime.decodes:
-        return _run(runtime, name if runtime.decodes else signature.compute, inputs)
+        return run_graph(runtime, name if runtime.decodes else signature.compute, inputs)
     if isinstance(signature.decode, ExampleDecode):
         try:
             dense = decode_examples(inputs[signature.decode.input].tolist(), signature.decode)
         except InvalidInputError as exc:
             raise VerificationError(f"Signature {name!r} was given an example that does not fit: {exc}") from exc
-        return _run(runtime, signature.compute, dense)
+        return run_graph(runtime, signature.compute, dense)
     preprocess = str(signature.preprocess)
     (pixels,) = runtime.graphs[preprocess].inputs
     examples = []
@@ -174,11 +174,23 @@ def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Ar
             image = decode_image(data, signature.decode.channels)
         except ImageDecodeError as exc:
             raise VerificationError(f"Signature {name!r} was given an example that is no image: {exc}") from exc
-        examples.append(_run(runtime, preprocess, {pixels.name: image}))
-    return _run(runtime, signature.compute, {key: np.stack([each[key] for each in examples]) for key in examples[0]})
+        examples.append(run_graph(runtime, preprocess, {pixels.name: image}))
+    return run_graph(
+        runtime, signature.compute, {key: np.stack([each[key] for each in examples]) for key in examples[0]}
+    )
 
 
-def _run(runtime: Runtime, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+def run_graph(runtime: Runtime, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+    """Computes one graph.
+
+    Args:
+        runtime: A reloaded format.
+        graph: Name of the graph.
+        inputs: By name, with the batch first.
+
+    Raises:
+        VerificationError: The runtime failed.
+    """
     try:
         return runtime.run(graph, inputs)
     # As in load_runtime.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import VerifyReport
+from modelyard.artifact import FloatLayer, VerifyReport
 
 #: Decades of absolute error that a histogram tells apart: below 1e-10, up to 1e-9, ... up to 1e-1, above.
 ERROR_EDGES: tuple[float, ...] = tuple(10.0**power for power in range(-10, 0))
@@ -53,6 +53,7 @@ class Verification:
         classes_before: Class ids predicted by the source, ``[N]``; empty where there are no classes.
         classes_after: The same by the format, at the batch size where most are wrong.
         others: By name of another runtime that serves the same files, how it compared.
+        kept: Layers that a variant leaves in float32, the costliest first.
     """
 
     format: str
@@ -67,3 +68,4 @@ class Verification:
     classes_before: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     classes_after: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     others: Mapping[str, VerifyReport] = field(default_factory=dict)
+    kept: tuple[FloatLayer, ...] = ()

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec, VerifyReport, class_ids, format_key
+from modelyard.artifact import ClassAccuracy, Signature, TensorSpec, VerifyReport, class_ids, format_key
 from modelyard.errors import VerificationError
 from modelyard.export._adapted import adapted, computed_of
 from modelyard.export._budget import accuracy_drop
@@ -28,6 +28,9 @@ from modelyard.export._widen import ROUNDING
 
 #: Roundings of a source of half precision that are allowed on the way to an output.
 _ROUNDINGS = 4
+
+# Of more than these, those that change most are what a manifest has.
+_MOST_CLASSES = 100
 
 
 def verify(
@@ -103,6 +106,7 @@ def verify(
             metric_after=None if labels is None else float((after == labels).mean()),
             by_signature=comparison.by_signature,
             tolerance=rounding if rounding > options.max_abs_error and not lossy else None,
+            by_class=_by_class(reference, before, after),
         ),
         histogram=tuple(int(count) for count in comparison.histogram),
         worst=tuple(comparison.worst),
@@ -211,3 +215,25 @@ def _classes(
     found = {size: class_ids(answer[key]).astype(np.int64) for size, answer in answers[name].items()}
     size = min(found, key=lambda size: 0 if labels is None else (found[size] == labels).mean())
     return class_ids(reference.outputs[name][size][key]).astype(np.int64), found[size]
+
+
+def _by_class(
+    reference: Reference, before: npt.NDArray[np.int64], after: npt.NDArray[np.int64]
+) -> tuple[ClassAccuracy, ...]:
+    labels, names = reference.data.labels, reference.data.class_names
+    if labels is None or reference.measured is None:
+        return ()
+    found = []
+    for index in np.unique(labels).tolist():
+        chosen = labels == index
+        found.append(
+            ClassAccuracy(
+                name=names[index] if 0 <= index < len(names) else str(index),
+                examples=int(chosen.sum()),
+                before=float((before[chosen] == index).mean()),
+                after=float((after[chosen] == index).mean()),
+            )
+        )
+    if len(found) > _MOST_CLASSES:
+        found = sorted(found, key=lambda each: -abs(each.after - each.before))[:_MOST_CLASSES]
+    return tuple(found)

@@ -13,6 +13,7 @@ from modelyard.export._verification import ERROR_EDGES, Verification
 from modelyard.export.report._charts import error_histogram
 from modelyard.export.report._examples import class_section, confusion_section, worst_section
 from modelyard.export.report._latency import describe_choice, latency_section
+from modelyard.export.report._layers import float_layers_section
 from modelyard.export.report._markup import Markup, element, join, section, table
 from modelyard.export.report._style import STYLE
 
@@ -75,6 +76,7 @@ def render_report(content: ReportContent) -> str:
         _header(title, content),
         _formats(content),
         _errors(content),
+        float_layers_section(content.checks),
         latency_section(content.latency, content.choices, list(content.reference.source.signatures)),
         _signatures(content),
         confusion_section(content.reference, content.checks),
