@@ -20,11 +20,12 @@ from modelyard.artifact import (
     check_model_name,
     locate,
 )
-from modelyard.errors import ConfigurationError, ConversionError
+from modelyard.errors import ConfigurationError, ConversionError, VerificationError
 from modelyard.export._data import FLOATS, RANDOM, Score, load_data
+from modelyard.export._failures import keep_log, say_logs
 from modelyard.export._files import FILE_FORMATS, load_file
 from modelyard.export._foreign import LoadedModel, load_saved_model
-from modelyard.export._model import publish_model
+from modelyard.export._model import publish_model, start_apart
 from modelyard.export._options import (
     Budget,
     ExportEvent,
@@ -38,6 +39,7 @@ from modelyard.export._options import (
 from modelyard.export._reference import compute_own_reference, compute_reference, runtime_call, score, source_call
 from modelyard.export._text import check_text
 from modelyard.export._trace import TracedModel, trace
+from modelyard.export.isolation import Worker, WorkerEndedError, remove_staging
 from modelyard.export.live import is_input, keras_signatures, load_keras_model, module_signatures, parse_input
 
 SAVED_MODEL_FILE = "saved_model.pb"
@@ -130,31 +132,50 @@ def export(
         if each is not None and not each.exists():
             raise ConfigurationError(f"{each} does not exist.")
     if path is not None and path.suffix in FILE_FORMATS and path.is_file():
-        return _export_file(path, model_dir, signatures, data, calibration, options, origin, examples, progress)
-    loaded = _load(model, path, signatures, options)
-    progress(ExportEvent(stage="trace", done=0, total=1))
-    traced = _trace(loaded)
-    progress(ExportEvent(stage="trace", done=1, total=1))
-    check_text(traced, options)
-    scored = partial(score, traced, source_call(traced))
-    verification = _verification_data(data, traced.signatures, examples, scored)
-    if loaded.assumed:
-        _check_assumed(traced.signatures, verification)
-    reference = compute_reference(traced, verification, options=options, progress=progress)
-    return publish_model(
-        reference,
-        model_dir=model_dir,
-        source=origin,
-        options=options,
-        calibration=_calibration_data(calibration, traced.signatures, options, scored),
-        progress=progress,
-    )
+        if signatures is not None:
+            raise ConfigurationError(f"{path} is served as it is; expected signatures to be None.")
+        options = replace(options, formats=(FILE_FORMATS[path.suffix],), optional=())
+        arguments = (path, str(destination), data, calibration, options, origin, examples)
+        return _apart(arguments, model_dir, progress) if options.isolate else _export_file(*arguments, progress)
+    with start_apart(options) as apart:
+        loaded = _load(model, path, signatures, options)
+        progress(ExportEvent(stage="trace", done=0, total=1))
+        traced = _trace(loaded)
+        progress(ExportEvent(stage="trace", done=1, total=1))
+        check_text(traced, options)
+        scored = partial(score, traced, source_call(traced))
+        verification = _verification_data(data, traced.signatures, examples, scored)
+        if loaded.assumed:
+            _check_assumed(traced.signatures, verification)
+        reference = compute_reference(traced, verification, options=options, progress=progress)
+        return publish_model(
+            reference,
+            model_dir=model_dir,
+            source=origin,
+            options=options,
+            calibration=_calibration_data(calibration, traced.signatures, options, scored),
+            progress=progress,
+            apart=apart,
+        )
+
+
+def _apart(arguments: tuple[Any, ...], model_dir: Location, progress: Progress) -> ExportReport:
+    """All of the export of a file in a process of its own: there is nothing in this one that it needs."""
+    worker = Worker()
+    try:
+        report: ExportReport = worker.call(_export_file, *arguments, stage="start", progress=progress)
+    except WorkerEndedError as exc:
+        remove_staging(model_dir, worker.pid)
+        said = say_logs([keep_log(exc, model_dir.name)])
+        raise VerificationError(f"{exc.message} Nothing was published.{said}") from exc.__cause__
+    finally:
+        worker.close()
+    return report
 
 
 def _export_file(
     path: Path,
-    model_dir: Location,
-    signatures: Mapping[str, AnyFunction] | Sequence[str] | None,
+    destination: str,
     data: Data,
     calibration: Data | None,
     options: ExportOptions,
@@ -162,16 +183,13 @@ def _export_file(
     examples: int,
     progress: Progress,
 ) -> ExportReport:
-    if signatures is not None:
-        raise ConfigurationError(f"{path} is served as it is; expected signatures to be None.")
     served = load_file(path)
-    options = replace(options, formats=(served.format,), optional=())
     scored = partial(score, served.model, runtime_call(served.model, served.runtime))
     verification = _verification_data(data, served.model.signatures, examples, scored)
     reference = compute_own_reference(served.model, served.runtime, verification, options=options, progress=progress)
     return publish_model(
         reference,
-        model_dir=model_dir,
+        model_dir=locate(destination),
         source=source,
         options=options,
         absent=served.absent,

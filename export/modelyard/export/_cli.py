@@ -165,9 +165,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--opset", type=int, help="ONNX operator set (default: the newest that tf2onnx and onnxruntime share)"
     )
     parser.add_argument("--no-simplify", action="store_true", help="leave ONNX graphs as tf2onnx makes them")
-    # What modelyard.export._process tells its child: FORMAT=REASON of what ended another, where to write the stage, and
-    # to end when that process does.
-    parser.add_argument("--leave-out", action="append", default=[], help=argparse.SUPPRESS)
+    # What modelyard.export._process tells its child: where to write the stage, and to end when that process does.
     parser.add_argument("--stage-file", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--end-with-input", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -216,7 +214,6 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
     options = ExportOptions(
         formats=tuple(dict.fromkeys(arguments.format or FORMATS)),
         optional=tuple(dict.fromkeys(arguments.optional)),
-        left_out=dict(each.split("=", 1) for each in arguments.leave_out),
         opset=arguments.opset,
         min_examples=arguments.min_examples,
         max_abs_error=arguments.tolerance,

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from modelyard.artifact import (
     ONNX_FOLDER,
@@ -15,12 +16,13 @@ from modelyard.artifact import (
     format_key,
     format_path,
 )
-from modelyard.errors import ConversionError, PublishError, VerificationError
+from modelyard.errors import ConversionError, ExportError, PublishError, VerificationError
+from modelyard.export._apart import Apart
 from modelyard.export._budget import check_budget
 from modelyard.export._calibration import Calibration
 from modelyard.export._files import copy_file, weight_files
 from modelyard.export._onnx import export_onnx
-from modelyard.export._options import ExportEvent, ExportOptions, Format, Precision, Progress
+from modelyard.export._options import ExportEvent, ExportOptions, Format, Precision, Progress, ignore_progress
 from modelyard.export._quantize import export_onnx_variant
 from modelyard.export._reference import Reference
 from modelyard.export._resume import Conversions
@@ -30,6 +32,7 @@ from modelyard.export._text import check_graphs
 from modelyard.export._tflite import export_tflite
 from modelyard.export._verification import Verification
 from modelyard.export._verify import verify
+from modelyard.export.isolation import WorkerEndedError
 
 _SAVED_MODEL = ("saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra")
 
@@ -47,6 +50,7 @@ class FormatMaker:
         checks: What was verified and stays, by :func:`format_key`.
         refused: What was tried and does not stay, or is not served.
         conversions: Those of earlier tries; None where none are kept.
+        apart: The process for converters and other runtimes than TensorFlow; None for this one.
     """
 
     reference: Reference
@@ -57,6 +61,7 @@ class FormatMaker:
     checks: dict[str, Verification] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
     conversions: Conversions | None = None
+    apart: Apart | None = None
 
     def make(self, format: Format) -> None:
         """Makes one format in every precision asked for.
@@ -70,7 +75,7 @@ class FormatMaker:
                 float32 was not asked for and every variant was refused.
             PublishError: The directory cannot be written.
         """
-        self._convert_once(format, lambda: self._convert(format))
+        self._convert_once(format, lambda: self._do(ConversionError, f"convert {format}", "convert", format))
         self.checks[format] = self._in_other_runtimes(self._verify(format, "float32", None))
         if format == "saved_model":
             return
@@ -92,6 +97,35 @@ class FormatMaker:
             del self.checks[key]
         names = {"saved_model": _SAVED_MODEL, "onnx": (ONNX_FOLDER,), "tflite": ("model*.tflite",)}[format]
         self._delete(path for name in names for path in self.staged.glob(name))
+
+    def drop(self, format: str, precision: str, runtime: str, reason: str) -> bool:
+        """Gives up a variant, or a runtime beside the first, that ended its process after it was verified.
+
+        Args:
+            format: Such as ``onnx``.
+            precision: Of the variant.
+            runtime: Such as ``openvino``.
+            reason: For the manifest.
+
+        Returns:
+            False where it is the format itself, which is for somebody else to give up.
+
+        Raises:
+            PublishError: Its files cannot be removed.
+        """
+        key = format_key(format, precision)
+        check = self.checks[key]
+        if runtime in check.others:
+            others = {name: report for name, report in check.others.items() if name != runtime}
+            self.checks[key] = replace(check, others=others)
+        elif precision == "float32":
+            return False
+        else:
+            del self.checks[key]
+            if precision != "bfloat16":
+                self._delete([self.staged / format_path(format, precision)])
+        self._refuse(format, precision, runtime, reason)
+        return True
 
     def sizes(self) -> dict[str, int]:
         """Bytes of the files of every format and variant that stays."""
@@ -135,6 +169,35 @@ class FormatMaker:
         return False
 
     def _verify(self, format: str, precision: str, runtime: str | None) -> Verification:
+        stage = f"verify {format_key(format, precision)}" + (f" in {runtime}" if runtime else "")
+        found: Verification = self._do(
+            VerificationError, stage, "check", format, precision, runtime, progress=self.progress
+        )
+        return found
+
+    def _do(
+        self, error: type[ExportError], stage: str, method: str, format: str, *arguments: Any, **options: Any
+    ) -> Any:
+        """Calls a method of this class in the process for what may end it; in this one for TensorFlow's own format."""
+        if self.apart is None or format == "saved_model":
+            return getattr(self, method)(format, *arguments, **options)
+        try:
+            return self.apart.call(method, format, *arguments, stage=stage, **options)
+        except WorkerEndedError as exc:
+            raise error(f"Format {format}: {exc.message}") from exc.__cause__
+
+    def check(self, format: str, precision: str, runtime: str | None, progress: Progress) -> Verification:
+        """Verifies one file in one runtime, in this process.
+
+        Args:
+            format: Such as ``onnx``.
+            precision: Such as ``int8``.
+            runtime: None for the first that reads it.
+            progress: Called after every batch.
+
+        Raises:
+            VerificationError: It does not compute what the model computes.
+        """
         return verify(
             self.reference,
             self.staged,
@@ -142,7 +205,7 @@ class FormatMaker:
             precision=precision,
             runtime=runtime,
             options=self.options,
-            progress=self.progress,
+            progress=progress,
         )
 
     def _in_other_runtimes(self, check: Verification) -> Verification:
@@ -182,7 +245,16 @@ class FormatMaker:
         source = self.reference.source.files.get("onnx")
         return [] if source is None else [self.staged / ONNX_FOLDER / name for name in weight_files(source)]
 
-    def _convert(self, format: Format) -> None:
+    def convert(self, format: Format) -> None:
+        """Converts the model to one format, in float32, in this process.
+
+        Args:
+            format: The format.
+
+        Raises:
+            ConversionError: The conversion failed.
+            PublishError: The directory cannot be written.
+        """
         traced, staged, options = self.reference.source, self.staged, self.options
         if format in traced.files:
             _copy(format, traced.files[format], staged)
@@ -198,6 +270,21 @@ class FormatMaker:
 
     def _convert_variant(self, format: Format, precision: Precision) -> None:
         calibration = self.calibration() if precision == "int8" else None
+        stage = f"convert {format_key(format, precision)}"
+        self._do(ConversionError, stage, "convert_variant", format, precision, calibration)
+
+    def convert_variant(self, format: Format, precision: Precision, calibration: Calibration | None) -> None:
+        """Makes a variant of a format, in this process.
+
+        Args:
+            format: The format.
+            precision: Of the variant.
+            calibration: For ``int8``.
+
+        Raises:
+            ConversionError: The conversion failed.
+            PublishError: The directory cannot be written.
+        """
         if format == "onnx":
             export_onnx_variant(self.staged, precision=precision, calibration=calibration)
         elif format in self.reference.source.files:
@@ -239,6 +326,23 @@ class FormatMaker:
                     path.unlink(missing_ok=True)
         except OSError as exc:
             raise PublishError(f"Cannot remove files that are not to be published from {self.staged}: {exc}") from exc
+
+
+def make_maker(reference: Reference, staged: Path, options: ExportOptions) -> FormatMaker:
+    """What converts and checks in a process of its own; examples for int8 come with the call.
+
+    Args:
+        reference: The model and its answers.
+        staged: The version directory to be.
+        options: What to make.
+    """
+    return FormatMaker(
+        reference=reference,
+        staged=staged,
+        options=options,
+        calibration=lambda: Calibration(inputs={}),
+        progress=ignore_progress,
+    )
 
 
 def _copy(format: Format, path: Path, staged: Path) -> None:

@@ -59,7 +59,6 @@ class ExportOptions:
         formats: The formats to make, some of :data:`FORMATS`.
         optional: Formats whose failure is reported instead of raised: the
             version is then published without them.
-        left_out: Formats that are not even tried, with the reason for the manifest and the report.
         precision: Precisions of the ONNX and TFLite files; a SavedModel is always
             float32. Others than float32 are variants, files of their own beside
             it: ``float16`` and ``int8_dynamic`` (weights in 8 bits) need no data,
@@ -80,6 +79,9 @@ class ExportOptions:
             encoded images too: their decode is bit-exact.
         max_spread_error: Largest error allowed as a share of the spread, so that
             an output of small figures cannot be wrong below ``max_abs_error``.
+        isolate: Converters and other runtimes than TensorFlow work in a process of their own,
+            which is all that ends where one of them ends its process. It costs
+            the memory of another TensorFlow, and a copy of the weights on disk.
         stage_dir: Folder that keeps conversions, for a later try to take up; None
             to keep none.
         signing_key: File of the private Ed25519 key that signs the manifest; None
@@ -105,7 +107,6 @@ class ExportOptions:
 
     formats: tuple[Format, ...] = FORMATS
     optional: tuple[Format, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
     precision: tuple[Precision, ...] = ("float32",)
     budget: Budget = Budget()
     calibration_examples: int = 128
@@ -121,6 +122,7 @@ class ExportOptions:
     runtimes: tuple[RuntimeName, ...] | None = None
     runtime: RuntimeName | None = None
     allow_unsafe_ops: bool = False
+    isolate: bool = True
     stage_dir: Path | None = None
     signing_key: Path | None = None
 
