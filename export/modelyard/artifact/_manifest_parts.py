@@ -44,6 +44,31 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StochasticOutput:
+    """How the draws of one random output compared with those of the source, by Kolmogorov-Smirnov tests.
+
+    Attributes:
+        signature: The signature that was called.
+        output: Name of the output.
+        examples: How many were asked, again and again.
+        draws: How often each.
+        elements: Of the output, that were looked at; their mean is one of them.
+        distance: Largest distance of the two distribution functions, 0 to 1.
+        p_value: Of all tests together: how likely draws of one distribution differ as much.
+        significance: A smaller ``p_value`` would have been refused.
+    """
+
+    signature: str
+    output: str
+    examples: int
+    draws: int
+    elements: int
+    distance: float
+    p_value: float
+    significance: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifyReport:
     """How one format compared with the source function.
 
@@ -61,6 +86,7 @@ class VerifyReport:
             signature that has labels the fall of the task's metric, on any other
             the share of examples whose classes, integers or strings changed;
             the largest of them. None of float32, where nothing may change.
+        stochastic: Outputs that were compared in distribution, not by value.
     """
 
     examples: int
@@ -72,6 +98,7 @@ class VerifyReport:
     metric_after: float | None = None
     by_signature: Mapping[str, float] = field(default_factory=dict)
     accuracy_drop: float | None = None
+    stochastic: tuple[StochasticOutput, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from modelyard.artifact._manifest_parts import (
     Refusal,
     RuntimeChoice,
     Source,
+    StochasticOutput,
     VerifyReport,
 )
 from modelyard.artifact._signature import ExampleDecode, FeatureSpec, ImageDecode, Signature, TensorSpec
@@ -156,6 +157,20 @@ def _verify(verify: Reader) -> VerifyReport:
         metric_after=verify.get("metric_after", (float, int), optional=True),
         by_signature=verify.get("by_signature", dict),
         accuracy_drop=verify.get("accuracy_drop", (float, int), optional=True),
+        stochastic=verify.sequence("stochastic", _stochastic, optional=True),
+    )
+
+
+def _stochastic(reader: Reader) -> StochasticOutput:
+    return StochasticOutput(
+        signature=reader.get("signature", str),
+        output=reader.get("output", str),
+        examples=reader.get("examples", int),
+        draws=reader.get("draws", int),
+        elements=reader.get("elements", int),
+        distance=reader.get("distance", (float, int)),
+        p_value=reader.get("p_value", (float, int)),
+        significance=reader.get("significance", (float, int)),
     )
 
 

@@ -24,6 +24,8 @@ from tensorflow.python.framework.convert_to_constants import (
     _run_inline_graph_optimization,
 )
 
+from modelyard.export._draws import release_draws
+
 #: Bytes from which a constant is large. Below it nothing is to be gained, and what TensorFlow folds may be folded.
 LARGE = 1 << 20
 _RESIZES = frozenset({"ResizeArea", "ResizeBicubic", "ResizeBilinear"})
@@ -86,6 +88,7 @@ def freeze(function: Any) -> Frozen:
     concrete = function.get_concrete_function()
     forget_initializers(concrete)
     data = _FunctionConverterDataInEager(func=concrete, lower_control_flow=False, aggressive_inlining=False)
+    release_draws(data.graph_def, [tensor.name for tensor in concrete.outputs])
     graph, converted = _replace_variables_by_constants(data)
     del data
     weights = _take_out(graph)

@@ -8,6 +8,7 @@ from typing import Any
 
 from modelyard.artifact import ONNX_FOLDER, Signature, onnx_file_name
 from modelyard.errors import ConversionError, PublishError
+from modelyard.export._draws import forget_seeds
 from modelyard.export._failures import gist
 from modelyard.export._freeze import freeze
 from modelyard.export._onnx_pads import guard_pads
@@ -39,6 +40,7 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
             frozen = freeze(function)
             model = convert_function(frozen, opset=opset)
             guard_pads(model)
+            forget_seeds(model.graph)
             onnx.checker.check_model(model, full_check=True)
         # Converter and checker raise whatever comes up: this is the boundary that maps it.
         except Exception as exc:

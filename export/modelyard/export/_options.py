@@ -90,6 +90,9 @@ class ExportOptions:
             that run Python or touch the file system.
         constant_outputs: Float outputs that may be the same for every example
             though the graph computes them from the inputs.
+        stochastic: Outputs that are random by intention: they are compared in
+            distribution, see :mod:`modelyard.export._distribution`. A random output
+            that is not listed is refused, and so is one that is listed and not random.
         latency_calls: Calls per latency measurement at most, after a tenth as
             many to warm up.
         measure_seconds: About how long all measurements may take; what does not
@@ -117,6 +120,7 @@ class ExportOptions:
     max_abs_error: float = 1e-5
     max_spread_error: float = 0.01
     constant_outputs: tuple[str, ...] = ()
+    stochastic: tuple[str, ...] = ()
     latency_calls: int = 1000
     measure_seconds: float = 20.0
     runtimes: tuple[RuntimeName, ...] | None = None

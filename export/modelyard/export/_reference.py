@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import Signature, TensorSpec, VerificationData
-from modelyard.errors import VerificationError
+from modelyard.errors import ConfigurationError, VerificationError
 from modelyard.export._data import FLOATS, fit_examples, labelled, tells_class
 from modelyard.export._dependence import computed_outputs
 from modelyard.export._determinism import differing, draws, restored
+from modelyard.export._distribution import take_draws
 from modelyard.export._failures import gist
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tensor
@@ -38,6 +39,7 @@ class Reference:
         outputs: By signature, batch size and output name: answers for every example; the values of all calls in
             one row where the output does not have a row for each example.
         shapes: By signature and batch size: of every call, the shapes of its outputs.
+        draws: By signature and random output: many draws of some examples, see :func:`take_draws`.
         measured: The signature on which the task's metric is computed; None
             where the data has no labels or no signature has the class output.
     """
@@ -46,6 +48,7 @@ class Reference:
     data: VerificationData
     outputs: Mapping[str, Mapping[int, Mapping[str, npt.NDArray[Any]]]]
     shapes: Mapping[str, Mapping[int, Sequence[Shapes]]]
+    draws: Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
     measured: str | None
 
 
@@ -68,7 +71,8 @@ def compute_reference(
 
     Raises:
         VerificationError: There are too few examples or they do not fit, or the
-            model's own answers are random or not finite at all; or all outputs of a signature, or one
+            model's own answers are not finite at all, or random and not listed in ``options.stochastic``, or
+            listed and not random; or all outputs of a signature, or one
             float output that is computed from the inputs, are the same for every example.
     """
     sizes = {name: options.batch_sizes for name in source.signatures}
@@ -238,12 +242,20 @@ def _compute(
     options: ExportOptions,
     progress: Progress,
 ) -> Reference:
+    _check_listed(source, options)
     data = check_examples(source, data, options=options)
-    measured = _measured(source, data)
+    measured = _measured(source, data, options)
     counts = {name: len(next(iter(data.inputs[name].values()))) for name in source.signatures}
     for name in counts:
         _, batch = next(batches(data.inputs[name], max(sizes[name])))
         _check_repeatable(source, name, call, batch, options)
+    draws = {
+        name: take_draws(
+            partial(call, name), data.inputs[name], random, batch_size=draw_size(source.signatures[name], sizes[name])
+        )
+        for name in counts
+        if (random := _listed(source.signatures[name], options))
+    }
     total, done = sum(count * len(sizes[name]) for name, count in counts.items()), 0
     outputs: dict[str, dict[int, dict[str, npt.NDArray[Any]]]] = {}
     shapes: dict[str, dict[int, list[Shapes]]] = {}
@@ -265,6 +277,7 @@ def _compute(
         data=data,
         outputs=outputs,
         shapes=shapes,
+        draws=draws,
         measured=measured,
     )
 
@@ -328,15 +341,50 @@ def _check_repeatable(source: TracedModel, name: str, call: Call, batch: Arrays,
     with restored(functions):
         first = call(name, batch)
         # A model that counts its calls may answer otherwise the second time, one that draws from a generator may not.
-        if functions and not any(draws(each) for each in functions):
-            return
-        names = differing(first, call(name, batch), options.max_abs_error)
-    if names:
+        still = functions and not any(draws(each) for each in functions)
+        names = [] if still else differing(first, call(name, batch), options.max_abs_error)
+    listed = _listed(source.signatures[name], options)
+    if still := sorted(set(listed) - set(names)):
+        _refuse_still(name, still)
+    if names := sorted(set(names) - set(listed)):
         raise VerificationError(
             f"{'Output' if len(names) == 1 else 'Outputs'} {', '.join(map(repr, names))} of signature {name!r} of the "
             "source itself differ when the same examples are given again: the model draws random numbers. No format "
-            "can be verified against that. Return the mean, take the noise as an input, or choose other signatures."
+            "can be verified against that by value. Compare it in distribution (--stochastic "
+            f"{','.join(names)}, in Python ExportOptions.stochastic), return the mean, take the noise as an input, or "
+            "choose other signatures."
         )
+
+
+def _listed(signature: Signature, options: ExportOptions) -> tuple[str, ...]:
+    return tuple(spec.name for spec in signature.outputs if spec.name in options.stochastic)
+
+
+def _check_listed(source: TracedModel, options: ExportOptions) -> None:
+    known = sorted({spec.name for each in source.signatures.values() for spec in each.outputs})
+    if unknown := sorted(set(options.stochastic) - set(known)):
+        raise ConfigurationError(
+            f"--stochastic (ExportOptions.stochastic) lists {', '.join(unknown)}; expected some of the outputs "
+            f"{', '.join(known)}."
+        )
+
+
+def _refuse_still(name: str, still: Sequence[str]) -> None:
+    raise VerificationError(
+        f"{', '.join(map(repr, still))} of signature {name!r} {'is' if len(still) == 1 else 'are'} listed in "
+        "--stochastic (ExportOptions.stochastic), and the source gives the same when asked again. Leave it out of "
+        "the list, to be compared by value."
+    )
+
+
+def draw_size(signature: Signature, sizes: Iterable[int]) -> int:
+    """Rows of a call that draws.
+
+    Args:
+        signature: Is asked.
+        sizes: Of batches, that are compared anyway.
+    """
+    return max(sizes) if _is_batched(signature) else 1
 
 
 def _check_examples(source: TracedModel, data: VerificationData, name: str, options: ExportOptions) -> None:
@@ -400,8 +448,8 @@ def _check_answers(
         )
 
 
-def _measured(source: TracedModel, data: VerificationData) -> str | None:
-    if data.labels is None:
+def _measured(source: TracedModel, data: VerificationData, options: ExportOptions) -> str | None:
+    if data.labels is None or data.class_output in options.stochastic:
         return None
     for name in labelled(source.signatures, data):
         if any(spec.name == data.class_output and tells_class(spec) for spec in source.signatures[name].outputs):

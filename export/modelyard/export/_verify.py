@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec, VerifyReport, class_ids, format_key
+from modelyard.artifact import Signature, StochasticOutput, TensorSpec, VerifyReport, class_ids, format_key
 from modelyard.errors import VerificationError
 from modelyard.export._budget import accuracy_drop
 from modelyard.export._compare import Answers, Comparison, check_answer
-from modelyard.export._data import tells_class
+from modelyard.export._data import FLOATS, tells_class
+from modelyard.export._distribution import compare_draws, take_draws
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
-from modelyard.export._reference import Reference, batches, join, split
+from modelyard.export._reference import Reference, batches, draw_size, join, split
 from modelyard.export._runtimes import Runtime, call_signature, load_runtime, runtime_versions
 from modelyard.export._trace import graph_signature
 from modelyard.export._verification import Verification
@@ -72,6 +74,7 @@ def verify(
         name: _run_signature(place, loaded, reference, name, signature, comparison, progress)
         for name, signature in signatures.items()
     }
+    stochastic = _compare_draws(place, loaded, reference, options, lossy=lossy)
     before, after = _classes(reference, answers)
     labels = reference.data.labels
     result = Verification(
@@ -90,6 +93,7 @@ def verify(
             metric_before=None if labels is None else float((before == labels).mean()),
             metric_after=None if labels is None else float((after == labels).mean()),
             by_signature=comparison.by_signature,
+            stochastic=stochastic,
         ),
         histogram=tuple(int(count) for count in comparison.histogram),
         worst=tuple(comparison.worst),
@@ -126,8 +130,35 @@ def _run_signature(
             rows.append(min(size, count - start))
             progress(ExportEvent(stage=f"verify {format} {name}", done=turn * count + start + rows[-1], total=total))
         results[size] = join(parts, rows)
-        comparison.add(name, signature, size, expected, results[size], count=count)
+        random = reference.draws.get(name, {})
+        comparison.add(name, signature, size, expected, results[size], count=count, random=random)
     return results
+
+
+def _compare_draws(
+    format: str, runtime: Runtime, reference: Reference, options: ExportOptions, *, lossy: bool
+) -> tuple[StochasticOutput, ...]:
+    found = []
+    for name, ours in reference.draws.items():
+        signature = reference.source.signatures[name]
+        theirs = take_draws(
+            partial(call_signature, runtime, name, signature),
+            reference.data.inputs[name],
+            tuple(ours),
+            batch_size=draw_size(signature, reference.outputs[name]),
+        )
+        dtypes = {spec.name: spec.dtype for spec in signature.outputs}
+        for output, values in ours.items():
+            spread = float(np.ptp(values))
+            slack = 0.0
+            if dtypes[output] in FLOATS:
+                allowed = min(options.max_abs_error * max(1.0, spread), options.max_spread_error * spread)
+                slack = options.budget.max_spread_error * spread if lossy else allowed
+            try:
+                found.append(compare_draws(name, output, values, theirs[output], slack=slack))
+            except VerificationError as exc:
+                raise VerificationError(f"Format {format}: {exc.message}") from exc
+    return tuple(found)
 
 
 def _check_graphs(format: str, runtime: Runtime, reference: Reference, *, extra: bool) -> None:
@@ -180,6 +211,7 @@ def _agreement(reference: Reference, answers: Mapping[str, Mapping[int, Answers]
         for name, by_size in answers.items()
         for size, answer in by_size.items()
         if any(spec.name == key and tells_class(spec) for spec in signatures[name].outputs)
+        and key not in reference.draws.get(name, {})
     ]
     return min(shares) if shares else None
 

@@ -74,6 +74,7 @@ def render_report(content: ReportContent) -> str:
         None,
         _header(title, content),
         _formats(content),
+        _random(content),
         _errors(content),
         latency_section(content.latency, content.choices, list(content.reference.source.signatures)),
         _signatures(content),
@@ -155,6 +156,30 @@ def _format_row(key: str, runtime: str, report: VerifyReport, size: int | None) 
         f"{report.max_rel_error:.2g}",
         "–" if report.top1_agreement is None else f"{report.top1_agreement:.2%}",
         metric,
+    )
+
+
+def _random(content: ReportContent) -> Markup:
+    rows = [
+        (
+            *(element("code", None, text) for text in (key, each.signature, each.output)),
+            f"{each.examples} × {each.draws}",
+            str(each.elements),
+            f"{each.distance:.3f}",
+            f"{each.p_value:.2g}",
+        )
+        for key, check in content.checks.items()
+        for each in check.report.stochastic
+    ]
+    if not rows:
+        return Markup("")
+    limit = next(each.significance for check in content.checks.values() for each in check.report.stochastic)
+    header = ("Format", "Signature", "Output", "Examples × draws", "Elements", "Largest distance", "p")
+    return section(
+        "Random outputs",
+        table(header, rows, numbers=frozenset({3, 4, 5, 6})),
+        lead="Compared in distribution, by two-sample Kolmogorov-Smirnov tests on many draws of the same examples; "
+        f"p below {limit:g} would have been refused.",
     )
 
 
