@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before any test module is imported: the training room wants several devices, and tests press Ctrl-C."""
     # A process for each of a hundred exports would take longer than they do: tests/export/isolation has it, and so has
     # whatever runs the command line.
-    ExportOptions.__init__.__kwdefaults__["isolate"] = False
+    (ExportOptions.__init__.__kwdefaults__ or {}).update(isolate=False)
     # A worker of pytest-xdist ignores Ctrl-C, and all that it starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     training = Path(__file__).parent / "training"

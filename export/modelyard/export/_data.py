@@ -31,6 +31,7 @@ from modelyard.errors import (
     UnsupportedError,
     VerificationError,
 )
+from modelyard.export._lengths import random_shapes
 from modelyard.wire import as_wire_array, cast_unchanged, dtype_by_name
 
 _LOG = logging.getLogger("modelyard.export")
@@ -103,11 +104,16 @@ def _random(signatures: Mapping[str, Signature], count: int, score: Score) -> Ve
     rng = np.random.default_rng(_SEED)
     inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():
-        arrays = inputs[name] = {spec.name: _numbers(rng, name, spec, count, _RANGES[-1]) for spec in signature.inputs}
+        shapes = _random_shapes(rng, name, signature, count, score)
+        arrays = inputs[name] = {
+            spec.name: _numbers(rng, name, spec, shapes[spec.name], _RANGES[-1]) for spec in signature.inputs
+        }
         for spec in signature.inputs:
             if arrays[spec.name].dtype.kind not in "iu":
                 continue
-            ranges = [{**arrays, spec.name: _numbers(rng, name, spec, count, limits)} for limits in _RANGES[:-1]]
+            ranges = [
+                {**arrays, spec.name: _numbers(rng, name, spec, shapes[spec.name], limits)} for limits in _RANGES[:-1]
+            ]
             scores = [score(name, drawn) for drawn in ranges]
             if any(scores):
                 # Of those that are alike the first, which is the widest.
@@ -115,8 +121,22 @@ def _random(signatures: Mapping[str, Signature], count: int, score: Score) -> Ve
     return VerificationData(inputs=inputs, description=f"{count} random examples")
 
 
+def _random_shapes(
+    rng: np.random.Generator, name: str, signature: Signature, count: int, score: Score
+) -> dict[str, tuple[int, ...]]:
+    """Sizes of the free axes with which the model does not fail."""
+    candidates = list(random_shapes(signature, count))
+    for shapes in candidates if len(candidates) > 1 else ():
+        few = {
+            spec.name: _numbers(rng, name, spec, (2, *shapes[spec.name][1:]), _RANGES[-1]) for spec in signature.inputs
+        }
+        if score(name, few):
+            return shapes
+    return candidates[0]
+
+
 def _numbers(
-    rng: np.random.Generator, name: str, spec: TensorSpec, count: int, limits: tuple[int, int]
+    rng: np.random.Generator, name: str, spec: TensorSpec, shape: tuple[int, ...], limits: tuple[int, int]
 ) -> npt.NDArray[Any]:
     dtype = dtype_by_name(spec.dtype).numpy
     if spec.dtype == "string" or dtype is None or spec.shape is None:
@@ -124,7 +144,6 @@ def _numbers(
             f"Input {spec.name!r} of signature {name!r} is {spec.dtype}; random examples are numbers of a known rank. "
             "Give real data, or choose other signatures."
         )
-    shape = (count, *(1 if size < 0 else size for size in spec.shape[1:]))
     if dtype.kind in "iu":
         known = np.iinfo(dtype)
         return rng.integers(max(limits[0], known.min), min(limits[1], known.max), shape, endpoint=True).astype(dtype)

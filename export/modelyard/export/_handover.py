@@ -52,7 +52,7 @@ def plain(reference: Reference) -> Reference:
         reference: The model and its answers.
     """
     source = replace(reference.source, root=None, graphs=dict.fromkeys(reference.source.graphs), serving={})
-    return replace(reference, source=source)
+    return _with_source(reference, source)
 
 
 def graph_specs(source: TracedModel) -> list[tuple[Any, ...]]:
@@ -75,7 +75,11 @@ def load_reference(reference: Reference, directory: Path, specs: Sequence[tuple[
     root = tf.saved_model.load(str(directory))
     functions = [_function(each, spec) for each, spec in zip(root.graphs, specs, strict=True)]
     graphs = dict(zip(reference.source.graphs, functions, strict=True))
-    return replace(reference, source=replace(reference.source, root=root, graphs=graphs))
+    return _with_source(reference, replace(reference.source, root=root, graphs=graphs))
+
+
+def _with_source(reference: Reference, source: TracedModel) -> Reference:
+    return replace(reference, source=source, others=tuple(replace(each, source=source) for each in reference.others))
 
 
 def _function(restored: Any, specs: tuple[Any, ...]) -> Any:

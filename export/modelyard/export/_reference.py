@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +19,12 @@ from modelyard.export._dependence import computed_outputs
 from modelyard.export._determinism import differing, draws, restored
 from modelyard.export._distribution import take_draws
 from modelyard.export._failures import gist
+from modelyard.export._lengths import free_axes, other_length
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._runtimes import Arrays, Runtime, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
+
+_LOG = logging.getLogger("modelyard.export")
 
 #: Examples of one call.
 _SCORED = 64
@@ -39,6 +43,7 @@ class Reference:
         outputs: By signature, batch size and output name: answers for every example; the values of all calls in
             one row where the output does not have a row for each example.
         shapes: By signature and batch size: of every call, the shapes of its outputs.
+        others: Of signatures with free axes: the same for examples of another length.
         draws: By signature and random output: many draws of some examples, see :func:`take_draws`.
         measured: The signature on which the task's metric is computed; None
             where the data has no labels or no signature has the class output.
@@ -50,6 +55,7 @@ class Reference:
     shapes: Mapping[str, Mapping[int, Sequence[Shapes]]]
     draws: Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
     measured: str | None
+    others: tuple[Reference, ...] = ()
 
 
 def compute_reference(
@@ -272,7 +278,7 @@ def _compute(
             shapes[name][size] = [{key: values.shape for key, values in part.items()} for part in parts]
         for answers in outputs[name].values():
             _check_answers(source, name, answers, options)
-    return Reference(
+    reference = Reference(
         source=source,
         data=data,
         outputs=outputs,
@@ -280,6 +286,39 @@ def _compute(
         draws=draws,
         measured=measured,
     )
+    others = [_other_length(reference, name, call, sizes[name]) for name in counts]
+    return replace(reference, others=tuple(each for each in others if each is not None))
+
+
+def _other_length(reference: Reference, name: str, call: Call, sizes: Sequence[int]) -> Reference | None:
+    """What a signature with free axes answers to examples of another length, one at a time and all at once."""
+
+    def accepts(inputs: Arrays) -> bool:
+        try:
+            call(name, inputs)
+        except VerificationError:
+            return False
+        return True
+
+    signature = reference.source.signatures[name]
+    inputs = other_length(signature, reference.data.inputs[name], accepts)
+    if inputs is None:
+        if free := free_axes(signature):
+            _LOG.warning(
+                "Signature %s leaves axes of %s free, and the model took no examples of another length.",
+                name,
+                ", ".join(free),
+            )
+        return None
+    count = len(next(iter(inputs.values())))
+    outputs: dict[int, dict[str, npt.NDArray[Any]]] = {}
+    shapes: dict[int, list[Shapes]] = {}
+    for size in sorted({1, min(count, max(sizes))}):
+        parts = [call(name, batch) for _, batch in batches(inputs, size)]
+        outputs[size] = join(parts, [min(size, count - start) for start in range(0, count, size)])
+        shapes[size] = [{key: values.shape for key, values in part.items()} for part in parts]
+    data = replace(reference.data, inputs={name: inputs}, labels=None)
+    return replace(reference, data=data, outputs={name: outputs}, shapes={name: shapes}, measured=None)
 
 
 def check_examples(source: TracedModel, data: VerificationData, *, options: ExportOptions) -> VerificationData:

@@ -74,6 +74,9 @@ def verify(
         name: _run_signature(place, loaded, reference, name, signature, comparison, progress)
         for name, signature in signatures.items()
     }
+    for other in reference.others:
+        for name in other.outputs:
+            _run_other_length(place, loaded, other, name, comparison, progress)
     stochastic = _compare_draws(place, loaded, reference, options, lossy=lossy)
     before, after = _classes(reference, answers)
     labels = reference.data.labels
@@ -85,7 +88,11 @@ def verify(
         spread_error=comparison.spread_error,
         changed=comparison.changed,
         report=VerifyReport(
-            examples=sum(len(next(iter(reference.data.inputs[name].values()))) for name in signatures),
+            examples=sum(
+                len(next(iter(each.data.inputs[name].values())))
+                for each in (reference, *reference.others)
+                for name in each.outputs
+            ),
             batch_sizes=tuple(sorted({size for each in answers.values() for size in each})),
             max_abs_error=comparison.worst_abs,
             max_rel_error=comparison.worst_rel,
@@ -133,6 +140,19 @@ def _run_signature(
         random = reference.draws.get(name, {})
         comparison.add(name, signature, size, expected, results[size], count=count, random=random)
     return results
+
+
+def _run_other_length(
+    format: str, runtime: Runtime, other: Reference, name: str, comparison: Comparison, progress: Progress
+) -> None:
+    kept = list(comparison.worst)
+    try:
+        _run_signature(format, runtime, other, name, other.source.signatures[name], comparison, progress)
+    except VerificationError as exc:
+        shapes = ", ".join(f"{key} {list(values.shape[1:])}" for key, values in other.data.inputs[name].items())
+        raise VerificationError(f"{exc.message} It was asked for examples of another length: {shapes}.") from exc
+    # Pages show the examples of the data by their number.
+    comparison.worst[:] = kept
 
 
 def _compare_draws(
