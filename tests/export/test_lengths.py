@@ -29,7 +29,7 @@ def signature(*inputs: TensorSpec) -> Signature:
 
 
 def test_inputs_of_one_length_stay_so() -> None:
-    inputs = {"ids": np.arange(120).reshape(12, 10), "mask": np.ones((12, 10), np.float32)}
+    inputs: dict[str, Any] = {"ids": np.arange(120).reshape(12, 10), "mask": np.ones((12, 10), np.float32)}
     found = other_length(signature(WORDS, MASK), inputs, lambda _: True)
     assert found is not None
     assert {values.shape for values in found.values()} == {(12, 7)}

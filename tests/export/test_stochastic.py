@@ -74,7 +74,7 @@ def test_a_variational_autoencoder_is_published(vae: ExportReport) -> None:
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "litert", "tensorflow"])
 def test_every_row_and_every_call_is_drawn_anew(vae: ExportReport, runtime: Any) -> None:
-    """As it is served, after its warm-up requests were replayed."""
+    """As it is served."""
     servable = load_servable("vae", 1, vae.version.path, LoadOptions(runtime=runtime))
     signature = servable.signatures["serving_default"]
     inputs = {"x": np.zeros((5, 6), np.float32)}

@@ -236,11 +236,12 @@ class ExportReport:
         for name, check in self.checks.items():
             verified = check.report
             agreement = "" if verified.top1_agreement is None else f", top-1 agreement {verified.top1_agreement:.2%}"
+            random = sorted({each.output for each in verified.stochastic})
             drop = "" if verified.accuracy_drop is None else f", accuracy drop {verified.accuracy_drop:.2%}"
             size = f", {self.sizes[name] / 1e3:,.1f} kB" if name in self.sizes else ""
             lines.append(
                 f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}"
-                f"{agreement}{drop}{size}"
+                f"{agreement}{drop}{size}" + (f"; in distribution: {', '.join(random)}" if random else "")
             )
         lines += [f"  {name}: left out. {reason}" for name, reason in self.skipped.items()]
         lines += [f"  refused: {each.reason}" for each in self.manifest.refused]

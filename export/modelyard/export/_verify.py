@@ -173,7 +173,9 @@ def _compare_draws(
             slack = 0.0
             if dtypes[output] in FLOATS:
                 allowed = min(options.max_abs_error * max(1.0, spread), options.max_spread_error * spread)
-                slack = options.budget.max_spread_error * spread if lossy else allowed
+                # The spread of noise: most of it is within two standard deviations.
+                noise = 4 * float(np.median(values.std(axis=1)))
+                slack = options.budget.max_spread_error * noise if lossy else allowed
             try:
                 found.append(compare_draws(name, output, values, theirs[output], slack=slack))
             except VerificationError as exc:
