@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 from modelyard.artifact import Signature, SignatureFunction, TensorSpec, VerificationData
-from modelyard.errors import VerificationError
+from modelyard.errors import ConfigurationError, VerificationError
 from modelyard.export import ExportOptions, compute_reference, export, trace, verify
 from modelyard.export._data import load_data
-from modelyard.export._lengths import other_length
+from modelyard.export._lengths import by_shape, other_length
 from modelyard.export._saved_model import export_saved_model
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=())
@@ -116,3 +116,18 @@ def test_it_is_said_where_no_other_length_is_taken(caplog: pytest.LogCaptureFixt
         reference = compute_reference(traced, data, options=OPTIONS)
     assert not reference.others
     assert "Signature f leaves axes of x free" in caplog.text
+
+
+def test_examples_of_the_users_own_lengths(tmp_path: Path) -> None:
+    """Sentences of three lengths: batches where they can share one, and alone."""
+    keras.utils.set_random_seed(0)
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    words = keras.layers.Embedding(20, 4)(ids)
+    model = keras.Model(ids, keras.layers.Dense(2, name="y")(keras.layers.GlobalAveragePooling1D()(words)))
+    rng = np.random.default_rng(0)
+    lists = [rng.integers(0, 20, length).tolist() for length in (5, 9, 9, 7, 9, 5, 9, 9)]
+    options = ExportOptions(min_examples=8, latency_calls=10, measure_seconds=0.5, runtimes=())
+    report = export(model, tmp_path / "m", data={"ids": lists}, options=options, formats=("saved_model", "onnx"))
+    assert {check.report.examples for check in report.checks.values()} == {8}
+    with pytest.raises(ConfigurationError, match=r"\{'ids': 2, 'mask': 1\} examples; expected as many for each"):
+        by_shape({"ids": [[1], [1, 2]], "mask": [[1.0]]})

@@ -25,6 +25,7 @@ from modelyard.export._data import FLOATS, RANDOM, Score, load_data
 from modelyard.export._failures import keep_log, say_logs
 from modelyard.export._files import FILE_FORMATS, load_file
 from modelyard.export._foreign import LoadedModel, load_saved_model
+from modelyard.export._lengths import by_shape
 from modelyard.export._model import publish_model, start_apart
 from modelyard.export._options import (
     Budget,
@@ -80,7 +81,8 @@ def export(
         data: Examples to verify with: :class:`VerificationData`; a path or
             ``random``, see ``--data``; arrays or lists by input name (or by
             signature and then input name); or one array, for a model with one
-            input.
+            input. A list may have an array for each example, of any sizes where
+            the signature leaves axes free.
         signatures: What to serve, by name, for a ``tf.Module`` or Keras model.
             Of a SavedModel, and of functions with an ``input_signature``, the
             names of those to choose. For a Keras model its inputs, such as
@@ -296,7 +298,7 @@ def _verification_data(
     if not isinstance(data, Mapping):
         data = {_only_input(signatures): data}
     if all(isinstance(value, Mapping) for value in data.values()):
-        return VerificationData(inputs=data)
+        return _grouped(data)
     inputs: dict[str, dict[str, npt.NDArray[Any]]] = {
         name: {spec.name: data[spec.name] for spec in each.inputs if spec.name in data}
         for name, each in signatures.items()
@@ -304,7 +306,15 @@ def _verification_data(
     if not any(inputs.values()):
         wanted = sorted({spec.name for each in signatures.values() for spec in each.inputs})
         raise ConfigurationError(f"The data has {sorted(data)}; expected arrays by input name, some of {wanted}.")
-    return VerificationData(inputs={name: arrays for name, arrays in inputs.items() if arrays})
+    return _grouped({name: arrays for name, arrays in inputs.items() if arrays})
+
+
+def _grouped(inputs: Mapping[str, Mapping[str, Any]]) -> VerificationData:
+    groups = {name: by_shape(arrays) for name, arrays in inputs.items()}
+    return VerificationData(
+        inputs={name: each[0] for name, each in groups.items()},
+        others={name: each[1:] for name, each in groups.items() if each[1:]},
+    )
 
 
 def _only_input(signatures: Mapping[str, Signature]) -> str:

@@ -257,9 +257,17 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
     """
     inputs: dict[str, Mapping[str, npt.NDArray[Any]]] = dict(data.inputs)
     for name in inputs.keys() & signatures.keys():
-        dtypes = {spec.name: spec.dtype for spec in signatures[name].inputs}
+        dtypes = _dtypes(signatures[name])
         inputs[name] = {key: _fitted(name, key, values, dtypes.get(key)) for key, values in inputs[name].items()}
-    data = replace(data, inputs=inputs)
+    others = {
+        name: [
+            {key: _fitted(name, key, values, _dtypes(signatures[name]).get(key)) for key, values in each.items()}
+            for each in groups
+        ]
+        for name, groups in data.others.items()
+        if name in signatures
+    }
+    data = replace(data, inputs=inputs, others=others)
     if data.labels is None:
         return data
     data = replace(data, labels=np.asarray(data.labels))
@@ -268,6 +276,10 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
         _LOG.warning("The labels of the data %s Going on without the accuracy.", problem)
         return replace(data, labels=None)
     return replace(data, labels=np.asarray(data.labels).astype(np.int64), class_output=output)
+
+
+def _dtypes(signature: Signature) -> dict[str, str]:
+    return {spec.name: spec.dtype for spec in signature.inputs}
 
 
 def tells_class(output: TensorSpec) -> bool:

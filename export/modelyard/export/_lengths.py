@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import Signature
+from modelyard.errors import ConfigurationError
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
@@ -89,6 +91,38 @@ def other_length(signature: Signature, inputs: Arrays, accepts: Callable[[Arrays
             if accepts({name: values[:1] for name, values in found.items()}) and accepts(found):
                 return found
     return None
+
+
+def by_shape(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Examples in groups of one shape, the largest group first.
+
+    Args:
+        inputs: By name, arrays; or lists of arrays, one for each example, of any sizes.
+
+    Returns:
+        One group, as it was given, where all examples have the same shapes.
+
+    Raises:
+        ConfigurationError: The inputs have other numbers of examples than each other.
+    """
+    shapes = {name: [np.shape(each) for each in values] for name, values in inputs.items() if isinstance(values, list)}
+    ragged = {name: each for name, each in shapes.items() if len(set(each)) > 1}
+    if not ragged:
+        return [dict(inputs)]
+    counts = {name: len(values) for name, values in inputs.items()}
+    if len(set(counts.values())) > 1:
+        raise ConfigurationError(f"The inputs have {counts} examples; expected as many for each.")
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for index, key in enumerate(zip(*ragged.values(), strict=True)):
+        groups.setdefault(key, []).append(index)
+    found = sorted(groups.values(), key=len, reverse=True)
+    return [
+        {
+            name: np.stack([values[index] for index in rows]) if isinstance(values, list) else np.asarray(values)[rows]
+            for name, values in inputs.items()
+        }
+        for rows in found
+    ]
 
 
 def _resized(

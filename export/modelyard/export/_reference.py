@@ -286,12 +286,16 @@ def _compute(
         draws=draws,
         measured=measured,
     )
-    others = [_other_length(reference, name, call, sizes[name]) for name in counts]
-    return replace(reference, others=tuple(each for each in others if each is not None))
+    others = [
+        _answered(reference, name, call, sizes[name], inputs)
+        for name in counts
+        for inputs in data.others.get(name) or _other_length(reference, name, call)
+    ]
+    return replace(reference, others=tuple(others))
 
 
-def _other_length(reference: Reference, name: str, call: Call, sizes: Sequence[int]) -> Reference | None:
-    """What a signature with free axes answers to examples of another length, one at a time and all at once."""
+def _other_length(reference: Reference, name: str, call: Call) -> list[Arrays]:
+    """Examples of another length for a signature with free axes."""
 
     def accepts(inputs: Arrays) -> bool:
         try:
@@ -309,7 +313,12 @@ def _other_length(reference: Reference, name: str, call: Call, sizes: Sequence[i
                 name,
                 ", ".join(free),
             )
-        return None
+        return []
+    return [inputs]
+
+
+def _answered(reference: Reference, name: str, call: Call, sizes: Sequence[int], inputs: Arrays) -> Reference:
+    """Answers to examples of another length, one at a time and all at once."""
     count = len(next(iter(inputs.values())))
     outputs: dict[int, dict[str, npt.NDArray[Any]]] = {}
     shapes: dict[int, list[Shapes]] = {}
@@ -444,10 +453,11 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
         raise VerificationError(
             f"The inputs of signature {name!r} have {sorted(counts)} examples; expected as many for each."
         )
-    if min(counts) < options.min_examples:
+    total = min(counts) + sum(len(next(iter(each.values()))) for each in data.others.get(name, ()))
+    if total < options.min_examples:
         raise VerificationError(
-            f"There are {min(counts)} examples to verify signature {name!r} with; expected at least "
-            f"{options.min_examples}. Give more, or ask for fewer: --min-examples {min(counts)} "
+            f"There are {total} examples to verify signature {name!r} with; expected at least "
+            f"{options.min_examples}. Give more, or ask for fewer: --min-examples {total} "
             "(ExportOptions.min_examples)."
         )
     for key, values in examples.items():
