@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import pytest
 
-from modelyard.artifact import VerifyReport, read_manifest
+from modelyard.artifact import VerifyReport
 from modelyard.errors import ConversionError, ExportError, InternalError, MissingDependencyError
 from modelyard.export import ExportEvent, ExportOptions, Progress, Reference, Verification, export
 from modelyard.export._formats import make_maker
@@ -179,8 +179,6 @@ def test_the_other_formats_are_published(model: keras.Model, tmp_path: Path, cap
     (log,) = re.findall(r"What the libraries said: (\S+)", caplog.text)
     assert "Fatal Python error: Aborted" in Path(log).read_text("utf-8")
     Path(log).unlink()
-    # And once more, from the same model.
-    read_manifest(export(model, tmp_path / "m", data=DATA, options=OPTIONS).version.path)
 
 
 def test_all_formats_that_fail_are_told_at_once(model: keras.Model, tmp_path: Path) -> None:
