@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from modelyard.export import ExportOptions
 from tests.support.devices import set_logical_cpus
 from tests.support.fashion import publish_fashion
 
@@ -18,6 +19,9 @@ _SCRUBBED = ("MODELYARD_DATA", "MODEL_NAME", "MODEL_BASE_PATH")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module is imported: the training room wants several devices, and tests press Ctrl-C."""
+    # A process for each of a hundred exports would take longer than they do: tests/export/isolation has it, and so has
+    # whatever runs the command line.
+    (ExportOptions.__init__.__kwdefaults__ or {}).update(isolate=False)
     # A worker of pytest-xdist ignores Ctrl-C, and all that it starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     training = Path(__file__).parent / "training"

@@ -87,7 +87,7 @@ def test_random_numbers_are_the_same_every_time() -> None:
     specs = [TensorSpec(name=name, dtype=name, shape=(-1, -1, 2)) for name in ("float32", "int8", "bool", "uint64")]
     first, second = (load_data("random", {"f": signature(*specs)}, limit=5).inputs["f"] for _ in range(2))
     for name, values in first.items():
-        assert values.dtype == np.dtype(name) and values.shape == (5, 1, 2)
+        assert values.dtype == np.dtype(name) and values.shape == (5, 12, 2)
         assert len(np.unique(values)) > 1
         np.testing.assert_array_equal(values, second[name])
 

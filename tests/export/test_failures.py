@@ -50,7 +50,7 @@ def test_one_sentence_names_the_way_on_and_the_log(
     assert ") has no counterpart in TFLite." in line
     assert "To publish without it: --optional tflite (in Python ExportOptions.optional)." in line
     assert "callsite" not in said and len(line) < 600
-    (log,) = re.findall(r"What the converter said: (\S+)$", line)
+    (log,) = re.findall(r"What the libraries said: (\S+)$", line)
     text = Path(log).read_text("utf-8")
     assert "callsite" in text and "Traceback" in text
     Path(log).unlink()
@@ -63,7 +63,7 @@ def test_without_it_the_rest_is_published(recurrent: Path, tmp_path: Path, caplo
     assert set(report.manifest.formats) == {"saved_model", "onnx"}
     assert "BitwiseXor" in report.manifest.absent["tflite"]
     assert "modelyard-export" not in report.manifest.absent["tflite"]
-    (log,) = re.findall(r"Format tflite is left out. What the converter said: (\S+)", caplog.text)
+    (log,) = re.findall(r"Format tflite is left out. What the libraries said: (\S+)", caplog.text)
     Path(log).unlink()
     servable = load_servable("words", 1, report.version.path, LoadOptions(runtime="onnxruntime"))
     signature = servable.signatures["serving_default"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from modelyard.errors import VerificationError
 from modelyard.export._latency import PROCESS_SECONDS, measure_latency, thread_counts
 from modelyard.export._options import ExportEvent
 from modelyard.export._reference import Reference
-from modelyard.export._runtimes import load_runtime
-from modelyard.export._tensorflow_process import TensorFlowProcess
-from modelyard.export._timing import TimedHere
+from modelyard.export._runtimes import Arrays, load_runtime
+from modelyard.export._timing import TimedApart, TimedHere, Timing
 from modelyard.export._verify import verify
+from modelyard.export.isolation import Worker
 from tests.export.conftest import OPTIONS
 
 
@@ -32,31 +33,42 @@ def test_tensorflow_has_a_process_for_every_number_of_threads(reference: Referen
     assert events[-1].done == events[-1].total
 
 
+def timing(directory: Path, reference: Reference, name: str, inputs: Arrays) -> Timing:
+    return Timing(
+        directory=directory, format="saved_model", precision="float32", runtime="tensorflow", threads=2, graphs=(),
+        signatures=reference.source.signatures, described={}, renamed={}, computed={}, inputs={name: inputs},
+    )  # fmt: skip
+
+
 def test_a_process_times_what_it_was_given(reference: Reference, converted: Path) -> None:
+    worker = Worker(threads=2)
     for name in ("serving_default", "image_bytes"):
-        process = TensorFlowProcess(converted, name, reference.data.inputs[name], threads=1)
-        try:
-            times = process.time(name, batch_size=3, first=0, calls=5, seconds=60.0)
-            # It ends after the call during which its time is up.
-            once = process.time(name, batch_size=1, first=5, calls=1000, seconds=0.0)
-        finally:
-            process.close()
+        process = TimedApart(worker, timing(converted, reference, name, reference.data.inputs[name]))
+        times = process.time(name, batch_size=3, first=0, calls=5, seconds=60.0)
+        # It ends after the call during which its time is up.
+        once = process.time(name, batch_size=1, first=5, calls=1000, seconds=0.0)
+        process.close()
         assert len(times) == 5 and len(once) == 1
         # A call takes longer than the clock takes to be read, and less than a minute.
         assert all(10_000 < each < 60e9 for each in times)
-
-
-def test_a_process_that_fails_says_why(reference: Reference, converted: Path, tmp_path: Path) -> None:
-    inputs = reference.data.inputs["serving_default"]
-    with pytest.raises(VerificationError, match=r"(?s)measures TensorFlow with 2 threads ended with 1: .*SavedModel"):
-        TensorFlowProcess(tmp_path, "serving_default", inputs, threads=2)
-    process = TensorFlowProcess(converted, "serving_default", {"image": np.zeros((4, 3, 3, 1), np.float32)}, threads=1)
-    with pytest.raises(VerificationError, match=r"(?s)ended with 1: .*tensorflow failed on graph 'serving_default'"):
+    assert worker.alive
+    wrong = {"image": np.zeros((4, 3, 3, 1), np.float32)}
+    process = TimedApart(worker, timing(converted, reference, "serving_default", wrong), own=True)
+    with pytest.raises(VerificationError, match="tensorflow failed on graph 'serving_default'"):
         process.time("serving_default", batch_size=1, first=0, calls=1, seconds=1.0)
-    # Whoever asks again is told again.
-    with pytest.raises(VerificationError, match="ended with 1"):
-        process.time("serving_default", batch_size=1, first=0, calls=1, seconds=1.0)
+    os.kill(worker.pid, signal.SIGKILL)
+    for _ in range(2):
+        # Whoever asks again is told again.
+        with pytest.raises(VerificationError, match=r"Format saved_model: .*want of memory \(SIGKILL\) .* 2 threads"):
+            process.time("serving_default", batch_size=1, first=0, calls=1, seconds=1.0)
     process.close()
+
+
+def test_a_process_that_cannot_load_says_why(reference: Reference, tmp_path: Path) -> None:
+    worker = Worker(threads=2)
+    with pytest.raises(VerificationError, match="(?s)Format saved_model: tensorflow cannot load it.*SavedModel"):
+        TimedApart(worker, timing(tmp_path, reference, "embed", {}), own=True)
+    assert not worker.alive
 
 
 def test_a_runtime_that_fails_here(reference: Reference, converted: Path) -> None:

@@ -61,6 +61,31 @@ class ClassAccuracy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StochasticOutput:
+    """How the draws of one random output compared with those of the source, by Kolmogorov-Smirnov tests.
+
+    Attributes:
+        signature: The signature that was called.
+        output: Name of the output.
+        examples: How many were asked, again and again.
+        draws: How often each.
+        elements: Of the output, that were looked at; their mean is one of them.
+        distance: Largest distance of the two distribution functions, 0 to 1.
+        p_value: Of all tests together: how likely draws of one distribution differ as much.
+        significance: A smaller ``p_value`` would have been refused.
+    """
+
+    signature: str
+    output: str
+    examples: int
+    draws: int
+    elements: int
+    distance: float
+    p_value: float
+    significance: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifyReport:
     """How one format compared with the source function.
 
@@ -83,6 +108,7 @@ class VerifyReport:
             does not; None for what the export was told.
         by_class: Where there are labels, the accuracy of each class that has
             some; of more than 100 classes, those that change most.
+        stochastic: Outputs that were compared in distribution, not by value.
     """
 
     examples: int
@@ -96,6 +122,7 @@ class VerifyReport:
     accuracy_drop: float | None = None
     tolerance: float | None = None
     by_class: tuple[ClassAccuracy, ...] = ()
+    stochastic: tuple[StochasticOutput, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from modelyard.artifact._manifest_parts import (
     Refusal,
     RuntimeChoice,
     Source,
+    StochasticOutput,
     VerifyReport,
 )
 from modelyard.artifact._signature import ExampleDecode, FeatureSpec, ImageDecode, Signature, TensorSpec
@@ -189,6 +190,7 @@ def _verify(verify: Reader) -> VerifyReport:
         accuracy_drop=verify.get("accuracy_drop", (float, int), optional=True),
         tolerance=verify.get("tolerance", (float, int), optional=True),
         by_class=verify.sequence("by_class", _class_accuracy, optional=True),
+        stochastic=verify.sequence("stochastic", _stochastic, optional=True),
     )
 
 
@@ -198,6 +200,19 @@ def _class_accuracy(reader: Reader) -> ClassAccuracy:
         examples=reader.get("examples", int),
         before=reader.get("before", (float, int)),
         after=reader.get("after", (float, int)),
+    )
+
+
+def _stochastic(reader: Reader) -> StochasticOutput:
+    return StochasticOutput(
+        signature=reader.get("signature", str),
+        output=reader.get("output", str),
+        examples=reader.get("examples", int),
+        draws=reader.get("draws", int),
+        elements=reader.get("elements", int),
+        distance=reader.get("distance", (float, int)),
+        p_value=reader.get("p_value", (float, int)),
+        significance=reader.get("significance", (float, int)),
     )
 
 

@@ -14,8 +14,8 @@ with the functions to trace.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -269,6 +269,7 @@ class VerificationData:
         class_names: Names of the classes in order; empty where there are none.
         class_output: Output that holds the predicted class id.
         description: Where the examples come from, for reports.
+        others: By signature, further examples whose free axes have other sizes: of each size, arrays by input name.
     """
 
     inputs: Mapping[str, Mapping[str, npt.NDArray[Any]]]
@@ -276,3 +277,4 @@ class VerificationData:
     class_names: tuple[str, ...] = ()
     class_output: str = "class_id"
     description: str = ""
+    others: Mapping[str, Sequence[Mapping[str, npt.NDArray[Any]]]] = field(default_factory=dict)

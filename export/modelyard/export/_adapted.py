@@ -47,13 +47,30 @@ def adapted(runtime: Runtime, source: TracedModel, format: str) -> Runtime:
         source: The traced model.
         format: Its name.
     """
-    renamed, computed = renamed_of(source, format), computed_of(source, format)
+    described = {graph: graph_signature(source, graph) for graph in source.graphs}
+    return adapt(runtime, described, renamed_of(source, format), computed_of(source, format))
+
+
+def adapt(
+    runtime: Runtime,
+    described: Mapping[str, Signature],
+    renamed: Mapping[str, Mapping[str, str]],
+    computed: Mapping[str, str],
+) -> Runtime:
+    """The same where the traced model is not at hand.
+
+    Args:
+        runtime: The format.
+        described: The model's graphs.
+        renamed: From :func:`renamed_of`.
+        computed: From :func:`computed_of`.
+    """
     if not renamed and not computed:
         return runtime
     adapters = {
-        name: GraphAdapter(graph_signature(source, name), graph, renamed=renamed.get(name, {}), computed=computed)
+        name: GraphAdapter(described[name], graph, renamed=renamed.get(name, {}), computed=computed)
         for name, graph in runtime.graphs.items()
-        if name in source.graphs
+        if name in described
     }
     return _Adapted(runtime, adapters)
 

@@ -20,11 +20,13 @@ from modelyard.artifact import (
     check_model_name,
     locate,
 )
-from modelyard.errors import ConfigurationError, ConversionError
+from modelyard.errors import ConfigurationError, ConversionError, VerificationError
 from modelyard.export._data import FLOATS, RANDOM, Score, load_data
+from modelyard.export._failures import keep_log, say_logs
 from modelyard.export._files import FILE_FORMATS, load_file
 from modelyard.export._foreign import LoadedModel, load_saved_model
-from modelyard.export._model import publish_model
+from modelyard.export._lengths import by_shape
+from modelyard.export._model import publish_model, start_apart
 from modelyard.export._options import (
     Budget,
     ExportEvent,
@@ -38,6 +40,7 @@ from modelyard.export._options import (
 from modelyard.export._reference import compute_own_reference, compute_reference, runtime_call, score, source_call
 from modelyard.export._text import check_text
 from modelyard.export._trace import TracedModel, trace
+from modelyard.export.isolation import Worker, WorkerEndedError, remove_staging
 from modelyard.export.live import (
     KERAS_FILES,
     is_input,
@@ -85,7 +88,8 @@ def export(
         data: Examples to verify with: :class:`VerificationData`; a path or
             ``random``, see ``--data``; arrays or lists by input name (or by
             signature and then input name); or one array, for a model with one
-            input.
+            input. A list may have an array for each example, of any sizes where
+            the signature leaves axes free.
         signatures: What to serve, by name, for a ``tf.Module`` or Keras model.
             Of a SavedModel, and of functions with an ``input_signature``, the
             names of those to choose. For a Keras model its inputs, such as
@@ -137,31 +141,50 @@ def export(
         if each is not None and not each.exists():
             raise ConfigurationError(f"{each} does not exist.")
     if path is not None and path.suffix in FILE_FORMATS and path.is_file():
-        return _export_file(path, model_dir, signatures, data, calibration, options, origin, examples, progress)
-    loaded = _load(model, path, signatures, options)
-    progress(ExportEvent(stage="trace", done=0, total=1))
-    traced = _trace(loaded)
-    progress(ExportEvent(stage="trace", done=1, total=1))
-    check_text(traced, options)
-    scored = partial(score, traced, source_call(traced))
-    verification = _verification_data(data, traced.signatures, examples, scored)
-    if loaded.assumed:
-        _check_assumed(traced.signatures, verification)
-    reference = compute_reference(traced, verification, options=options, progress=progress)
-    return publish_model(
-        reference,
-        model_dir=model_dir,
-        source=origin,
-        options=options,
-        calibration=_calibration_data(calibration, traced.signatures, options, scored),
-        progress=progress,
-    )
+        if signatures is not None:
+            raise ConfigurationError(f"{path} is served as it is; expected signatures to be None.")
+        options = replace(options, formats=(FILE_FORMATS[path.suffix],), optional=())
+        arguments = (path, str(destination), data, calibration, options, origin, examples)
+        return _apart(arguments, model_dir, progress) if options.isolate else _export_file(*arguments, progress)
+    with start_apart(options) as apart:
+        loaded = _load(model, path, signatures, options)
+        progress(ExportEvent(stage="trace", done=0, total=1))
+        traced = _trace(loaded)
+        progress(ExportEvent(stage="trace", done=1, total=1))
+        check_text(traced, options)
+        scored = partial(score, traced, source_call(traced))
+        verification = _verification_data(data, traced.signatures, examples, scored)
+        if loaded.assumed:
+            _check_assumed(traced.signatures, verification)
+        reference = compute_reference(traced, verification, options=options, progress=progress)
+        return publish_model(
+            reference,
+            model_dir=model_dir,
+            source=origin,
+            options=options,
+            calibration=_calibration_data(calibration, traced.signatures, options, scored),
+            progress=progress,
+            apart=apart,
+        )
+
+
+def _apart(arguments: tuple[Any, ...], model_dir: Location, progress: Progress) -> ExportReport:
+    """All of the export of a file in a process of its own: there is nothing in this one that it needs."""
+    worker = Worker()
+    try:
+        report: ExportReport = worker.call(_export_file, *arguments, stage="start", progress=progress)
+    except WorkerEndedError as exc:
+        remove_staging(model_dir, worker.pid)
+        said = say_logs([keep_log(exc, model_dir.name)])
+        raise VerificationError(f"{exc.message} Nothing was published.{said}") from exc.__cause__
+    finally:
+        worker.close()
+    return report
 
 
 def _export_file(
     path: Path,
-    model_dir: Location,
-    signatures: Mapping[str, AnyFunction] | Sequence[str] | None,
+    destination: str,
     data: Data,
     calibration: Data | None,
     options: ExportOptions,
@@ -169,16 +192,13 @@ def _export_file(
     examples: int,
     progress: Progress,
 ) -> ExportReport:
-    if signatures is not None:
-        raise ConfigurationError(f"{path} is served as it is; expected signatures to be None.")
     served = load_file(path)
-    options = replace(options, formats=(served.format,), optional=())
     scored = partial(score, served.model, runtime_call(served.model, served.runtime))
     verification = _verification_data(data, served.model.signatures, examples, scored)
     reference = compute_own_reference(served.model, served.runtime, verification, options=options, progress=progress)
     return publish_model(
         reference,
-        model_dir=model_dir,
+        model_dir=locate(destination),
         source=source,
         options=options,
         absent=served.absent,
@@ -285,7 +305,7 @@ def _verification_data(
     if not isinstance(data, Mapping):
         data = {_only_input(signatures): data}
     if all(isinstance(value, Mapping) for value in data.values()):
-        return VerificationData(inputs=data)
+        return _grouped(data)
     inputs: dict[str, dict[str, npt.NDArray[Any]]] = {
         name: {spec.name: data[spec.name] for spec in each.inputs if spec.name in data}
         for name, each in signatures.items()
@@ -293,7 +313,15 @@ def _verification_data(
     if not any(inputs.values()):
         wanted = sorted({spec.name for each in signatures.values() for spec in each.inputs})
         raise ConfigurationError(f"The data has {sorted(data)}; expected arrays by input name, some of {wanted}.")
-    return VerificationData(inputs={name: arrays for name, arrays in inputs.items() if arrays})
+    return _grouped({name: arrays for name, arrays in inputs.items() if arrays})
+
+
+def _grouped(inputs: Mapping[str, Mapping[str, Any]]) -> VerificationData:
+    groups = {name: by_shape(arrays) for name, arrays in inputs.items()}
+    return VerificationData(
+        inputs={name: each[0] for name, each in groups.items()},
+        others={name: each[1:] for name, each in groups.items() if each[1:]},
+    )
 
 
 def _only_input(signatures: Mapping[str, Signature]) -> str:

@@ -162,12 +162,15 @@ def make_parser() -> argparse.ArgumentParser:
         help="this float output may be the same for every example; may be given more than once",
     )  # fmt: skip
     parser.add_argument(
+        "--stochastic", action="append", default=[], metavar="OUTPUT[,OUTPUT]",
+        help="these outputs are random, and compared in distribution: many draws of each example, by "
+        "Kolmogorov-Smirnov tests; may be given more than once",
+    )  # fmt: skip
+    parser.add_argument(
         "--opset", type=int, help="ONNX operator set (default: the newest that tf2onnx and onnxruntime share)"
     )
     parser.add_argument("--no-simplify", action="store_true", help="leave ONNX graphs as tf2onnx makes them")
-    # What modelyard.export._process tells its child: FORMAT=REASON of what ended another, where to write the stage, and
-    # to end when that process does.
-    parser.add_argument("--leave-out", action="append", default=[], help=argparse.SUPPRESS)
+    # What modelyard.export._process tells its child: where to write the stage, and to end when that process does.
     parser.add_argument("--stage-file", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--end-with-input", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -216,7 +219,6 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
     options = ExportOptions(
         formats=tuple(dict.fromkeys(arguments.format or FORMATS)),
         optional=tuple(dict.fromkeys(arguments.optional)),
-        left_out=dict(each.split("=", 1) for each in arguments.leave_out),
         opset=arguments.opset,
         min_examples=arguments.min_examples,
         max_abs_error=arguments.tolerance,
@@ -227,6 +229,7 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
         budget=Budget(max_accuracy_drop=arguments.max_accuracy_drop, max_abs_error=arguments.max_abs_error),
         simplify=not arguments.no_simplify,
         constant_outputs=tuple(arguments.allow_constant),
+        stochastic=tuple(name for each in arguments.stochastic for name in each.split(",") if name),
         runtime=arguments.runtime,
         measure_seconds=arguments.measure_seconds,
     )

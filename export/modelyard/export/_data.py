@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from modelyard.errors import (
     UnsupportedError,
     VerificationError,
 )
+from modelyard.export._lengths import random_shapes
 from modelyard.wire import as_wire_array, cast_unchanged, dtype_by_name
 
 _LOG = logging.getLogger("modelyard.export")
@@ -106,12 +106,16 @@ def _random(signatures: Mapping[str, Signature], count: int, score: Score) -> Ve
     rng = np.random.default_rng(_SEED)
     inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():
-        numbers = partial(_numbers, rng, name, calls=signature.takes_calls)
-        arrays = inputs[name] = {spec.name: numbers(spec, count, _RANGES[-1]) for spec in signature.inputs}
+        shapes = _random_shapes(rng, name, signature, count, score)
+        arrays = inputs[name] = {
+            spec.name: _numbers(rng, name, spec, shapes[spec.name], _RANGES[-1]) for spec in signature.inputs
+        }
         for spec in signature.inputs:
             if arrays[spec.name].dtype.kind not in "iu":
                 continue
-            ranges = [{**arrays, spec.name: numbers(spec, count, limits)} for limits in _RANGES[:-1]]
+            ranges = [
+                {**arrays, spec.name: _numbers(rng, name, spec, shapes[spec.name], limits)} for limits in _RANGES[:-1]
+            ]
             scores = [score(name, drawn) for drawn in ranges]
             if any(scores):
                 # Of those that are alike the first, which is the widest.
@@ -119,8 +123,27 @@ def _random(signatures: Mapping[str, Signature], count: int, score: Score) -> Ve
     return VerificationData(inputs=inputs, description=f"{count} random examples")
 
 
+def _random_shapes(
+    rng: np.random.Generator, name: str, signature: Signature, count: int, score: Score
+) -> dict[str, tuple[int, ...]]:
+    """Sizes of the free axes with which the model does not fail."""
+    if signature.takes_calls:
+        # Some rows more than one, where a call may have any number.
+        return {
+            spec.name: (count, *(_ROWS if size < 0 else size for size in spec.shape or ())) for spec in signature.inputs
+        }
+    candidates = list(random_shapes(signature, count))
+    for shapes in candidates if len(candidates) > 1 else ():
+        few = {
+            spec.name: _numbers(rng, name, spec, (2, *shapes[spec.name][1:]), _RANGES[-1]) for spec in signature.inputs
+        }
+        if score(name, few):
+            return shapes
+    return candidates[0]
+
+
 def _numbers(
-    rng: np.random.Generator, name: str, spec: TensorSpec, count: int, limits: tuple[int, int], *, calls: bool
+    rng: np.random.Generator, name: str, spec: TensorSpec, shape: tuple[int, ...], limits: tuple[int, int]
 ) -> npt.NDArray[Any]:
     dtype = dtype_by_name(spec.dtype).numpy
     if spec.dtype == "string" or dtype is None or spec.shape is None:
@@ -128,10 +151,6 @@ def _numbers(
             f"Input {spec.name!r} of signature {name!r} is {spec.dtype}; random examples are numbers of a known rank. "
             "Give real data, or choose other signatures."
         )
-    shape = (count, *(1 if size < 0 else size for size in spec.shape[1:]))
-    if calls:
-        # Some rows more than one, where a call may have any number.
-        shape = (count, *(_ROWS if size < 0 else size for size in spec.shape))
     if dtype.kind in "iu":
         known = np.iinfo(dtype)
         return rng.integers(max(limits[0], known.min), min(limits[1], known.max), shape, endpoint=True).astype(dtype)
@@ -246,10 +265,19 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
     """
     inputs: dict[str, Mapping[str, npt.NDArray[Any]]] = dict(data.inputs)
     for name in inputs.keys() & signatures.keys():
-        dtypes = {spec.name: spec.dtype for spec in signatures[name].inputs}
-        fitted = {key: _fitted(name, key, values, dtypes.get(key)) for key, values in inputs[name].items()}
+        fitted = {
+            key: _fitted(name, key, values, _dtypes(signatures[name]).get(key)) for key, values in inputs[name].items()
+        }
         inputs[name] = _in_calls(signatures[name], fitted)
-    data = replace(data, inputs=inputs)
+    others = {
+        name: [
+            {key: _fitted(name, key, values, _dtypes(signatures[name]).get(key)) for key, values in each.items()}
+            for each in groups
+        ]
+        for name, groups in data.others.items()
+        if name in signatures
+    }
+    data = replace(data, inputs=inputs, others=others)
     if data.labels is None:
         return data
     data = replace(data, labels=np.asarray(data.labels))
@@ -277,6 +305,10 @@ def _in_calls(signature: Signature, inputs: Arrays) -> Arrays:
         if values is not None and rows > 0 and values.ndim == len(spec.shape or ()) and len(values) >= rows:
             calls[spec.name] = values[: len(values) // rows * rows].reshape(-1, rows, *values.shape[1:])
     return calls
+
+
+def _dtypes(signature: Signature) -> dict[str, str]:
+    return {spec.name: spec.dtype for spec in signature.inputs}
 
 
 def tells_class(output: TensorSpec) -> bool:

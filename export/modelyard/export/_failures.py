@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,8 @@ _UNKNOWN = {
     "TFLite": r"'tf\.(?P<operator>\w+)' op is neither a custom op nor a flex op",
 }
 _STDERR = 2
+#: Set where the standard error of this process is a log that another one reads.
+LOG_VARIABLE = "MODELYARD_EXPORT_LOG"
 
 
 def gist(error: BaseException) -> str:
@@ -68,10 +70,30 @@ def keep_log(error: BaseException, name: str) -> Path | None:
     return Path(path)
 
 
+def say_logs(logs: Iterable[Path | None]) -> str:
+    """The end of a sentence that says where everything is.
+
+    Args:
+        logs: From :func:`keep_log`.
+    """
+    paths = " and ".join(str(each) for each in logs if each is not None)
+    return f" What the libraries said: {paths}" if paths else ""
+
+
 @contextmanager
 def quiet_compiler() -> Iterator[None]:
     """Keeps what a compiler in C++ writes to standard error from the screen; an error takes it along, as a note."""
     sys.stderr.flush()
+    if LOG_VARIABLE in os.environ:
+        # What it says before it ends the process has to be there afterwards.
+        begin = os.lseek(_STDERR, 0, os.SEEK_END)
+        try:
+            yield
+        except Exception as exc:
+            end = os.lseek(_STDERR, 0, os.SEEK_END)
+            exc.add_note(os.pread(_STDERR, end - begin, begin).decode("utf-8", "replace"))
+            raise
+        return
     with tempfile.TemporaryFile() as file:
         try:
             screen = os.dup(_STDERR)

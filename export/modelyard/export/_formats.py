@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from modelyard.artifact import (
     ONNX_FOLDER,
@@ -18,12 +19,13 @@ from modelyard.artifact import (
     format_key,
     format_path,
 )
-from modelyard.errors import ConversionError, PublishError, VerificationError
+from modelyard.errors import ConversionError, ExportError, PublishError, VerificationError
+from modelyard.export._apart import Apart
 from modelyard.export._budget import check_budget
 from modelyard.export._calibration import Calibration
 from modelyard.export._files import copy_file, weight_files
 from modelyard.export._onnx import export_onnx
-from modelyard.export._options import ExportEvent, ExportOptions, Format, Precision, Progress
+from modelyard.export._options import ExportEvent, ExportOptions, Format, Precision, Progress, ignore_progress
 from modelyard.export._quantize import OnnxVariant
 from modelyard.export._reference import Reference
 from modelyard.export._resume import Conversions
@@ -35,6 +37,7 @@ from modelyard.export._tflite import TfliteInt8, export_tflite
 from modelyard.export._trace import TracedModel
 from modelyard.export._verification import Verification
 from modelyard.export._verify import verify
+from modelyard.export.isolation import WorkerEndedError
 
 _LOG = logging.getLogger("modelyard.export")
 _SAVED_MODEL = ("saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra")
@@ -53,6 +56,7 @@ class FormatMaker:
         checks: What was verified and stays, by :func:`format_key`.
         refused: What was tried and does not stay, or is not served.
         conversions: Those of earlier tries; None where none are kept.
+        apart: The process for converters and other runtimes than TensorFlow; None for this one.
     """
 
     reference: Reference
@@ -63,6 +67,7 @@ class FormatMaker:
     checks: dict[str, Verification] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
     conversions: Conversions | None = None
+    apart: Apart | None = None
 
     def make(self, format: Format) -> None:
         """Makes one format in every precision asked for.
@@ -76,7 +81,7 @@ class FormatMaker:
                 float32 was not asked for and every variant was refused.
             PublishError: The directory cannot be written.
         """
-        self._convert_once(format, lambda: self._convert(format))
+        self._convert_once(format, lambda: self._do(ConversionError, f"convert {format}", "convert", format))
         self.checks[format] = self._in_other_runtimes(self._verify_float32(format))
         if format == "saved_model":
             return
@@ -98,6 +103,35 @@ class FormatMaker:
             del self.checks[key]
         names = {"saved_model": _SAVED_MODEL, "onnx": (ONNX_FOLDER,), "tflite": ("model*.tflite",)}[format]
         self._delete(path for name in names for path in self.staged.glob(name))
+
+    def drop(self, format: str, precision: str, runtime: str, reason: str) -> bool:
+        """Gives up a variant, or a runtime beside the first, that ended its process after it was verified.
+
+        Args:
+            format: Such as ``onnx``.
+            precision: Of the variant.
+            runtime: Such as ``openvino``.
+            reason: For the manifest.
+
+        Returns:
+            False where it is the format itself, which is for somebody else to give up.
+
+        Raises:
+            PublishError: Its files cannot be removed.
+        """
+        key = format_key(format, precision)
+        check = self.checks[key]
+        if runtime in check.others:
+            others = {name: report for name, report in check.others.items() if name != runtime}
+            self.checks[key] = replace(check, others=others)
+        elif precision == "float32":
+            return False
+        else:
+            del self.checks[key]
+            if precision != "bfloat16":
+                self._delete([self.staged / format_path(format, precision)])
+        self.refused.append(_failure(format, precision, runtime, reason))
+        return True
 
     def sizes(self) -> dict[str, int]:
         """Bytes of the files of every format and variant that stays."""
@@ -128,7 +162,10 @@ class FormatMaker:
                 self._convert_once(key, lambda: self._convert_variant(format, precision))
             found = self._judged(format, precision)
             if isinstance(found, Refusal):
-                found = self._with_float_layers(found, format, precision)
+                calibration, stage = self.calibration(), f"budget {key}"
+                found = self._do(
+                    ConversionError, stage, "keep_layers", format, precision, found, calibration, progress=self.progress
+                )
         except (ConversionError, VerificationError) as exc:
             found = _failure(format, precision, "", exc.message)
         if isinstance(found, Verification):
@@ -147,11 +184,28 @@ class FormatMaker:
             return _failure(format, precision, "", exc.message)
         return check_budget(self.reference, check, self.options.budget) or check
 
-    def _with_float_layers(self, refusal: Refusal, format: Format, precision: Precision) -> Verification | Refusal:
-        """The variant again, with as few layers in float32 as the budget needs; the refusal where that is no way."""
+    def keep_layers(
+        self, format: Format, precision: Precision, refusal: Refusal, calibration: Calibration, progress: Progress
+    ) -> Verification | Refusal:
+        """Makes a variant again, with as few layers in float32 as the budget needs, in this process.
+
+        Args:
+            format: The format.
+            precision: Of the variant.
+            refusal: Why it is refused as it is.
+            calibration: Examples by which layers are compared.
+            progress: Called after every try.
+
+        Returns:
+            The refusal where that is no way.
+
+        Raises:
+            ConversionError: It cannot be converted again.
+            PublishError: The directory cannot be written.
+            VerificationError: The float32 files cannot be loaded.
+        """
         if precision == "bfloat16" or (format == "tflite" and precision != "int8"):
             return refusal
-        calibration = self.calibration()
         tried: dict[int, Verification | Refusal] = {0: refusal}
         with tempfile.TemporaryDirectory() as folder:
             variant: Variant
@@ -159,7 +213,7 @@ class FormatMaker:
                 variant = OnnxVariant(self.staged, precision=precision, calibration=calibration, work=Path(folder))
             else:
                 variant = TfliteInt8(self.reference.source, calibration, work=Path(folder))
-            ranked = rank_layers(variant, load_runtime(format, self.staged), calibration, self.progress)
+            ranked = rank_layers(variant, load_runtime(format, self.staged), calibration, progress)
             # Something has to be left that is worth the name.
             most = len(ranked) - 1
 
@@ -167,7 +221,7 @@ class FormatMaker:
                 variant.write(self.staged, [layer for layer, _ in ranked[:count]])
                 tried[count] = self._judged(format, precision)
                 event = ExportEvent(stage=f"budget {variant.format}.{precision}", done=len(tried) - 1, total=limit)
-                self.progress(event)
+                progress(event)
                 return isinstance(tried[count], Verification)
 
             limit = most_tries(most)
@@ -182,6 +236,35 @@ class FormatMaker:
         return replace(found, kept=kept) if isinstance(found, Verification) else found
 
     def _verify(self, format: str, precision: str, runtime: str | None) -> Verification:
+        stage = f"verify {format_key(format, precision)}" + (f" in {runtime}" if runtime else "")
+        found: Verification = self._do(
+            VerificationError, stage, "check", format, precision, runtime, progress=self.progress
+        )
+        return found
+
+    def _do(
+        self, error: type[ExportError], stage: str, method: str, format: str, *arguments: Any, **options: Any
+    ) -> Any:
+        """Calls a method of this class in the process for what may end it; in this one for TensorFlow's own format."""
+        if self.apart is None or format == "saved_model":
+            return getattr(self, method)(format, *arguments, **options)
+        try:
+            return self.apart.call(method, format, *arguments, stage=stage, **options)
+        except WorkerEndedError as exc:
+            raise error(f"Format {format}: {exc.message}") from exc.__cause__
+
+    def check(self, format: str, precision: str, runtime: str | None, progress: Progress) -> Verification:
+        """Verifies one file in one runtime, in this process.
+
+        Args:
+            format: Such as ``onnx``.
+            precision: Such as ``int8``.
+            runtime: None for the first that reads it.
+            progress: Called after every batch.
+
+        Raises:
+            VerificationError: It does not compute what the model computes.
+        """
         return verify(
             self.reference,
             self.staged,
@@ -189,7 +272,7 @@ class FormatMaker:
             precision=precision,
             runtime=runtime,
             options=self.options,
-            progress=self.progress,
+            progress=progress,
         )
 
     def _verify_float32(self, format: Format) -> Verification:
@@ -200,8 +283,9 @@ class FormatMaker:
             traced, options = self.reference.source, self.options
             if format != "onnx" or not options.simplify or format in traced.files:
                 raise
-            plain = partial(export_onnx, traced, self.staged, opset=options.opset, simplify=False)
-            self._progress_of("convert", "onnx without onnxslim", plain)
+            stage = "onnx without onnxslim"
+            plain = partial(self._do, ConversionError, f"convert {stage}", "convert_plain", format)
+            self._progress_of("convert", stage, plain)
             try:
                 check = self._verify(format, "float32", None)
             except VerificationError:
@@ -209,6 +293,15 @@ class FormatMaker:
                 raise exc from None
             _LOG.warning("Format onnx: not simplified, as it is wrong once onnxslim has simplified it: %s", exc.message)
             return check
+
+    def convert_plain(self, _: Format) -> None:
+        """Converts the model to ONNX without onnxslim, in this process.
+
+        Raises:
+            ConversionError: The conversion failed.
+            PublishError: The directory cannot be written.
+        """
+        export_onnx(self.reference.source, self.staged, opset=self.options.opset, simplify=False)
 
     def _in_other_runtimes(self, check: Verification) -> Verification:
         """The same files in the other runtimes: that they are right is shown, so that a failure is the runtime's."""
@@ -247,7 +340,16 @@ class FormatMaker:
         source = self.reference.source.files.get("onnx")
         return [] if source is None else [self.staged / ONNX_FOLDER / name for name in weight_files(source)]
 
-    def _convert(self, format: Format) -> None:
+    def convert(self, format: Format) -> None:
+        """Converts the model to one format, in float32, in this process.
+
+        Args:
+            format: The format.
+
+        Raises:
+            ConversionError: The conversion failed.
+            PublishError: The directory cannot be written.
+        """
         traced, staged, options = self.reference.source, self.staged, self.options
         if format in traced.files:
             _copy(format, traced.files[format], staged)
@@ -264,6 +366,21 @@ class FormatMaker:
 
     def _convert_variant(self, format: Format, precision: Precision) -> None:
         calibration = self.calibration() if precision == "int8" else None
+        stage = f"convert {format_key(format, precision)}"
+        self._do(ConversionError, stage, "convert_variant", format, precision, calibration)
+
+    def convert_variant(self, format: Format, precision: Precision, calibration: Calibration | None) -> None:
+        """Makes a variant of a format, in this process.
+
+        Args:
+            format: The format.
+            precision: Of the variant.
+            calibration: For ``int8``.
+
+        Raises:
+            ConversionError: The conversion failed.
+            PublishError: The directory cannot be written.
+        """
         if format == "onnx":
             with tempfile.TemporaryDirectory() as folder:
                 variant = OnnxVariant(self.staged, precision=precision, calibration=calibration, work=Path(folder))
@@ -294,6 +411,23 @@ class FormatMaker:
                     path.unlink(missing_ok=True)
         except OSError as exc:
             raise PublishError(f"Cannot remove files that are not to be published from {self.staged}: {exc}") from exc
+
+
+def make_maker(reference: Reference, staged: Path, options: ExportOptions) -> FormatMaker:
+    """What converts and checks in a process of its own; examples for int8 come with the call.
+
+    Args:
+        reference: The model and its answers.
+        staged: The version directory to be.
+        options: What to make.
+    """
+    return FormatMaker(
+        reference=reference,
+        staged=staged,
+        options=options,
+        calibration=lambda: Calibration(inputs={}),
+        progress=ignore_progress,
+    )
 
 
 def _check_stateless(format: Format, traced: TracedModel) -> None:

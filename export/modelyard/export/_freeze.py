@@ -24,6 +24,7 @@ from tensorflow.python.framework.convert_to_constants import (
     _run_inline_graph_optimization,
 )
 
+from modelyard.export._draws import release_draws
 from modelyard.export._widen import widen
 from modelyard.export.rewrites import Target, rewrite
 from modelyard.export.text import keep_assertions
@@ -93,6 +94,7 @@ def freeze(function: Any, *, target: Target | None = None, widened: Iterable[str
     concrete = function.get_concrete_function()
     forget_initializers(concrete)
     data = _FunctionConverterDataInEager(func=concrete, lower_control_flow=False, aggressive_inlining=False)
+    release_draws(data.graph_def, [tensor.name for tensor in concrete.outputs])
     graph, converted = _replace_variables_by_constants(data)
     del data
     widen(graph, widened)

@@ -12,14 +12,16 @@ import numpy as np
 import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Latency
-from modelyard.export._adapted import adapted
+from modelyard.export._adapted import computed_of, renamed_of
+from modelyard.export._apart import Apart
 from modelyard.export._choice import FALLBACK
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._reference import Reference
-from modelyard.export._runtimes import load_runtime, usable_cores
-from modelyard.export._tensorflow_process import TensorFlowProcess
-from modelyard.export._timing import Timed, TimedHere
+from modelyard.export._runtimes import usable_cores
+from modelyard.export._timing import Timed, TimedApart, Timing, load_here
+from modelyard.export._trace import graph_signature
 from modelyard.export._verification import Verification
+from modelyard.export.isolation import Worker
 
 #: With less time than this to measure in, no process is started: it takes about as long until it is there.
 PROCESS_SECONDS = 5.0
@@ -95,6 +97,7 @@ def measure_latency(
     checks: Mapping[str, Verification],
     options: ExportOptions,
     progress: Progress = ignore_progress,
+    apart: Apart | None = None,
 ) -> tuple[Latency, ...]:
     """Times every format and variant in every runtime that it was verified in.
 
@@ -112,11 +115,13 @@ def measure_latency(
         checks: What was verified.
         options: Number of calls, and the time for all.
         progress: Called after every batch size of a number of threads.
+        apart: Where other runtimes than TensorFlow are timed; None for this process.
 
     Returns:
         The measurements; larger batches that did not fit into the time are left out.
 
     Raises:
+        RuntimeEndedError: A runtime ended the process that it was timed in.
         VerificationError: A runtime failed.
     """
     counts = thread_counts(usable_cores())
@@ -124,9 +129,9 @@ def measure_latency(
     if own not in counts:
         # As many as somebody told TensorFlow to have.
         counts = tuple(sorted({*counts, own}))
-    apart = options.measure_seconds >= PROCESS_SECONDS and not tf.config.list_logical_devices("GPU")
-    groups = [_jobs(reference, checks, threads, own=own, apart=apart) for threads in counts]
-    bench = _Bench(reference=reference, directory=directory)
+    others = options.measure_seconds >= PROCESS_SECONDS and not tf.config.list_logical_devices("GPU")
+    groups = [_jobs(reference, checks, threads, own=own, apart=others) for threads in counts]
+    bench = _Bench(reference=reference, directory=directory, apart=apart)
     clock = _Clock(jobs=sum(len(group) for group in groups), options=options, progress=progress)
     for index, group in enumerate(groups):
         clock.deadline = options.measure_seconds * (1 - _FINAL_SHARE) * (index + 1) / len(groups)
@@ -195,6 +200,7 @@ class _Bench:
 
     reference: Reference
     directory: Path
+    apart: Apart | None
 
     @contextmanager
     def loaded(self, jobs: Sequence[_Job]) -> Iterator[dict[tuple[str, str, str, int], Timed]]:
@@ -210,16 +216,21 @@ class _Bench:
             for job in jobs:
                 if job.place in found:
                     continue
+                source = self.reference.source
+                timing = Timing(
+                    directory=self.directory, format=job.format, precision=job.precision, runtime=job.runtime,
+                    threads=job.threads, graphs=wanted, signatures=signatures,
+                    described={graph: graph_signature(source, graph) for graph in source.graphs},
+                    renamed=renamed_of(source, job.format), computed=computed_of(source, job.format),
+                    inputs={job.signature: inputs[job.signature]} if job.apart else inputs,
+                )  # fmt: skip
+                timed: Timed
                 if job.apart:
-                    timed: Timed = TensorFlowProcess(
-                        self.directory, job.signature, inputs[job.signature], threads=job.threads
-                    )
+                    timed = TimedApart(Worker(threads=job.threads), timing, own=True)
+                elif self.apart is not None and job.runtime != FALLBACK:
+                    timed = TimedApart(self.apart.worker(), timing)
                 else:
-                    runtime = load_runtime(
-                        job.format, self.directory, precision=job.precision, runtime=job.runtime, threads=job.threads,
-                        graphs=wanted,
-                    )  # fmt: skip
-                    timed = TimedHere(adapted(runtime, self.reference.source, job.format), signatures, inputs)
+                    timed = load_here(timing)
                 stack.callback(timed.close)
                 found[job.place] = timed
             yield found

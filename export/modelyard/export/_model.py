@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,17 +20,19 @@ from modelyard.artifact import (
     publish,
     staging,
 )
-from modelyard.errors import ConversionError, VerificationError
+from modelyard.errors import ConversionError, ExportError, VerificationError
+from modelyard.export._apart import Apart
 from modelyard.export._calibration import Calibration, make_calibration
 from modelyard.export._choice import rank_runtimes
 from modelyard.export._document import build_manifest, utc_now
-from modelyard.export._failures import keep_log
-from modelyard.export._formats import FormatMaker
+from modelyard.export._failures import keep_log, say_logs
+from modelyard.export._formats import FormatMaker, make_maker
 from modelyard.export._latency import main_signature, measure_latency
 from modelyard.export._options import ExportEvent, ExportOptions, ExportReport, Format, Progress, ignore_progress
 from modelyard.export._reference import Reference, compute_reference
 from modelyard.export._resume import Conversions
 from modelyard.export._text import check_text
+from modelyard.export._timing import RuntimeEndedError
 from modelyard.export._trace import trace
 from modelyard.export._warmup import write_warmup
 from modelyard.export.report import REPORT_NAME, ReportContent, render_report
@@ -83,15 +86,26 @@ def export_model(
     traced = trace(root, signatures)
     progress(ExportEvent(stage="trace", done=1, total=1))
     check_text(traced, options)
-    reference = compute_reference(traced, data, options=options, progress=progress)
-    return publish_model(
-        reference,
-        model_dir=locate(model_dir),
-        source=source,
-        options=options,
-        calibration=calibration,
-        progress=progress,
-    )
+    with start_apart(options) as apart:
+        reference = compute_reference(traced, data, options=options, progress=progress)
+        return publish_model(
+            reference,
+            model_dir=locate(model_dir),
+            source=source,
+            options=options,
+            calibration=calibration,
+            progress=progress,
+            apart=apart,
+        )
+
+
+def start_apart(options: ExportOptions) -> AbstractContextManager[Apart | None]:
+    """The process for converters and foreign runtimes, None where this one is good enough.
+
+    Args:
+        options: Whether there is work for it.
+    """
+    return Apart() if options.isolate and set(options.formats) != {"saved_model"} else nullcontext()
 
 
 def publish_model(
@@ -103,6 +117,7 @@ def publish_model(
     absent: Mapping[str, str] | None = None,
     calibration: VerificationData | None = None,
     progress: Progress = ignore_progress,
+    apart: Apart | None = None,
 ) -> ExportReport:
     """Makes every format of a traced model, verifies each, and publishes them as one version.
 
@@ -115,6 +130,7 @@ def publish_model(
         calibration: Representative examples for int8; None for some of the
             examples that verify.
         progress: Called with an :class:`ExportEvent` as the work goes on.
+        apart: The process for converters and foreign runtimes; None for this one.
 
     Raises:
         ConfigurationError: The runtime asked for serves nothing that was made, or
@@ -129,7 +145,7 @@ def publish_model(
     traced = reference.source
     # Before the work, for a key that does not fit to be told at once.
     sign = None if options.signing_key is None else load_signing_key(options.signing_key)
-    skipped: dict[str, str] = {**(absent or {}), **options.left_out}
+    skipped: dict[str, str] = dict(absent or {})
 
     def calibrate() -> Calibration:
         data = reference.data if calibration is None else calibration
@@ -143,23 +159,43 @@ def publish_model(
             calibration=calibrate,
             progress=progress,
             conversions=None if options.stage_dir is None else Conversions(options.stage_dir, reference, options),
+            apart=apart,
         )
+        if apart is not None:
+            apart.give(make_maker, reference, staged, options)
+        failed: dict[Format, ExportError] = {}
+        logs: list[Path | None] = []
+
+        def leave_out(format: Format, exc: ExportError) -> None:
+            log = keep_log(exc, f"{model_dir.name}-{format}")
+            maker.remove(format)
+            if format not in options.optional:
+                failed[format] = exc
+                logs.append(log)
+                return
+            if log is not None:
+                _LOG.warning("Format %s is left out.%s", format, say_logs([log]))
+            skipped[format] = exc.message
+
         for format in options.formats:
-            if format in options.left_out:
-                continue
             try:
                 maker.make(format)
             except (ConversionError, VerificationError) as exc:
-                log = keep_log(exc, f"{model_dir.name}-{format}")
-                if format not in options.optional:
-                    raise type(exc)(f"{exc.message}{_way_on(format, options)}{_said(log)}") from exc
-                if log is not None:
-                    _LOG.warning("Format %s is left out.%s", format, _said(log))
-                skipped[format] = exc.message
-                maker.remove(format)
-        checks, refused = maker.checks, tuple(maker.refused)
+                leave_out(format, exc)
+        while True:
+            # All of them were tried, to be told at once.
+            _check_failed(failed, logs, options)
+            checks, refused = maker.checks, tuple(maker.refused)
+            try:
+                latency = measure_latency(
+                    reference, staged, checks=checks, options=options, progress=progress, apart=apart
+                )
+                break
+            except RuntimeEndedError as exc:
+                timing = exc.timing
+                if not maker.drop(timing.format, timing.precision, timing.runtime, exc.message):
+                    leave_out(cast(Format, timing.format), exc)
         write_warmup(reference, staged, model=model_dir.name)
-        latency = measure_latency(reference, staged, checks=checks, options=options, progress=progress)
         choices = rank_runtimes(latency, signature=main_signature(traced.signatures), runtime=options.runtime)
         created, sizes = utc_now(), maker.sizes()
         manifests: list[Manifest] = []
@@ -213,12 +249,14 @@ def publish_model(
     )
 
 
-def _way_on(format: Format, options: ExportOptions) -> str:
-    others = set(options.formats) - {format, *options.optional}
-    if not others:
-        return ""
-    return f" To publish without it: --optional {format} (in Python ExportOptions.optional)."
-
-
-def _said(log: Path | None) -> str:
-    return "" if log is None else f" What the converter said: {log}"
+def _check_failed(failed: Mapping[Format, ExportError], logs: Sequence[Path | None], options: ExportOptions) -> None:
+    if not failed:
+        return
+    first = next(iter(failed.values()))
+    message = " ".join(each.message for each in failed.values())
+    if set(options.formats) - {*failed, *options.optional}:
+        flags = " ".join(f"--optional {name}" for name in failed)
+        what = "it" if len(failed) == 1 else "them"
+        message += f" To publish without {what}: {flags} (in Python ExportOptions.optional)."
+    kind = ConversionError if isinstance(first, ConversionError) else VerificationError
+    raise kind(f"{message}{say_logs(logs)}") from first

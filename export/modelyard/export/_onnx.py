@@ -9,6 +9,7 @@ from typing import Any
 
 from modelyard.artifact import ONNX_FOLDER, onnx_file_name, renamed_outputs
 from modelyard.errors import ConversionError, PublishError
+from modelyard.export._draws import forget_seeds
 from modelyard.export._failures import gist
 from modelyard.export._freeze import freeze
 from modelyard.export._onnx_pads import guard_pads
@@ -41,6 +42,7 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
             frozen = freeze(function, target="onnx", widened=widened_dtypes(function, "onnx"))
             model = convert_function(frozen, opset=opset, renamed=renamed_outputs(graph_signature(source, graph)))
             guard_pads(model)
+            forget_seeds(model.graph)
             onnx.checker.check_model(model, full_check=True)
         # Converter and checker raise whatever comes up: this is the boundary that maps it.
         except Exception as exc:

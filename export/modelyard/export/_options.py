@@ -59,7 +59,6 @@ class ExportOptions:
         formats: The formats to make, some of :data:`FORMATS`.
         optional: Formats whose failure is reported instead of raised: the
             version is then published without them.
-        left_out: Formats that are not even tried, with the reason for the manifest and the report.
         precision: Precisions of the ONNX and TFLite files; a SavedModel is always
             float32. Others than float32 are variants, files of their own beside
             it: ``float16`` and ``int8_dynamic`` (weights in 8 bits) need no data,
@@ -80,6 +79,9 @@ class ExportOptions:
             encoded images too: their decode is bit-exact.
         max_spread_error: Largest error allowed as a share of the spread, so that
             an output of small figures cannot be wrong below ``max_abs_error``.
+        isolate: Converters and other runtimes than TensorFlow work in a process of their own,
+            which is all that ends where one of them ends its process. It costs
+            the memory of another TensorFlow, and a copy of the weights on disk.
         stage_dir: Folder that keeps conversions, for a later try to take up; None
             to keep none.
         signing_key: File of the private Ed25519 key that signs the manifest; None
@@ -88,6 +90,9 @@ class ExportOptions:
             that run Python or touch the file system.
         constant_outputs: Float outputs that may be the same for every example
             though the graph computes them from the inputs.
+        stochastic: Outputs that are random by intention: they are compared in
+            distribution, see :mod:`modelyard.export._distribution`. A random output
+            that is not listed is refused, and so is one that is listed and not random.
         latency_calls: Calls per latency measurement at most, after a tenth as
             many to warm up.
         measure_seconds: About how long all measurements may take; what does not
@@ -105,7 +110,6 @@ class ExportOptions:
 
     formats: tuple[Format, ...] = FORMATS
     optional: tuple[Format, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
     precision: tuple[Precision, ...] = ("float32",)
     budget: Budget = Budget()
     calibration_examples: int = 128
@@ -116,11 +120,13 @@ class ExportOptions:
     max_abs_error: float = 1e-5
     max_spread_error: float = 0.01
     constant_outputs: tuple[str, ...] = ()
+    stochastic: tuple[str, ...] = ()
     latency_calls: int = 1000
     measure_seconds: float = 20.0
     runtimes: tuple[RuntimeName, ...] | None = None
     runtime: RuntimeName | None = None
     allow_unsafe_ops: bool = False
+    isolate: bool = True
     stage_dir: Path | None = None
     signing_key: Path | None = None
 
@@ -230,6 +236,7 @@ class ExportReport:
         for name, check in self.checks.items():
             verified = check.report
             agreement = "" if verified.top1_agreement is None else f", top-1 agreement {verified.top1_agreement:.2%}"
+            random = sorted({each.output for each in verified.stochastic})
             drop = "" if verified.accuracy_drop is None else f", accuracy drop {verified.accuracy_drop:.2%}"
             computed = " and ".join(self.manifest.formats[name].computed)
             within = f" of {verified.tolerance:.2g}, as the source rounds to {computed}" if verified.tolerance else ""
@@ -238,7 +245,7 @@ class ExportReport:
             size += f", {kept} layer{'' if kept == 1 else 's'} in float32" if kept else ""
             lines.append(
                 f"  {name}: verified on {verified.examples:,} examples, max. error {verified.max_abs_error:.2g}{within}"
-                f"{agreement}{drop}{size}"
+                f"{agreement}{drop}{size}" + (f"; in distribution: {', '.join(random)}" if random else "")
             )
         lines += [f"  {name}: left out. {reason}" for name, reason in self.skipped.items()]
         lines += [f"  refused: {each.reason}" for each in self.manifest.refused]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,14 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import Signature, TensorSpec, VerificationData
-from modelyard.errors import VerificationError
+from modelyard.errors import ConfigurationError, VerificationError
 from modelyard.export._data import FLOATS, fit_examples, labelled, tells_class
 from modelyard.export._dependence import computed_outputs
 from modelyard.export._determinism import differing, draws, restored
+from modelyard.export._distribution import take_draws
 from modelyard.export._failures import gist
+from modelyard.export._lengths import free_axes, other_length
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._runtimes import Arrays, Runtime, as_array, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
+
+_LOG = logging.getLogger("modelyard.export")
 
 #: Examples of one call.
 _SCORED = 64
@@ -38,6 +43,8 @@ class Reference:
         outputs: By signature, batch size and output name: answers for every example; the values of all calls in
             one row where the output does not have a row for each example.
         shapes: By signature and batch size: of every call, the shapes of its outputs.
+        others: Of signatures with free axes: the same for examples of another length.
+        draws: By signature and random output: many draws of some examples, see :func:`take_draws`.
         measured: The signature on which the task's metric is computed; None
             where the data has no labels or no signature has the class output.
     """
@@ -46,7 +53,9 @@ class Reference:
     data: VerificationData
     outputs: Mapping[str, Mapping[int, Mapping[str, npt.NDArray[Any]]]]
     shapes: Mapping[str, Mapping[int, Sequence[Shapes]]]
+    draws: Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
     measured: str | None
+    others: tuple[Reference, ...] = ()
 
 
 def compute_reference(
@@ -68,10 +77,12 @@ def compute_reference(
 
     Raises:
         VerificationError: There are too few examples or they do not fit, or the
-            model's own answers are random or not finite at all; or all outputs of a signature, or one
+            model's own answers are not finite at all, or random and not listed in ``options.stochastic``, or
+            listed and not random; or all outputs of a signature, or one
             float output that is computed from the inputs, are the same for every example.
     """
-    return _compute(source, data, dict(call_sizes(source, options)), source_call(source), options, progress)
+    with restored(source.serving.values()):
+        return _compute(source, data, dict(call_sizes(source, options)), source_call(source), options, progress)
 
 
 def source_call(source: TracedModel) -> Call:
@@ -232,12 +243,20 @@ def _compute(
     options: ExportOptions,
     progress: Progress,
 ) -> Reference:
+    _check_listed(source, options)
     data = check_examples(source, data, options=options)
-    measured = _measured(source, data)
+    measured = _measured(source, data, options)
     counts = {name: len(next(iter(data.inputs[name].values()))) for name in source.signatures}
     for name in counts:
         _, batch = next(batches(source.signatures[name], data.inputs[name], max(sizes[name])))
         _check_repeatable(source, name, call, batch, options)
+    draws = {
+        name: take_draws(
+            partial(call, name), data.inputs[name], random, batch_size=draw_size(source.signatures[name], sizes[name])
+        )
+        for name in counts
+        if (random := _listed(source.signatures[name], options))
+    }
     total, done = sum(count * len(sizes[name]) for name, count in counts.items()), 0
     outputs: dict[str, dict[int, dict[str, npt.NDArray[Any]]]] = {}
     shapes: dict[str, dict[int, list[Shapes]]] = {}
@@ -258,13 +277,57 @@ def _compute(
             _check_finite(source, name, answers)
         # Rows of one batch may share a number, such as a sum: what is computed apart shows whether all are the same.
         _check_constant(source, name, outputs[name][min(sizes[name])], options)
-    return Reference(
+    reference = Reference(
         source=source,
         data=data,
         outputs=outputs,
         shapes=shapes,
+        draws=draws,
         measured=measured,
     )
+    others = [
+        _answered(reference, name, call, sizes[name], inputs)
+        for name in counts
+        if not (source.signatures[name].stateful or source.signatures[name].takes_calls)
+        for inputs in data.others.get(name) or _other_length(reference, name, call)
+    ]
+    return replace(reference, others=tuple(others))
+
+
+def _other_length(reference: Reference, name: str, call: Call) -> list[Arrays]:
+    """Examples of another length for a signature with free axes."""
+
+    def accepts(inputs: Arrays) -> bool:
+        try:
+            call(name, inputs)
+        except VerificationError:
+            return False
+        return True
+
+    signature = reference.source.signatures[name]
+    inputs = other_length(signature, reference.data.inputs[name], accepts)
+    if inputs is None:
+        if free := free_axes(signature):
+            _LOG.warning(
+                "Signature %s leaves axes of %s free, and the model took no examples of another length.",
+                name,
+                ", ".join(free),
+            )
+        return []
+    return [inputs]
+
+
+def _answered(reference: Reference, name: str, call: Call, sizes: Sequence[int], inputs: Arrays) -> Reference:
+    """Answers to examples of another length, one at a time and all at once."""
+    count = len(next(iter(inputs.values())))
+    outputs: dict[int, dict[str, npt.NDArray[Any]]] = {}
+    shapes: dict[int, list[Shapes]] = {}
+    for size in sorted({1, min(count, max(sizes))}):
+        parts = [call(name, batch) for _, batch in batches(reference.source.signatures[name], inputs, size)]
+        outputs[size] = join(parts, [min(size, count - start) for start in range(0, count, size)])
+        shapes[size] = [{key: values.shape for key, values in part.items()} for part in parts]
+    data = replace(reference.data, inputs={name: inputs}, labels=None)
+    return replace(reference, data=data, outputs={name: outputs}, shapes={name: shapes}, measured=None)
 
 
 def check_examples(source: TracedModel, data: VerificationData, *, options: ExportOptions) -> VerificationData:
@@ -355,15 +418,50 @@ def _check_repeatable(source: TracedModel, name: str, call: Call, batch: Arrays,
     with restored(functions):
         first = call(name, batch)
         # A model that counts its calls may answer otherwise the second time, one that draws from a generator may not.
-        if functions and not any(draws(each) for each in functions):
-            return
-        names = differing(first, call(name, batch), options.max_abs_error)
-    if names:
+        still = functions and not any(draws(each) for each in functions)
+        names = [] if still else differing(first, call(name, batch), options.max_abs_error)
+    listed = _listed(source.signatures[name], options)
+    if still := sorted(set(listed) - set(names)):
+        _refuse_still(name, still)
+    if names := sorted(set(names) - set(listed)):
         raise VerificationError(
             f"{'Output' if len(names) == 1 else 'Outputs'} {', '.join(map(repr, names))} of signature {name!r} of the "
             "source itself differ when the same examples are given again: the model draws random numbers. No format "
-            "can be verified against that. Return the mean, take the noise as an input, or choose other signatures."
+            "can be verified against that by value. Compare it in distribution (--stochastic "
+            f"{','.join(names)}, in Python ExportOptions.stochastic), return the mean, take the noise as an input, or "
+            "choose other signatures."
         )
+
+
+def _listed(signature: Signature, options: ExportOptions) -> tuple[str, ...]:
+    return tuple(spec.name for spec in signature.outputs if spec.name in options.stochastic)
+
+
+def _check_listed(source: TracedModel, options: ExportOptions) -> None:
+    known = sorted({spec.name for each in source.signatures.values() for spec in each.outputs})
+    if unknown := sorted(set(options.stochastic) - set(known)):
+        raise ConfigurationError(
+            f"--stochastic (ExportOptions.stochastic) lists {', '.join(unknown)}; expected some of the outputs "
+            f"{', '.join(known)}."
+        )
+
+
+def _refuse_still(name: str, still: Sequence[str]) -> None:
+    raise VerificationError(
+        f"{', '.join(map(repr, still))} of signature {name!r} {'is' if len(still) == 1 else 'are'} listed in "
+        "--stochastic (ExportOptions.stochastic), and the source gives the same when asked again. Leave it out of "
+        "the list, to be compared by value."
+    )
+
+
+def draw_size(signature: Signature, sizes: Iterable[int]) -> int:
+    """Rows of a call that draws.
+
+    Args:
+        signature: Is asked.
+        sizes: Of batches, that are compared anyway.
+    """
+    return max(sizes) if signature.batched else 1
 
 
 def _check_examples(source: TracedModel, data: VerificationData, name: str, options: ExportOptions) -> None:
@@ -386,10 +484,11 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
         raise VerificationError(
             f"The inputs of signature {name!r} have {sorted(counts)} examples; expected as many for each."
         )
-    if min(counts) < options.min_examples:
+    total = min(counts) + sum(len(next(iter(each.values()))) for each in data.others.get(name, ()))
+    if total < options.min_examples:
         raise VerificationError(
-            f"There are {min(counts)} examples to verify signature {name!r} with; expected at least "
-            f"{options.min_examples}. Give more, or ask for fewer: --min-examples {min(counts)} "
+            f"There are {total} examples to verify signature {name!r} with; expected at least "
+            f"{options.min_examples}. Give more, or ask for fewer: --min-examples {total} "
             "(ExportOptions.min_examples)."
         )
     for key, values in examples.items():
@@ -445,8 +544,8 @@ def _check_constant(source: TracedModel, name: str, answers: Arrays, options: Ex
         )
 
 
-def _measured(source: TracedModel, data: VerificationData) -> str | None:
-    if data.labels is None:
+def _measured(source: TracedModel, data: VerificationData, options: ExportOptions) -> str | None:
+    if data.labels is None or data.class_output in options.stochastic:
         return None
     for name in labelled(source.signatures, data):
         if any(spec.name == data.class_output and tells_class(spec) for spec in source.signatures[name].outputs):

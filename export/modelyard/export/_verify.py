@@ -8,19 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import ClassAccuracy, Signature, TensorSpec, VerifyReport, class_ids, format_key
+from modelyard.artifact import (
+    ClassAccuracy,
+    Signature,
+    StochasticOutput,
+    TensorSpec,
+    VerifyReport,
+    class_ids,
+    format_key,
+)
 from modelyard.errors import VerificationError
 from modelyard.export._adapted import adapted, computed_of
 from modelyard.export._budget import accuracy_drop
 from modelyard.export._compare import Answers, Comparison, check_answer
-from modelyard.export._data import tells_class
+from modelyard.export._data import FLOATS, tells_class
+from modelyard.export._distribution import compare_draws, take_draws
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
-from modelyard.export._reference import Reference, batches, join, split
+from modelyard.export._reference import Reference, batches, draw_size, join, split
 from modelyard.export._runtimes import Runtime, call_signature, load_runtime, restored_state, runtime_versions
 from modelyard.export._trace import graph_signature
 from modelyard.export._verification import Verification
@@ -87,6 +97,10 @@ def verify(
         name: _run_signature(place, loaded, reference, name, signature, comparison, progress)
         for name, signature in signatures.items()
     }
+    for other in reference.others:
+        for name in other.outputs:
+            _run_other_length(place, loaded, other, name, comparison, progress)
+    stochastic = _compare_draws(place, loaded, reference, options, lossy=lossy)
     before, after = _classes(reference, answers)
     labels = reference.data.labels
     result = Verification(
@@ -97,7 +111,11 @@ def verify(
         spread_error=comparison.spread_error,
         changed=comparison.changed,
         report=VerifyReport(
-            examples=sum(len(next(iter(reference.data.inputs[name].values()))) for name in signatures),
+            examples=sum(
+                len(next(iter(each.data.inputs[name].values())))
+                for each in (reference, *reference.others)
+                for name in each.outputs
+            ),
             batch_sizes=tuple(sorted({size for each in answers.values() for size in each})),
             max_abs_error=comparison.worst_abs,
             max_rel_error=comparison.worst_rel,
@@ -107,6 +125,7 @@ def verify(
             by_signature=comparison.by_signature,
             tolerance=rounding if rounding > options.max_abs_error and not lossy else None,
             by_class=_by_class(reference, before, after),
+            stochastic=stochastic,
         ),
         histogram=tuple(int(count) for count in comparison.histogram),
         worst=tuple(comparison.worst),
@@ -146,8 +165,50 @@ def _run_signature(
                     ExportEvent(stage=f"verify {format} {name}", done=turn * count + start + rows[-1], total=total)
                 )
         results[size] = join(parts, rows)
-        comparison.add(name, signature, size, expected, results[size], count=count)
+        random = reference.draws.get(name, {})
+        comparison.add(name, signature, size, expected, results[size], count=count, random=random)
     return results
+
+
+def _run_other_length(
+    format: str, runtime: Runtime, other: Reference, name: str, comparison: Comparison, progress: Progress
+) -> None:
+    kept = list(comparison.worst)
+    try:
+        _run_signature(format, runtime, other, name, other.source.signatures[name], comparison, progress)
+    except VerificationError as exc:
+        shapes = ", ".join(f"{key} {list(values.shape[1:])}" for key, values in other.data.inputs[name].items())
+        raise VerificationError(f"{exc.message} It was asked for examples of another length: {shapes}.") from exc
+    # Pages show the examples of the data by their number.
+    comparison.worst[:] = kept
+
+
+def _compare_draws(
+    format: str, runtime: Runtime, reference: Reference, options: ExportOptions, *, lossy: bool
+) -> tuple[StochasticOutput, ...]:
+    found = []
+    for name, ours in reference.draws.items():
+        signature = reference.source.signatures[name]
+        theirs = take_draws(
+            partial(call_signature, runtime, name, signature),
+            reference.data.inputs[name],
+            tuple(ours),
+            batch_size=draw_size(signature, reference.outputs[name]),
+        )
+        dtypes = {spec.name: spec.dtype for spec in signature.outputs}
+        for output, values in ours.items():
+            spread = float(np.ptp(values))
+            slack = 0.0
+            if dtypes[output] in FLOATS:
+                allowed = min(options.max_abs_error * max(1.0, spread), options.max_spread_error * spread)
+                # The spread of noise: most of it is within two standard deviations.
+                noise = 4 * float(np.median(values.std(axis=1)))
+                slack = options.budget.max_spread_error * noise if lossy else allowed
+            try:
+                found.append(compare_draws(name, output, values, theirs[output], slack=slack))
+            except VerificationError as exc:
+                raise VerificationError(f"Format {format}: {exc.message}") from exc
+    return tuple(found)
 
 
 def _check_graphs(format: str, runtime: Runtime, reference: Reference, *, extra: bool) -> None:
@@ -201,6 +262,7 @@ def _agreement(reference: Reference, answers: Mapping[str, Mapping[int, Answers]
         for size, answer in by_size.items()
         if not signatures[name].takes_calls
         and any(spec.name == key and tells_class(spec) for spec in signatures[name].outputs)
+        and key not in reference.draws.get(name, {})
     ]
     return min(shares) if shares else None
 

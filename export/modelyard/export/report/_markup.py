@@ -42,16 +42,17 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: froz
 
     Args:
         header: Titles of the columns.
-        rows: Cells.
+        rows: Cells; the last one of a row that has fewer than the header takes the rest of the line.
         numbers: Columns that hold figures, aligned to the right.
     """
 
+    def attributes(index: int, cells: Sequence[str]) -> dict[str, object] | None:
+        if index == len(cells) - 1 < len(header) - 1:
+            return {"colspan": len(header) - index, "class": "reason"}
+        return {"class": "n"} if index in numbers else None
+
     def line(tag: str, cells: Sequence[str]) -> Markup:
-        return element(
-            "tr",
-            None,
-            *(element(tag, {"class": "n"} if index in numbers else None, cell) for index, cell in enumerate(cells)),
-        )
+        return element("tr", None, *(element(tag, attributes(index, cells), cell) for index, cell in enumerate(cells)))
 
     body = element("tbody", None, *(line("td", row) for row in rows))
     head = element("thead", None, line("th", header))

@@ -75,6 +75,7 @@ def render_report(content: ReportContent) -> str:
         None,
         _header(title, content),
         _formats(content),
+        _random(content),
         _errors(content),
         float_layers_section(content.checks),
         latency_section(content.latency, content.choices, list(content.reference.source.signatures)),
@@ -104,15 +105,9 @@ def _header(title: str, content: ReportContent) -> Markup:
         verdicts.append(f"{' and '.join(variants)} {verb} inside the budget, {describe_budget(content.budget)}.")
     if content.choices:
         verdicts.append(describe_choice(content.choices))
-    failures = [
-        element("p", {"class": "verdict failed"}, element("strong", None, f"{name} was left out. "), reason)
-        for name, reason in content.skipped.items()
-    ]
-    failures += [
-        element("p", {"class": "verdict failed"}, element("strong", None, f"{name} was refused. "), each.reason)
-        for each in content.refused
-        for name in [format_key(each.format, each.precision) + (f" in {each.runtime}" if each.runtime else "")]
-    ]
+    said = [f"{name} was left out." for name in content.skipped]
+    said += [f"{_name(each)} was refused." for each in content.refused]
+    failures = [element("p", {"class": "verdict failed"}, element("strong", None, " ".join(said)))] if said else []
     data = content.reference.data.description
     return element(
         "header",
@@ -131,16 +126,27 @@ def _formats(content: ReportContent) -> Markup:
         size = content.sizes.get(key)
         rows.append(_format_row(key, packages, check.report, size))
         rows += [_format_row(key, runtime, report, None) for runtime, report in check.others.items()]
+    rows += [_failed_row(name, "left out", reason) for name, reason in content.skipped.items()]
+    rows += [_failed_row(_name(each), "refused", each.reason) for each in content.refused]
     header = (
-        "Format", "Verified with", "Size", "Examples", "Batch sizes", "Max. abs. error", "Max. rel. error",
+        "Format", "Result", "Verified with", "Size", "Examples", "Batch sizes", "Max. abs. error", "Max. rel. error",
         "Top-1 agreement", "Accuracy before → after",
     )  # fmt: skip
     return section(
         "Formats",
-        table(header, rows, numbers=frozenset({2, 3, 5, 6, 7, 8})),
+        table(header, rows, numbers=frozenset({3, 4, 6, 7, 8, 9})),
         lead="Each format was reloaded in its own runtime and compared with the live model, every example at every "
         "batch size. Of float32, integers and strings had to be equal; variants have a budget.",
     )
+
+
+def _name(refusal: Refusal) -> str:
+    runtime = f" in {refusal.runtime}" if refusal.runtime else ""
+    return f"{format_key(refusal.format, refusal.precision)}{runtime}"
+
+
+def _failed_row(name: str, result: str, reason: str) -> tuple[str, ...]:
+    return (element("code", None, name), element("span", {"class": "bad"}, result), reason)
 
 
 def _format_row(key: str, runtime: str, report: VerifyReport, size: int | None) -> tuple[str, ...]:
@@ -149,6 +155,7 @@ def _format_row(key: str, runtime: str, report: VerifyReport, size: int | None) 
         metric = f"{report.metric_before:.2%} → {report.metric_after:.2%}"
     return (
         element("code", None, key),
+        element("span", {"class": "good"}, "published"),
         runtime,
         "" if size is None else f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB",
         f"{report.examples:,}",
@@ -157,6 +164,30 @@ def _format_row(key: str, runtime: str, report: VerifyReport, size: int | None) 
         f"{report.max_rel_error:.2g}",
         "–" if report.top1_agreement is None else f"{report.top1_agreement:.2%}",
         metric,
+    )
+
+
+def _random(content: ReportContent) -> Markup:
+    rows = [
+        (
+            *(element("code", None, text) for text in (key, each.signature, each.output)),
+            f"{each.examples} × {each.draws}",
+            str(each.elements),
+            f"{each.distance:.3f}",
+            f"{each.p_value:.2g}",
+        )
+        for key, check in content.checks.items()
+        for each in check.report.stochastic
+    ]
+    if not rows:
+        return Markup("")
+    limit = next(each.significance for check in content.checks.values() for each in check.report.stochastic)
+    header = ("Format", "Signature", "Output", "Examples × draws", "Elements", "Largest distance", "p")
+    return section(
+        "Random outputs",
+        table(header, rows, numbers=frozenset({3, 4, 5, 6})),
+        lead="Compared in distribution, by two-sample Kolmogorov-Smirnov tests on many draws of the same examples; "
+        f"p below {limit:g} would have been refused.",
     )
 
 

@@ -23,6 +23,8 @@ p { margin: 0 0 .5rem; } .lead, .quiet, dt { color: var(--quiet); }
 th, td { text-align: left; padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--quiet); font-weight: 500; font-size: .85rem; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th.n { white-space: normal; }
+td.reason { overflow-wrap: anywhere; min-width: 20rem; } td .bad { color: var(--bad); } td .good { color: var(--good); }
 code { font: .88em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: nowrap; }
 .charts { display: grid; gap: 1.5rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(18rem, 100%), 1fr)); }
 .wide { grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); }

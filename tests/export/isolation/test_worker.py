@@ -1,0 +1,241 @@
+"""A worker does what it is told, and its end is told; an export goes on without the format that ended it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import keras
+import numpy as np
+import pytest
+
+from modelyard.artifact import VerifyReport
+from modelyard.errors import ConversionError, ExportError, InternalError, MissingDependencyError
+from modelyard.export import ExportEvent, ExportOptions, Progress, Reference, Verification, export
+from modelyard.export._formats import make_maker
+from modelyard.export.isolation import Worker, WorkerEndedError, ended_by
+
+OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=(), isolate=True)
+
+
+def about() -> dict[str, Any]:
+    logging.getLogger("modelyard.export").warning("said by %s", "the worker")
+    return {
+        "tensorflow": "tensorflow" in sys.modules,
+        "gpu": os.environ["CUDA_VISIBLE_DEVICES"],
+        "temporary": tempfile.gettempdir(),
+        "score": int(Path("/proc/self/oom_score_adj").read_text()),
+    }
+
+
+def refuse() -> None:
+    try:
+        int("x")
+    except ValueError as exc:
+        raise ConversionError("A number was expected.") from exc
+
+
+def miss() -> None:
+    raise MissingDependencyError(package="p", extra="e", purpose="This")
+
+
+def break_down() -> None:
+    raise KeyError("what nobody expected")
+
+
+def work(values: list[int], progress: Progress) -> int:
+    progress(ExportEvent(stage="adding", done=1, total=1))
+    return sum(values)
+
+
+def die(number: int) -> None:
+    os.write(1, b"the last words of a library\n")
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    yield worker
+    worker.close()
+
+
+def test_where_it_works(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    found = worker.call(about, stage="s")
+    assert found["tensorflow"] and found["gpu"] == "-1"
+    # It goes first where memory runs out.
+    assert found["score"] == 1000
+    assert Path(found["temporary"]).is_dir() and found["temporary"] != tempfile.gettempdir()
+    assert "said by the worker" in caplog.text
+
+
+def test_what_it_keeps(worker: Worker) -> None:
+    events: list[ExportEvent] = []
+    kept = worker.keep(list, (1, 2), stage="s")
+    worker.call("append", kept, 3, stage="s")
+    assert worker.call(work, kept, stage="s", progress=events.append) == 6
+    assert [each.stage for each in events] == ["adding"]
+    worker.forget(kept, stage="s")
+    with pytest.raises(InternalError, match="KeyError"):
+        worker.call("append", kept, 4, stage="s")
+
+
+def test_errors_come_as_they_are(worker: Worker) -> None:
+    with pytest.raises(ConversionError, match=r"^A number was expected\.$") as caught:
+        worker.call(refuse, stage="s")
+    assert "invalid literal for int()" in str(caught.value.__cause__)
+    with pytest.raises(MissingDependencyError, match="needs the package 'p'"):
+        worker.call(miss, stage="s")
+    with pytest.raises(InternalError, match=r"KeyError: 'what nobody expected' This is a bug\."):
+        worker.call(break_down, stage="s")
+
+
+def test_its_end_is_told(worker: Worker) -> None:
+    temporary = Path(worker.call(about, stage="s")["temporary"])
+    with pytest.raises(
+        WorkerEndedError, match=r"A library ended the process \(SIGSEGV\) in the stage 'some work'\."
+    ) as e:
+        worker.call(die, signal.SIGSEGV, stage="some work")
+    said = str(e.value.__cause__)
+    assert "the last words of a library" in said and "Fatal Python error: Segmentation fault" in said
+    assert not worker.alive
+    with pytest.raises(WorkerEndedError):
+        worker.call(about, stage="s")
+    worker.close()
+    assert not temporary.exists()
+
+
+def test_what_is_said_of_an_end() -> None:
+    assert "want of memory (SIGKILL)" in ended_by(-signal.SIGKILL, "s")
+    assert ended_by(3, "s") == "The process ended with exit code 3 in the stage 's'."
+
+
+def test_it_does_not_outlive_who_started_it() -> None:
+    program = (
+        "import time; from modelyard.export.isolation import Worker; worker = Worker(); "
+        "worker.call(len, (), stage=''); print(worker.pid, flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    number = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{number}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{number}").exists()
+
+
+def killing(*stages: str, number: signal.Signals = signal.SIGABRT) -> Callable[[ExportEvent], None]:
+    """Ends the worker of this process, once in each of some stages."""
+    left = list(stages)
+
+    def progress(event: ExportEvent) -> None:
+        if not left or event.stage != left[0]:
+            return
+        tasks = Path("/proc/self/task").iterdir()
+        children = [child for task in tasks for child in (task / "children").read_text().split()]
+        for each in children:
+            # Where the last one has ended, there is none until it is needed.
+            if b"._serve" in Path(f"/proc/{each}/cmdline").read_bytes():
+                os.kill(int(each), number)
+                left.pop(0)
+
+    return progress
+
+
+@pytest.fixture(scope="module")
+def model() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(3, name="y")])
+
+
+DATA = {"x": np.random.default_rng(0).random((16, 4), np.float32)}
+
+
+def test_the_other_formats_are_published(model: keras.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The process of the one format is gone, and this one, which trains, is not."""
+    options = ExportOptions(
+        min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=(), isolate=True, optional=("onnx",)
+    )
+    progress = killing("convert onnx")
+    report = export(model, tmp_path / "m", data=DATA, options=options, progress=progress)
+    reason = "Format onnx: A library ended the process (SIGABRT) in the stage 'convert onnx'."
+    assert set(report.manifest.formats) == {"saved_model", "tflite"}
+    assert report.manifest.absent == {"onnx": reason}
+    assert {each.runtime for each in report.manifest.latency} == {"tensorflow", "litert"}
+    assert f"onnx: left out. {reason}" in str(report)
+    (log,) = re.findall(r"What the libraries said: (\S+)", caplog.text)
+    assert "Fatal Python error: Aborted" in Path(log).read_text("utf-8")
+    Path(log).unlink()
+
+
+def test_all_formats_that_fail_are_told_at_once(model: keras.Model, tmp_path: Path) -> None:
+    with pytest.raises(ConversionError) as caught:
+        export(
+            model,
+            tmp_path / "m",
+            data=DATA,
+            options=OPTIONS,
+            progress=killing("convert onnx", "convert tflite", number=signal.SIGKILL),
+        )
+    message = caught.value.message
+    for name in ("onnx", "tflite"):
+        assert (
+            f"Format {name}: The process was killed, most likely for want of memory (SIGKILL) in the stage " in message
+        )
+    assert "To publish without them: --optional onnx --optional tflite (in Python ExportOptions.optional)." in message
+    logs = re.findall(r"/\S+\.log", message)
+    assert len(logs) == 2
+    for log in logs:
+        Path(log).unlink()
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+def test_what_ends_while_it_is_measured_is_given_up(model: keras.Model, tmp_path: Path) -> None:
+    options = replace(OPTIONS, formats=("saved_model", "onnx"), optional=("onnx",))
+    report = export(model, tmp_path / "m", data=DATA, options=options, progress=killing("measure"))
+    assert set(report.manifest.formats) == {"saved_model"}
+    assert report.manifest.absent["onnx"].endswith("(SIGABRT) in the stage 'measure onnxruntime with 1 thread'.")
+    assert not (report.version.path / "onnx").exists()
+
+
+def test_a_variant_or_a_further_runtime_is_given_up_alone(tmp_path: Path) -> None:
+    verified = VerifyReport(examples=1, batch_sizes=(1,), max_abs_error=0.0, max_rel_error=0.0)
+    check = Verification(format="onnx", runtime={}, report=verified, histogram=(), others={"openvino": verified})
+    maker = make_maker(cast(Reference, None), tmp_path, OPTIONS)
+    maker.checks.update({"onnx": check, "onnx.int8": replace(check, precision="int8", others={})})
+    (tmp_path / "onnx" / "int8").mkdir(parents=True)
+    assert maker.drop("onnx", "float32", "openvino", "reason one")
+    assert maker.drop("onnx", "int8", "onnxruntime", "reason two")
+    assert not maker.drop("onnx", "float32", "onnxruntime", "reason three")
+    assert set(maker.checks) == {"onnx"} and not maker.checks["onnx"].others
+    assert [(each.runtime, each.reason) for each in maker.refused] == [
+        ("openvino", "reason one"),
+        ("onnxruntime", "reason two"),
+    ]
+    assert not (tmp_path / "onnx" / "int8").exists()
+
+
+def test_a_file_is_exported_elsewhere_from_the_start(model: keras.Model, tmp_path: Path) -> None:
+    report = export(model, tmp_path / "m", data=DATA, options=OPTIONS, formats=("onnx",))
+    with pytest.raises(ExportError, match=r"\(SIGABRT\) in the stage 'verify onnx serving_default'\. Nothing was publ"):
+        export(
+            report.version.path / "onnx" / "serving_default.onnx",
+            tmp_path / "again",
+            data=DATA,
+            options=OPTIONS,
+            progress=killing("verify onnx serving_default"),
+        )
+    assert list((tmp_path / "again").iterdir()) == []
