@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -65,13 +66,18 @@ def run_cell(name: str, route: str, form: str, *, limit_s: float) -> Cell:
 
     Returns:
         The result.
+
+    Raises:
+        ValueError: The kind cannot be built or called.
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
         said, end = in_process(_make, (name, route, form), Path(folder), limit_s)
+        if "broken" in said:
+            raise ValueError(f"The kind {name!r} itself does not work: {said['broken']}")
         verdict, why = classify(route, said, end, "making it")
         if verdict == "right":
-            said, end = in_process(_judge, (name, form), Path(folder), limit_s)
+            said, end = in_process(_judge, (form,), Path(folder), limit_s)
             verdict, why = classify(route, said, end, "running it")
     seconds = round(time.monotonic() - started, 1)
     return Cell(kind=name, route=route, form=form, verdict=verdict, why=why, seconds=seconds)
@@ -142,7 +148,9 @@ def in_process(
 
 def _end(process: Any) -> None:
     """Ends a process and the children that it may have."""
-    if process.pid is not None:
+    # It may not have a group of its own yet.
+    process.kill()
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.join()
 
@@ -176,8 +184,12 @@ def _make(folder: Path, name: str, route: str, form: str) -> dict[str, str]:
     if missing:
         return {"skipped": f"{', '.join(missing)} is not installed"}
     keras.utils.set_random_seed(0)
-    model = kind.build()
-    calls = answers(kind, model)
+    try:
+        model = kind.build()
+        calls = answers(kind, model)
+    # Not a result: it is told, and the program ends.
+    except Exception as exc:
+        return {"broken": f"{type(exc).__name__}: {exc}"}
     try:
         made = make(kind, model, route, form, folder)  # type: ignore[arg-type]
     except ModelyardError as exc:
@@ -185,18 +197,16 @@ def _make(folder: Path, name: str, route: str, form: str) -> dict[str, str]:
     # Whatever a converter raises is the result.
     except Exception as exc:
         return {"raised": f"{type(exc).__name__}: {exc}"}
-    (folder / "calls").write_bytes(pickle.dumps((made, calls)))
+    (folder / "calls").write_bytes(pickle.dumps((made, calls, kind.stochastic, kind.tolerance)))
     return {"done": ""}
 
 
-def _judge(folder: Path, name: str, form: str) -> dict[str, str]:
+def _judge(folder: Path, form: str) -> dict[str, str]:
     from benchmarks.exporting._judge import judge
-    from benchmarks.zoo import all_kinds
 
-    kind = all_kinds()[name]
-    made, calls = pickle.loads((folder / "calls").read_bytes())
+    made, calls, stochastic, tolerance = pickle.loads((folder / "calls").read_bytes())
     try:
-        fault = judge(made, form, calls, stochastic=kind.stochastic, tolerance=kind.tolerance)
+        fault = judge(made, form, calls, stochastic=stochastic, tolerance=tolerance)
     # Whatever a runtime raises is the result.
     except Exception as exc:
         return {"raised": f"{type(exc).__name__}: {exc}"}

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from benchmarks.exporting._source import Call
+from benchmarks.exporting._calls import Array, Call
 
-Array = npt.NDArray[Any]
-Run = Callable[[Mapping[str, Array]], dict[str, Array]]
+Run = Callable[[Call], dict[str, Array]]
 #: Largest error as a share of the spread where values lie close together.
 SHARE = 0.02
+#: What the manifest may say that a graph has in place of a signature's floats.
+_NUMPY = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 #: Up to so many outputs are tried in every order where they have no names.
 ORDERS = 6
 
@@ -35,15 +36,22 @@ def judge(
     Returns:
         What is wrong; empty where nothing is.
     """
-    run = _LOADERS[form](made)
+    load = _LOADERS[form](made)
+    renamed = {inside: name for name, inside in made.get("renamed", {}).items()}
+
+    def run(call: Call) -> dict[str, Array]:
+        return {renamed.get(name, name): each for name, each in load(call).items()}
+
     got = []
     for call in calls:
-        answer = run(call.inputs)
-        draws = [run(call.inputs) for _ in call.draws]
+        answer = run(call)
+        draws = [run(call) for _ in call.draws]
         got.append((answer, draws))
     names = list(got[0][0])
     if made.get("outputs"):
         names = [name for name in made["outputs"] if name in names] or names
+        if len({_number(name)[0] for name in names}) == 1:
+            names.sort(key=_number)
     count = len(calls[0].outputs.arrays)
     if len(names) != count:
         return f"{len(names)} outputs, the source has {count}"
@@ -129,8 +137,11 @@ def _texts(array: Array) -> list[str]:
     return [each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in array.ravel()]
 
 
-def _feed(names: Sequence[str], inputs: Mapping[str, Array], order: Sequence[str]) -> dict[str, Array]:
+def _feed(names: Sequence[str], call: Call, order: Sequence[str]) -> dict[str, Array]:
     """Arrays by the artefact's names: the same ones, or in the order of the source's."""
+    inputs = call.inputs
+    if call.parsed and set(names) == set(call.parsed):
+        return dict(call.parsed)
     if "" in inputs:
         (name,) = names
         return {name: inputs[""]}
@@ -148,8 +159,8 @@ def _load_saved_model(made: Mapping[str, Any]) -> Run:
     signature = loaded.signatures["serving_default"]
     specs = signature.structured_input_signature[1]
 
-    def run(inputs: Mapping[str, Array], keep: Any = loaded) -> dict[str, Array]:
-        feed = _feed(list(specs), inputs, made.get("inputs", ()))
+    def run(call: Call, keep: Any = loaded) -> dict[str, Array]:
+        feed = _feed(list(specs), call, made.get("inputs", ()))
         tensors = {
             name: tf.constant(each.tolist() if each.dtype == object else each, specs[name].dtype)
             for name, each in feed.items()
@@ -177,17 +188,17 @@ def _load_onnx(made: Mapping[str, Any]) -> Run:
         paths = [path]
     sessions = [_session(each) for each in paths]
 
-    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(call: Call) -> dict[str, Array]:
+        order = made.get("inputs") or made.get("order", ())
         passed: dict[str, Array] = {}
         for session in sessions:
             names = [each.name for each in session.get_inputs()]
-            known = inputs if not passed else {name: {**inputs, **passed}[name] for name in names}
-            feed = {
-                name: _unicode(each)
-                for name, each in _feed(names, known, made.get("inputs") or made.get("order", ())).items()
-            }
-            outputs = [each.name for each in session.get_outputs()]
-            passed = {name: _bytes(each) for name, each in zip(outputs, session.run(None, feed), strict=True)}
+            known = {**call.inputs, **passed}
+            feed = {name: known[name] for name in names} if passed else _feed(names, call, order)
+            types = {each.name: _NUMPY.get(each.type) for each in session.get_inputs()} if made.get("cast") else {}
+            feed = {name: each.astype(types.get(name) or each.dtype) for name, each in feed.items()}
+            answer = session.run(None, {name: _unicode(each) for name, each in feed.items()})
+            passed = {out.name: _bytes(each) for out, each in zip(session.get_outputs(), answer, strict=True)}
         return passed
 
     return run
@@ -198,12 +209,8 @@ def _session(path: Path) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    try:
-        import onnxruntime_extensions  # type: ignore[import-not-found]
-    except ModuleNotFoundError:
-        pass
-    else:
-        options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+    if importlib.util.find_spec("onnxruntime_extensions") is not None:
+        options.register_custom_ops_library(importlib.import_module("onnxruntime_extensions").get_library_path())
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
@@ -224,8 +231,10 @@ def _load_tflite(made: Mapping[str, Any]) -> Run:
     run_signature = interpreter.get_signature_runner("serving_default")
     details = run_signature.get_input_details()
 
-    def run(inputs: Mapping[str, Array], keep: Any = interpreter) -> dict[str, Array]:
-        feed = _feed(sorted(details, key=_number), inputs, made.get("inputs") or made.get("order", ()))
+    def run(call: Call, keep: Any = interpreter) -> dict[str, Array]:
+        feed = _feed(sorted(details, key=_number), call, made.get("inputs") or made.get("order", ()))
+        if made.get("cast"):
+            feed = {name: each.astype(details[name]["dtype"]) for name, each in feed.items()}
         answer = run_signature(**feed)
         # Copied: the interpreter writes the next answer into the same memory.
         return {name: np.array(answer[name]) for name in sorted(answer, key=_number)}

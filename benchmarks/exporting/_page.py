@@ -85,13 +85,13 @@ def table(cells: Iterable[Cell], kinds: Mapping[str, Mapping[str, str]], version
     reasons: list[str] = []
     theme = ""
     for name, facts in kinds.items():
-        row = [by[name, route, form] for route in ROUTES for form in FORMATS]
+        row = [by.get((name, route, form)) for route in ROUTES for form in FORMATS]
         if facts["theme"] != theme:
             theme = facts["theme"]
             lines.append(f"| **{theme}** |{' |' * len(heads)}")
-        lines.append(f"| {facts['title']} (`{name}`) | {' | '.join(each.verdict for each in row)} |")
+        lines.append(f"| {facts['title']} (`{name}`) | {' | '.join(each.verdict if each else '?' for each in row)} |")
         reasons += [f"- `{name}`, {_HEADS[each.form]}: {each.verdict}. {_short(each.why)}" for each in row
-                    if each.route == "ours" and each.verdict not in ("right", "skipped")]  # fmt: skip
+                    if each and each.route == "ours" and each.verdict not in ("right", "skipped")]  # fmt: skip
     return "\n".join([*lines, "", "What modelyard says where it does not publish:", "", *(reasons or ["- nothing"])])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -57,10 +58,15 @@ def _ours(kind: Kind, model: Any, form: Format, folder: Path) -> dict[str, Any]:
     )
     version = Path(str(report.version.path))
     signature = report.manifest.signatures["serving_default"]
+    manifest = json.loads((version / "manifest.json").read_text("utf-8"))
+    described = manifest["formats"][form]
     return {
         "path": str(version),
         "inputs": [each.name for each in signature.inputs],
         "outputs": [each.name for each in signature.outputs],
+        # What the manifest tells every server: other names of outputs, other dtypes of inputs.
+        "renamed": described.get("renamed", {}).get("serving_default", {}),
+        "cast": bool(described.get("computed")),
     }
 
 
@@ -68,14 +74,12 @@ def _examples(kind: Kind) -> Any:
     rng = np.random.default_rng(0)
     if kind.batch:
         return kind.sample(rng, EXAMPLES)
-    calls = [by_name(kind.sample(rng, 0)) for _ in range(16)]
-    stacked = {name: _column([call[name] for call in calls]) for name in calls[0]}
+    # An example is a call. In one array they have one shape; the judge tries others.
+    drawn = [by_name(kind.sample(rng, 4)) for _ in range(400)]
+    shapes = [{name: each.shape for name, each in call.items()} for call in drawn]
+    calls = [call for call, shape in zip(drawn, shapes, strict=True) if shape == shapes[0]][:16]
+    stacked = {name: np.stack([call[name] for call in calls]) for name in calls[0]}
     return stacked[""] if list(stacked) == [""] else stacked
-
-
-def _column(arrays: list[Any]) -> Any:
-    """Several calls in one array where their shapes are the same, else as a list."""
-    return np.stack(arrays) if len({each.shape for each in arrays}) == 1 else list(arrays)
 
 
 def _plain(ways: Sequence[Callable[[], Any]]) -> None:

@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
+from benchmarks.exporting._calls import Array, Call, Outputs
 from benchmarks.zoo import Kind
 
-Array = npt.NDArray[Any]
 #: Rows of each call where the batch is free; others than those that the export tries.
 SIZES = (1, 5, 3)
 #: Calls from which the distribution of a random output is known.
 DRAWS = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outputs:
-    """What a model answers to one call.
-
-    Attributes:
-        arrays: In their order.
-        names: The names that an artefact has to give them; empty where the model has none.
-    """
-
-    arrays: tuple[Array, ...]
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """Inputs, and what the source answers to them.
-
-    Attributes:
-        inputs: By name; under an empty one where there is one input.
-        outputs: What is right.
-        draws: For a kind with random outputs, more answers to the same inputs.
-    """
-
-    inputs: Mapping[str, Array]
-    outputs: Outputs
-    draws: Sequence[Outputs] = ()
 
 
 def answers(kind: Kind, model: Any) -> list[Call]:
@@ -60,7 +31,8 @@ def answers(kind: Kind, model: Any) -> list[Call]:
             inputs = by_name(kind.sample(rng, size))
             outputs = outputs_of(ask(inputs))
             draws = [outputs_of(ask(inputs)) for _ in range(DRAWS)] if kind.stochastic else []
-            calls.append(Call(inputs=inputs, outputs=outputs, draws=draws))
+            parsed = kind.parse(inputs[""]) if kind.parse else {}
+            calls.append(Call(inputs=inputs, outputs=outputs, draws=draws, parsed=parsed))
         return calls
 
 
@@ -72,6 +44,9 @@ def by_name(sample: Any) -> dict[str, Array]:
 def source_call(kind: Kind, model: Any) -> Callable[[Mapping[str, Array]], Any]:
     """How a model is called with arrays by name."""
     function, specs = function_of(kind, model)
+    if isinstance(model, keras.Model):
+        # As model.predict calls it: some layers of Keras, Resizing of uint8 among them, answer differently outside.
+        function = tf.function(function, reduce_retracing=True)
     names = [spec.name for spec in specs]
 
     def ask(inputs: Mapping[str, Array]) -> Any:
@@ -97,15 +72,16 @@ def function_of(kind: Kind, model: Any) -> tuple[Callable[..., Any], list[Any]]:
 
         return call, specs
     if isinstance(model, keras.Model) and kind.signatures:
-        return model, [_declared(text) for text in kind.signatures]
+        return partial(model, training=False), [_declared(text) for text in kind.signatures]
     if isinstance(model, keras.Sequential):
-        return model, [tf.TensorSpec(each.shape, each.dtype, name=each.name) for each in model.inputs]
+        specs = [tf.TensorSpec(each.shape, each.dtype, name=each.name) for each in model.inputs]
+        return partial(model, training=False), specs
     if isinstance(model, keras.Model) and getattr(model, "inputs", None):
         specs = [tf.TensorSpec(each.shape, each.dtype, name=each.name) for each in model.inputs]
-        return lambda *tensors: model(keras.tree.pack_sequence_as(model.input, list(tensors))), specs
+        return lambda *tensors: model(keras.tree.pack_sequence_as(model.input, list(tensors)), training=False), specs
     if isinstance(model, keras.Model):
         sample = np.asarray(kind.sample(np.random.default_rng(0), 2))
-        return model, [tf.TensorSpec([None, *sample.shape[1:]], sample.dtype, name="x")]
+        return partial(model, training=False), [tf.TensorSpec([None, *sample.shape[1:]], sample.dtype, name="x")]
     function = module_function(model)
     return function, list(tf.nest.flatten(function.get_concrete_function().structured_input_signature))
 

@@ -30,14 +30,16 @@ class Kind:
             that has an ``input_signature``, or the path of a SavedModel.
         sample: The examples of one call, with a random generator and a number of
             rows. Dynamic lengths differ from call to call.
-        batch: The first dimension of the inputs is free. Otherwise ``sample``
-            ignores its number of rows.
+        batch: The first dimension of all inputs is the batch. Otherwise an example
+            is what one call takes, whose rows ``sample`` may choose itself.
         suffix: The model is given as a file of this kind, such as ``.keras``.
         signatures: Inputs of a Keras model that does not know them.
         options: Options of the export that this kind needs, by name.
         stochastic: Outputs that are drawn at random; compared in distribution.
         tolerance: Largest error, as a share of the spread, or of 1 for a smaller one.
         needs: Modules without which it is skipped.
+        parse: Makes arrays of serialized inputs, for artefacts that begin behind
+            the step that parses them.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Kind:
     stochastic: tuple[str, ...] = ()
     tolerance: float = 1e-4
     needs: tuple[str, ...] = ()
+    parse: Callable[[Any], dict[str, Array]] | None = None
 
 
 def kind(sample: Sample, **settings: Any) -> Callable[[Callable[[], Any]], Callable[[], Any]]:

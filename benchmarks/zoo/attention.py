@@ -37,9 +37,9 @@ def additive_attention() -> Any:
 
 @kind(floats(6, 8))
 def grouped_query_attention() -> Any:
-    """GroupedQueryAttention."""
+    """GroupQueryAttention."""
     x = keras.Input((6, 8), name="x")
-    return keras.Model(x, layers.GroupedQueryAttention(4, 4, 2)(x, x))
+    return keras.Model(x, layers.GroupQueryAttention(4, 4, 2)(x, x))
 
 
 @kind(_ids(40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def tf1_saved_model() -> Any:
 @kind(named(x=floats(4)), needs=("tf_keras",))
 def keras2_saved_model() -> Any:
     """SavedModel written by Keras 2."""
-    import tf_keras  # type: ignore[import-not-found]
+    tf_keras = importlib.import_module("tf_keras")
 
     x = tf_keras.Input((4,), name="x")
     model = tf_keras.Model(x, tf_keras.layers.Dense(2, name="y")(tf_keras.layers.BatchNormalization()(x)))
@@ -73,7 +74,7 @@ def keras2_saved_model() -> Any:
 @kind(named(ids=integers(20, 6)), needs=("tf_keras",))
 def keras2_recurrent() -> Any:
     """SavedModel written by Keras 2, of an LSTM."""
-    import tf_keras
+    tf_keras = importlib.import_module("tf_keras")
 
     ids = tf_keras.Input((6,), dtype="int32", name="ids")
     h = tf_keras.layers.LSTM(4)(tf_keras.layers.Embedding(20, 3, mask_zero=True)(ids))

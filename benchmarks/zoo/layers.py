@@ -107,7 +107,7 @@ class TwoArguments(keras.Model):
         super().__init__(**settings)
         self.embed, self.out = layers.Embedding(20, 6), layers.Dense(3)
 
-    def call(self, ids: Any, mask: Any) -> Any:
+    def call(self, ids: Any, mask: Any, training: bool = False) -> Any:
         h = self.embed(ids) * mask[..., None]
         return {"mean": self.out(tf.reduce_mean(h, 1)), "largest": tf.reduce_max(h, [1, 2])}
 

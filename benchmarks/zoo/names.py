@@ -59,11 +59,11 @@ def tuple_outputs() -> Any:
     return module(lambda x: tuple(x * float(index + 1) for index in range(12)), spec(None, 3))
 
 
-@kind(lambda rng, n: {"a/b": floats(3)(rng, n), "a_b": floats(3)(rng, n)})
+@kind(lambda rng, n: {"a b": floats(3)(rng, n), "a_b": floats(3)(rng, n)})
 def names_alike() -> Any:
     """Names that become the same when they are made safe."""
-    x, y = keras.Input((3,), name="a/b"), keras.Input((3,), name="a_b")
-    return keras.Model({"a/b": x, "a_b": y}, {"o p": layers.Dense(2)(x), "o_p": layers.Dense(2)(y)})
+    x, y = keras.Input((3,), name="a b"), keras.Input((3,), name="a_b")
+    return keras.Model({"a b": x, "a_b": y}, {"o p": layers.Dense(2)(x), "o_p": layers.Dense(2)(y)})
 
 
 class Methods(tf.Module):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from benchmarks.zoo._kind import floats, integers, kind, module, named, spec, weights
 
 
-@kind(named(x=floats(2), scale=lambda rng, n: np.float32(rng.normal())))
+@kind(named(x=floats(2), scale=lambda rng, n: np.float32(rng.normal())), batch=False)
 def scalar_input() -> Any:
     """A scalar input beside a batch."""
     w = weights(2)
@@ -99,7 +99,7 @@ def branch_functions() -> Any:
     return module(lambda x: tf.cond(tf.reduce_max(x) > 1.0, lambda: up(x), lambda: down(x)), spec(None, 3), w=w)
 
 
-@kind(named(x=floats(3), which=lambda rng, n: np.int32(rng.integers(3))))
+@kind(named(x=floats(3), which=lambda rng, n: np.int32(rng.integers(3))), batch=False)
 def switch_case() -> Any:
     """tf.switch_case by a scalar input."""
     w = weights(3, 3)

@@ -149,7 +149,15 @@ def _records(rng: Any, n: int) -> Any:
     return np.array([record() for _ in range(n)], object)
 
 
-@kind(_records)
+def _parse(records: Any) -> Any:
+    features = [tf.train.Example.FromString(each).features.feature for each in records]
+    return {
+        "x": np.array([each["x"].float_list.value for each in features], np.float32),
+        "k": np.array([each["k"].int64_list.value[0] for each in features], np.int64),
+    }
+
+
+@kind(_records, parse=_parse)
 def tf_example() -> Any:
     """Serialized tf.Example, parsed inside."""
     w = weights(3, 2)
