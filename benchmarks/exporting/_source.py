@@ -88,7 +88,7 @@ def function_of(kind: Kind, model: Any) -> tuple[Callable[..., Any], list[Any]]:
 
 def module_function(model: Any) -> Any:
     """The function of a ``tf.Module`` that is served."""
-    return model.serve if hasattr(model, "serve") else type(model).__call__.__get__(model)
+    return model.serve if hasattr(model, "serve") else type(model).__call__.__get__(model, type(model))
 
 
 def _declared(text: str) -> Any:
