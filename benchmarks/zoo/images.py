@@ -198,7 +198,12 @@ def spatial_transformer() -> Any:
     return module(serve, spec(None, 9, 9, 2), w=w)
 
 
-def _application(name: str, size: int) -> Any:
+def _colours(size: int) -> Any:
+    return lambda rng, n: rng.uniform(0, 255, (n, size, size, 3)).astype(np.float32)
+
+
+def _application(name: str, size: int, sample: Any) -> Any:
+    """Random weights, and statistics of batch norms that the examples have, as after training."""
     model = getattr(keras.applications, name)(
         weights=None, input_shape=(size, size, 3), classes=7, classifier_activation=None
     )
@@ -211,31 +216,31 @@ def _application(name: str, size: int) -> Any:
         # Without these a ReLU may be zero for every image. Momentum 0: the statistics are those of these images.
         layer.beta.assign(rng.normal(0.0, 0.3, layer.beta.shape))
         layer.momentum = 0.0
-    model(rng.normal(size=(16, size, size, 3)).astype(np.float32) * 40.0, training=True)
+    model(sample(rng, 32), training=True)
     return model
 
 
 @kind(floats(32, 32, 3), options={"max_abs_error": 1e-4}, tolerance=1e-3)
 def mobilenet_v2() -> Any:
     """MobileNetV2 of keras.applications."""
-    return _application("MobileNetV2", 32)
+    return _application("MobileNetV2", 32, floats(32, 32, 3))
 
 
 @kind(
-    lambda rng, n: rng.uniform(0, 255, (n, 32, 32, 3)).astype(np.float32),
+    _colours(32),
     options={"max_abs_error": 1e-4},
     tolerance=1e-3,
 )
 def mobilenet_v3_small() -> Any:
     """MobileNetV3Small of keras.applications."""
-    return _application("MobileNetV3Small", 32)
+    return _application("MobileNetV3Small", 32, _colours(32))
 
 
 @kind(
-    lambda rng, n: rng.uniform(0, 255, (n, 64, 64, 3)).astype(np.float32),
+    _colours(64),
     options={"max_abs_error": 1e-4},
     tolerance=1e-3,
 )
 def efficientnet_v2_b0() -> Any:
     """EfficientNetV2B0 of keras.applications."""
-    return _application("EfficientNetV2B0", 64)
+    return _application("EfficientNetV2B0", 64, _colours(64))
