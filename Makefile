@@ -10,7 +10,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install loadtest data demo test lint types unit format wire results image-test bench-clients bench-serving bench-models bench-training bench-input bench-export bench-quantize clean
+.PHONY: help install loadtest data demo test lint types unit format wire results image-test bench-clients bench-serving bench-models bench-training bench-input bench-applications bench-export bench-quantize clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -86,8 +86,11 @@ loadtest: install ## Load a server that it starts: smoke, rollout and overload, 
 	$(BIN)/modelyard loadtest scenario overload --serve demo/repository --report demo/loadtest/overload \
 		--server-flag=--max_queue_delay_ms=500
 
-bench-export: install ## Export 20 architectures of keras.applications, and write the table in docs/export.md (an hour)
-	$(RUN) docs/bench_export.py --write
+bench-applications: install ## Export 20 architectures of keras.applications, and write the table in docs/export.md (an hour)
+	$(RUN) docs/bench_applications.py --write
+
+bench-export: install ## Export every kind of model in benchmarks/zoo, and write docs/what-can-be-exported.md (an hour)
+	$(RUN) -m benchmarks.exporting --write
 
 bench-quantize: install data ## Train and export three networks in every precision, and write the table in docs/export.md (an hour)
 	$(RUN) docs/bench_quantize.py --write

@@ -49,7 +49,7 @@ CORES = (("0", "1"), ("0,1", "0,1"))
 EXPORT = """
 import sys
 sys.path.insert(0, {docs!r})
-from bench_export import make_model
+from bench_applications import make_model
 from modelyard.export import export
 model, images = make_model("MobileNetV2", size={size}, examples=256)
 export(model, sys.argv[1], data=images)

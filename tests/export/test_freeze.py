@@ -118,6 +118,29 @@ def test_a_recurrent_model_keeps_its_loop(tmp_path: Path) -> None:
     check(model, function, examples, tmp_path, "onnx", "tflite", most=1e-5)
 
 
+def test_an_embedding_looked_up_in_a_loop() -> None:
+    """A decoder that feeds itself: TensorFlow leaves such a lookup without its variable."""
+    rng = np.random.default_rng(0)
+    model = tf.Module()
+    model.table = tf.Variable(rng.normal(size=(9, 9)).astype(np.float32))
+    model.places = tf.Variable(rng.normal(size=(3, 9)).astype(np.float32))
+
+    @tf.function
+    def decode(token: Any) -> dict[str, Any]:
+        score = tf.zeros([tf.shape(token)[0]])
+        for step in tf.range(3):
+            logits = tf.gather(model.table, token) + tf.gather_nd(model.places, [step])
+            token = tf.argmax(logits, 1, output_type=tf.int32)
+            score += tf.reduce_max(logits, 1)
+        return {"score": score}
+
+    spec = TensorSpec(name="token", dtype="int32", shape=(-1,))
+    function = trace(model, {"f": SignatureFunction(inputs=(spec,), function=decode)}).graphs["f"]
+    tokens = tf.range(9)
+    answer = freeze(function).function(tokens)["score"]
+    np.testing.assert_allclose(answer.numpy(), decode(tokens)["score"].numpy(), rtol=1e-6)
+
+
 def test_convolutions_with_groups(tmp_path: Path, large: int) -> None:
     """Keras compiles them by XLA, and tf2onnx knows no such call."""
     keras.utils.set_random_seed(1)

@@ -49,7 +49,7 @@ def text_files() -> Iterator[Path]:
         ".css",
     }
     names = {"Makefile", "Dockerfile", "LICENSE", "run", ".gitignore", ".dockerignore"}
-    for folder in (*ROOMS, "tests", "docs", "deploy", ".ci"):
+    for folder in (*ROOMS, "tests", "docs", "benchmarks", "deploy", ".ci"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts and (path.suffix in suffixes or path.name in names):
                 yield path

@@ -97,6 +97,8 @@ def freeze(function: Any, *, target: Target | None = None, widened: Iterable[str
     release_draws(data.graph_def, [tensor.name for tensor in concrete.outputs])
     graph, converted = _replace_variables_by_constants(data)
     del data
+    for body in graph.library.function:
+        _gather_from_constants(body)
     widen(graph, widened)
     weights = _take_out(graph)
     tables = _take_tables(concrete, graph, converted)
@@ -180,6 +182,22 @@ def _keep_shapes(graph: Any) -> None:
         values = graph.node.add(op="Reshape", name=name, input=[find.name, shape.name])
         values.attr["T"].CopyFrom(kind)
         values.attr["Tshape"].type = tf.int32.as_datatype_enum
+
+
+def _gather_from_constants(body: Any) -> None:
+    """Lookups in a variable inside a loop or a branch: TensorFlow 2.21 makes them anew outside of functions only."""
+    for node in [each for each in body.node_def if each.op in ("ResourceGather", "ResourceGatherNd")]:
+        node.attr["Tparams"].CopyFrom(node.attr["dtype"])
+        for attribute in ("dtype", "validate_indices"):
+            node.attr.pop(attribute, None)
+        if node.op == "ResourceGatherNd":
+            node.op = "GatherNd"
+            continue
+        axis = body.node_def.add(op="Const", name=f"{node.name}/axis")
+        axis.attr["dtype"].type = node.attr["Taxis"].type = tf.int32.as_datatype_enum
+        axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(node.attr["batch_dims"].i, tf.int32))
+        node.op = "GatherV2"
+        node.input.append(f"{axis.name}:output:0")
 
 
 def _take_out(graph: Any) -> dict[str, npt.NDArray[Any]]:

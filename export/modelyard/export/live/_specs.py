@@ -78,7 +78,8 @@ def named_outputs(result: Any, names: Sequence[str] = ()) -> dict[str, Any]:
     else:
         leaves = _leaves("output", result if isinstance(result, (list, tuple)) else [result])
         # Keras takes what is below a dictionary by sorted keys.
-        if len(names) == len(values := keras.tree.flatten(result)):
+        values = keras.tree.flatten(result)
+        if len(names) == len(values):
             leaves = list(zip(names, values, strict=True))
     return dict(zip(distinct([name for name, _ in leaves]), (value for _, value in leaves), strict=True))
 

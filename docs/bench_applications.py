@@ -5,7 +5,7 @@ the plain converters, with a limit on memory. Every result is a line of JSON in
 a file, so that a run that was stopped goes on where it was; the table is made
 from that file.
 
-    python docs/bench_export.py [--results FILE] [--only NAME ...] [--seconds S] [--write]
+    python docs/bench_applications.py [--results FILE] [--only NAME ...] [--seconds S] [--write]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pages import write_section  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "export.md"
-START, END = "<!-- breadth-table: written by docs/bench_export.py -->", "<!-- breadth-table: end -->"
+START, END = "<!-- breadth-table: written by docs/bench_applications.py -->", "<!-- breadth-table: end -->"
 EXAMPLES = 64
 CLASSES = 1000
 #: Of the spread. Networks that never learned amplify rounding, the deep ones most: a change of 1e-7 of the input of
@@ -68,7 +68,9 @@ SIZES: Mapping[str, int] = {
 def main() -> int:
     """Measures what is not yet in the file of results, prints the table, and writes it where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=ROOT / "demo" / "bench_export.jsonl", help="lines of JSON")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "demo" / "bench_applications.jsonl", help="lines of JSON"
+    )
     parser.add_argument("--only", nargs="+", choices=sorted(SIZES), default=sorted(SIZES), metavar="NAME")
     parser.add_argument("--routes", nargs="+", choices=ROUTES, default=ROUTES, help="default: %(default)s")
     parser.add_argument("--again", action="store_true", help="measure again what is in the file")

@@ -1,0 +1,1 @@
+"""Programs that measure. Nothing here is in the package that is installed."""
