@@ -46,7 +46,7 @@ def save_graphs(source: TracedModel, directory: Path) -> None:
 
 
 def plain(reference: Reference) -> Reference:
-    """A reference that can be pickled: without functions and variables.
+    """A reference that can be sent to another process: without functions and variables.
 
     Args:
         reference: The model and its answers.

@@ -1,4 +1,4 @@
-"""What goes to a worker and what comes back, each message one pickle."""
+"""What goes to a worker and what comes back, as ``multiprocessing`` sends it between processes of one program."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ import itertools
 import logging
 import logging.handlers
 import os
-import pickle
 import queue
 import sys
 import threading
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from modelyard.console import quiet_libraries
 from modelyard.errors import ModelyardError
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         The exit code.
     """
     # What libraries print belongs to the log, not between the answers.
-    answers = os.fdopen(os.dup(1), "wb")
+    answers = Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
     faulthandler.enable()
     _volunteer()
@@ -48,13 +48,13 @@ def main(argv: list[str]) -> int:
     for module in argv[1:]:
         importlib.import_module(module)
     orders: queue.SimpleQueue[Order | Forget] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(sys.stdin.buffer, orders), daemon=True).start()
+    threading.Thread(target=_read, args=(Connection(os.dup(0), writable=False), orders), daemon=True).start()
     _Server(answers).serve(orders)
     return 0
 
 
 class _Server:
-    def __init__(self, answers: BinaryIO) -> None:
+    def __init__(self, answers: Connection) -> None:
         self._answers = answers
         self._kept: dict[int, Any] = {}
         self._numbers = itertools.count()
@@ -93,18 +93,17 @@ class _Server:
         self._tell(Event(event))
 
     def _tell(self, answer: Any) -> None:
-        pickle.dump(answer, self._answers, pickle.HIGHEST_PROTOCOL)
-        self._answers.flush()
+        self._answers.send(answer)
 
 
 def _behind(error: BaseException | None) -> str:
     return "" if error is None else "".join(traceback.format_exception(error))
 
 
-def _read(stdin: BinaryIO, orders: queue.SimpleQueue[Order | Forget]) -> None:
+def _read(stdin: Connection, orders: queue.SimpleQueue[Order | Forget]) -> None:
     try:
         while True:
-            orders.put(pickle.load(stdin))
+            orders.put(stdin.recv())
     except EOFError:
         # Whoever gave orders is gone; what is being done is for nobody.
         os._exit(0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 from modelyard.errors import ExportError, InternalError, ModelyardError
@@ -63,6 +63,11 @@ class Worker:
             # Ctrl-C is for this process, which ends that one.
             start_new_session=True,
         )
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise InternalError("A worker has pipes. This is a bug.")
+        self._orders = Connection(os.dup(stdin.fileno()), readable=False)
+        self._answers = Connection(os.dup(stdout.fileno()), writable=False)
 
     @property
     def pid(self) -> int:
@@ -81,7 +86,7 @@ class Worker:
 
         Args:
             function: It can be imported; or the name of a method of the first argument, which is kept there.
-            arguments: They can be pickled, or are kept there.
+            arguments: ``multiprocessing`` can send them, or they are kept there.
             stage: What it is, for an error, as long as there is no progress.
             progress: Given to the function as ``progress=``, called here.
 
@@ -125,6 +130,8 @@ class Worker:
     def close(self) -> None:
         """Ends the process, and removes what it left in the folder for temporary files."""
         self._process.kill()
+        self._orders.close()
+        self._answers.close()
         # It may have died with an order on its way to it, which nobody needs any more.
         with contextlib.suppress(BrokenPipeError), self._process:
             pass
@@ -132,17 +139,14 @@ class Worker:
         self._folder.cleanup()
 
     def _answer(self, order: Order | Forget, stage: str, progress: Progress | None) -> Any:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise InternalError("A worker has pipes. This is a bug.")
         # Its answer says why the pipe is broken.
         with contextlib.suppress(BrokenPipeError):
-            pickle.dump(order, stdin, pickle.HIGHEST_PROTOCOL)
-            stdin.flush()
+            self._orders.send(order)
         while True:
             try:
-                answer = pickle.load(stdout)
-            except (EOFError, pickle.UnpicklingError):
+                answer = self._answers.recv()
+            # The latter where it ended within an answer.
+            except (EOFError, OSError):
                 raise WorkerEndedError(ended_by(self._process.wait(), stage)) from self._said()
             if isinstance(answer, Done):
                 return answer.value
