@@ -165,7 +165,7 @@ def test_a_recurrent_model_with_state(tmp_path: Path, capsys: pytest.CaptureFixt
     command = [str(tmp_path / "gru.keras"), f"--data={tmp_path / 'data.npz'}", f"--repository={tmp_path / 'models'}"]
     command += ["--min-examples=16", "--measure-seconds=0.2"]
     assert main(command) == 1
-    assert "To publish without it: --optional onnx" in capsys.readouterr().err
+    assert "To publish without them: --optional onnx --optional tflite" in capsys.readouterr().err
     assert main([*command, "--optional=onnx", "--optional=tflite"]) == 0
     assert "onnx: left out. Format onnx: signature 'serving_default' keeps state" in capsys.readouterr().out
     servable = load_servable("gru", 1, tmp_path / "models" / "gru" / "1", LoadOptions(runtime="tensorflow"))

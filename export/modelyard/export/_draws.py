@@ -26,7 +26,8 @@ _DRAWN: Mapping[str, tuple[str, tuple[int, ...]]] = {
     "StatelessTruncatedNormalV2": ("TruncatedNormal", (0,)),
 }
 _SHAPED = {"Tshape": "T", "shape_dtype": "T", "dtype": "dtype", "output_dtype": "output_dtype", "T": "T"}
-_WRITES = ("Assign", "RngReadAndSkip", "RngSkip")
+#: What operations that write to a variable begin with.
+WRITES = ("Assign", "RngReadAndSkip", "RngSkip")
 
 
 def release_draws(graph: Any, outputs: list[str]) -> None:
@@ -53,7 +54,7 @@ def release_draws(graph: Any, outputs: list[str]) -> None:
     gone = {
         node.name
         for node in graph.node
-        if node.op.startswith(_WRITES) and any(each.name in states for each in _before(list(node.input)[:1], nodes))
+        if node.op.startswith(WRITES) and any(each.name in states for each in _before(list(node.input)[:1], nodes))
     }
     while more := {node.name for node in graph.node if node.name not in gone and _reads(node, gone)}:
         gone |= more

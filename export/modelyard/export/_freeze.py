@@ -24,7 +24,7 @@ from tensorflow.python.framework.convert_to_constants import (
     _run_inline_graph_optimization,
 )
 
-from modelyard.export._draws import release_draws
+from modelyard.export._draws import WRITES, release_draws
 from modelyard.export._widen import widen
 from modelyard.export.rewrites import Target, rewrite
 from modelyard.export.text import keep_assertions
@@ -126,6 +126,19 @@ def freeze(function: Any, *, target: Target | None = None, widened: Iterable[str
     ]
     signature = [*given, *specs]
     return Frozen(function=tf.function(call, input_signature=signature, autograph=False), weights=values, tables=tables)
+
+
+def only_draws(function: Any) -> bool:
+    """Whether all variables that a function writes to are states of random generators, which formats do without.
+
+    Args:
+        function: A ``tf.function`` with an input signature.
+    """
+    concrete = function.get_concrete_function()
+    graph = _FunctionConverterDataInEager(func=concrete, lower_control_flow=False, aggressive_inlining=False).graph_def
+    release_draws(graph, [tensor.name for tensor in concrete.outputs])
+    nodes = [*graph.node, *(node for body in graph.library.function for node in body.node_def)]
+    return not any(node.op.startswith(WRITES) for node in nodes)
 
 
 def forget_initializers(concrete: Any) -> None:

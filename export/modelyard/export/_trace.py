@@ -28,7 +28,7 @@ from modelyard.errors import ConversionError
 from modelyard.export._cut import cut_examples
 from modelyard.export._determinism import written_variables
 from modelyard.export._examples import check_method, parse_in_graph
-from modelyard.export._freeze import named
+from modelyard.export._freeze import named, only_draws
 
 PIXELS = "pixels"
 
@@ -168,7 +168,9 @@ def _trace_compute(name: str, declared: SignatureFunction) -> tuple[Signature, A
 
 
 def _mark_stateful(described: dict[str, Signature], serving: Mapping[str, Any]) -> None:
-    written = frozenset[int]().union(*(written_variables(function) for function in serving.values()))
+    # A generator that draws anew in every call is verified by what it draws, and needs no turn of its own.
+    keeping = [each for each in serving.values() if written_variables(each) and not only_draws(each)]
+    written = frozenset[int]().union(*map(written_variables, keeping))
     for name, function in serving.items():
         # Also what only reads such a variable answers otherwise once another signature was called.
         if any(id(variable) in written for variable in function.get_concrete_function().variables):

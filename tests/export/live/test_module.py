@@ -59,10 +59,6 @@ def test_a_choice_of_functions(tmp_path: Path) -> None:
     assert set(module_signatures(Affine())) == {"serving_default", "one", "pair"}
     assert set(module_signatures(Affine(), ["pair"])) == {"serving_default"}
     assert set(module_signatures(Affine(), ["serving_default", "pair"])) == {"serving_default", "pair"}
-    with pytest.raises(
-        ConversionError, match=r"'one' needs inputs whose first.*Or choose among .*one.*signatures=\[\"NAME\"\]"
-    ):
-        export(Affine(), tmp_path / "m", data="random", options=OPTIONS)
     with pytest.raises(ConfigurationError, match="has no function 'anything' with an input_signature; it has __call__"):
         export(Affine(), tmp_path / "m", data="random", options=OPTIONS, signatures=["anything"])
 
