@@ -162,16 +162,6 @@ PLAIN = {"f": SignatureFunction(inputs=(TensorSpec(name="x", dtype="float32", sh
 PLAIN_DATA = VerificationData(inputs={"f": {"x": np.random.default_rng(0).random((COUNT, 2), np.float32)}})
 
 
-def test_an_output_with_its_input_s_name_is_refused_for_onnx(tmp_path: Path) -> None:
-    spec = TensorSpec(name="x", dtype="float32", shape=(-1, 2))
-    signatures = {"f": SignatureFunction(inputs=(spec,), function=lambda x: {"x": 2.0 * x, "y": x})}
-    with pytest.raises(ConversionError, match="'x' is the name of an input and of an output.*Rename the output"):
-        export_model(
-            tf.Module(), signatures, PLAIN_DATA, model_dir=tmp_path / "m", source=SOURCE, options=OPTIONS
-        )  # fmt: skip
-    assert not list(tmp_path.glob("m/[0-9]*"))
-
-
 @pytest.mark.parametrize("format", ["onnx", "tflite"])
 def test_a_format_that_fails_publishes_nothing(tmp_path: Path, format: Format) -> None:
     with pytest.raises((ConversionError, VerificationError), match=rf"(?s)Format {format}, graphs? '?f'?.*Bessel"):

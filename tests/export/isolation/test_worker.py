@@ -146,11 +146,12 @@ def killing(*stages: str, number: signal.Signals = signal.SIGABRT) -> Callable[[
             return
         tasks = Path("/proc/self/task").iterdir()
         children = [child for task in tasks for child in (task / "children").read_text().split()]
-        for each in children:
-            # Where the last one has ended, there is none until it is needed.
-            if b"._serve" in Path(f"/proc/{each}/cmdline").read_bytes():
-                os.kill(int(each), number)
-                left.pop(0)
+        # Where the last one has ended, there is none until it is needed.
+        workers = [each for each in children if b"._serve" in Path(f"/proc/{each}/cmdline").read_bytes()]
+        for each in workers:
+            os.kill(int(each), number)
+        if workers:
+            left.pop(0)
 
     return progress
 

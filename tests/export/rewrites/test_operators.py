@@ -147,7 +147,9 @@ def found(request: pytest.FixtureRequest, source: Any, tmp_path_factory: pytest.
         }
     export_tflite(source, folder)
     runner = Interpreter(str(folder / "model.tflite")).get_signature_runner("f")
-    return {rows: runner(**{name: a[:rows] for name, a in INPUTS.items()}) for rows in (1, ROWS)}
+    # Doubles are floats there.
+    kinds = {name: details["dtype"] for name, details in runner.get_input_details().items()}
+    return {rows: runner(**{name: a[:rows].astype(kinds[name]) for name, a in INPUTS.items()}) for rows in (1, ROWS)}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -157,7 +159,8 @@ def test_an_operator(name: str, expected: Runs, found: Runs) -> None:
         assert own
         for key, value in own.items():
             answer = np.asarray(found[rows][key])
-            assert answer.dtype == value.dtype
+            # LiteRT has no doubles.
+            assert answer.dtype == value.dtype or (answer.dtype, value.dtype) == (np.float32, np.float64)
             np.testing.assert_allclose(answer, value, rtol=1e-5, atol=TOLERANCE.get(name, 1e-5))
 
 

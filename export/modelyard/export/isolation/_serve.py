@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.console import quiet_libraries
-from modelyard.errors import ModelyardError
+from modelyard.errors import ModelyardError, PublishError
 from modelyard.export._options import ExportEvent
 from modelyard.export.isolation._messages import Done, Event, Failed, Forget, Kept, Order
 
@@ -85,6 +85,8 @@ class _Server:
             return Done(value)
         except ModelyardError as exc:
             return Failed(type(exc), exc.message, _behind(exc.__cause__))
+        except OSError as exc:
+            return Failed(PublishError, f"A file cannot be read or written: {exc}", _behind(exc))
         # Whatever else comes up is told, and the process stays: this is the boundary.
         except Exception as exc:
             return Failed(None, f"{type(exc).__name__}: {exc}", _behind(exc))
