@@ -1,0 +1,9 @@
+//! The usual forms of Predict: bodies to tensors and tensors to answers.
+//!
+//! Only what clients really send is read here. A reader returns `None` for anything else, right or wrong; the request
+//! then goes whole to the Python handlers, so that one place words every error. Readers never panic, take memory only
+//! in proportion to the body, and know nothing of transports, queues or Python.
+
+mod tensor;
+
+pub use tensor::{DType, InputSpec, OutputView, Shape, Signature, Tensor};
