@@ -1,12 +1,23 @@
 //! The native core of modelyard's server: it owns bytes, queues and the clock; Python owns models and meaning.
 
+mod batch;
+mod core;
 pub mod forms;
+mod host;
+mod server;
+mod transport;
+mod usual;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 mod modelyard_core {
     use super::*;
+
+    #[pymodule_export]
+    use crate::host::{Call, Exchange};
+    #[pymodule_export]
+    use crate::server::Server;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -88,6 +88,7 @@ class ServerOptions:
         port: gRPC port; 0 for none.
         grpc_socket_path: UNIX socket for gRPC; empty for none.
         grpc_channel_arguments: More gRPC channel arguments.
+        transport: What serves both ports; empty for what suits.
         grpc_transport: What serves gRPC; empty for what suits.
         rest_api_port: REST port; 0 for none.
         models: The models to serve.
@@ -132,6 +133,7 @@ class ServerOptions:
     models: tuple[ModelConfig, ...]
     grpc_socket_path: str = ""
     grpc_channel_arguments: tuple[tuple[str, int | str], ...] = ()
+    transport: str = ""
     grpc_transport: str = ""
     model_config_file: Path | None = None
     model_config_poll_s: float = 0.0
@@ -237,6 +239,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         port=args.port,
         grpc_socket_path=args.grpc_socket_path,
         grpc_channel_arguments=_channel_arguments(args.grpc_channel_arguments),
+        transport=args.transport,
         grpc_transport=args.grpc_transport,
         rest_api_port=args.rest_api_port,
         models=models,

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modelyard.errors import ModelyardError
 from modelyard.serving._admin import Admin
@@ -24,12 +24,16 @@ from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._version_loader import VersionLoader
 from modelyard.serving.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.http1 import Application, Http1Server
-from modelyard.serving.http2 import WrongPort
+from modelyard.serving.http2 import WrongPort, options_of
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
 from modelyard.serving.workers import WorkerLink
 
+if TYPE_CHECKING:
+    from modelyard.serving.native import NativeCore, NativeRest
+
 _LOG = logging.getLogger("modelyard.serving")
+Transport: TypeAlias = "GrpcServer | Http1Server | NativeRest"
 #: Longest wait of a worker for its models before it listens: where others answer, and where none does yet.
 _SUCCESSOR_S, _FIRST_S = 600.0, 10.0
 _STEP_S = 0.2
@@ -107,7 +111,7 @@ class Server:
         self, manager: ModelManager, predictor: Predictor, admin: Admin, metrics: Metrics, *, link: WorkerLink | None
     ) -> None:
         options = self._options
-        started: list[GrpcServer | Http1Server] = []
+        started: list[Transport] = []
         poller: asyncio.Task[None] | None = None
         try:
             if link is not None:
@@ -179,8 +183,9 @@ def _transports(
     admin: Admin,
     metrics: Metrics,
     link: WorkerLink | None,
-) -> list[GrpcServer | Http1Server]:
-    transports: list[GrpcServer | Http1Server] = []
+) -> list[Transport]:
+    transports: list[Transport] = []
+    core = _native_core(options, reuse_port=link is not None)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
@@ -191,13 +196,17 @@ def _transports(
             tensor_content=options.tensor_content,
             health=options.health,
             reflection=options.reflection,
-            wrong_port=_elsewhere("gRPC", "the REST API", options.rest_api_port, "--rest_api_port=8501"),
+            wrong_port=_wrong_grpc_port(options),
             transport=options.grpc_transport,
             reuse_port=link is not None,
         )
-        transports.append(
-            GrpcServer(predictor, manager, admin, metrics, grpc_options, more=OipGrpc(oip, metrics).services())
-        )
+        native = None
+        if core is not None:
+            from modelyard.serving.native import NativeGrpc
+
+            native = NativeGrpc(core)
+        more = OipGrpc(oip, metrics).services()
+        transports.append(GrpcServer(predictor, manager, admin, metrics, grpc_options, more=more, native=native))
     if options.rest_api_port:
         rest_options = RestOptions(
             max_body_bytes=options.max_body_bytes,
@@ -208,7 +217,6 @@ def _transports(
             extensions=options.rest_extensions,
             metrics_paths=options.metrics_paths,
         )
-        tls = options.tls.context() if options.tls is not None and options.rest_tls else None
         v2 = OipRest(oip, predictor, rest_options)
         rest = RestApp(
             predictor,
@@ -223,13 +231,49 @@ def _transports(
             },
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
-        wrong_port = WrongPort(_elsewhere("REST", "gRPC", options.port, "--port=8500"))
+        rest_tls = options.tls if options.rest_tls else None
+        if core is not None:
+            from modelyard.serving.native import NativeRest
+
+            transports.append(NativeRest(core, app, port=options.rest_api_port, tls=rest_tls))
+            return transports
+        tls = None if rest_tls is None else rest_tls.context()
+        wrong_port = WrongPort(_wrong_rest_port(options))
         transports.append(
             Http1Server(
                 app, port=options.rest_api_port, tls=tls, reuse_port=link is not None, http2=wrong_port.connection
             )
         )
     return transports
+
+
+def _native_core(options: ServerOptions, *, reuse_port: bool) -> NativeCore | None:
+    """The native core, where it is to serve."""
+    limits = options_of(options.grpc_channel_arguments)
+    if options.transport != "native" or limits is None:
+        return None
+    from modelyard.serving.native import NativeCore, NativeOptions
+
+    return NativeCore(
+        NativeOptions(
+            max_body_bytes=options.max_body_bytes,
+            max_message_bytes=limits.max_message_bytes,
+            max_streams=limits.max_streams,
+            max_age_s=limits.max_age_s,
+            rest_timeout_s=options.rest_timeout_s,
+            wrong_rest_port=_wrong_rest_port(options),
+            wrong_grpc_port=_wrong_grpc_port(options),
+            reuse_port=reuse_port,
+        )
+    )
+
+
+def _wrong_rest_port(options: ServerOptions) -> str:
+    return _elsewhere("REST", "gRPC", options.port, "--port=8500")
+
+
+def _wrong_grpc_port(options: ServerOptions) -> str:
+    return _elsewhere("gRPC", "the REST API", options.rest_api_port, "--rest_api_port=8501")
 
 
 def _elsewhere(here: str, wanted: str, port: int, flag: str) -> str:

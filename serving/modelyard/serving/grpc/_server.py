@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -22,6 +23,9 @@ from modelyard.serving.grpc._handlers import Handlers
 from modelyard.serving.grpc._health import Health
 from modelyard.serving.http2 import ARGUMENTS, Http2Server, options_of
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
+
+if TYPE_CHECKING:
+    from modelyard.serving.native import NativeGrpc
 
 Services = Mapping[str, "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"]
 #: How long the health service's last word gets to reach those who watch.
@@ -69,6 +73,7 @@ class GrpcServer:
         metrics: Where requests are counted.
         options: How to listen.
         more: Method handlers of further services, by service and method.
+        native: The native core's ports; None for another transport.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class GrpcServer:
         options: GrpcOptions,
         *,
         more: Services | None = None,
+        native: NativeGrpc | None = None,
     ) -> None:
         self._options = options
         handlers = Handlers(predictor, admin, tensor_content=options.tensor_content)
@@ -97,7 +103,7 @@ class GrpcServer:
                 )
                 for name, method in methods.items()
             }
-        self._server = _transport(options)
+        self._server = native or _transport(options)
         for service, offered in services.items():
             self._server.add_service(service, offered)
         if isinstance(self._server, Http2Server):
