@@ -23,10 +23,20 @@ pub enum Phase {
     Ended,
 }
 
+/// What may wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission {
+    /// Requests; 0 for any number.
+    pub max_waiting: usize,
+    /// For so long; `None` for any time.
+    pub max_delay: Option<Duration>,
+}
+
 /// How the server behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub connections: ConnectionLimits,
+    pub admission: Admission,
     /// Largest body of a REST request.
     pub max_body_bytes: usize,
     /// Largest message of a gRPC call.

@@ -59,7 +59,7 @@ pub struct Exchange {
     #[pyo3(get)]
     request_id: String,
     #[pyo3(get)]
-    client: Option<String>,
+    client: String,
     problem: Option<Problem>,
     gone: AtomicBool,
     reply: Mutex<Option<oneshot::Sender<Answer>>>,

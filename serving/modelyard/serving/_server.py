@@ -22,7 +22,7 @@ from modelyard.serving._metrics_page import merged, page
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._version_loader import VersionLoader
-from modelyard.serving.grpc import GrpcOptions, GrpcServer
+from modelyard.serving.grpc import GrpcioServer, GrpcOptions, GrpcServer
 from modelyard.serving.http1 import Application, Http1Server
 from modelyard.serving.http2 import WrongPort, options_of
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
@@ -185,7 +185,7 @@ def _transports(
     link: WorkerLink | None,
 ) -> list[Transport]:
     transports: list[Transport] = []
-    core = _native_core(options, reuse_port=link is not None)
+    core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
@@ -204,7 +204,7 @@ def _transports(
         if core is not None:
             from modelyard.serving.native import NativeGrpc
 
-            native = NativeGrpc(core)
+            native = NativeGrpc(core, GrpcioServer(options.grpc_channel_arguments))
         more = OipGrpc(oip, metrics).services()
         transports.append(GrpcServer(predictor, manager, admin, metrics, grpc_options, more=more, native=native))
     if options.rest_api_port:
@@ -247,14 +247,16 @@ def _transports(
     return transports
 
 
-def _native_core(options: ServerOptions, *, reuse_port: bool) -> NativeCore | None:
+def _native_core(
+    options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, *, reuse_port: bool
+) -> NativeCore | None:
     """The native core, where it is to serve."""
     limits = options_of(options.grpc_channel_arguments)
     if options.transport != "native" or limits is None:
         return None
     from modelyard.serving.native import NativeCore, NativeOptions
 
-    return NativeCore(
+    core = NativeCore(
         NativeOptions(
             max_body_bytes=options.max_body_bytes,
             max_message_bytes=limits.max_message_bytes,
@@ -263,9 +265,25 @@ def _native_core(options: ServerOptions, *, reuse_port: bool) -> NativeCore | No
             rest_timeout_s=options.rest_timeout_s,
             wrong_rest_port=_wrong_rest_port(options),
             wrong_grpc_port=_wrong_grpc_port(options),
+            max_waiting=options.max_queued_requests,
+            max_delay_s=options.max_queue_delay_s,
+            usual_rest=not options.cors,
+            strict_json=options.strict_json,
+            json_extensions=options.rest_extensions,
+            tensor_content=options.tensor_content,
             reuse_port=reuse_port,
         )
     )
+    core.answer_usual(
+        manager,
+        metrics,
+        predictor.statistics,
+        check_methods=options.check_methods,
+        max_rows=options.max_batch_rows,
+        parallel=options.workers,
+    )
+    metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
+    return core
 
 
 def _wrong_rest_port(options: ServerOptions) -> str:

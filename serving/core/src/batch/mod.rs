@@ -1,15 +1,9 @@
-//! Batch queues and admission.
+//! Batch queues and admission: which requests are computed together, when, and which are refused.
 
-/// What a request asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    pub model: String,
-    pub version: Option<i64>,
-    pub label: Option<String>,
-    pub signature: String,
-    pub outputs: Vec<String>,
-}
+mod plan;
+mod queue;
+mod stats;
 
-/// What can be answered here.
-#[derive(Default)]
-pub struct Plans {}
+pub use plan::{Key, Plan, Plans};
+pub use queue::{Computed, Item, Outcome};
+pub use stats::Sample;

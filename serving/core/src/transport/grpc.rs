@@ -4,6 +4,8 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use bytes::{Buf, Bytes, BytesMut};
 use flate2::read::{GzDecoder, ZlibDecoder};
 use http::header::{CONNECTION, CONTENT_TYPE};
@@ -14,11 +16,10 @@ use hyper::body::Incoming;
 
 use crate::core::Core;
 use crate::host::{self, CallEnd, OpenCall};
-use crate::transport::http::{REQUEST_ID, error, request_id};
+use crate::transport::http::{REQUEST_ID, drain, error, request_id};
 use crate::transport::{Peer, Reply};
 use crate::usual;
 
-pub const OK: u16 = 0;
 pub const DEADLINE_EXCEEDED: u16 = 4;
 pub const RESOURCE_EXHAUSTED: u16 = 8;
 pub const UNIMPLEMENTED: u16 = 12;
@@ -30,6 +31,9 @@ const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 const PREFIX: usize = 5;
 const MAX_TIMEOUT_DIGITS: usize = 8;
 /// Room for a message is taken as it comes, beyond so many bytes.
@@ -39,12 +43,29 @@ const MAX_ROOM: usize = 1 << 20;
 pub struct Refusal {
     pub code: u16,
     pub text: String,
-    pub trailers: HeaderMap,
+    /// When there may be room, where there is none.
+    pub retry_after: Option<Duration>,
 }
 
 impl Refusal {
+    /// Trailing metadata: `grpc-retry-pushback-ms` is gRPC's own (proposal A6); `google.rpc.RetryInfo` in
+    /// `grpc-status-details-bin` is what Google's client libraries look for.
+    fn trailers(&self) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        let Some(pause) = self.retry_after else { return fields };
+        fields.insert(PUSHBACK, HeaderValue::from(pause.as_millis() as u64));
+        let duration = [number(1, pause.as_secs()), number(2, u64::from(pause.subsec_nanos()))].concat();
+        let detail = [bytes(1, RETRY_INFO.as_bytes()), bytes(2, &bytes(1, &duration))].concat();
+        let status = [number(1, u64::from(self.code)), bytes(2, self.text.as_bytes()), bytes(3, &detail)].concat();
+        // Base64 is always a valid value.
+        if let Ok(value) = HeaderValue::from_str(&BASE64.encode(status)) {
+            fields.insert(DETAILS, value);
+        }
+        fields
+    }
+
     fn new(code: u16, text: impl Into<String>) -> Refusal {
-        Refusal { code, text: text.into(), trailers: HeaderMap::new() }
+        Refusal { code, text: text.into(), retry_after: None }
     }
 }
 
@@ -59,6 +80,7 @@ pub async fn serve_grpc(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
     if request.version() < Version::HTTP_2 {
         let mut response = error(StatusCode::BAD_REQUEST, &core.options.wrong_grpc_port);
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        drain(request.into_body());
         return response;
     }
     if !is_grpc(request.headers()) {
@@ -96,11 +118,11 @@ async fn unary(
         let encoding = parts.headers.get(ENCODING).cloned();
         let message = match read_message(&mut body, encoding.as_ref(), core.options.max_message_bytes).await {
             Ok(message) => message,
-            Err(refusal) => return status_reply(refusal.code, &refusal.text, refusal.trailers, id),
+            Err(refusal) => return status_reply(refusal.code, &refusal.text, refusal.trailers(), id),
         };
         match usual::grpc(core, &parts, &message, arrived, deadline).await {
             Some(Ok(answer)) => message_reply(answer, id),
-            Some(Err(refusal)) => status_reply(refusal.code, &refusal.text, refusal.trailers, id),
+            Some(Err(refusal)) => status_reply(refusal.code, &refusal.text, refusal.trailers(), id),
             None => {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                 hand_over(core, parts, Some(message), peer, left, id).await
@@ -163,7 +185,7 @@ fn stream(
                 refused = &mut feeding, if !fed => {
                     fed = true;
                     if let Err(refusal) = refused {
-                        break Some(status_fields(refusal.code, &refusal.text, refusal.trailers));
+                        break Some(status_fields(refusal.code, &refusal.text, refusal.trailers()));
                     }
                 }
                 ended = &mut end => break ended.ok().map(|CallEnd { code, text, trailers, .. }| {
@@ -390,6 +412,33 @@ fn status_fields(code: u16, text: &str, mut fields: HeaderMap) -> HeaderMap {
             .insert(HeaderName::from_static("grpc-accept-encoding"), HeaderValue::from_static("identity,deflate,gzip"));
     }
     fields
+}
+
+/// A varint field of a protobuf message; nothing for 0, as proto3 has it.
+fn number(field: u8, mut value: u64) -> Vec<u8> {
+    let mut data = Vec::new();
+    if value > 0 {
+        data.push(field << 3);
+        while value >= 0x80 {
+            data.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        data.push(value as u8);
+    }
+    data
+}
+
+/// A field of bytes.
+fn bytes(field: u8, value: &[u8]) -> Vec<u8> {
+    let mut data = vec![field << 3 | 2];
+    let mut size = value.len();
+    while size >= 0x80 {
+        data.push(size as u8 | 0x80);
+        size >>= 7;
+    }
+    data.push(size as u8);
+    data.extend_from_slice(value);
+    data
 }
 
 /// A status message as header fields have it (gRPC over HTTP2, "Status-Message").

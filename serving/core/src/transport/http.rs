@@ -1,7 +1,7 @@
 //! The REST port: requests of HTTP/1.1 and HTTP/2, whole.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
@@ -21,6 +21,8 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 /// Room for a body is taken as it comes, beyond so many bytes.
 const MAX_ROOM: usize = 1 << 20;
+/// After an answer that ends a connection early, its client gets so long to read it.
+const LINGER: Duration = Duration::from_secs(5);
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Answers one request with something, whatever happens.
@@ -31,15 +33,18 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
     }
     let version = request.version();
     let request_id = request_id(request.headers());
-    let (parts, body) = request.into_parts();
-    let (body, problem) = match tokio::time::timeout(core.options.rest_timeout, read(core, &parts.headers, body)).await
-    {
-        Ok(Some(Ok(body))) => (body, None),
-        Ok(Some(Err(problem))) => (Bytes::new(), Some(problem)),
-        // The client has gone: nobody reads this.
-        Ok(None) => return response(StatusCode::BAD_REQUEST, HeaderMap::new(), Bytes::new()),
-        Err(_) => (Bytes::new(), Some(Problem::Late)),
-    };
+    let (parts, mut incoming) = request.into_parts();
+    let (body, problem) =
+        match tokio::time::timeout(core.options.rest_timeout, read(core, &parts.headers, &mut incoming)).await {
+            Ok(Some(Ok(body))) => (body, None),
+            Ok(Some(Err(problem))) => (Bytes::new(), Some(problem)),
+            // The client has gone: nobody reads this.
+            Ok(None) => return response(StatusCode::BAD_REQUEST, HeaderMap::new(), Bytes::new()),
+            Err(_) => (Bytes::new(), Some(Problem::Late)),
+        };
+    if problem.is_some() {
+        drain(incoming);
+    }
     let usual = match problem {
         None => usual::rest(core, &parts, &body, arrived).await,
         Some(_) => None,
@@ -65,7 +70,7 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
 }
 
 /// The whole body, or why it is not read to its end; `None` where the client has gone.
-async fn read(core: &Core, headers: &HeaderMap, mut body: Incoming) -> Option<Result<Bytes, Problem>> {
+async fn read(core: &Core, headers: &HeaderMap, body: &mut Incoming) -> Option<Result<Bytes, Problem>> {
     let limit = core.options.max_body_bytes;
     let claimed: Option<u64> = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if claimed.is_some_and(|size| size > limit as u64) {
@@ -93,6 +98,12 @@ async fn read(core: &Core, headers: &HeaderMap, mut body: Incoming) -> Option<Re
         whole.extend_from_slice(&data);
     }
     Some(Ok(if whole.is_empty() { first } else { whole.freeze() }))
+}
+
+/// Reads what is left of a body, for a while: a connection that is closed while more comes is reset, and its answer may
+/// be lost.
+pub fn drain(mut body: Incoming) {
+    tokio::spawn(tokio::time::timeout(LINGER, async move { while let Some(Ok(_)) = body.frame().await {} }));
 }
 
 /// The caller's id for a request, where it is one that can be repeated as it is.

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -50,43 +49,17 @@ pub struct ConnectionLimits {
     pub max_age: Option<Duration>,
 }
 
-/// Where to listen.
-#[derive(Clone, Debug)]
-pub enum Address {
-    /// A port on all addresses of both families.
-    Port {
-        port: u16,
-        reuse: bool,
-    },
-    Unix(PathBuf),
-}
-
-enum Bound {
-    Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
-}
-
 /// A bound socket, its API, and how it speaks TLS.
 pub struct Listener {
-    socket: Bound,
+    socket: TcpListener,
     api: Api,
     tls: Option<TlsAcceptor>,
 }
 
 impl Listener {
-    /// Binds; must be called inside of the runtime.
-    pub fn bind(address: &Address, api: Api, tls: Option<Arc<ServerConfig>>) -> io::Result<Listener> {
-        let socket = match address {
-            Address::Port { port, reuse } => Bound::Tcp(bind_tcp(*port, *reuse)?),
-            Address::Unix(path) => {
-                match std::fs::remove_file(path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                }
-                Bound::Unix(UnixListener::bind(path)?, path.clone())
-            }
-        };
-        Ok(Listener { socket, api, tls: tls.map(TlsAcceptor::from) })
+    /// Binds a port on all addresses of both families; must be called inside of the runtime.
+    pub fn bind(port: u16, reuse: bool, api: Api, tls: Option<Arc<ServerConfig>>) -> io::Result<Listener> {
+        Ok(Listener { socket: bind_tcp(port, reuse)?, api, tls: tls.map(TlsAcceptor::from) })
     }
 
     /// Accepts connections until the server stops.
@@ -95,33 +68,20 @@ impl Listener {
         loop {
             tokio::select! {
                 () = reached(&mut phase, Phase::Closing) => break,
-                accepted = self.accept() => match accepted {
-                    Ok((stream, peer)) => self.spawn(stream, peer, core.clone()),
+                accepted = self.socket.accept() => match accepted {
+                    Ok((stream, address)) => {
+                        // It costs time alone where that fails.
+                        let _ = stream.set_nodelay(true);
+                        self.spawn(stream, Peer::tcp(address), core.clone());
+                    }
                     // The client has gone already, or there are no descriptors left: connections end, and free some.
                     Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
                 },
             }
         }
-        if let Bound::Unix(_, path) = &self.socket {
-            let _ = std::fs::remove_file(path);
-        }
     }
 
-    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
-        match &self.socket {
-            Bound::Tcp(listener) => {
-                let (stream, address) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                Ok((Box::new(stream), Peer::tcp(address)))
-            }
-            Bound::Unix(listener, _) => {
-                let (stream, _) = listener.accept().await?;
-                Ok((Box::new(stream), Peer::Unix))
-            }
-        }
-    }
-
-    fn spawn(&self, stream: Box<dyn Stream>, peer: Peer, core: Arc<Core>) {
+    fn spawn(&self, stream: TcpStream, peer: Peer, core: Arc<Core>) {
         let (api, tls) = (self.api, self.tls.clone());
         let counted = Counted::new(core.clone());
         tokio::spawn(async move {
@@ -140,11 +100,6 @@ impl Listener {
     }
 }
 
-/// What a connection is made of.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
 /// One open connection, as long as it lives.
 struct Counted(Arc<Core>);
 
@@ -161,7 +116,7 @@ impl Drop for Counted {
     }
 }
 
-async fn serve(stream: impl Stream + 'static, peer: Peer, api: Api, core: Arc<Core>) {
+async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Peer, api: Api, core: Arc<Core>) {
     let limits = core.options.connections;
     let mut phase = core.phase.subscribe();
     let mut builder = Builder::new(TokioExecutor::new());
@@ -176,6 +131,10 @@ async fn serve(stream: impl Stream + 'static, peer: Peer, api: Api, core: Arc<Co
         .max_header_list_size(limits.max_header_bytes)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
+    if api == Api::Grpc {
+        // gRPC's metadata has none.
+        builder.http2().auto_date_header(false);
+    }
     let handler = core.clone();
     let service = service_fn(move |request| {
         let core = handler.clone();

@@ -8,8 +8,8 @@ mod peer;
 mod tls;
 
 pub use self::body::Reply;
-pub use self::grpc::{Refusal, serve_grpc};
+pub use self::grpc::{RESOURCE_EXHAUSTED, Refusal, serve_grpc};
 pub use self::http::serve_http;
-pub use self::listener::{Address, Api, ConnectionLimits, Listener};
+pub use self::listener::{Api, ConnectionLimits, Listener};
 pub use self::peer::Peer;
 pub use self::tls::{TlsFiles, server_config};

@@ -6,13 +6,19 @@ import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import modelyard_core
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving._manager import ModelManager
+from modelyard.serving._metrics import Metrics
+from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._tls import TlsConfig
 from modelyard.serving.http1 import Application
 from modelyard.serving.native._calls import Calls, Methods
+from modelyard.serving.native._plans import Plans
 from modelyard.serving.native._rest import Exchanges
 
 
@@ -28,6 +34,12 @@ class NativeOptions:
         rest_timeout_s: Time that a REST body, and its answer, may take.
         wrong_rest_port: What gRPC's clients are told at the REST port.
         wrong_grpc_port: What others are told at the gRPC port.
+        max_waiting: Requests that may wait; 0 for any number.
+        max_delay_s: Seconds that a request may have to wait; 0 for any time.
+        usual_rest: REST predictions of the usual form are answered by the core.
+        strict_json: REST answers never hold NaN or infinities.
+        json_extensions: JSON may hold half, bfloat16 and uint16.
+        tensor_content: Answers of Predict carry ``tensor_content``.
         threads: Threads of the transport; 0 for one a processor.
         reuse_port: Other processes may listen on the same ports.
     """
@@ -39,6 +51,12 @@ class NativeOptions:
     rest_timeout_s: float
     wrong_rest_port: str
     wrong_grpc_port: str
+    max_waiting: int = 0
+    max_delay_s: float = 0.0
+    usual_rest: bool = True
+    strict_json: bool = False
+    json_extensions: bool = False
+    tensor_content: bool = False
     threads: int = 0
     reuse_port: bool = False
 
@@ -54,6 +72,7 @@ class NativeCore:
         self._options = options
         self._calls: Calls | None = None
         self._exchanges: Exchanges | None = None
+        self._plans: Plans | None = None
         self._parts: set[object] = set()
         self._stopping: asyncio.Task[None] | None = None
         self._all_stopping = asyncio.Event()
@@ -68,7 +87,34 @@ class NativeCore:
             wrong_grpc_port=options.wrong_grpc_port,
             max_streams=options.max_streams,
             max_age_s=options.max_age_s,
+            max_waiting=options.max_waiting,
+            max_delay_s=options.max_delay_s,
+            usual_rest=options.usual_rest,
+            strict_json=options.strict_json,
+            json_extensions=options.json_extensions,
+            tensor_content=options.tensor_content,
         )
+
+    @property
+    def waiting(self) -> int:
+        """Requests that the core has let in and not answered."""
+        return self._server.waiting
+
+    def answer_usual(
+        self,
+        manager: ModelManager,
+        metrics: Metrics,
+        statistics: ModelStatistics,
+        *,
+        check_methods: bool,
+        max_rows: int,
+        parallel: int,
+    ) -> None:
+        """Has the core answer predictions of the usual form by itself; see :class:`Plans`."""
+        self._plans = Plans(
+            self._server, manager, metrics, statistics, check_methods=check_methods, max_rows=max_rows,
+            parallel=parallel,
+        )  # fmt: skip
 
     def serve_rest(self, part: object, app: Application, port: int, tls: TlsConfig | None) -> None:
         """Listens for REST.
@@ -99,7 +145,7 @@ class NativeCore:
         Args:
             part: Who asks.
             methods: The handlers by path.
-            addresses: Where to listen, ``host:port`` or ``unix:path``, and how.
+            addresses: Where to listen, ``host:port``, and how.
 
         Raises:
             ConfigurationError: An address or the certificate cannot be used.
@@ -107,15 +153,9 @@ class NativeCore:
         self._calls = Calls(methods)
         self._server.set_methods({path: _is_stream(handler) for path, handler in methods.items()})
         for address, tls in addresses.items():
-            port, path = None, None
-            if address.startswith("unix:"):
-                path = address.removeprefix("unix:")
-            else:
-                port = int(address.rpartition(":")[2])
+            port = int(address.rpartition(":")[2])
             try:
-                self._server.listen(
-                    grpc=True, port=port, path=path, reuse_port=self._options.reuse_port, tls=_texts(tls)
-                )
+                self._server.listen(grpc=True, port=port, reuse_port=self._options.reuse_port, tls=_texts(tls))
             except OSError as exc:
                 raise ConfigurationError(
                     f"gRPC cannot listen on {address}: {exc.strerror}. Is the port in use? Choose another with --port."
@@ -162,6 +202,11 @@ class NativeCore:
         """A stream has another message, or has ended."""
         if self._calls is not None:
             self._loop.call_soon_threadsafe(self._calls.feed, call, message)
+
+    def learn(self, *key: Any) -> None:
+        """Requests with a key came that the core knows nothing of."""
+        if self._plans is not None:
+            self._loop.call_soon_threadsafe(partial(self._plans.learn, *key))
 
     def gone(self, item: modelyard_core.Call | modelyard_core.Exchange) -> None:
         """Nobody waits for an answer any more."""

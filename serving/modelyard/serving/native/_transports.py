@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from modelyard.serving._tls import TlsConfig
+from modelyard.serving.grpc import GrpcioServer
 from modelyard.serving.http1 import Application
 from modelyard.serving.native._core import NativeCore
 
@@ -48,12 +49,18 @@ class NativeRest:
 class NativeGrpc:
     """The gRPC ports, in place of ``grpc.aio.server``.
 
+    UNIX sockets are left to gRPC's own server: its clients send the socket's path as the request's authority, which h2
+    refuses as no valid one (hyperium/h2#487).
+
     Args:
         core: The core.
+        sockets: gRPC's own server.
     """
 
-    def __init__(self, core: NativeCore) -> None:
+    def __init__(self, core: NativeCore, sockets: GrpcioServer) -> None:
         self._core = core
+        self._sockets = sockets
+        self._has_sockets = False
         self._methods: dict[str, Any] = {}
         self._addresses: dict[str, TlsConfig | None] = {}
 
@@ -66,15 +73,19 @@ class NativeGrpc:
         """
         for name, handler in methods.items():
             self._methods[f"/{service}/{name}"] = handler
+        self._sockets.add_service(service, methods)
 
     def add_registered_method_handlers(
         self, service: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
         """Adds methods, as the code that protoc generates asks a server to."""
-        self.add_service(service, methods)
+        for name, handler in methods.items():
+            self._methods[f"/{service}/{name}"] = handler
+        self._sockets.add_registered_method_handlers(service, methods)
 
-    def add_generic_rpc_handlers(self, _: Sequence[Any]) -> None:
-        """Does nothing: generated code registers its methods one by one as well."""
+    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
+        """Adds methods to gRPC's own server: generated code registers them one by one as well."""
+        self._sockets.add_generic_rpc_handlers(handlers)
 
     def add_port(self, address: str, tls: TlsConfig | None = None) -> None:
         """Adds an address to listen on.
@@ -83,7 +94,11 @@ class NativeGrpc:
             address: ``host:port``, or ``unix:path``.
             tls: Key and certificate; None for plain text.
         """
-        self._addresses[address] = tls
+        if address.startswith("unix:"):
+            self._sockets.add_port(address, tls)
+            self._has_sockets = True
+        else:
+            self._addresses[address] = tls
 
     async def start(self) -> None:
         """Opens the ports.
@@ -92,6 +107,8 @@ class NativeGrpc:
             ConfigurationError: An address or the certificate cannot be used.
         """
         self._core.serve_grpc(self, self._methods, self._addresses)
+        if self._has_sockets:
+            await self._sockets.start()
 
     async def stop(self, grace_s: float) -> None:
         """Answers what was sent, and closes the ports.
@@ -99,4 +116,6 @@ class NativeGrpc:
         Args:
             grace_s: Seconds that running calls get.
         """
+        if self._has_sockets:
+            await self._sockets.stop(grace_s)
         await self._core.stop(self, grace_s)
