@@ -2,11 +2,13 @@
 
 pub mod forms;
 
-use pyo3::prelude::*;
-
-#[pymodule]
+#[cfg(feature = "python")]
+#[pyo3::pymodule]
 mod modelyard_core {
-    use super::*;
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::forms::python::forms;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

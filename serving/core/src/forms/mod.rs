@@ -4,6 +4,10 @@
 //! then goes whole to the Python handlers, so that one place words every error. Readers never panic, take memory only
 //! in proportion to the body, and know nothing of transports, queues or Python.
 
+pub mod predict_grpc;
+mod proto;
+#[cfg(feature = "python")]
+pub(crate) mod python;
 mod tensor;
 
-pub use tensor::{DType, InputSpec, OutputView, Shape, Signature, Tensor};
+pub use tensor::{AnswerSpec, DType, InputSpec, OutputView, Shape, Signature, Tensor};

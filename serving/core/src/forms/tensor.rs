@@ -1,7 +1,9 @@
 //! Tensors as the forms see them: a dtype, a shape and little-endian bytes in C order.
 
+use std::ops::Range;
+
 use bytes::Bytes;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// Sizes of a tensor; few have more than six.
 pub type Shape = SmallVec<[usize; 6]>;
@@ -54,6 +56,44 @@ impl DType {
             _ => return None,
         })
     }
+
+    /// Its number in `tensorflow.DataType`.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            DType::F32 => 1,
+            DType::F64 => 2,
+            DType::I32 => 3,
+            DType::U8 => 4,
+            DType::I16 => 5,
+            DType::I8 => 6,
+            DType::I64 => 9,
+            DType::Bool => 10,
+            DType::BF16 => 14,
+            DType::U16 => 17,
+            DType::F16 => 19,
+            DType::U32 => 22,
+            DType::U64 => 23,
+        }
+    }
+
+    /// The Open Inference Protocol's name of it; BF16 is Triton's addition.
+    pub(crate) const fn datatype(self) -> &'static str {
+        match self {
+            DType::Bool => "BOOL",
+            DType::I8 => "INT8",
+            DType::I16 => "INT16",
+            DType::I32 => "INT32",
+            DType::I64 => "INT64",
+            DType::U8 => "UINT8",
+            DType::U16 => "UINT16",
+            DType::U32 => "UINT32",
+            DType::U64 => "UINT64",
+            DType::F16 => "FP16",
+            DType::BF16 => "BF16",
+            DType::F32 => "FP32",
+            DType::F64 => "FP64",
+        }
+    }
 }
 
 /// An input of a signature.
@@ -65,12 +105,57 @@ pub struct InputSpec {
     pub shape: Option<Vec<i64>>,
 }
 
+impl InputSpec {
+    /// A request's tensor where it is one of this input with at least one element: zero rows are never usual.
+    pub(crate) fn tensor(&self, shape: Shape, data: Bytes) -> Option<Tensor> {
+        let count = shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size))?;
+        let fits = count > 0 && count.checked_mul(self.dtype.size())? == data.len() && self.fits(&shape);
+        // Other bytes than these are no booleans to whoever computes.
+        let sound = self.dtype != DType::Bool || data.iter().all(|&byte| byte < 2);
+        (fits && sound).then_some(Tensor { shape, data })
+    }
+
+    fn fits(&self, shape: &[usize]) -> bool {
+        let Some(wanted) = &self.shape else { return true };
+        wanted.len() == shape.len()
+            && wanted.iter().zip(shape).all(|(&want, &have)| want == -1 || usize::try_from(want) == Ok(have))
+    }
+}
+
 /// What requests to a signature hold. Signatures with strings, decoders or defaults have none: they are never usual.
 #[derive(Clone, Debug)]
 pub struct Signature {
     /// Its resolved name.
     pub name: String,
     pub inputs: Vec<InputSpec>,
+}
+
+/// The inputs of a request, as they come; the result is in the signature's order.
+pub(crate) struct Inputs<'a> {
+    signature: &'a Signature,
+    tensors: SmallVec<[Option<Tensor>; 4]>,
+}
+
+impl<'a> Inputs<'a> {
+    pub(crate) fn new(signature: &'a Signature) -> Self {
+        Self { signature, tensors: smallvec![None; signature.inputs.len()] }
+    }
+
+    /// Where the signature has an input; clients send them in its order or another.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.signature.inputs.iter().position(|spec| spec.name == name)
+    }
+
+    /// Takes an input's tensor; `None` where it does not fit, or came before.
+    pub(crate) fn put(&mut self, index: usize, shape: Shape, data: Bytes) -> Option<()> {
+        let tensor = self.signature.inputs[index].tensor(shape, data)?;
+        self.tensors[index].replace(tensor).is_none().then_some(())
+    }
+
+    /// All of them; `None` where one is missing.
+    pub(crate) fn finish(self) -> Option<Vec<Tensor>> {
+        self.tensors.into_iter().collect()
+    }
 }
 
 /// One input of one request.
@@ -90,4 +175,43 @@ pub struct OutputView<'a> {
     pub shape: &'a [usize],
     /// In C order.
     pub data: &'a [u8],
+}
+
+impl<'a> OutputView<'a> {
+    /// One request's part of the batch; all of it for `None`.
+    ///
+    /// Nothing where there are no such rows, or the data are not as many as the shape says.
+    pub(crate) fn part(&self, rows: Option<&Range<usize>>) -> Option<Part<'a>> {
+        let count = self.shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size))?;
+        if count.checked_mul(self.dtype.size())? != self.data.len() {
+            return None;
+        }
+        let mut part = Part { name: self.name, dtype: self.dtype, shape: self.shape.into(), data: self.data };
+        if let Some(rows) = rows {
+            let size = part.shape.first_mut()?;
+            if rows.start > rows.end || rows.end > *size {
+                return None;
+            }
+            let step = self.data.len().checked_div(*size).unwrap_or(0);
+            *size = rows.len();
+            part.data = &self.data[rows.start * step..rows.end * step];
+        }
+        Some(part)
+    }
+}
+
+/// One output of one request.
+pub(crate) struct Part<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Shape,
+    pub(crate) data: &'a [u8],
+}
+
+/// What an answer says of the request: the model, the version that computed it and the resolved signature.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerSpec<'a> {
+    pub model: &'a str,
+    pub version: i64,
+    pub signature: &'a str,
 }
