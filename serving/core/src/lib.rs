@@ -8,11 +8,13 @@ mod server;
 mod transport;
 mod usual;
 
-use pyo3::prelude::*;
-
-#[pymodule]
+#[cfg(feature = "python")]
+#[pyo3::pymodule]
 mod modelyard_core {
-    use super::*;
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::forms::python::forms;
 
     #[pymodule_export]
     use crate::host::{Call, Exchange};

@@ -6,6 +6,8 @@
 
 pub mod predict_grpc;
 mod proto;
+#[cfg(feature = "python")]
+pub(crate) mod python;
 mod tensor;
 
 pub use tensor::{AnswerSpec, DType, InputSpec, OutputView, Shape, Signature, Tensor};
