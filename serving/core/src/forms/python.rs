@@ -22,7 +22,7 @@ type Rows = Option<(usize, usize)>;
 #[pymodule]
 pub(crate) mod forms {
     use super::*;
-    use crate::forms::predict_grpc;
+    use crate::forms::{json, predict_grpc};
 
     /// Model, version, label, signature and outputs of a request.
     #[pyfunction]
@@ -52,6 +52,46 @@ pub(crate) mod forms {
         let spec = AnswerSpec { model: &spec.0, version: spec.1, signature: &spec.2 };
         let mut out = Vec::new();
         let written = predict_grpc::write(&mut out, &spec, &views(&outputs)?, range(rows).as_ref(), as_content);
+        Ok(written.then(|| PyBytes::new(py, &out)))
+    }
+
+    /// Form, signature and tensors of a request.
+    #[pyfunction]
+    #[pyo3(signature = (body, inputs, *, extensions, max_depth))]
+    #[allow(clippy::type_complexity)]
+    fn read_json<'py>(
+        py: Python<'py>,
+        body: &[u8],
+        inputs: Inputs,
+        extensions: bool,
+        max_depth: usize,
+    ) -> PyResult<Option<(&'static str, String, Read<'py>)>> {
+        let options = json::Options { strict: false, extensions, max_depth };
+        let signature = signature(inputs)?;
+        let read = json::head(body).and_then(|head| Some((head, head.read(&signature, &options)?)));
+        Ok(read.map(|(head, read)| {
+            let form = match head.form {
+                json::Form::Row => "row",
+                json::Form::Column => "column",
+            };
+            (form, head.signature.into(), tensors(py, &read))
+        }))
+    }
+
+    #[pyfunction]
+    #[pyo3(signature = (form, outputs, *, rows, strict, extensions))]
+    fn write_json<'py>(
+        py: Python<'py>,
+        form: &str,
+        outputs: Outputs,
+        rows: Rows,
+        strict: bool,
+        extensions: bool,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let form = if form == "row" { json::Form::Row } else { json::Form::Column };
+        let options = json::Options { strict, extensions, max_depth: 0 };
+        let mut out = Vec::new();
+        let written = json::write(&mut out, form, &views(&outputs)?, range(rows).as_ref(), &options);
         Ok(written.then(|| PyBytes::new(py, &out)))
     }
 }
