@@ -13,5 +13,7 @@ pub(crate) mod python;
 mod scan;
 mod tensor;
 mod texts;
+pub mod v2_grpc;
+pub mod v2_rest;
 
 pub use tensor::{AnswerSpec, DType, InputSpec, OutputView, Shape, Signature, Tensor};
