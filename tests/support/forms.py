@@ -125,3 +125,19 @@ def mutated(rng: random.Random, data: bytes, words: Sequence[bytes] = ()) -> byt
         elif words:
             result[at : rng.choice((at, end))] = rng.choice(words)
     return bytes(result)
+
+
+def number_texts(rng: random.Random, array: npt.NDArray[Any]) -> str:
+    """An array as JSON, in one of the ways that clients write numbers."""
+    flat = array.ravel()
+    if array.dtype.kind == "b":
+        texts = ["true" if value else "false" for value in flat]
+    elif array.dtype.kind != "f":
+        texts = [str(value) for value in flat.tolist()]
+    else:
+        form = rng.choice(("r", "r", ".7f", ".6g", ".17g", ".3e", ".25f", ".0f", "E"))
+        texts = [repr(value) if form == "r" else format(value, form) for value in flat.astype(np.float64).tolist()]
+    between = rng.choice((",", ", ", " ,\n"))
+    for size in reversed(array.shape):
+        texts = ["[" + between.join(texts[at : at + size]) + "]" for at in range(0, len(texts), size)]
+    return texts[0]

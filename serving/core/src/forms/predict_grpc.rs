@@ -6,7 +6,8 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::proto::{
-    Fields, Value, bytes_size, put_bytes, put_text, put_varint, put_varints, text, varint_size, varints, varints_size,
+    Fields, Value, bytes_size, is_signaling, put_bytes, put_text, put_varint, put_varints, text, varint_size, varints,
+    varints_size,
 };
 use super::tensor::{AnswerSpec, DType, InputSpec, Inputs, OutputView, Part, Shape, Signature, Tensor};
 
@@ -138,12 +139,6 @@ fn read_tensor(tensor: &[u8], spec: &InputSpec, body: &Bytes) -> Option<(Shape, 
         Values::Typed(..) => return None,
     };
     Some((shape, data))
-}
-
-/// Whether a float32 is a signaling NaN, which the general path makes a quiet one.
-fn is_signaling(element: &[u8]) -> bool {
-    let bits = element.iter().rev().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte));
-    matches!(bits & 0x7fff_ffff, 0x7f80_0001..0x7fc0_0000)
 }
 
 fn read_shape(message: &[u8], shape: &mut Shape) -> Option<()> {

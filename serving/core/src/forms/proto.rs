@@ -87,6 +87,12 @@ pub(crate) fn varints(packed: &[u8], dtype: DType) -> Option<Bytes> {
     Some(data.into())
 }
 
+/// Whether a float32 is a signaling NaN, which the general path makes a quiet one.
+pub(crate) fn is_signaling(element: &[u8]) -> bool {
+    let bits = element.iter().rev().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte));
+    matches!(bits & 0x7fff_ffff, 0x7f80_0001..0x7fc0_0000)
+}
+
 /// The packed field of varints that holds an array; booleans and half floats are their bits.
 pub(crate) fn put_varints(out: &mut Vec<u8>, tag: u64, data: &[u8], dtype: DType) {
     let size = wide(data, dtype).map(varint_size).sum::<usize>();

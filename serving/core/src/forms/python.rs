@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::{AnswerSpec, DType, InputSpec, OutputView, Signature, Tensor};
+use super::{AnswerSpec, DType, InputSpec, OutputView, Signature, Tensor, v2_rest};
 
 /// Name, dtype and sizes of each input.
 type Inputs = Vec<(String, String, Option<Vec<i64>>)>;
@@ -18,11 +18,14 @@ type Read<'py> = Vec<(Vec<usize>, Bound<'py, PyBytes>)>;
 /// First row, and the one behind the last.
 type Rows = Option<(usize, usize)>;
 
+/// Model, version, id, and the signature that the request named.
+type Answer = (String, i64, String, Option<String>);
+
 /// The readers and writers of the usual forms.
 #[pymodule]
 pub(crate) mod forms {
     use super::*;
-    use crate::forms::predict_grpc;
+    use crate::forms::{json, predict_grpc, v2_grpc, v2_rest};
 
     /// Model, version, label, signature and outputs of a request.
     #[pyfunction]
@@ -54,6 +57,128 @@ pub(crate) mod forms {
         let written = predict_grpc::write(&mut out, &spec, &views(&outputs)?, range(rows).as_ref(), as_content);
         Ok(written.then(|| PyBytes::new(py, &out)))
     }
+
+    /// Form, signature and tensors of a request.
+    #[pyfunction]
+    #[pyo3(signature = (body, inputs, *, extensions, max_depth))]
+    #[allow(clippy::type_complexity)]
+    fn read_json<'py>(
+        py: Python<'py>,
+        body: &[u8],
+        inputs: Inputs,
+        extensions: bool,
+        max_depth: usize,
+    ) -> PyResult<Option<(&'static str, String, Read<'py>)>> {
+        let options = json::Options { strict: false, extensions, max_depth };
+        let signature = signature(inputs)?;
+        let read = json::head(body).and_then(|head| Some((head, head.read(&signature, &options)?)));
+        Ok(read.map(|(head, read)| {
+            let form = match head.form {
+                json::Form::Row => "row",
+                json::Form::Column => "column",
+            };
+            (form, head.signature.into(), tensors(py, &read))
+        }))
+    }
+
+    #[pyfunction]
+    #[pyo3(signature = (form, outputs, *, rows, strict, extensions))]
+    fn write_json<'py>(
+        py: Python<'py>,
+        form: &str,
+        outputs: Outputs,
+        rows: Rows,
+        strict: bool,
+        extensions: bool,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let form = if form == "row" { json::Form::Row } else { json::Form::Column };
+        let options = json::Options { strict, extensions, max_depth: 0 };
+        let mut out = Vec::new();
+        let written = json::write(&mut out, form, &views(&outputs)?, range(rows).as_ref(), &options);
+        Ok(written.then(|| PyBytes::new(py, &out)))
+    }
+
+    /// Id, signature, outputs with their forms, and tensors of a request.
+    #[pyfunction]
+    #[pyo3(signature = (body, json_length, inputs, *, max_depth))]
+    #[allow(clippy::type_complexity)]
+    fn read_v2_rest<'py>(
+        py: Python<'py>,
+        body: Vec<u8>,
+        json_length: Option<&[u8]>,
+        inputs: Inputs,
+        max_depth: usize,
+    ) -> PyResult<Option<(String, Option<String>, Vec<(String, bool)>, bool, Read<'py>)>> {
+        let (body, signature) = (Bytes::from(body), signature(inputs)?);
+        let read = v2_rest::head(&body, json_length, max_depth)
+            .and_then(|head| Some((head.read(&signature, max_depth)?, head)));
+        Ok(read.map(|(read, head)| {
+            let outputs = head.outputs.iter().map(|output| (output.name.into(), output.binary)).collect();
+            (head.id.into(), head.signature.map(Into::into), outputs, head.binary, tensors(py, &read))
+        }))
+    }
+
+    /// An answer, and the length of its JSON part where tensors follow.
+    #[pyfunction]
+    #[pyo3(signature = (answer, outputs, binary, *, rows, strict))]
+    #[allow(clippy::type_complexity)]
+    fn write_v2_rest<'py>(
+        py: Python<'py>,
+        answer: Answer,
+        outputs: Outputs,
+        binary: Vec<bool>,
+        rows: Rows,
+        strict: bool,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, Option<usize>)>> {
+        let outputs: Vec<_> = views(&outputs)?.into_iter().zip(binary).collect();
+        let mut out = Vec::new();
+        let written = v2_rest::write(&mut out, &echoed(&answer), &outputs, range(rows).as_ref(), strict);
+        Ok(written.map(|body| match body {
+            v2_rest::Body::Json => (PyBytes::new(py, &out), None),
+            v2_rest::Body::Binary(length) => (PyBytes::new(py, &out), Some(length)),
+        }))
+    }
+
+    /// Model, version, id, signature, whether a last answer is marked, outputs and tensors of a request.
+    #[pyfunction]
+    #[allow(clippy::type_complexity)]
+    fn read_v2_grpc<'py>(
+        py: Python<'py>,
+        body: Vec<u8>,
+        inputs: Inputs,
+    ) -> PyResult<Option<(String, Option<i64>, String, Option<String>, bool, Vec<String>, Read<'py>)>> {
+        let (body, signature) = (Bytes::from(body), signature(inputs)?);
+        let read = v2_grpc::head(&body).and_then(|head| Some((head.read(&signature)?, head)));
+        Ok(read.map(|(read, head)| {
+            let outputs = head.outputs.iter().map(ToString::to_string).collect();
+            let (signature, read) = (head.signature.map(Into::into), tensors(py, &read));
+            (head.model.into(), head.version, head.id.into(), signature, head.final_response, outputs, read)
+        }))
+    }
+
+    #[pyfunction]
+    #[pyo3(signature = (answer, outputs, *, rows, stream, final_response))]
+    fn write_v2_grpc<'py>(
+        py: Python<'py>,
+        answer: Answer,
+        outputs: Outputs,
+        rows: Rows,
+        stream: bool,
+        final_response: bool,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let (answer, outputs, rows) = (echoed(&answer), views(&outputs)?, range(rows));
+        let mut out = Vec::new();
+        let written = if stream {
+            v2_grpc::write_stream(&mut out, &answer, &outputs, rows.as_ref(), final_response)
+        } else {
+            v2_grpc::write(&mut out, &answer, &outputs, rows.as_ref())
+        };
+        Ok(written.then(|| PyBytes::new(py, &out)))
+    }
+}
+
+fn echoed((model, version, id, signature): &Answer) -> v2_rest::Answer<'_> {
+    v2_rest::Answer { model, version: *version, id, signature: signature.as_deref() }
 }
 
 fn dtype(name: &str) -> PyResult<DType> {
