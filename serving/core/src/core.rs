@@ -50,6 +50,7 @@ pub struct Options {
     pub usual_rest: bool,
     pub strict_json: bool,
     pub json_extensions: bool,
+    pub max_json_depth: usize,
     /// Answers of gRPC's Predict carry `tensor_content` instead of typed fields.
     pub tensor_content: bool,
 }

@@ -37,7 +37,8 @@ impl Server {
     #[pyo3(signature = (
         handlers, *, threads, max_body_bytes, max_message_bytes, rest_timeout_s, wrong_rest_port,
         wrong_grpc_port, max_streams=1024, max_header_bytes=65536, header_timeout_s=75.0, max_age_s=0.0,
-        max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false, tensor_content=false,
+        max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false,
+        max_json_depth=100, tensor_content=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
     fn new(
@@ -57,6 +58,7 @@ impl Server {
         usual_rest: bool,
         strict_json: bool,
         json_extensions: bool,
+        max_json_depth: usize,
         tensor_content: bool,
     ) -> PyResult<Server> {
         let connections = ConnectionLimits {
@@ -79,6 +81,7 @@ impl Server {
             usual_rest,
             strict_json,
             json_extensions,
+            max_json_depth,
             tensor_content,
         };
         let runtime = Builder::new_multi_thread()

@@ -6,17 +6,21 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, ORIGIN};
-use http::{HeaderMap, HeaderName, Method};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ORIGIN, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::sync::oneshot;
 
 use crate::batch::{Computed, Item, Key, Outcome, Plan, Sample};
 use crate::core::Core;
-use crate::forms::{AnswerSpec, OutputView, Tensor, predict_grpc};
+use crate::forms::{AnswerSpec, OutputView, Tensor, json, predict_grpc, v2_grpc, v2_rest};
 use crate::host::Answer;
 use crate::transport::{RESOURCE_EXHAUSTED, Refusal};
 
 const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
+const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 const PRIORITY: HeaderName = HeaderName::from_static("x-modelyard-priority");
 /// Whoever is refused is asked to come back when there may be room, within these bounds.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
@@ -43,54 +47,199 @@ pub async fn grpc(
     arrived: Instant,
     deadline: Option<Instant>,
 ) -> Option<Result<Bytes, Refusal>> {
-    if parts.uri.path() != PREDICT {
-        return None;
-    }
-    let head = predict_grpc::head(message)?;
-    let key = Key {
-        model: head.model.to_owned(),
-        version: head.version,
-        label: head.label.map(str::to_owned),
-        signature: head.signature.to_owned(),
-        outputs: head.outputs.iter().map(|&name| name.to_owned()).collect(),
-    };
-    let plan = find(core, &key)?;
-    let tensors = head.read(&plan.signature)?;
-    drop(head);
     let urgency = Urgency { arrived, deadline, low_priority: is_low(&parts.headers) };
+    let answered = match parts.uri.path() {
+        PREDICT => predict(core, message, urgency).await?,
+        INFER => infer(core, message, urgency).await?,
+        _ => return None,
+    };
+    Some(answered.map_err(refusal))
+}
+
+/// TensorFlow Serving's Predict.
+async fn predict(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<Result<Bytes, Overload>> {
+    let head = predict_grpc::head(message)?;
+    let outputs = head.outputs.iter().copied();
+    let plan = find(core, Key::new(head.model, head.version, head.label, head.signature, outputs))?;
+    let tensors = head.read(&plan.signature)?;
     let answered = match compute(core, &plan, tensors, urgency).await? {
         Ok(answered) => answered,
-        Err(overload) => return Some(Err(refusal(overload))),
+        Err(overload) => return Some(Err(overload)),
     };
-    let mut frame = vec![0; 5];
     let spec = AnswerSpec { model: &plan.key.model, version: plan.version, signature: &plan.signature.name };
-    let rows = answered.range.as_ref();
-    if !predict_grpc::write(&mut frame, &spec, &answered.views(), rows, core.options.tensor_content) {
+    let frame = framed(|out| {
+        predict_grpc::write(out, &spec, &answered.views(), answered.range.as_ref(), core.options.tensor_content)
+    })?;
+    answered.count(&plan, Some(("Predict", "GRPC")));
+    Some(Ok(frame))
+}
+
+/// The Open Inference Protocol's ModelInfer.
+async fn infer(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<Result<Bytes, Overload>> {
+    let head = v2_grpc::head(message)?;
+    let signature = head.signature.unwrap_or_default();
+    let plan = find(core, Key::new(head.model, head.version, None, signature, head.outputs.iter().copied()))?;
+    let tensors = head.read(&plan.signature)?;
+    let answered = match compute(core, &plan, tensors, urgency).await? {
+        Ok(answered) => answered,
+        Err(overload) => return Some(Err(overload)),
+    };
+    let answer = v2_rest::Answer { model: head.model, version: plan.version, id: head.id, signature: head.signature };
+    let frame = framed(|out| v2_grpc::write(out, &answer, &answered.views(), answered.range.as_ref()))?;
+    answered.count(&plan, None);
+    Some(Ok(frame))
+}
+
+/// A message with gRPC's prefix; `None` where it cannot be written.
+fn framed(write: impl FnOnce(&mut Vec<u8>) -> bool) -> Option<Bytes> {
+    let mut frame = vec![0; 5];
+    if !write(&mut frame) {
         return None;
     }
     let size = u32::try_from(frame.len() - 5).ok()?;
     frame[1..5].copy_from_slice(&size.to_be_bytes());
-    answered.count(&plan, Some(("Predict", "GRPC")));
-    Some(Ok(frame.into()))
+    Some(frame.into())
 }
 
 /// A REST request.
-pub async fn rest(core: &Arc<Core>, parts: &http::request::Parts, _body: &Bytes, _arrived: Instant) -> Option<Answer> {
+pub async fn rest(core: &Arc<Core>, parts: &http::request::Parts, body: &Bytes, arrived: Instant) -> Option<Answer> {
     let headers = &parts.headers;
     let plain = !headers.contains_key(CONTENT_ENCODING) && !headers.contains_key(ORIGIN);
     if !core.options.usual_rest || parts.method != Method::POST || parts.uri.query().is_some() || !plain {
         return None;
     }
-    None
+    let deadline = arrived.checked_add(core.options.rest_timeout);
+    let urgency = Urgency { arrived, deadline, low_priority: is_low(headers) };
+    let target = Target::of(parts.uri.path())?;
+    match target.api {
+        Api::V1 => v1(core, &target, body, urgency).await,
+        Api::V2 => v2(core, &target, headers, body, urgency).await,
+    }
+}
+
+/// TensorFlow Serving's `:predict`.
+async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgency) -> Option<Answer> {
+    let options = json::Options {
+        strict: core.options.strict_json,
+        extensions: core.options.json_extensions,
+        max_depth: core.options.max_json_depth,
+    };
+    let head = json::head(body)?;
+    let key = Key::new(target.model, target.version, target.label, head.signature, std::iter::empty());
+    let plan = find(core, key)?;
+    let tensors = head.read(&plan.signature, &options)?;
+    let answered = match compute(core, &plan, tensors, urgency).await? {
+        Ok(answered) => answered,
+        Err(overload) => return Some(too_many(&overload, "\n    ", "\n")),
+    };
+    let mut out = Vec::new();
+    if !json::write(&mut out, head.form, &answered.views(), answered.range.as_ref(), &options) {
+        return None;
+    }
+    answered.count(&plan, Some(("predict", "REST")));
+    Some(Answer { status: StatusCode::OK, headers: content(JSON), body: out.into() })
+}
+
+/// The Open Inference Protocol's `/infer`.
+async fn v2(
+    core: &Arc<Core>,
+    target: &Target<'_>,
+    headers: &HeaderMap,
+    body: &Bytes,
+    urgency: Urgency,
+) -> Option<Answer> {
+    if headers.contains_key(ACCEPT_ENCODING) {
+        // Python compresses.
+        return None;
+    }
+    let max_depth = core.options.max_json_depth;
+    let head = v2_rest::head(body, headers.get(JSON_LENGTH).map(HeaderValue::as_bytes), max_depth)?;
+    let signature = head.signature.unwrap_or_default();
+    let wanted = head.outputs.iter().map(|output| output.name);
+    let plan = find(core, Key::new(target.model, target.version, None, signature, wanted))?;
+    let tensors = head.read(&plan.signature, max_depth)?;
+    let answered = match compute(core, &plan, tensors, urgency).await? {
+        Ok(answered) => answered,
+        Err(overload) => return Some(too_many(&overload, "", "")),
+    };
+    let answer = v2_rest::Answer { model: target.model, version: plan.version, id: head.id, signature: head.signature };
+    let binary = |index: usize| head.outputs.get(index).map_or(head.binary, |output| output.binary);
+    let views: Vec<_> = answered.views().into_iter().enumerate().map(|(index, view)| (view, binary(index))).collect();
+    let mut out = Vec::new();
+    let fields = match v2_rest::write(&mut out, &answer, &views, answered.range.as_ref(), core.options.strict_json)? {
+        v2_rest::Body::Json => content(JSON),
+        v2_rest::Body::Binary(length) => {
+            let mut fields = content(BINARY);
+            fields.insert(JSON_LENGTH, HeaderValue::from(length));
+            fields
+        }
+    };
+    answered.count(&plan, None);
+    Some(Answer { status: StatusCode::OK, headers: fields, body: out.into() })
+}
+
+#[derive(Clone, Copy)]
+enum Api {
+    V1,
+    V2,
+}
+
+/// What the URL of a prediction says.
+struct Target<'a> {
+    api: Api,
+    model: &'a str,
+    version: Option<i64>,
+    label: Option<&'a str>,
+}
+
+impl<'a> Target<'a> {
+    /// Reads a path; `None` for anything but a prediction, and for names with escapes.
+    fn of(path: &'a str) -> Option<Target<'a>> {
+        if path.contains('%') {
+            return None;
+        }
+        let (api, rest) = match path.strip_prefix("/v1/models/") {
+            Some(rest) => (Api::V1, rest.strip_suffix(":predict")?),
+            None => (Api::V2, path.strip_prefix("/v2/models/")?.strip_suffix("/infer")?),
+        };
+        let mut parts = rest.split('/');
+        let model = parts.next().filter(|name| !name.is_empty() && !name.contains(':'))?;
+        let (mut version, mut label) = (None, None);
+        match (parts.next(), parts.next(), api) {
+            (None, _, _) => {}
+            (Some("versions"), Some(number), _) => {
+                let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+                version = Some(number.parse().ok().filter(|_| digits)?);
+            }
+            (Some("labels"), Some(name), Api::V1) if !name.is_empty() && !name.contains(':') => label = Some(name),
+            _ => return None,
+        }
+        parts.next().is_none().then_some(Target { api, model, version, label })
+    }
+}
+
+fn content(kind: HeaderValue) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    fields.insert(CONTENT_TYPE, kind);
+    fields
+}
+
+/// How REST's clients are told.
+fn too_many(overload: &Overload, before: &str, after: &str) -> Answer {
+    let mut fields = content(JSON);
+    // The smallest number that the header can say is one second.
+    fields.insert(RETRY_AFTER, HeaderValue::from(overload.retry_after.as_secs_f64().ceil().max(1.0) as u64));
+    let body = format!("{{{before}\"error\": \"{}\"{after}}}", overload.text);
+    Answer { status: StatusCode::TOO_MANY_REQUESTS, headers: fields, body: body.into() }
 }
 
 /// The plan for a key; where there is none, Python is asked for one, and answers the request itself.
-fn find(core: &Core, key: &Key) -> Option<Arc<Plan>> {
-    match core.plans.find(key) {
+fn find(core: &Core, key: Key) -> Option<Arc<Plan>> {
+    match core.plans.find(&key) {
         Ok(plan) => Some(plan),
         Err(ask) => {
             if ask {
-                core.host.learn(key);
+                core.host.learn(&key);
             }
             None
         }

@@ -270,6 +270,7 @@ def _native_core(
             usual_rest=not options.cors,
             strict_json=options.strict_json,
             json_extensions=options.rest_extensions,
+            max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
             reuse_port=reuse_port,
         )

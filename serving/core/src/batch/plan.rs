@@ -35,6 +35,24 @@ pub struct Key {
     pub outputs: Vec<String>,
 }
 
+impl Key {
+    pub fn new<'a>(
+        model: &str,
+        version: Option<i64>,
+        label: Option<&str>,
+        signature: &str,
+        outputs: impl Iterator<Item = &'a str>,
+    ) -> Key {
+        Key {
+            model: model.to_owned(),
+            version,
+            label: label.map(str::to_owned),
+            signature: signature.to_owned(),
+            outputs: outputs.map(str::to_owned).collect(),
+        }
+    }
+}
+
 /// One output of a computed batch.
 #[derive(Clone, Debug)]
 pub struct Output {

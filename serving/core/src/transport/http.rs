@@ -34,7 +34,7 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
     let version = request.version();
     let request_id = request_id(request.headers());
     let (parts, mut incoming) = request.into_parts();
-    let (body, problem) =
+    let (body, mut problem) =
         match tokio::time::timeout(core.options.rest_timeout, read(core, &parts.headers, &mut incoming)).await {
             Ok(Some(Ok(body))) => (body, None),
             Ok(Some(Err(problem))) => (Bytes::new(), Some(problem)),
@@ -46,7 +46,16 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
         drain(incoming);
     }
     let usual = match problem {
-        None => usual::rest(core, &parts, &body, arrived).await,
+        None => {
+            let left = core.options.rest_timeout.saturating_sub(arrived.elapsed());
+            match tokio::time::timeout(left, usual::rest(core, &parts, &body, arrived)).await {
+                Ok(usual) => usual,
+                Err(_) => {
+                    problem = Some(Problem::Late);
+                    None
+                }
+            }
+        }
         Some(_) => None,
     };
     let answer = match usual {

@@ -39,6 +39,7 @@ class NativeOptions:
         usual_rest: REST predictions of the usual form are answered by the core.
         strict_json: REST answers never hold NaN or infinities.
         json_extensions: JSON may hold half, bfloat16 and uint16.
+        max_json_depth: Deepest nesting of a JSON body.
         tensor_content: Answers of Predict carry ``tensor_content``.
         threads: Threads of the transport; 0 for one a processor.
         reuse_port: Other processes may listen on the same ports.
@@ -56,6 +57,7 @@ class NativeOptions:
     usual_rest: bool = True
     strict_json: bool = False
     json_extensions: bool = False
+    max_json_depth: int = 100
     tensor_content: bool = False
     threads: int = 0
     reuse_port: bool = False
@@ -92,6 +94,7 @@ class NativeCore:
             usual_rest=options.usual_rest,
             strict_json=options.strict_json,
             json_extensions=options.json_extensions,
+            max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
         )
 
