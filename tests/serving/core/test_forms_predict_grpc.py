@@ -11,7 +11,7 @@ from modelyard.artifact import Signature
 from modelyard.serving import _messages
 from modelyard.serving._predict_codec import predict_writer
 from modelyard.serving._requests import ModelSpec, Prediction, PredictRequest
-from modelyard.wire import array_to_tensor, serving_pb2
+from modelyard.wire import array_to_tensor, serving_pb2, tensorflow_pb2
 from tests.support.forms import (
     DTYPES,
     cases,
@@ -108,7 +108,7 @@ def test_nothing_is_allocated_by_a_size_that_is_merely_claimed() -> None:
     message = serving_pb2.PredictRequest()
     message.model_spec.name = "m"
     tensor = message.inputs["x"]
-    tensor.dtype = 1
+    tensor.dtype = tensorflow_pb2.DT_FLOAT
     tensor.float_val.append(1.0)
     for _ in range(4):
         tensor.tensor_shape.dim.add().size = (1 << 31) - 1
@@ -140,8 +140,17 @@ def test_answers_are_written_byte_for_byte() -> None:
 
 
 def test_scalars_are_written_whole_and_have_no_rows() -> None:
-    scalar = {"y": np.float32(2.5).reshape(())}
+    scalar = {"y": np.array(2.5, np.float32)}
     expected = predict_writer(as_content=False)(Prediction(spec=ModelSpec(name="m", version=1), outputs=scalar))
     outputs = outputs_of(scalar, {"y": "float32"})
     assert FORMS.write_predict(("m", 1, ""), outputs, rows=None, as_content=False) == expected
     assert FORMS.write_predict(("m", 1, ""), outputs, rows=(0, 1), as_content=False) is None
+
+
+def test_what_many_things_in_few_bytes_ask_for_is_declined() -> None:
+    message = serving_pb2.PredictRequest()
+    message.model_spec.name = "m"
+    message.inputs["x"].CopyFrom(array_to_tensor(np.ones([1] * 40, np.float32), as_content=True))
+    assert FORMS.read_predict(message.SerializeToString(), [("x", "float32", None)]) is None
+    message.output_filter.extend([""] * 300)
+    assert FORMS.predict_head(message.SerializeToString()) is None

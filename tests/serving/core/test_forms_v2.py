@@ -191,7 +191,7 @@ def some_answer(
         name: some_array(random_values, dtype, (rows, *some_shape(rng, least=rng.choice((0, 1, 1)), ranks=(0, 3))))
         for name, dtype in dtypes.items()
     }
-    echo = {"id": rng.choice(("", "7", "ü\n")), "model": rng.choice(("m", "mödel"))}
+    echo: dict[str, Any] = {"id": rng.choice(("", "7", "ü\n")), "model": rng.choice(("m", "mödel"))}
     echo["parameters"] = rng.choice(({}, {"signature_name": "other"}, {"signature_name": ""}))
     return arrays, dtypes, echo
 

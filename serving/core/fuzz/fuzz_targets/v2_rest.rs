@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use modelyard_core_fuzz::forms::v2_rest::head;
 use modelyard_core_fuzz::{check, signatures};
 
-/// The length of the JSON part stands before the body, where there is a byte 0 at all.
+// The length of the JSON part stands before the body, where there is a byte 0 at all.
 fuzz_target!(|data: &[u8]| {
     let (length, body) = match data.iter().position(|&byte| byte == 0) {
         Some(at) => (Some(&data[..at]), &data[at + 1..]),

@@ -3,13 +3,12 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 use super::proto::{
     Fields, Value, bytes_size, is_signaling, put_bytes, put_text, put_varint, put_varints, text, varint_size, varints,
     varints_size,
 };
-use super::tensor::{AnswerSpec, DType, InputSpec, Inputs, OutputView, Part, Shape, Signature, Tensor};
+use super::tensor::{AnswerSpec, DType, InputSpec, Inputs, List, OutputView, Part, Shape, Signature, Tensor, push};
 
 /// A request as far as it can be read without its signature.
 #[derive(Clone, Debug)]
@@ -20,22 +19,15 @@ pub struct Head<'a> {
     /// As sent; empty for the default.
     pub signature: &'a str,
     /// Empty for all.
-    pub outputs: SmallVec<[&'a str; 4]>,
+    pub outputs: List<&'a str>,
     body: &'a Bytes,
-    inputs: SmallVec<[(&'a str, &'a [u8]); 4]>,
+    inputs: List<(&'a str, &'a [u8])>,
 }
 
 /// Reads all of a request but its tensors.
 pub fn head(body: &Bytes) -> Option<Head<'_>> {
-    let mut head = Head {
-        model: "",
-        version: None,
-        label: None,
-        signature: "",
-        outputs: SmallVec::new(),
-        body,
-        inputs: SmallVec::new(),
-    };
+    let mut head =
+        Head { model: "", version: None, label: None, signature: "", outputs: List::new(), body, inputs: List::new() };
     let mut seen = false;
     let mut fields = Fields(body);
     while !fields.is_empty() {
@@ -44,8 +36,8 @@ pub fn head(body: &Bytes) -> Option<Head<'_>> {
                 head.read_spec(spec)?;
                 seen = true;
             }
-            (2, Value::Bytes(entry)) => head.inputs.push(read_entry(entry)?),
-            (3, Value::Bytes(name)) => head.outputs.push(text(name)?),
+            (2, Value::Bytes(entry)) => push(&mut head.inputs, read_entry(entry)?)?,
+            (3, Value::Bytes(name)) => push(&mut head.outputs, text(name)?)?,
             _ => return None,
         }
     }

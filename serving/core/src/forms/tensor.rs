@@ -5,6 +5,19 @@ use std::ops::Range;
 use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 
+/// More dimensions than any model's; numpy has 64 at most.
+pub(crate) const MAX_RANK: usize = 32;
+/// More inputs, or outputs, than any model's: a request may name many in few bytes.
+const MAX_TENSORS: usize = 256;
+
+/// What a request says of each of its inputs or outputs.
+pub(crate) type List<T> = SmallVec<[T; 4]>;
+
+/// Adds to a list; `None` where it is full.
+pub(crate) fn push<T>(list: &mut List<T>, item: T) -> Option<()> {
+    (list.len() < MAX_TENSORS).then(|| list.push(item))
+}
+
 /// Sizes of a tensor; few have more than six.
 pub type Shape = SmallVec<[usize; 6]>;
 
@@ -109,7 +122,10 @@ impl InputSpec {
     /// A request's tensor where it is one of this input with at least one element: zero rows are never usual.
     pub(crate) fn tensor(&self, shape: Shape, data: Bytes) -> Option<Tensor> {
         let count = shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size))?;
-        let fits = count > 0 && count.checked_mul(self.dtype.size())? == data.len() && self.fits(&shape);
+        let fits = count > 0
+            && shape.len() <= MAX_RANK
+            && count.checked_mul(self.dtype.size())? == data.len()
+            && self.fits(&shape);
         // Other bytes than these are no booleans to whoever computes.
         let sound = self.dtype != DType::Bool || data.iter().all(|&byte| byte < 2);
         (fits && sound).then_some(Tensor { shape, data })

@@ -4,12 +4,11 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 use super::proto::{
     Fields, Value, bytes_size, is_signaling, put_bytes, put_text, put_varint, text, varint_size, varints,
 };
-use super::tensor::{DType, Inputs, OutputView, Part, Shape, Signature, Tensor};
+use super::tensor::{DType, Inputs, List, OutputView, Part, Shape, Signature, Tensor, push};
 use super::v2_rest::Answer;
 
 /// A request as far as it can be read without its signature.
@@ -25,9 +24,9 @@ pub struct Head<'a> {
     /// Whether a stream's answer says that it is the request's last.
     pub final_response: bool,
     /// Empty for all.
-    pub outputs: SmallVec<[&'a str; 4]>,
+    pub outputs: List<&'a str>,
     body: &'a Bytes,
-    inputs: SmallVec<[Input<'a>; 4]>,
+    inputs: List<Input<'a>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -54,11 +53,11 @@ pub fn head(body: &Bytes) -> Option<Head<'_>> {
         id: "",
         signature: None,
         final_response: false,
-        outputs: SmallVec::new(),
+        outputs: List::new(),
         body,
-        inputs: SmallVec::new(),
+        inputs: List::new(),
     };
-    let mut raw: SmallVec<[&[u8]; 4]> = SmallVec::new();
+    let mut raw = List::new();
     let mut fields = Fields(body);
     while !fields.is_empty() {
         match fields.next()? {
@@ -71,9 +70,9 @@ pub fn head(body: &Bytes) -> Option<Head<'_>> {
                 ("triton_enable_empty_final_response", Parameter::Flag) => head.final_response = true,
                 _ => return None,
             },
-            (5, Value::Bytes(input)) => head.inputs.push(read_input(input)?),
-            (6, Value::Bytes(output)) => head.outputs.push(read_output(output)?),
-            (7, Value::Bytes(contents)) => raw.push(contents),
+            (5, Value::Bytes(input)) => push(&mut head.inputs, read_input(input)?)?,
+            (6, Value::Bytes(output)) => push(&mut head.outputs, read_output(output)?)?,
+            (7, Value::Bytes(contents)) => push(&mut raw, contents)?,
             _ => return None,
         }
     }
@@ -251,7 +250,7 @@ fn put(
     rows: Option<&Range<usize>>,
     final_response: bool,
 ) -> Option<()> {
-    let parts = outputs.iter().map(|output| output.part(rows)).collect::<Option<SmallVec<[_; 4]>>>()?;
+    let parts = outputs.iter().map(|output| output.part(rows)).collect::<Option<List<_>>>()?;
     put_text(out, 1 << 3 | 2, answer.model);
     put_text(out, 2 << 3 | 2, itoa::Buffer::new().format(answer.version));
     put_text(out, 3 << 3 | 2, answer.id);

@@ -3,11 +3,10 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 use super::numbers::{Rule, read_array};
 use super::scan::Scan;
-use super::tensor::{DType, Inputs, OutputView, Part, Shape, Signature, Tensor};
+use super::tensor::{DType, Inputs, List, OutputView, Part, Shape, Signature, Tensor, push};
 use super::texts::{all_finite, put_string, put_values};
 
 /// An output that a request asks for.
@@ -26,10 +25,10 @@ pub struct Head<'a> {
     /// The parameter of that name, which is echoed; `None` where there is none, and the default is meant.
     pub signature: Option<&'a str>,
     /// Empty for all.
-    pub outputs: SmallVec<[Requested<'a>; 4]>,
+    pub outputs: List<Requested<'a>>,
     /// Whether outputs go into the binary part where none is asked for by name.
     pub binary: bool,
-    inputs: SmallVec<[Input<'a>; 4]>,
+    inputs: List<Input<'a>>,
 }
 
 #[derive(Clone, Debug)]
@@ -95,12 +94,9 @@ fn read_parameters<'a>(scan: &mut Scan<'a>) -> Option<(Option<&'a str>, Option<b
     Some((signature, binary))
 }
 
-fn read_inputs<'a>(scan: &mut Scan<'a>, rest: &mut Bytes, max_depth: usize) -> Option<SmallVec<[Input<'a>; 4]>> {
-    let mut inputs = SmallVec::new();
-    scan.list(|scan| {
-        inputs.push(read_input(scan, rest, max_depth)?);
-        Some(())
-    })?;
+fn read_inputs<'a>(scan: &mut Scan<'a>, rest: &mut Bytes, max_depth: usize) -> Option<List<Input<'a>>> {
+    let mut inputs = List::new();
+    scan.list(|scan| push(&mut inputs, read_input(scan, rest, max_depth)?))?;
     Some(inputs)
 }
 
@@ -145,8 +141,8 @@ fn read_shape(scan: &mut Scan<'_>) -> Option<Shape> {
 /// An output's name, and whether it is binary where it says so itself.
 type Asked<'a> = (&'a str, Option<bool>);
 
-fn read_outputs<'a>(scan: &mut Scan<'a>) -> Option<SmallVec<[Asked<'a>; 4]>> {
-    let mut outputs = SmallVec::new();
+fn read_outputs<'a>(scan: &mut Scan<'a>) -> Option<List<Asked<'a>>> {
+    let mut outputs = List::new();
     scan.list(|scan| {
         let (mut name, mut parameters) = (None, None);
         scan.object(|scan, key| match key {
@@ -154,8 +150,7 @@ fn read_outputs<'a>(scan: &mut Scan<'a>) -> Option<SmallVec<[Asked<'a>; 4]>> {
             "parameters" => parameters.replace(read_flag(scan)?).is_none().then_some(()),
             _ => None,
         })?;
-        outputs.push((name.filter(|name: &&str| !name.is_empty())?, parameters.flatten()));
-        Some(())
+        push(&mut outputs, (name.filter(|name: &&str| !name.is_empty())?, parameters.flatten()))
     })?;
     Some(outputs)
 }
@@ -256,7 +251,7 @@ pub fn write(
             let part = output.part(rows)?;
             (*binary || !strict || all_finite(part.dtype, part.data)).then_some((part, *binary))
         })
-        .collect::<Option<SmallVec<[_; 4]>>>()?;
+        .collect::<Option<List<_>>>()?;
     let begin = out.len();
     put_answer(out, answer);
     for (index, (part, binary)) in parts.iter().enumerate() {
