@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import os
 import signal
@@ -12,7 +13,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from modelyard.errors import ModelyardError
+from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.serving._admin import Admin
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._manager import ModelManager
@@ -22,21 +23,24 @@ from modelyard.serving._metrics_page import merged, page
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._version_loader import VersionLoader
-from modelyard.serving.grpc import GrpcioServer, GrpcOptions, GrpcServer
-from modelyard.serving.http1 import Application, Http1Server
-from modelyard.serving.http2 import WrongPort, options_of
+from modelyard.serving.grpc import GrpcioServer, GrpcOptions, GrpcServer, limits_of
+from modelyard.serving.http1 import Application
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
 from modelyard.serving.workers import WorkerLink
 
 if TYPE_CHECKING:
+    from modelyard.serving.asgi import UvicornServer
+    from modelyard.serving.http1 import Http1Server
     from modelyard.serving.native import NativeCore, NativeRest
 
 _LOG = logging.getLogger("modelyard.serving")
-Transport: TypeAlias = "GrpcServer | Http1Server | NativeRest"
+Transport: TypeAlias = "GrpcServer | Http1Server | NativeRest | UvicornServer"
 #: Longest wait of a worker for its models before it listens: where others answer, and where none does yet.
 _SUCCESSOR_S, _FIRST_S = 600.0, 10.0
 _STEP_S = 0.2
+#: What serves where --transport does not say.
+_DEFAULT_TRANSPORT = "asyncio"
 
 
 class Server:
@@ -185,7 +189,10 @@ def _transports(
     link: WorkerLink | None,
 ) -> list[Transport]:
     transports: list[Transport] = []
-    core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
+    transport = transport_of(options.transport)
+    core = None
+    if transport == "native":
+        core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
@@ -197,7 +204,7 @@ def _transports(
             health=options.health,
             reflection=options.reflection,
             wrong_port=_wrong_grpc_port(options),
-            transport=options.grpc_transport,
+            transport="grpcio" if transport == "python" else options.grpc_transport,
             reuse_port=link is not None,
         )
         native = None
@@ -237,6 +244,14 @@ def _transports(
 
             transports.append(NativeRest(core, app, port=options.rest_api_port, tls=rest_tls))
             return transports
+        if transport == "python":
+            from modelyard.serving.asgi import UvicornServer
+
+            transports.append(UvicornServer(app, port=options.rest_api_port, tls=rest_tls, reuse_port=link is not None))
+            return transports
+        from modelyard.serving.http1 import Http1Server
+        from modelyard.serving.http2 import WrongPort
+
         tls = None if rest_tls is None else rest_tls.context()
         wrong_port = WrongPort(_wrong_rest_port(options))
         transports.append(
@@ -247,12 +262,37 @@ def _transports(
     return transports
 
 
+def transport_of(asked: str, *, default: str = _DEFAULT_TRANSPORT) -> str:
+    """What serves both ports.
+
+    Args:
+        asked: ``--transport``; empty for the default.
+        default: Of this release.
+
+    Returns:
+        ``native``, ``asyncio`` or ``python``: the last in place of a default of ``native`` that is not installed.
+
+    Raises:
+        ConfigurationError: The native core is asked for and not installed.
+    """
+    name = asked or default
+    if name != "native" or importlib.util.find_spec("modelyard_core") is not None:
+        return name
+    if asked:
+        raise ConfigurationError(
+            "--transport=native needs modelyard_core, which is not installed: pip install modelyard-core, or use "
+            "--transport=python."
+        )
+    _LOG.warning("modelyard_core is not installed: uvicorn and grpc.aio serve (--transport=python), which is slower")
+    return "python"
+
+
 def _native_core(
     options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, *, reuse_port: bool
 ) -> NativeCore | None:
-    """The native core, where it is to serve."""
-    limits = options_of(options.grpc_channel_arguments)
-    if options.transport != "native" or limits is None:
+    """The native core, unless only gRPC's own server understands the channel arguments."""
+    limits = limits_of(options.grpc_channel_arguments)
+    if limits is None:
         return None
     from modelyard.serving.native import NativeCore, NativeOptions
 
