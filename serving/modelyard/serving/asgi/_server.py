@@ -12,6 +12,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving._listen import BACKLOG, listen
 from modelyard.serving._tls import TlsConfig
 from modelyard.serving.asgi._adapter import Adapter
+from modelyard.serving.asgi._protocol import BoundedProtocol
 from modelyard.serving.http import Application
 
 #: A connection on which nothing happens is closed after so long.
@@ -47,7 +48,7 @@ class UvicornServer:
         self._server = _Server(
             uvicorn.Config(
                 self._adapter,
-                http="httptools",
+                http=BoundedProtocol,
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
