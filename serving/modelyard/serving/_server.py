@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import os
 import signal
@@ -13,7 +12,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.errors import ModelyardError
 from modelyard.serving._admin import Admin
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._manager import ModelManager
@@ -39,8 +38,6 @@ Transport: TypeAlias = "GrpcServer | Http1Server | NativeRest | UvicornServer"
 #: Longest wait of a worker for its models before it listens: where others answer, and where none does yet.
 _SUCCESSOR_S, _FIRST_S = 600.0, 10.0
 _STEP_S = 0.2
-#: What serves where --transport does not say.
-_DEFAULT_TRANSPORT = "asyncio"
 
 
 class Server:
@@ -189,9 +186,8 @@ def _transports(
     link: WorkerLink | None,
 ) -> list[Transport]:
     transports: list[Transport] = []
-    transport = transport_of(options.transport)
     core = None
-    if transport == "native":
+    if options.transport == "native":
         core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
@@ -204,7 +200,7 @@ def _transports(
             health=options.health,
             reflection=options.reflection,
             wrong_port=_wrong_grpc_port(options),
-            transport="grpcio" if transport == "python" else options.grpc_transport,
+            transport="grpcio" if options.transport == "python" else options.grpc_transport,
             reuse_port=link is not None,
         )
         native = None
@@ -244,7 +240,7 @@ def _transports(
 
             transports.append(NativeRest(core, app, port=options.rest_api_port, tls=rest_tls))
             return transports
-        if transport == "python":
+        if options.transport == "python":
             from modelyard.serving.asgi import UvicornServer
 
             transports.append(UvicornServer(app, port=options.rest_api_port, tls=rest_tls, reuse_port=link is not None))
@@ -260,31 +256,6 @@ def _transports(
             )
         )
     return transports
-
-
-def transport_of(asked: str, *, default: str = _DEFAULT_TRANSPORT) -> str:
-    """What serves both ports.
-
-    Args:
-        asked: ``--transport``; empty for the default.
-        default: Of this release.
-
-    Returns:
-        ``native``, ``asyncio`` or ``python``: the last in place of a default of ``native`` that is not installed.
-
-    Raises:
-        ConfigurationError: The native core is asked for and not installed.
-    """
-    name = asked or default
-    if name != "native" or importlib.util.find_spec("modelyard_core") is not None:
-        return name
-    if asked:
-        raise ConfigurationError(
-            "--transport=native needs modelyard_core, which is not installed: pip install modelyard-core, or use "
-            "--transport=python."
-        )
-    _LOG.warning("modelyard_core is not installed: uvicorn and grpc.aio serve (--transport=python), which is slower")
-    return "python"
 
 
 def _native_core(
