@@ -205,6 +205,24 @@ def test_what_is_no_request_ends_the_connection(data: bytes, caplog: pytest.LogC
     assert caplog.records == []
 
 
+def test_an_offer_of_another_protocol_costs_nobody_a_body() -> None:
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+
+    async def test(client: Client, app: Echo, _: UvicornServer) -> None:
+        for lines in (offer, offer[1:], ()):
+            client.send(*lines, "Content-Length: 3", body=b"abc")
+            assert (await client.answer())[::2] == (200, b"abc")
+        client.send(*offer, start="GET /echo HTTP/1.1")
+        assert (await client.answer())[0] == 200
+        client.writer.write(b"POST /echo HTTP/1.1\r\n")
+        await asyncio.sleep(0.05)
+        client.send(*offer, "Content-Length: 3", body=b"abc", start="X: y")
+        assert (await client.answer())[0] == 400
+        assert len(app.requests) == 4
+
+    run(test)
+
+
 def test_half_begun_connections_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol_module, "HEAD_S", 0.1)
 

@@ -1,8 +1,9 @@
-"""uvicorn's protocol, with limits on what stands before a body."""
+"""uvicorn's protocol, with limits on what stands before a body, and deaf to offers of other protocols."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -10,10 +11,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 MAX_HEAD_BYTES = 32 << 10
 #: And it must be whole after so long.
 HEAD_S = 20.0
+_BODY = (b"content-length", b"transfer-encoding")
+_END = b"\r\n\r\n"
+#: A field that does not go on in the next line.
+_UPGRADE = re.compile(rb"\r\n(?i:upgrade):[^\r\n]*(?=\r\n[^ \t])")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 by httptools, which takes a head however long it is, and waits for its end for ever."""
+    """HTTP/1.1 by httptools, which takes a head however long it is, and waits for its end for ever.
+
+    It also takes what follows a head that offers another protocol for that protocol's: Java's client offers HTTP/2 with
+    its first request, whatever body that has. So offers are left out here.
+    """
 
     _in_head = True
     _head_bytes = 0
@@ -32,6 +41,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Takes what the client sends."""
         if self._in_head:
+            if not self._head_bytes:
+                data = _without_offer(data)
             self._head_bytes += len(data)
             if self._head_timer is None:
                 self._head_timer = self.loop.call_later(HEAD_S, self.transport.close)
@@ -43,6 +54,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """The head is whole."""
         self._in_head = False
         self._end_timer()
+        if self.parser.should_upgrade() and any(name in _BODY for name, _ in self.headers):
+            # An offer that came in pieces: rather none than a wrong answer.
+            raise ValueError("an offer of another protocol, with a body")
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -54,3 +68,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def _without_offer(data: bytes) -> bytes:
+    end = data.find(_END) + len(_END)
+    return data if end < len(_END) else _UPGRADE.sub(b"", data[:end]) + data[end:]
