@@ -21,8 +21,10 @@ START_TIMEOUT_S = 90.0
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 #: The contract holds over every transport: MODELYARD_TEST_GRPC_TRANSPORT=grpcio pytest tests/contract
 GRPC_TRANSPORT = os.environ.get("MODELYARD_TEST_GRPC_TRANSPORT", "")
-#: As above: MODELYARD_TEST_TRANSPORT=native pytest tests/contract
+#: As above: MODELYARD_TEST_TRANSPORT=native pytest tests/contract; or python
 TRANSPORT = os.environ.get("MODELYARD_TEST_TRANSPORT", "")
+#: gRPC's own server is on the gRPC port.
+ON_GRPCIO = GRPC_TRANSPORT == "grpcio" or TRANSPORT == "python"
 
 
 def free_port() -> int:

@@ -7,8 +7,10 @@ they come; blocking and asynchronous transports differ in nothing else.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TypeVar
 
 from modelyard.clients._address import Address
@@ -35,7 +37,7 @@ class Reply:
     """
 
     status: int
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     data: bytes
     reusable: bool
 
@@ -123,7 +125,7 @@ class Reader:
         encoding = headers.get("content-encoding", "identity").lower()
         return Reply(status, headers, _decoded(data, encoding, url, limit), keep)
 
-    def _head(self, url: str) -> Bytes[tuple[int, dict[str, str], bool]]:
+    def _head(self, url: str) -> Bytes[tuple[int, Mapping[str, str], bool]]:
         end = self._buffer.find(b"\r\n\r\n")
         while end < 0:
             start = bytes(self._buffer[:5])
@@ -131,18 +133,12 @@ class Reader:
                 raise ProtocolError(f"{url} did not answer in HTTP as expected: it sent {bytes(self._buffer[:80])!r}.")
             yield from self._more()
             end = self._buffer.find(b"\r\n\r\n")
-        lines = bytes(self._buffer[:end]).decode("latin-1").split("\r\n")
+        head = bytes(self._buffer[:end])
         del self._buffer[: end + 4]
-        parts = lines[0].split(" ", 2)
-        if len(parts) < 2 or parts[0] not in ("HTTP/1.1", "HTTP/1.0") or not parts[1].isdecimal():
-            raise ProtocolError(f"{url} did not answer in HTTP as expected: its status line is {lines[0]!r}.")
-        headers = {}
-        for line in lines[1:]:
-            name, colon, value = line.partition(":")
-            if not colon:
-                raise ProtocolError(f"{url} did not answer in HTTP as expected: it sent the header {line!r}.")
-            headers[name.lower()] = value.strip(" \t")
-        return int(parts[1]), headers, parts[0] == "HTTP/1.1"
+        try:
+            return _parsed(head)
+        except ValueError as exc:
+            raise ProtocolError(f"{url} did not answer in HTTP as expected: {exc}.") from exc
 
     def _exactly(self, length: int) -> Bytes[bytes]:
         parts = [bytes(self._buffer[:length])]
@@ -202,6 +198,23 @@ class Reader:
         if not data:
             raise EOFError("the server closed the connection without a complete answer")
         self._buffer += data
+
+
+# A server says the same for a second, but for lengths.
+@lru_cache(maxsize=32)
+def _parsed(head: bytes) -> tuple[int, Mapping[str, str], bool]:
+    """Status, header fields, and whether it is HTTP/1.1."""
+    lines = head.decode("latin-1").split("\r\n")
+    parts = lines[0].split(" ", 2)
+    if len(parts) < 2 or parts[0] not in ("HTTP/1.1", "HTTP/1.0") or not parts[1].isdecimal():
+        raise ValueError(f"its status line is {lines[0]!r}")
+    headers = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise ValueError(f"it sent the header {line!r}")
+        headers[name.lower()] = value.strip(" \t")
+    return int(parts[1]), MappingProxyType(headers), parts[0] == "HTTP/1.1"
 
 
 def _number(text: str, base: int, url: str) -> int:

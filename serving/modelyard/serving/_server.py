@@ -22,18 +22,19 @@ from modelyard.serving._metrics_page import merged, page
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._version_loader import VersionLoader
-from modelyard.serving.grpc import GrpcioServer, GrpcOptions, GrpcServer
-from modelyard.serving.http1 import Application, Http1Server
-from modelyard.serving.http2 import WrongPort, options_of
+from modelyard.serving.grpc import GrpcioServer, GrpcOptions, GrpcServer, limits_of
+from modelyard.serving.http1 import Application
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
 from modelyard.serving.workers import WorkerLink
 
 if TYPE_CHECKING:
+    from modelyard.serving.asgi import UvicornServer
+    from modelyard.serving.http1 import Http1Server
     from modelyard.serving.native import NativeCore, NativeRest
 
 _LOG = logging.getLogger("modelyard.serving")
-Transport: TypeAlias = "GrpcServer | Http1Server | NativeRest"
+Transport: TypeAlias = "GrpcServer | Http1Server | NativeRest | UvicornServer"
 #: Longest wait of a worker for its models before it listens: where others answer, and where none does yet.
 _SUCCESSOR_S, _FIRST_S = 600.0, 10.0
 _STEP_S = 0.2
@@ -185,7 +186,9 @@ def _transports(
     link: WorkerLink | None,
 ) -> list[Transport]:
     transports: list[Transport] = []
-    core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
+    core = None
+    if options.transport == "native":
+        core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
@@ -197,7 +200,7 @@ def _transports(
             health=options.health,
             reflection=options.reflection,
             wrong_port=_wrong_grpc_port(options),
-            transport=options.grpc_transport,
+            transport="grpcio" if options.transport == "python" else options.grpc_transport,
             reuse_port=link is not None,
         )
         native = None
@@ -237,6 +240,14 @@ def _transports(
 
             transports.append(NativeRest(core, app, port=options.rest_api_port, tls=rest_tls))
             return transports
+        if options.transport == "python":
+            from modelyard.serving.asgi import UvicornServer
+
+            transports.append(UvicornServer(app, port=options.rest_api_port, tls=rest_tls, reuse_port=link is not None))
+            return transports
+        from modelyard.serving.http1 import Http1Server
+        from modelyard.serving.http2 import WrongPort
+
         tls = None if rest_tls is None else rest_tls.context()
         wrong_port = WrongPort(_wrong_rest_port(options))
         transports.append(
@@ -250,9 +261,9 @@ def _transports(
 def _native_core(
     options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, *, reuse_port: bool
 ) -> NativeCore | None:
-    """The native core, where it is to serve."""
-    limits = options_of(options.grpc_channel_arguments)
-    if options.transport != "native" or limits is None:
+    """The native core, unless only gRPC's own server understands the channel arguments."""
+    limits = limits_of(options.grpc_channel_arguments)
+    if limits is None:
         return None
     from modelyard.serving.native import NativeCore, NativeOptions
 

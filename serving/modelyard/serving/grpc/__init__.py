@@ -2,5 +2,15 @@
 
 from modelyard.serving.grpc._grpcio import GrpcioServer
 from modelyard.serving.grpc._server import GrpcOptions, GrpcServer
+from modelyard.serving.grpc._types import ARGUMENTS, GrpcLimits, Metadata, limits_of, unknown_method
 
-__all__ = ["GrpcOptions", "GrpcServer", "GrpcioServer"]
+__all__ = [
+    "ARGUMENTS",
+    "GrpcLimits",
+    "GrpcOptions",
+    "GrpcServer",
+    "GrpcioServer",
+    "Metadata",
+    "limits_of",
+    "unknown_method",
+]

@@ -15,7 +15,7 @@ import grpc
 import modelyard_core
 
 from modelyard.serving._requests import REQUEST_ID, request_id_of
-from modelyard.serving.http2 import Metadata, unknown_method
+from modelyard.serving.grpc import Metadata, unknown_method
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
 

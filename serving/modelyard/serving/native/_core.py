@@ -16,7 +16,7 @@ from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._tls import TlsConfig
-from modelyard.serving.http1 import Application
+from modelyard.serving.http import Application
 from modelyard.serving.native._calls import Calls, Methods
 from modelyard.serving.native._plans import Plans
 from modelyard.serving.native._rest import Exchanges

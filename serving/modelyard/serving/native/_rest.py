@@ -8,7 +8,7 @@ import modelyard_core
 
 from modelyard.errors import ModelyardError
 from modelyard.serving._requests import PRIORITY_KEY, Caller
-from modelyard.serving.http1 import Application, HttpRequest
+from modelyard.serving.http import Application, HttpRequest
 
 
 class Exchanges:

@@ -9,7 +9,7 @@ import grpc
 
 from modelyard.serving._tls import TlsConfig
 from modelyard.serving.grpc import GrpcioServer
-from modelyard.serving.http1 import Application
+from modelyard.serving.http import Application
 from modelyard.serving.native._core import NativeCore
 
 
