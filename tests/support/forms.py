@@ -22,11 +22,15 @@ DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64",
 )  # fmt: skip
+#: Those of outputs.
+OUTPUT_DTYPES = (*DTYPES, "string")
 _FLOATS = [
     0.0, -0.0, 1.0, -1.0, 0.1, 0.5, 1 / 3, 1e-4, 9.9999e-5, 1e-5, 999999.0, 999999.4, 999999.5, 1e6, 1000001.0,
     123456.7, 1234567.0, 16777216.0, 16777217.0, 1e9, 1e15, 1e16, 1e17, 1e22, 1e23, 3.4e38, 1e-38, 1e-45, 1e300, 5e-324,
     np.nan, -np.nan, np.inf, -np.inf,
 ]  # fmt: skip
+
+_TEXTS = ["", "a", "T-shirt/top", "größe", "\U0001f600", '"\\/', "\b\f\n\r\t", "\0\x01\x1f\x7f\u2028", "x" * 300]
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -53,6 +57,10 @@ def some_array(rng: np.random.Generator, dtype: str, shape: Sequence[int]) -> np
     kind = dtype_by_name(dtype).numpy
     assert kind is not None
     count = int(np.prod(shape, dtype=np.int64))
+    if dtype == "string":
+        texts = np.empty(count, object)
+        texts[:] = [text if rng.random() < 0.5 else text.encode() for text in rng.choice(_TEXTS, count).tolist()]
+        return texts.reshape(shape)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(np.bool_)
     choice = rng.integers(0, 4)
@@ -91,7 +99,13 @@ def outputs_of(
     arrays: Mapping[str, npt.NDArray[Any]], dtypes: Mapping[str, str]
 ) -> list[tuple[str, str, list[int], bytes]]:
     """Outputs as the core takes them."""
-    return [(name, dtypes[name], list(array.shape), array.tobytes()) for name, array in arrays.items()]
+    # It needs the core, which is there wherever this is called.
+    from modelyard.serving.native._plans import packed_strings
+
+    return [
+        (name, dtypes[name], list(array.shape), packed_strings(array) if dtypes[name] == "string" else array.tobytes())
+        for name, array in arrays.items()
+    ]
 
 
 def check_read(read: Any, general: Callable[[], Mapping[str, npt.NDArray[Any]]], signature: Signature) -> bool:

@@ -70,7 +70,7 @@ fn read(short: &str, long: &str, raw: &[u8]) {
 
 fn write() {
     let scores: Vec<u8> = (1..11).flat_map(|rank| (0.7f32 / (rank * rank) as f32).to_le_bytes()).collect();
-    let output = OutputView { name: "scores", dtype: DType::F32, shape: &[1, 10], data: &scores };
+    let output = OutputView { name: "scores", dtype: DType::F32, shape: &[1, 10], data: &scores, ends: &[] };
     let outputs = [output];
     let spec = AnswerSpec { model: "fashion", version: 1, signature: "serving_default" };
     let answer = v2_rest::Answer { model: "fashion", version: 1, id: "", signature: None };

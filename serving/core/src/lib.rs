@@ -1,11 +1,17 @@
 //! The native core of modelyard's server: it owns bytes, queues and the clock; Python owns models and meaning.
 
+#[cfg(feature = "python")]
 mod batch;
+#[cfg(feature = "python")]
 mod core;
 pub mod forms;
+#[cfg(feature = "python")]
 mod host;
+#[cfg(feature = "python")]
 mod server;
+#[cfg(feature = "python")]
 mod transport;
+#[cfg(feature = "python")]
 mod usual;
 
 #[cfg(feature = "python")]

@@ -168,7 +168,7 @@ impl Server {
             .map(|(name, dtype, shape)| Some(InputSpec { name, dtype: DType::by_name(&dtype)?, shape }))
             .collect();
         let outputs: Option<Vec<(String, DType)>> =
-            outputs.into_iter().map(|(name, dtype)| Some((name, DType::by_name(&dtype)?))).collect();
+            outputs.into_iter().map(|(name, dtype)| Some((name, DType::of_output(&dtype)?))).collect();
         let (Some(inputs), Some(outputs)) = (inputs, outputs) else { return false };
         let key = Key { model, version, label, signature, outputs: wanted };
         let signature = Signature { name, inputs };

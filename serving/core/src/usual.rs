@@ -265,6 +265,7 @@ impl Answered {
                 dtype: output.dtype,
                 shape: &output.shape,
                 data: &output.data,
+                ends: &output.ends,
             })
             .collect()
     }
@@ -275,6 +276,7 @@ impl Answered {
         plan.stats.lock().unwrap_or_else(PoisonError::into_inner).answered(&Sample {
             api,
             rows: self.rows,
+            first: !batch.counted.swap(true, Ordering::Relaxed),
             batch_rows: batch.rows,
             queue: batch.begun.saturating_duration_since(self.decoded),
             input: self.decoded - self.arrived,

@@ -17,6 +17,7 @@ from modelyard.serving.rest._predict import Form, inputs_of, parse_body, predict
 from modelyard.wire import dtype_by_name
 from tests.support.forms import (
     DTYPES,
+    OUTPUT_DTYPES,
     Arrays,
     cases,
     check_read,
@@ -158,7 +159,7 @@ def general_answer(outputs: Arrays, form: Form, **options: bool) -> bytes | None
 
 def some_outputs(rng: random.Random, random_values: np.random.Generator) -> tuple[Arrays, dict[str, str]]:
     names = rng.sample(("y", "scores", "größe", 'a"b%s', "\U0001f600"), rng.choice((1, 1, 2, 3)))
-    dtypes = {name: rng.choice((*DTYPES, "float32", "float32", "float64")) for name in names}
+    dtypes = {name: rng.choice((*OUTPUT_DTYPES, "float32", "float32", "float64")) for name in names}
     rows = rng.randint(1, 4)
     arrays = {}
     for name, dtype in dtypes.items():
@@ -188,6 +189,15 @@ def test_answers_are_written_byte_for_byte(form: Form) -> None:
             expected = general_answer(part, form, **options)
             assert FORMS.write_json(form, outputs, rows=(start, end), **options) == expected
     assert written
+
+
+@pytest.mark.parametrize(("name", "value"), [("y", b"\xff"), ("y", b"\xed\xa0\x80"), ("image_bytes", b"x")])
+def test_bytes_that_are_no_text_are_declined(name: str, value: bytes) -> None:
+    options = {"strict": False, "extensions": False}
+    outputs = outputs_of({name: np.array([b"text", value], object)}, {name: "string"})
+    assert FORMS.write_json("column", outputs, rows=None, **options) is None
+    written = FORMS.write_json("column", outputs, rows=(0, 1), **options)
+    assert (written is None) == (name == "image_bytes")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

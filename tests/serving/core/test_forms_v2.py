@@ -21,6 +21,7 @@ from modelyard.serving.oip._types import InferRequest, RequestedOutput
 from modelyard.wire import inference_pb2
 from tests.support.forms import (
     DTYPES,
+    OUTPUT_DTYPES,
     Arrays,
     cases,
     check_read,
@@ -185,7 +186,7 @@ def some_answer(
     rng: random.Random, random_values: np.random.Generator
 ) -> tuple[Arrays, dict[str, str], dict[str, Any]]:
     names = rng.sample(("y", "scores", "größe", 'a"b', "z" * 200), rng.choice((1, 1, 2, 3)))
-    dtypes = {name: rng.choice(DTYPES) for name in names}
+    dtypes = {name: rng.choice(OUTPUT_DTYPES) for name in names}
     rows = rng.randint(1, 4)
     arrays = {
         name: some_array(random_values, dtype, (rows, *some_shape(rng, least=rng.choice((0, 1, 1)), ranks=(0, 3))))
@@ -235,6 +236,14 @@ def test_rest_answers_are_written_byte_for_byte() -> None:
         headers = dict(expected.headers)
         assert headers.get(b"inference-header-content-length") == (None if length is None else str(length).encode())
     assert refused
+
+
+def test_bytes_that_are_no_text_are_declined_in_json_alone() -> None:
+    outputs = outputs_of({"y": np.array([b"text", b"\xff\0"], object)}, {"y": "string"})
+    answer = ("m", 1, "", None)
+    assert FORMS.write_v2_rest(answer, outputs, [False], rows=None, strict=False) is None
+    body, length = FORMS.write_v2_rest(answer, outputs, [True], rows=None, strict=False)
+    assert body[length:] == b"\4\0\0\0text\2\0\0\0\xff\0"
 
 
 def check_grpc(body: bytes, signature: Signature) -> bool:

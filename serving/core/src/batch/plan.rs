@@ -12,7 +12,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use crate::batch::queue::Queue;
 use crate::batch::stats::Stats;
-use crate::forms::{DType, InputSpec, Shape, Signature, Tensor};
+use crate::forms::{DType, InputSpec, Shape, Signature, Tensor, ends_of_strings};
 
 /// Plans, and keys that have none, that are remembered.
 const MAX_KEYS: usize = 1024;
@@ -60,6 +60,8 @@ pub struct Output {
     pub dtype: DType,
     pub shape: Shape,
     pub data: Bytes,
+    /// Where each string ends in the data; empty for numbers.
+    pub ends: Vec<usize>,
 }
 
 /// What the requests with one key ask for.
@@ -199,12 +201,15 @@ impl Plan {
             let (shape, data): (Vec<usize>, PyBuffer<u8>) = item?.extract()?;
             let Some((name, dtype)) = self.outputs.get(index) else { return Ok(None) };
             let data = data.to_vec(py)?;
-            let fits = data.len() == shape.iter().product::<usize>() * dtype.size();
+            let count = shape.iter().product::<usize>();
+            let ends = if *dtype == DType::String { ends_of_strings(&data) } else { Some(Vec::new()) };
+            let Some(ends) = ends else { return Ok(None) };
+            let fits = if *dtype == DType::String { ends.len() == count } else { data.len() == count * dtype.size() };
             // The outputs of several requests must be told apart by their rows.
             if !fits || (batch.len() > 1 && shape.first() != Some(&rows)) {
                 return Ok(None);
             }
-            outputs.push(Output { name: name.clone(), dtype: *dtype, shape: shape.into(), data: data.into() });
+            outputs.push(Output { name: name.clone(), dtype: *dtype, shape: shape.into(), data: data.into(), ends });
         }
         Ok((outputs.len() == self.outputs.len()).then_some(outputs))
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ pub struct Computed {
     pub ended: Instant,
     /// Its rows.
     pub rows: usize,
+    /// One of its requests was answered.
+    pub counted: AtomicBool,
 }
 
 /// What becomes of a request.
@@ -138,8 +141,8 @@ impl Queue {
             }
             return;
         };
-        let computed = Arc::new(Computed { outputs, begun, ended: Instant::now(), rows });
-        self.plan.stats.lock().unwrap_or_else(PoisonError::into_inner).executed(&computed);
+        let computed =
+            Arc::new(Computed { outputs, begun, ended: Instant::now(), rows, counted: AtomicBool::new(false) });
         let alone = batch.len() == 1;
         let mut at = 0;
         for item in batch {

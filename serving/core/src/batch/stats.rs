@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::batch::queue::Computed;
-
 /// TensorFlow Serving's buckets for microseconds: 10 * 1.8^i, 33 of them, and one for what is above.
 pub const BUCKETS: usize = 34;
 /// Requests of any size are executions of as many sizes: strangers may not make the server remember them all.
@@ -37,6 +35,9 @@ pub struct Sample {
     /// The API and the entry point, such as `Predict` and `GRPC`; `None` where upstream does not count it.
     pub api: Option<(&'static str, &'static str)>,
     pub rows: usize,
+    /// It is the first of its batch that is answered: the batch is counted with it, so that one that Python computes
+    /// again, or that nobody waits for any more, is not.
+    pub first: bool,
     /// Of its batch.
     pub batch_rows: usize,
     pub queue: Duration,
@@ -65,23 +66,20 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// A batch was computed.
-    pub fn executed(&mut self, batch: &Computed) {
-        let took = batch.ended - batch.begun;
-        self.runtime.add(took);
-        if self.executions.len() < MAX_SIZES || self.executions.contains_key(&batch.rows) {
-            let entry = self.executions.entry(batch.rows).or_default();
-            entry.0 += 1;
-            entry.2 += took.as_nanos() as u64;
-        }
-    }
-
     /// A request was answered.
     pub fn answered(&mut self, sample: &Sample) {
         if let Some(api) = sample.api {
             self.requests.entry(api).or_default().add(sample.total);
         }
-        if let Some(entry) = self.executions.get_mut(&sample.batch_rows) {
+        if sample.first {
+            self.runtime.add(sample.infer);
+        }
+        if self.executions.len() < MAX_SIZES || self.executions.contains_key(&sample.batch_rows) {
+            let entry = self.executions.entry(sample.batch_rows).or_default();
+            if sample.first {
+                entry.0 += 1;
+                entry.2 += sample.infer.as_nanos() as u64;
+            }
             entry.1 += sample.input.as_nanos() as u64;
             entry.3 += sample.output.as_nanos() as u64;
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::numbers::{Rule, read_array};
 use super::scan::Scan;
 use super::tensor::{DType, Inputs, OutputView, Part, Shape, Signature, Tensor};
-use super::texts::{all_finite, put_nested, put_row, put_string};
+use super::texts::{all_finite, put_array, put_row, put_string};
 
 /// How a body, and so its answer, arranges tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ fn rule(dtype: DType, extensions: bool) -> Option<Rule> {
         DType::U64 => Rule::Whole(0, u64::MAX.into()),
         DType::Bool => Rule::Bool,
         DType::U16 if extensions => Rule::Whole(0, u16::MAX.into()),
-        DType::U16 | DType::F16 | DType::BF16 => return None,
+        DType::U16 | DType::F16 | DType::BF16 | DType::String => return None,
     })
 }
 
@@ -168,7 +168,7 @@ pub fn write(
         (None | Some([]), _) => false,
         (Some(parts), Form::Column) => {
             out.extend_from_slice(b"{\n    \"outputs\": ");
-            put_named(out, parts, "    ", |out, part| put_nested(out, part.dtype, &part.shape, part.data));
+            put_named(out, parts, "    ", put_array);
             out.extend_from_slice(b"\n}");
             true
         }
@@ -182,7 +182,9 @@ fn part<'a>(output: &OutputView<'a>, rows: Option<&Range<usize>>, options: &Opti
     let known = options.extensions || !matches!(part.dtype, DType::F16 | DType::BF16 | DType::U16);
     // numpy's bfloat16 is no kind of float, so it is not looked at.
     let said = !options.strict || matches!(part.dtype, DType::BF16) || all_finite(part.dtype, part.data);
-    (known && said).then_some(part)
+    // These are {"b64": ...}.
+    let plain = part.dtype != DType::String || !part.name.ends_with("_bytes") && part.is_text();
+    (known && said && plain).then_some(part)
 }
 
 fn put_rows(out: &mut Vec<u8>, parts: &[Part<'_>]) -> Option<()> {

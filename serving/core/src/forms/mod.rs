@@ -16,4 +16,4 @@ mod texts;
 pub mod v2_grpc;
 pub mod v2_rest;
 
-pub use tensor::{AnswerSpec, DType, InputSpec, OutputView, Shape, Signature, Tensor};
+pub use tensor::{AnswerSpec, DType, InputSpec, OutputView, Shape, Signature, Tensor, ends_of_strings};

@@ -8,7 +8,9 @@ use super::proto::{
     Fields, Value, bytes_size, is_signaling, put_bytes, put_text, put_varint, put_varints, text, varint_size, varints,
     varints_size,
 };
-use super::tensor::{AnswerSpec, DType, InputSpec, Inputs, List, OutputView, Part, Shape, Signature, Tensor, push};
+use super::tensor::{
+    AnswerSpec, DType, InputSpec, Inputs, List, OutputView, Part, Shape, Signature, Strings, Tensor, push,
+};
 
 /// A request as far as it can be read without its signature.
 #[derive(Clone, Debug)]
@@ -147,6 +149,7 @@ const fn typed_field(dtype: DType) -> u32 {
     match dtype {
         DType::F32 => 5,
         DType::F64 => 6,
+        DType::String => 8,
         DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 => 7,
         DType::I64 => 10,
         DType::Bool => 11,
@@ -188,9 +191,11 @@ pub fn write(
 fn put_output(out: &mut Vec<u8>, part: &Part<'_>, as_content: bool) {
     let head = tensor_head(part);
     let tag = u64::from(typed_field(part.dtype)) << 3 | 2;
-    let plain = as_content || matches!(part.dtype, DType::F32 | DType::F64);
+    let strings = part.dtype == DType::String;
+    let plain = !strings && (as_content || matches!(part.dtype, DType::F32 | DType::F64));
     let values = match (part.data.len(), plain) {
         (0, _) => 0,
+        (_, _) if strings => Strings(part.data).map(|value| bytes_size(value.len())).sum(),
         (size, true) => bytes_size(size),
         (_, false) => varint_size(tag) + varints_size(part.data, part.dtype),
     };
@@ -202,6 +207,8 @@ fn put_output(out: &mut Vec<u8>, part: &Part<'_>, as_content: bool) {
     put_varint(out, tensor as u64);
     out.extend_from_slice(&head);
     if values == 0 {
+    } else if strings {
+        Strings(part.data).for_each(|value| put_bytes(out, tag as u8, value));
     } else if plain {
         put_bytes(out, if as_content { CONTENT } else { tag as u8 }, part.data);
     } else {

@@ -7,12 +7,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::{AnswerSpec, DType, InputSpec, OutputView, Signature, Tensor, v2_rest};
+use super::{AnswerSpec, DType, InputSpec, OutputView, Signature, Tensor, ends_of_strings, v2_rest};
 
 /// Name, dtype and sizes of each input.
 type Inputs = Vec<(String, String, Option<Vec<i64>>)>;
-/// Name, dtype, sizes and bytes of each output.
-type Outputs = Vec<(String, String, Vec<usize>, Vec<u8>)>;
+/// Name, dtype, sizes and bytes of an output; of strings, lengths and bytes.
+type Output = (String, String, Vec<usize>, Vec<u8>);
+type Outputs = Vec<Output>;
 /// Sizes and bytes of each tensor, in the signature's order.
 type Read<'py> = Vec<(Vec<usize>, Bound<'py, PyBytes>)>;
 /// First row, and the one behind the last.
@@ -54,7 +55,8 @@ pub(crate) mod forms {
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let spec = AnswerSpec { model: &spec.0, version: spec.1, signature: &spec.2 };
         let mut out = Vec::new();
-        let written = predict_grpc::write(&mut out, &spec, &views(&outputs)?, range(rows).as_ref(), as_content);
+        let ends = ends(&outputs)?;
+        let written = predict_grpc::write(&mut out, &spec, &views(&outputs, &ends)?, range(rows).as_ref(), as_content);
         Ok(written.then(|| PyBytes::new(py, &out)))
     }
 
@@ -94,7 +96,8 @@ pub(crate) mod forms {
         let form = if form == "row" { json::Form::Row } else { json::Form::Column };
         let options = json::Options { strict, extensions, max_depth: 0 };
         let mut out = Vec::new();
-        let written = json::write(&mut out, form, &views(&outputs)?, range(rows).as_ref(), &options);
+        let ends = ends(&outputs)?;
+        let written = json::write(&mut out, form, &views(&outputs, &ends)?, range(rows).as_ref(), &options);
         Ok(written.then(|| PyBytes::new(py, &out)))
     }
 
@@ -130,7 +133,8 @@ pub(crate) mod forms {
         rows: Rows,
         strict: bool,
     ) -> PyResult<Option<(Bound<'py, PyBytes>, Option<usize>)>> {
-        let outputs: Vec<_> = views(&outputs)?.into_iter().zip(binary).collect();
+        let ends = ends(&outputs)?;
+        let outputs: Vec<_> = views(&outputs, &ends)?.into_iter().zip(binary).collect();
         let mut out = Vec::new();
         let written = v2_rest::write(&mut out, &echoed(&answer), &outputs, range(rows).as_ref(), strict);
         Ok(written.map(|body| match body {
@@ -166,7 +170,8 @@ pub(crate) mod forms {
         stream: bool,
         final_response: bool,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let (answer, outputs, rows) = (echoed(&answer), views(&outputs)?, range(rows));
+        let ends = ends(&outputs)?;
+        let (answer, outputs, rows) = (echoed(&answer), views(&outputs, &ends)?, range(rows));
         let mut out = Vec::new();
         let written = if stream {
             v2_grpc::write_stream(&mut out, &answer, &outputs, rows.as_ref(), final_response)
@@ -195,8 +200,22 @@ fn tensors<'py>(py: Python<'py>, read: &[Tensor]) -> Read<'py> {
     read.iter().map(|tensor| (tensor.shape.to_vec(), PyBytes::new(py, &tensor.data))).collect()
 }
 
-fn views(outputs: &Outputs) -> PyResult<Vec<OutputView<'_>>> {
-    outputs.iter().map(|(name, kind, shape, data)| Ok(OutputView { name, dtype: dtype(kind)?, shape, data })).collect()
+/// Where the strings of each output end.
+fn ends(outputs: &Outputs) -> PyResult<Vec<Vec<usize>>> {
+    let ends = |(_, kind, _, data): &Output| match DType::of_output(kind) {
+        Some(DType::String) => ends_of_strings(data).ok_or_else(|| PyValueError::new_err("no strings")),
+        _ => Ok(Vec::new()),
+    };
+    outputs.iter().map(ends).collect()
+}
+
+fn views<'a>(outputs: &'a Outputs, ends: &'a [Vec<usize>]) -> PyResult<Vec<OutputView<'a>>> {
+    let view = |((name, kind, shape, data), ends): (&'a Output, &'a Vec<usize>)| {
+        let dtype =
+            DType::of_output(kind).ok_or_else(|| PyValueError::new_err(format!("no dtype of an output: {kind}")))?;
+        Ok(OutputView { name, dtype, shape, data, ends })
+    };
+    outputs.iter().zip(ends).map(view).collect()
 }
 
 fn range(rows: Rows) -> Option<Range<usize>> {

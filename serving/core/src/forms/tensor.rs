@@ -21,7 +21,7 @@ pub(crate) fn push<T>(list: &mut List<T>, item: T) -> Option<()> {
 /// Sizes of a tensor; few have more than six.
 pub type Shape = SmallVec<[usize; 6]>;
 
-/// Element types of a fixed size. Strings are never of the usual form.
+/// Element types. Strings are only ever outputs: requests with them are never of the usual form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
     Bool,
@@ -37,20 +37,22 @@ pub enum DType {
     BF16,
     F32,
     F64,
+    /// Each is its length, four bytes, and its bytes.
+    String,
 }
 
 impl DType {
-    /// Bytes of an element.
+    /// Bytes of an element; of a string, the fewest.
     pub const fn size(self) -> usize {
         match self {
             DType::Bool | DType::I8 | DType::U8 => 1,
             DType::I16 | DType::U16 | DType::F16 | DType::BF16 => 2,
-            DType::I32 | DType::U32 | DType::F32 => 4,
+            DType::I32 | DType::U32 | DType::F32 | DType::String => 4,
             DType::I64 | DType::U64 | DType::F64 => 8,
         }
     }
 
-    /// The dtype of TensorFlow's name for it, such as `float32`.
+    /// The dtype of an input by TensorFlow's name for it, such as `float32`.
     pub fn by_name(name: &str) -> Option<DType> {
         Some(match name {
             "bool" => DType::Bool,
@@ -70,6 +72,11 @@ impl DType {
         })
     }
 
+    /// The dtype of an output by its name.
+    pub fn of_output(name: &str) -> Option<DType> {
+        if name == "string" { Some(DType::String) } else { DType::by_name(name) }
+    }
+
     /// Its number in `tensorflow.DataType`.
     pub(crate) const fn number(self) -> u8 {
         match self {
@@ -79,6 +86,7 @@ impl DType {
             DType::U8 => 4,
             DType::I16 => 5,
             DType::I8 => 6,
+            DType::String => 7,
             DType::I64 => 9,
             DType::Bool => 10,
             DType::BF16 => 14,
@@ -105,6 +113,7 @@ impl DType {
             DType::BF16 => "BF16",
             DType::F32 => "FP32",
             DType::F64 => "FP64",
+            DType::String => "BYTES",
         }
     }
 }
@@ -191,6 +200,8 @@ pub struct OutputView<'a> {
     pub shape: &'a [usize],
     /// In C order.
     pub data: &'a [u8],
+    /// Where each string ends in the data; empty for numbers.
+    pub ends: &'a [usize],
 }
 
 impl<'a> OutputView<'a> {
@@ -199,18 +210,27 @@ impl<'a> OutputView<'a> {
     /// Nothing where there are no such rows, or the data are not as many as the shape says.
     pub(crate) fn part(&self, rows: Option<&Range<usize>>) -> Option<Part<'a>> {
         let count = self.shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size))?;
-        if count.checked_mul(self.dtype.size())? != self.data.len() {
+        let fits = match self.dtype {
+            DType::String => self.ends.len() == count && self.ends.last().copied().unwrap_or(0) == self.data.len(),
+            dtype => count.checked_mul(dtype.size())? == self.data.len(),
+        };
+        if !fits {
             return None;
         }
-        let mut part = Part { name: self.name, dtype: self.dtype, shape: self.shape.into(), data: self.data };
+        let (name, dtype, data, ends) = (self.name, self.dtype, self.data, self.ends);
+        let mut part = Part { name, dtype, shape: self.shape.into(), data, ends };
         if let Some(rows) = rows {
             let size = part.shape.first_mut()?;
             if rows.start > rows.end || rows.end > *size {
                 return None;
             }
-            let step = self.data.len().checked_div(*size).unwrap_or(0);
+            let step = count.checked_div(*size).unwrap_or(0);
             *size = rows.len();
-            part.data = &self.data[rows.start * step..rows.end * step];
+            let elements = rows.start * step..rows.end * step;
+            part.data = part.bytes(elements.clone());
+            if self.dtype == DType::String {
+                part.ends = &self.ends[elements];
+            }
         }
         Some(part)
     }
@@ -222,6 +242,50 @@ pub(crate) struct Part<'a> {
     pub(crate) dtype: DType,
     pub(crate) shape: Shape,
     pub(crate) data: &'a [u8],
+    /// Where each string ends in the data of the batch.
+    ends: &'a [usize],
+}
+
+impl<'a> Part<'a> {
+    /// The bytes of some elements.
+    pub(crate) fn bytes(&self, elements: Range<usize>) -> &'a [u8] {
+        if self.dtype != DType::String {
+            let size = self.dtype.size();
+            return &self.data[elements.start * size..elements.end * size];
+        }
+        let begin = self.ends.last().map_or(0, |end| end - self.data.len());
+        let end_of = |count: usize| if count == 0 { 0 } else { self.ends[count - 1] - begin };
+        &self.data[end_of(elements.start)..end_of(elements.end)]
+    }
+
+    /// Whether JSON can carry it: text is UTF-8.
+    pub(crate) fn is_text(&self) -> bool {
+        self.dtype != DType::String || Strings(self.data).all(|text| std::str::from_utf8(text).is_ok())
+    }
+}
+
+/// Strings that stand one behind another, each its length and its bytes; it ends where that is not so.
+pub(crate) struct Strings<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Iterator for Strings<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (length, rest) = self.0.split_first_chunk()?;
+        let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        self.0 = rest;
+        Some(text)
+    }
+}
+
+/// Where each of the strings ends; `None` where the data are no strings, or others follow.
+pub fn ends_of_strings(data: &[u8]) -> Option<Vec<usize>> {
+    let mut strings = Strings(data);
+    let mut ends = Vec::new();
+    while strings.next().is_some() {
+        ends.push(data.len() - strings.0.len());
+    }
+    strings.0.is_empty().then_some(ends)
 }
 
 /// What an answer says of the request: the model, the version that computed it and the resolved signature.

@@ -2,9 +2,10 @@
 //! always needs (nine or seventeen), as printf's `%g` writes them.
 
 use std::io::Write;
+use std::ops::Range;
 use std::sync::LazyLock;
 
-use super::tensor::{DType, Part};
+use super::tensor::{DType, Part, Strings};
 
 /// Digits of which upstream hopes that they suffice.
 const SHORT: i32 = 6;
@@ -33,6 +34,7 @@ pub(crate) enum Values {
     Brain,
     Single,
     Double,
+    Text,
 }
 
 impl Values {
@@ -45,6 +47,7 @@ impl Values {
             DType::BF16 => Values::Brain,
             DType::F32 => Values::Single,
             DType::F64 => Values::Double,
+            DType::String => Values::Text,
         }
     }
 
@@ -59,6 +62,7 @@ impl Values {
                 out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
             }
             Values::Unsigned => out.extend_from_slice(itoa::Buffer::new().format(bits(element)).as_bytes()),
+            Values::Text => put_text(out, element),
             Values::Double => put_double(out, f64::from_bits(bits(element))),
             Values::Half | Values::Brain | Values::Single => put_single(out, self.single(element)),
         }
@@ -74,7 +78,7 @@ impl Values {
 
     fn is_finite(self, element: &[u8]) -> bool {
         match self {
-            Values::Bool | Values::Signed | Values::Unsigned => true,
+            Values::Bool | Values::Signed | Values::Unsigned | Values::Text => true,
             Values::Double => f64::from_bits(bits(element)).is_finite(),
             Values::Half | Values::Brain | Values::Single => self.single(element).is_finite(),
         }
@@ -87,43 +91,93 @@ pub(crate) fn all_finite(dtype: DType, data: &[u8]) -> bool {
     data.chunks_exact(dtype.size()).all(|element| values.is_finite(element))
 }
 
-/// Writes values with a separator between them.
-pub(crate) fn put_values(out: &mut Vec<u8>, dtype: DType, data: &[u8], separator: &str) {
-    let values = Values::of(dtype);
-    for (index, element) in data.chunks_exact(dtype.size()).enumerate() {
-        if index > 0 {
-            out.extend_from_slice(separator.as_bytes());
-        }
-        values.put(out, element);
+/// Writes elements with a separator between them.
+pub(crate) fn put_values(out: &mut Vec<u8>, part: &Part<'_>, elements: Range<usize>, separator: &str) {
+    let values = Values::of(part.dtype);
+    let data = part.bytes(elements);
+    if part.dtype == DType::String {
+        put_all(out, Strings(data), separator, |out, text| values.put(out, text));
+    } else {
+        put_all(out, data.chunks_exact(part.dtype.size()), separator, |out, element| values.put(out, element));
     }
 }
 
-/// Writes an array as nested lists of these sizes; none for a single value.
-pub(crate) fn put_nested(out: &mut Vec<u8>, dtype: DType, shape: &[usize], data: &[u8]) {
+#[inline]
+fn put_all<'a>(
+    out: &mut Vec<u8>,
+    elements: impl Iterator<Item = &'a [u8]>,
+    separator: &str,
+    put: impl Fn(&mut Vec<u8>, &'a [u8]),
+) {
+    for (index, element) in elements.enumerate() {
+        if index > 0 {
+            out.extend_from_slice(separator.as_bytes());
+        }
+        put(out, element);
+    }
+}
+
+/// Writes an array as nested lists; a single value as such.
+pub(crate) fn put_array(out: &mut Vec<u8>, part: &Part<'_>) {
+    put_nested(out, part, &part.shape, 0);
+}
+
+/// Writes one row of an array.
+pub(crate) fn put_row(out: &mut Vec<u8>, part: &Part<'_>, row: usize) {
+    let inner = &part.shape[1..];
+    put_nested(out, part, inner, row * inner.iter().product::<usize>());
+}
+
+/// Writes the elements from one on as nested lists of these sizes.
+fn put_nested(out: &mut Vec<u8>, part: &Part<'_>, shape: &[usize], from: usize) {
     let Some((&last, outer)) = shape.split_last() else {
-        return put_values(out, dtype, data, ", ");
+        return put_values(out, part, from..from + 1, ", ");
     };
     let Some((&first, inner)) = outer.split_first() else {
         out.push(b'[');
-        put_values(out, dtype, data, ", ");
+        put_values(out, part, from..from + last, ", ");
         return out.push(b']');
     };
     // One level for each size: a request cannot make it deep.
-    let step = inner.iter().product::<usize>() * last * dtype.size();
+    let step = inner.iter().product::<usize>() * last;
     out.push(b'[');
     for index in 0..first {
         if index > 0 {
             out.extend_from_slice(b", ");
         }
-        put_nested(out, dtype, &shape[1..], &data[index * step..(index + 1) * step]);
+        put_nested(out, part, &shape[1..], from + index * step);
     }
     out.push(b']');
 }
 
-/// Writes one row of an array.
-pub(crate) fn put_row(out: &mut Vec<u8>, part: &Part<'_>, row: usize) {
-    let step = part.data.len() / part.shape[0];
-    put_nested(out, part.dtype, &part.shape[1..], &part.data[row * step..(row + 1) * step]);
+/// Writes UTF-8 as Python's `json.dumps(ensure_ascii=False)` does.
+fn put_text(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    for &byte in text {
+        if !put_escape(out, byte) {
+            match byte {
+                0..0x20 => put_format(out, format_args!("\\u{byte:04x}")),
+                _ => out.push(byte),
+            }
+        }
+    }
+    out.push(b'"');
+}
+
+/// Writes the escape of a character that has one of two characters; whether it has.
+fn put_escape(out: &mut Vec<u8>, byte: u8) -> bool {
+    let escaped = match byte {
+        b'"' => b'"',
+        b'\\' => b'\\',
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        0x8 => b'b',
+        0xc => b'f',
+        _ => return false,
+    };
+    out.extend_from_slice(&[b'\\', escaped]);
+    true
 }
 
 /// Writes text as Python's `json.dumps` does: in ASCII.
@@ -131,13 +185,7 @@ pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     for character in text.chars() {
         match character {
-            '"' => out.extend_from_slice(b"\\\""),
-            '\\' => out.extend_from_slice(b"\\\\"),
-            '\n' => out.extend_from_slice(b"\\n"),
-            '\r' => out.extend_from_slice(b"\\r"),
-            '\t' => out.extend_from_slice(b"\\t"),
-            '\u{8}' => out.extend_from_slice(b"\\b"),
-            '\u{c}' => out.extend_from_slice(b"\\f"),
+            _ if u8::try_from(character).is_ok_and(|byte| put_escape(out, byte)) => {}
             ' '..='~' => out.push(character as u8),
             _ => {
                 for unit in character.encode_utf16(&mut [0; 2]) {

@@ -206,7 +206,7 @@ fn rule(dtype: DType) -> Option<Rule> {
         DType::U16 => Rule::Whole(0, u16::MAX.into()),
         DType::U32 => Rule::Whole(0, u32::MAX.into()),
         DType::U64 => Rule::Whole(0, u64::MAX.into()),
-        DType::F16 | DType::BF16 => return None,
+        DType::F16 | DType::BF16 | DType::String => return None,
     })
 }
 
@@ -249,7 +249,7 @@ pub fn write(
         .iter()
         .map(|(output, binary)| {
             let part = output.part(rows)?;
-            (*binary || !strict || all_finite(part.dtype, part.data)).then_some((part, *binary))
+            (*binary || part.is_text() && (!strict || all_finite(part.dtype, part.data))).then_some((part, *binary))
         })
         .collect::<Option<List<_>>>()?;
     let begin = out.len();
@@ -307,7 +307,7 @@ fn put_output(out: &mut Vec<u8>, part: &Part<'_>, binary: bool) {
         out.extend_from_slice(b"}}");
     } else {
         out.extend_from_slice(b"],\"data\":[");
-        put_values(out, part.dtype, part.data, ",");
+        put_values(out, part, 0..part.shape.iter().product(), ",");
         out.extend_from_slice(b"]}");
     }
 }

@@ -17,10 +17,11 @@ from modelyard.serving._plans import Plan, plan_of
 from modelyard.serving._requests import ModelSpec
 from modelyard.serving._servable import Servable
 from modelyard.serving._statistics import ModelStatistics
-from modelyard.wire import dtype_by_name
+from modelyard.wire import DType, dtype_by_name
 
 _Batch = Sequence[tuple[bytes, tuple[int, ...]]]
-_Outputs = list[tuple[tuple[int, ...], npt.NDArray[np.uint8]]]
+#: Shapes, and bytes in C order; of strings, the length (four bytes, little-endian) and the bytes of each.
+_Outputs = list[tuple[tuple[int, ...], npt.NDArray[np.uint8] | bytes]]
 
 
 class Batches:
@@ -39,7 +40,7 @@ class Batches:
         self._graph = plan.signature.compute
         self._outputs = plan.outputs
         self._inputs = [(each.name, dtype_by_name(each.dtype).numpy) for each in plan.signature.inputs]
-        dtypes = {each.name: dtype_by_name(each.dtype).numpy for each in plan.signature.outputs}
+        dtypes = {each.name: dtype_by_name(each.dtype) for each in plan.signature.outputs}
         self._dtypes = [dtypes[name] for name in plan.outputs]
 
     def __call__(self, batch: _Batch) -> _Outputs | None:
@@ -73,10 +74,30 @@ class Batches:
         return [self._plain(outputs[name], dtype) for name, dtype in zip(self._outputs, self._dtypes, strict=True)]
 
     @staticmethod
-    def _plain(array: npt.NDArray[Any], dtype: Any) -> tuple[tuple[int, ...], npt.NDArray[np.uint8]]:
-        if array.dtype != dtype:
-            raise PredictionError(f"An output is {array.dtype}; the signature promises {dtype}.")
+    def _plain(array: npt.NDArray[Any], dtype: DType) -> tuple[tuple[int, ...], npt.NDArray[np.uint8] | bytes]:
+        if dtype.name == "string" and array.dtype.kind in "OSUT":
+            return array.shape, packed_strings(array)
+        if array.dtype != dtype.numpy:
+            raise PredictionError(f"An output is {array.dtype}; the signature promises {dtype.name}.")
         return array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def packed_strings(array: npt.NDArray[Any]) -> bytes:
+    """Strings as the core takes them: the length (four bytes, little-endian) and the bytes of each, text as UTF-8.
+
+    Args:
+        array: Text or bytes.
+
+    Raises:
+        PredictionError: It holds something else.
+    """
+    parts: list[bytes] = []
+    for value in array.ravel().tolist():
+        if not isinstance(value, str | bytes):
+            raise PredictionError(f"An output of strings holds {type(value).__name__}; expected text or bytes.")
+        data = value.encode() if isinstance(value, str) else value
+        parts += (len(data).to_bytes(4, "little"), data)
+    return b"".join(parts)
 
 
 class Plans:
