@@ -25,7 +25,20 @@ _MAX_HEAD = 1 << 16
 Bytes = Generator[None, bytes, _T]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """What comes before a body; ``length`` as it was sent."""
+
+    status: int
+    headers: Mapping[str, str]
+    keep: bool
+    chunked: bool
+    length: str | None
+    encoding: str
+
+
+# Made for every answer: a frozen one would set each of its attributes by a call.
+@dataclass(slots=True)
 class Reply:
     """An answer.
 
@@ -105,27 +118,30 @@ class Reader:
             RequestTooLargeError: The body is longer.
         """
         while True:
-            status, headers, modern = yield from self._head(url)
+            head = yield from self._head(url)
+            status, headers, keep = head.status, head.headers, head.keep
             # Interim answers, which nobody asked for, come before the real one.
             if status >= 200:
                 break
-        keep = headers.get("connection", "keep-alive" if modern else "close").lower() != "close"
-        if "chunked" in headers.get("transfer-encoding", "").lower():
+        if head.chunked:
             data = yield from self._chunks(url, limit)
         elif status in (204, 304):
             data = b""
-        elif "content-length" in headers:
-            length = _number(headers["content-length"], 10, url)
+        elif head.length is not None:
+            length = _number(head.length, 10, url)
             if limit is not None and length > limit:
                 raise too_large(url, limit)
             data = yield from self._exactly(length)
         else:
             keep = False
             data = yield from self._rest(url, limit)
-        encoding = headers.get("content-encoding", "identity").lower()
-        return Reply(status, headers, _decoded(data, encoding, url, limit), keep)
+        if head.encoding != "identity":
+            data = _decoded(data, head.encoding, url, limit)
+        return Reply(status, headers, data, keep)
 
-    def _head(self, url: str) -> Bytes[tuple[int, Mapping[str, str], bool]]:
+    def _head(self, url: str) -> Bytes[_Head]:
+        if not self._buffer:
+            yield from self._more()
         end = self._buffer.find(b"\r\n\r\n")
         while end < 0:
             start = bytes(self._buffer[:5])
@@ -202,8 +218,7 @@ class Reader:
 
 # A server says the same for a second, but for lengths.
 @lru_cache(maxsize=32)
-def _parsed(head: bytes) -> tuple[int, Mapping[str, str], bool]:
-    """Status, header fields, and whether it is HTTP/1.1."""
+def _parsed(head: bytes) -> _Head:
     lines = head.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ", 2)
     if len(parts) < 2 or parts[0] not in ("HTTP/1.1", "HTTP/1.0") or not parts[1].isdecimal():
@@ -214,7 +229,15 @@ def _parsed(head: bytes) -> tuple[int, Mapping[str, str], bool]:
         if not colon:
             raise ValueError(f"it sent the header {line!r}")
         headers[name.lower()] = value.strip(" \t")
-    return int(parts[1]), MappingProxyType(headers), parts[0] == "HTTP/1.1"
+    connection = headers.get("connection", "keep-alive" if parts[0] == "HTTP/1.1" else "close")
+    return _Head(
+        status=int(parts[1]),
+        headers=MappingProxyType(headers),
+        keep=connection.lower() != "close",
+        chunked="chunked" in headers.get("transfer-encoding", "").lower(),
+        length=headers.get("content-length"),
+        encoding=headers.get("content-encoding", "identity").lower(),
+    )
 
 
 def _number(text: str, base: int, url: str) -> int:
@@ -227,8 +250,6 @@ def _number(text: str, base: int, url: str) -> int:
 
 
 def _decoded(data: bytes, encoding: str, url: str, limit: int | None) -> bytes:
-    if encoding == "identity":
-        return data
     if encoding != "gzip":
         raise ProtocolError(f"{url} answered with the encoding {encoding!r}; expected gzip or none.")
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
