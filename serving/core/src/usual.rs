@@ -148,7 +148,7 @@ async fn v2(
     body: &Bytes,
     urgency: Urgency,
 ) -> Option<Answer> {
-    if headers.contains_key(ACCEPT_ENCODING) {
+    if headers.get(ACCEPT_ENCODING).is_some_and(|accepted| accepted != "identity") {
         // Python compresses.
         return None;
     }
