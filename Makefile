@@ -10,7 +10,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install loadtest data demo test lint types unit format wire results image-test bench-clients bench-serving bench-models bench-training bench-input bench-applications bench-export bench-quantize clean
+.PHONY: help install core loadtest data demo test lint types unit format wire results image-test bench-clients bench-serving bench-models bench-training bench-input bench-applications bench-export bench-quantize clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -27,6 +27,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@# The tests read its API models; what it depends on is a second serving stack.
 	$(BIN)/pip install --quiet --no-deps kserve==0.21.0
 	@touch $@
+
+core: install ## Build the native serving core (--transport=native) into .venv, where cargo is there
+	@if command -v cargo >/dev/null; then \
+		rm -f serving/core/target/wheels/*.whl && \
+		$(BIN)/pip install --quiet 'maturin>=1.9,<2' && \
+		$(BIN)/maturin build --quiet --release --locked --manifest-path serving/core/Cargo.toml \
+			--interpreter $(BIN)/python --out serving/core/target/wheels && \
+		$(BIN)/pip install --quiet --no-deps --force-reinstall serving/core/target/wheels/modelyard_core-*.whl; \
+	else echo "cargo is not there: install Rust, or go on without the native core: modelyard serves without it, too."; fi
 
 data: ## Install Debian's package of Fashion-MNIST where that is possible
 	@if [ -e /usr/share/datasets/fashion-mnist ] || [ -n "$$MODELYARD_DATA" ]; then :; \

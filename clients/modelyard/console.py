@@ -53,10 +53,14 @@ def take_verbose(arguments: Sequence[str]) -> list[str]:
 def quiet_libraries() -> None:
     """Switches TensorFlow's banners off, unless ``TF_CPP_MIN_LOG_LEVEL`` is 0 or 1, to which ``--verbose`` sets it.
 
+    OpenVINO reports nothing to its makers, whatever the variable says.
+
     For a process's own ``main``, before TensorFlow is imported. Only its libraries know how to be quiet, once they
     are loaded: what they say until then is taken out of the standard error while they are imported; not in process 1
     of a container, whose last words would be lost.
     """
+    # OpenVINO does without the package that reports its use to its makers, from a fork of the process that imports it.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None says that there is none
     quiet = os.environ.setdefault(_LOG_LEVEL, "2") not in ("0", "1")
     # Process 1 of a container takes all others with it when it ends: nobody could pass on why.
     if os.getpid() == 1:

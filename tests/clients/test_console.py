@@ -116,6 +116,13 @@ def test_tensorflow_itself_is_quiet() -> None:
     assert (done.stdout, done.stderr) == ("2\n", "I0000 later")
 
 
+def test_openvino_reports_nothing() -> None:
+    code = "from modelyard.console import quiet_libraries; quiet_libraries(); import openvino, sys; print(*sys.modules)"
+    pytest.importorskip("openvino")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "openvino.tools.ovc.telemetry_stub" in done.stdout.split()
+
+
 def test_a_closed_standard_error_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "tensorflow.py").write_text(
         "from types import SimpleNamespace as S\nconfig = S(list_physical_devices=dir)"

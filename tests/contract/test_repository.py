@@ -100,7 +100,8 @@ def test_models_come_and_go(tmp_path: Path, workers: int) -> None:
         publish_affine(folder / "a", slope=4.0, intercept=0.0)
         serves(server, "a", 4.0)
         shutil.rmtree(folder / "a")
-        server.wait_until(lambda: ask(server, "a") != 4.0, 30, "taking it away")
+        # Each worker looks by itself: all must have seen it.
+        server.wait_until(lambda: all(ask(server, "a") != 4.0 for _ in range(8)), 30, "taking it away")
         assert ask(server, "a")[0] == 404
         assert ask(server, "b") == 3.0
         # As a disk that is away for a moment: nothing is unloaded for it.

@@ -16,9 +16,10 @@ import pytest
 from modelyard.clients import connect
 from modelyard.errors import InvalidRequestError, UnsupportedError
 from tests.support.models import publish_affine
-from tests.support.server import GRPC_TRANSPORT, RunningServer, free_port, serve
+from tests.support.server import ON_GRPCIO, TRANSPORT, RunningServer, free_port, serve
 
-pytestmark = pytest.mark.skipif(GRPC_TRANSPORT == "grpcio", reason="gRPC's own server answers HTTP/1.1 by itself")
+needs_words_on_the_grpc_port = pytest.mark.skipif(ON_GRPCIO, reason="gRPC's own server answers HTTP/1.1 by itself")
+needs_words_on_the_rest_port = pytest.mark.skipif(TRANSPORT == "python", reason="uvicorn speaks no HTTP/2")
 STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 
 
@@ -36,6 +37,7 @@ def refused(address: str) -> grpc.RpcError:
     return caught.value
 
 
+@needs_words_on_the_rest_port
 def test_grpc_on_the_rest_port(server: RunningServer) -> None:
     error = refused(f"127.0.0.1:{server.rest_port}")
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -47,6 +49,7 @@ def test_grpc_on_the_rest_port(server: RunningServer) -> None:
         client.predict("affine", {"x": np.ones(1, np.float32)})
 
 
+@needs_words_on_the_grpc_port
 @pytest.mark.parametrize("size", [0, 4 << 20], ids=["small", "large"])
 def test_rest_on_the_grpc_port(server: RunningServer, size: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.grpc_port, timeout=30)
@@ -70,6 +73,8 @@ def test_both_ports_go_on_serving(server: RunningServer) -> None:
             assert client.predict("affine", {"x": np.array([3], np.float32)})["y"].tolist() == [3.0]
 
 
+@needs_words_on_the_grpc_port
+@needs_words_on_the_rest_port
 @pytest.mark.parametrize("off", ["port", "rest_api_port"])
 def test_a_port_that_there_is_not(tmp_path: Path, off: str) -> None:
     publish_affine(tmp_path / "affine", slope=1.0, intercept=0.0)

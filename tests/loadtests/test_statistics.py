@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from modelyard.loadtests import _hpack
 from modelyard.loadtests._outcomes import Outcome
 from modelyard.loadtests._record import Log
 from modelyard.loadtests._scenarios_events import latency_step
@@ -92,26 +91,3 @@ def test_the_servers_time_is_split() -> None:
     ]
     (found,) = splits(pages)
     assert (found.requests, found.total_ms, found.compute_ms, found.queue_ms, found.rest_ms) == (4, 2, 0.5, 1, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("block", "fields"),
-    [
-        # RFC 7541, C.6.1 and C.4.1, as a peer without a table would have to see them.
-        ("4803333032", [(b":status", b"302")]),
-        ("4882 6402", [(b":status", b"302")]),
-        ("88", [(b":status", b"200")]),
-        ("20 88", [(b":status", b"200")]),
-        ("00 88 9acac8b21234da8f 01 30", [(b"grpc-status", b"0")]),
-        ("00 0b 677270632d737461747573 02 3134", [(b"grpc-status", b"14")]),
-        ("5f 8b 1d75d0620d263d4c4d6564", [(b"", b"application/grpc")]),
-    ],
-)
-def test_header_blocks(block: str, fields: list[tuple[bytes, bytes]]) -> None:
-    assert list(_hpack.fields(bytes.fromhex(block))) == fields
-
-
-def test_long_values_are_written_as_they_are_read() -> None:
-    value = b"/" + b"x" * 400
-    assert list(_hpack.fields(_hpack.literal(b"path", value))) == [(b"path", value)]
-    assert list(_hpack.fields(_hpack.named(31, b"application/grpc"))) == [(b"", b"application/grpc")]

@@ -35,6 +35,7 @@ def text_files() -> Iterator[Path]:
     """Every text file of the repository that people wrote."""
     suffixes = {
         ".py",
+        ".rs",
         ".md",
         ".toml",
         ".txt",
@@ -51,7 +52,9 @@ def text_files() -> Iterator[Path]:
     names = {"Makefile", "Dockerfile", "LICENSE", "run", ".gitignore", ".dockerignore"}
     for folder in (*ROOMS, "tests", "docs", "benchmarks", "deploy", ".ci"):
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts and (path.suffix in suffixes or path.name in names):
+            # What tools leave behind, Python's and cargo's, nobody wrote.
+            written = {"__pycache__", "target"}.isdisjoint(path.parts)
+            if written and path.is_file() and (path.suffix in suffixes or path.name in names):
                 yield path
     yield from (
         path for path in sorted(ROOT.iterdir()) if path.is_file() and (path.suffix in suffixes or path.name in names)

@@ -21,6 +21,10 @@ START_TIMEOUT_S = 90.0
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 #: The contract holds over every transport: MODELYARD_TEST_GRPC_TRANSPORT=grpcio pytest tests/contract
 GRPC_TRANSPORT = os.environ.get("MODELYARD_TEST_GRPC_TRANSPORT", "")
+#: As above: MODELYARD_TEST_TRANSPORT=native pytest tests/contract; or python
+TRANSPORT = os.environ.get("MODELYARD_TEST_TRANSPORT", "")
+#: gRPC's own server is on the gRPC port.
+ON_GRPCIO = GRPC_TRANSPORT == "grpcio" or TRANSPORT == "python"
 
 
 def free_port() -> int:
@@ -101,6 +105,7 @@ def serve(
         *([] if base_path is None else [f"--model_name={model}", f"--model_base_path={base_path}"]),
         "--file_system_poll_wait_seconds=0.1",
         *([f"--grpc_transport={GRPC_TRANSPORT}"] if GRPC_TRANSPORT else []),
+        *([f"--transport={TRANSPORT}"] if TRANSPORT else []),
         *flags,
     ]  # fmt: skip
     with log.open("wb") as output:

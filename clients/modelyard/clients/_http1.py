@@ -7,8 +7,10 @@ they come; blocking and asynchronous transports differ in nothing else.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TypeVar
 
 from modelyard.clients._address import Address
@@ -23,7 +25,20 @@ _MAX_HEAD = 1 << 16
 Bytes = Generator[None, bytes, _T]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """What comes before a body; ``length`` as it was sent."""
+
+    status: int
+    headers: Mapping[str, str]
+    keep: bool
+    chunked: bool
+    length: str | None
+    encoding: str
+
+
+# Made for every answer: a frozen one would set each of its attributes by a call.
+@dataclass(slots=True)
 class Reply:
     """An answer.
 
@@ -35,7 +50,7 @@ class Reply:
     """
 
     status: int
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     data: bytes
     reusable: bool
 
@@ -103,27 +118,30 @@ class Reader:
             RequestTooLargeError: The body is longer.
         """
         while True:
-            status, headers, modern = yield from self._head(url)
+            head = yield from self._head(url)
+            status, headers, keep = head.status, head.headers, head.keep
             # Interim answers, which nobody asked for, come before the real one.
             if status >= 200:
                 break
-        keep = headers.get("connection", "keep-alive" if modern else "close").lower() != "close"
-        if "chunked" in headers.get("transfer-encoding", "").lower():
+        if head.chunked:
             data = yield from self._chunks(url, limit)
         elif status in (204, 304):
             data = b""
-        elif "content-length" in headers:
-            length = _number(headers["content-length"], 10, url)
+        elif head.length is not None:
+            length = _number(head.length, 10, url)
             if limit is not None and length > limit:
                 raise too_large(url, limit)
             data = yield from self._exactly(length)
         else:
             keep = False
             data = yield from self._rest(url, limit)
-        encoding = headers.get("content-encoding", "identity").lower()
-        return Reply(status, headers, _decoded(data, encoding, url, limit), keep)
+        if head.encoding != "identity":
+            data = _decoded(data, head.encoding, url, limit)
+        return Reply(status, headers, data, keep)
 
-    def _head(self, url: str) -> Bytes[tuple[int, dict[str, str], bool]]:
+    def _head(self, url: str) -> Bytes[_Head]:
+        if not self._buffer:
+            yield from self._more()
         end = self._buffer.find(b"\r\n\r\n")
         while end < 0:
             start = bytes(self._buffer[:5])
@@ -131,18 +149,12 @@ class Reader:
                 raise ProtocolError(f"{url} did not answer in HTTP as expected: it sent {bytes(self._buffer[:80])!r}.")
             yield from self._more()
             end = self._buffer.find(b"\r\n\r\n")
-        lines = bytes(self._buffer[:end]).decode("latin-1").split("\r\n")
+        head = bytes(self._buffer[:end])
         del self._buffer[: end + 4]
-        parts = lines[0].split(" ", 2)
-        if len(parts) < 2 or parts[0] not in ("HTTP/1.1", "HTTP/1.0") or not parts[1].isdecimal():
-            raise ProtocolError(f"{url} did not answer in HTTP as expected: its status line is {lines[0]!r}.")
-        headers = {}
-        for line in lines[1:]:
-            name, colon, value = line.partition(":")
-            if not colon:
-                raise ProtocolError(f"{url} did not answer in HTTP as expected: it sent the header {line!r}.")
-            headers[name.lower()] = value.strip(" \t")
-        return int(parts[1]), headers, parts[0] == "HTTP/1.1"
+        try:
+            return _parsed(head)
+        except ValueError as exc:
+            raise ProtocolError(f"{url} did not answer in HTTP as expected: {exc}.") from exc
 
     def _exactly(self, length: int) -> Bytes[bytes]:
         parts = [bytes(self._buffer[:length])]
@@ -204,6 +216,30 @@ class Reader:
         self._buffer += data
 
 
+# A server says the same for a second, but for lengths.
+@lru_cache(maxsize=32)
+def _parsed(head: bytes) -> _Head:
+    lines = head.decode("latin-1").split("\r\n")
+    parts = lines[0].split(" ", 2)
+    if len(parts) < 2 or parts[0] not in ("HTTP/1.1", "HTTP/1.0") or not parts[1].isdecimal():
+        raise ValueError(f"its status line is {lines[0]!r}")
+    headers = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise ValueError(f"it sent the header {line!r}")
+        headers[name.lower()] = value.strip(" \t")
+    connection = headers.get("connection", "keep-alive" if parts[0] == "HTTP/1.1" else "close")
+    return _Head(
+        status=int(parts[1]),
+        headers=MappingProxyType(headers),
+        keep=connection.lower() != "close",
+        chunked="chunked" in headers.get("transfer-encoding", "").lower(),
+        length=headers.get("content-length"),
+        encoding=headers.get("content-encoding", "identity").lower(),
+    )
+
+
 def _number(text: str, base: int, url: str) -> int:
     if not (text.isascii() and text.isalnum()):
         raise ProtocolError(f"{url} did not answer in HTTP as expected: the length of its body is {text!r}.")
@@ -214,8 +250,6 @@ def _number(text: str, base: int, url: str) -> int:
 
 
 def _decoded(data: bytes, encoding: str, url: str, limit: int | None) -> bytes:
-    if encoding == "identity":
-        return data
     if encoding != "gzip":
         raise ProtocolError(f"{url} answered with the encoding {encoding!r}; expected gzip or none.")
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)

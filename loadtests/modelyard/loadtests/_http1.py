@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from modelyard.clients.http import Bytes, Http1Reader, Reply
+from modelyard.errors import ProtocolError
 from modelyard.loadtests._outcomes import HTTP_REFUSALS, Outcome
 from modelyard.loadtests._sender import Cancel, Done, Endpoint
 from modelyard.loadtests.traffic import Request
-
-_MAX_HEAD = 1 << 16
 
 
 class Http1Sender:
@@ -23,6 +23,7 @@ class Http1Sender:
 
     def __init__(self, endpoint: Endpoint, *, max_connections: int = 256) -> None:
         self._endpoint = endpoint
+        self.url = f"http{'s' if endpoint.tls else ''}://{endpoint.authority}"
         self._max = max_connections
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
@@ -137,10 +138,8 @@ class _Connection(asyncio.Protocol):
         self._sender = sender
         self._transport: asyncio.Transport | None = None
         self._job: _Job | None = None
-        self._buffer = bytearray()
-        self._need = -1
-        self._status = 0
-        self._keep = True
+        self._reader = Http1Reader()
+        self._answer: Bytes[Reply] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -151,6 +150,8 @@ class _Connection(asyncio.Protocol):
             return False
         self._job = job
         job.connection = self
+        self._answer = self._reader.answer(self._sender.url, None)
+        next(self._answer)
         self._transport.write(job.data)
         return True
 
@@ -160,69 +161,43 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if self._need == -1 and not self._head():
-            return
-        if self._need == -2:
-            body = _chunks(self._buffer)
-            if body is None:
-                return
-            self._buffer.clear()
-        elif len(self._buffer) < self._need:
-            return
-        else:
-            body = bytes(self._buffer[: self._need])
-            del self._buffer[: self._need]
-        job, self._job, self._need = self._job, None, -1
-        if job is None:
+        job = self._job
+        if job is None or self._answer is None:
+            # Nobody asked for it.
             self.abort()
             return
-        job.connection = None
-        if self._keep:
-            self._sender.free(self)
-        else:
+        try:
+            self._answer.send(data)
+        except StopIteration as stop:
+            self._job = job.connection = None
+            reply: Reply = stop.value
+            if reply.reusable and self._reader.empty:
+                self._sender.free(self)
+            else:
+                self.abort()
+            _finish(job, reply)
+        except ProtocolError as exc:
+            self._job = job.connection = None
             self.abort()
-        if self._status == 200:
-            job.finish(Outcome.OK, body)
-        else:
-            outcome = Outcome.REFUSED if self._status in HTTP_REFUSALS else Outcome.FAILED
-            job.finish(outcome, f"HTTP {self._status}: ".encode() + body[:300])
+            job.finish(Outcome.FAILED, exc.message.encode())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._sender.lost(self)
-        if self._job is not None:
-            self._job.finish(Outcome.UNREACHABLE, f"the connection broke: {exc or 'closed by the server'}".encode())
-
-    def _head(self) -> bool:
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._buffer) > _MAX_HEAD:
-                self.abort()
-            return False
-        head = bytes(self._buffer[:end]).lower()
-        del self._buffer[: end + 4]
-        self._status = int(head[9:12]) if head[9:12].isdigit() else 0
-        self._keep = b"\r\nconnection: close" not in head
-        self._need = -2
-        at = head.find(b"\r\ncontent-length:")
-        if at >= 0:
-            self._need = int(head[at + 17 :].split(b"\r\n", 1)[0])
-        return True
+        job, self._job = self._job, None
+        if job is None or self._answer is None:
+            return
+        try:
+            # The end of the connection is the end of some answers.
+            self._answer.send(b"")
+        except StopIteration as stop:
+            _finish(job, stop.value)
+        except (EOFError, ProtocolError):
+            job.finish(Outcome.UNREACHABLE, f"the connection broke: {exc or 'closed by the server'}".encode())
 
 
-def _chunks(buffer: bytearray) -> bytes | None:
-    """The body of a chunked message; None where it is not complete."""
-    parts: list[bytes] = []
-    at = 0
-    while True:
-        end = buffer.find(b"\r\n", at)
-        if end < 0:
-            return None
-        size = int(bytes(buffer[at:end]).split(b";")[0] or b"0", 16)
-        at = end + 2
-        if len(buffer) < at + size + 2:
-            return None
-        if not size:
-            return b"".join(parts)
-        parts.append(bytes(buffer[at : at + size]))
-        at += size + 2
+def _finish(job: _Job, reply: Reply) -> None:
+    if reply.status == 200:
+        job.finish(Outcome.OK, reply.data)
+    else:
+        outcome = Outcome.REFUSED if reply.status in HTTP_REFUSALS else Outcome.FAILED
+        job.finish(outcome, f"HTTP {reply.status}: ".encode() + reply.data[:300])

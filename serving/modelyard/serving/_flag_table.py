@@ -146,6 +146,10 @@ FLAGS: tuple[Flag, ...] = (
     _ours("remote_cache_dir", "text", "",
           "folder for copies of versions from s3:// and gs://, kept over restarts; empty for a temporary one"),
     _ours("enable_grpc_reflection", "bool", True, "serve grpc.reflection, so that grpcurl needs no proto files"),
+    _ours("transport", "text", "",
+          "what serves both ports: native (modelyard_core, where it is installed: the fastest), asyncio (default) or "
+          "python (uvicorn and grpc.aio: slower, and no protocol code but theirs)",
+          ("native", "asyncio", "python")),
     _ours("grpc_transport", "text", "",
           "what serves gRPC: asyncio (default; the fastest) or grpcio (default with --grpc_channel_arguments that "
           "asyncio does not know)", ("asyncio", "grpcio")),

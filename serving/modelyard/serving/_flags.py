@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib.util
 import logging
 import math
 import threading
@@ -72,6 +73,8 @@ _IMAGE_BASE_PATH = "/models"
 _INT32 = range(-(1 << 31), 1 << 31)
 #: Upstream's 0 for no time-out, as a number that timers can hold.
 _FOREVER_S = 1e9
+#: What serves where --transport does not say.
+_DEFAULT_TRANSPORT = "asyncio"
 _TITLES = {
     "same": "TensorFlow Serving's flags",
     "better": "TensorFlow Serving's flags, with a difference",
@@ -88,6 +91,7 @@ class ServerOptions:
         port: gRPC port; 0 for none.
         grpc_socket_path: UNIX socket for gRPC; empty for none.
         grpc_channel_arguments: More gRPC channel arguments.
+        transport: What serves both ports: ``native``, ``asyncio`` or ``python``.
         grpc_transport: What serves gRPC; empty for what suits.
         rest_api_port: REST port; 0 for none.
         models: The models to serve.
@@ -132,6 +136,7 @@ class ServerOptions:
     models: tuple[ModelConfig, ...]
     grpc_socket_path: str = ""
     grpc_channel_arguments: tuple[tuple[str, int | str], ...] = ()
+    transport: str = "asyncio"
     grpc_transport: str = ""
     model_config_file: Path | None = None
     model_config_poll_s: float = 0.0
@@ -237,6 +242,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         port=args.port,
         grpc_socket_path=args.grpc_socket_path,
         grpc_channel_arguments=_channel_arguments(args.grpc_channel_arguments),
+        transport=transport_of(args.transport),
         grpc_transport=args.grpc_transport,
         rest_api_port=args.rest_api_port,
         models=models,
@@ -304,6 +310,31 @@ def read_model_config(path: Path) -> tuple[ModelConfig, ...]:
     """
     config = read_text_proto(path, serving_pb2.ModelServerConfig(), flag="--model_config_file")
     return models_from_message(config)
+
+
+def transport_of(asked: str, *, default: str = _DEFAULT_TRANSPORT) -> str:
+    """What serves both ports.
+
+    Args:
+        asked: ``--transport``; empty for the default.
+        default: Of this release.
+
+    Returns:
+        ``native``, ``asyncio`` or ``python``: the last in place of a default of ``native`` that is not installed.
+
+    Raises:
+        ConfigurationError: The native core is asked for and not installed.
+    """
+    name = asked or default
+    if name != "native" or importlib.util.find_spec("modelyard_core") is not None:
+        return name
+    if asked:
+        raise ConfigurationError(
+            "--transport=native needs modelyard_core, which is not installed: build it with make core, or use "
+            "--transport=python."
+        )
+    _LOG.warning("modelyard_core is not installed: uvicorn and grpc.aio serve (--transport=python), which is slower")
+    return "python"
 
 
 def _repository(args: argparse.Namespace, environment: Mapping[str, str]) -> Location | None:

@@ -67,6 +67,17 @@ class Histogram:
             self.counts[index] += times
             self.sum += value * times
 
+    def merge(self, counts: Sequence[int], total: float) -> None:
+        """Adds values that were counted elsewhere.
+
+        Args:
+            counts: How many are in each bucket, and above.
+            total: Their sum.
+        """
+        with self._lock:
+            self.counts = [mine + more for mine, more in zip(self.counts, counts, strict=True)]
+            self.sum += total
+
 
 @dataclass
 class _Family:
@@ -110,6 +121,7 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._models: set[str] = set()
+        self._before_reading: list[Callable[[], None]] = []
         #: What a request is recorded in, by model, API, entry point and status.
         self._requests: dict[tuple[str, str, str, str], tuple[Counter, Histogram | None]] = {}
         self._families = {
@@ -226,8 +238,33 @@ class Metrics:
         """
         return model in self._models
 
+    def before_reading(self, fetch: Callable[[], None]) -> None:
+        """Has somebody who counts by himself add his numbers before the series are read.
+
+        Args:
+            fetch: Called without the lock.
+        """
+        self._before_reading.append(fetch)
+
+    def add_requests(self, model: str, *, api: str, entrypoint: str, counts: Sequence[int], sum_us: float) -> None:
+        """Records requests that succeeded and were counted elsewhere; see :meth:`record_request`.
+
+        Args:
+            model: The model.
+            api: As for one request.
+            entrypoint: So, too.
+            counts: Requests by :data:`LATENCY_BUCKETS_US`, and those above.
+            sum_us: Microseconds of all of them.
+        """
+        requests, latency = self._request_series(model, api, entrypoint, "OK")
+        requests.add(sum(counts))
+        if latency is not None:
+            latency.merge(counts, sum_us)
+
     def snapshot(self) -> Snapshot:
         """All series as plain data."""
+        for fetch in self._before_reading:
+            fetch()
         with self._lock:
             return {
                 name: [

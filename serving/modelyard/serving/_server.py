@@ -10,9 +10,9 @@ import socket
 import time
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from modelyard.errors import ModelyardError
+from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.serving._admin import Admin
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._manager import ModelManager
@@ -22,14 +22,19 @@ from modelyard.serving._metrics_page import merged, page
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._version_loader import VersionLoader
-from modelyard.serving.grpc import GrpcOptions, GrpcServer
-from modelyard.serving.http1 import Application, Http1Server
-from modelyard.serving.http2 import WrongPort
+from modelyard.serving.grpc import ARGUMENTS, GrpcioServer, GrpcOptions, GrpcServer, limits_of
+from modelyard.serving.http1 import Application
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
 from modelyard.serving.workers import WorkerLink
 
+if TYPE_CHECKING:
+    from modelyard.serving.asgi import UvicornServer
+    from modelyard.serving.http1 import Http1Server
+    from modelyard.serving.native import NativeCore, NativeRest
+
 _LOG = logging.getLogger("modelyard.serving")
+Transport: TypeAlias = "GrpcServer | Http1Server | NativeRest | UvicornServer"
 #: Longest wait of a worker for its models before it listens: where others answer, and where none does yet.
 _SUCCESSOR_S, _FIRST_S = 600.0, 10.0
 _STEP_S = 0.2
@@ -107,7 +112,7 @@ class Server:
         self, manager: ModelManager, predictor: Predictor, admin: Admin, metrics: Metrics, *, link: WorkerLink | None
     ) -> None:
         options = self._options
-        started: list[GrpcServer | Http1Server] = []
+        started: list[Transport] = []
         poller: asyncio.Task[None] | None = None
         try:
             if link is not None:
@@ -179,8 +184,11 @@ def _transports(
     admin: Admin,
     metrics: Metrics,
     link: WorkerLink | None,
-) -> list[GrpcServer | Http1Server]:
-    transports: list[GrpcServer | Http1Server] = []
+) -> list[Transport]:
+    transports: list[Transport] = []
+    core = None
+    if options.transport == "native":
+        core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
@@ -191,13 +199,17 @@ def _transports(
             tensor_content=options.tensor_content,
             health=options.health,
             reflection=options.reflection,
-            wrong_port=_elsewhere("gRPC", "the REST API", options.rest_api_port, "--rest_api_port=8501"),
-            transport=options.grpc_transport,
+            wrong_port=_wrong_grpc_port(options),
+            transport="grpcio" if options.transport == "python" else options.grpc_transport,
             reuse_port=link is not None,
         )
-        transports.append(
-            GrpcServer(predictor, manager, admin, metrics, grpc_options, more=OipGrpc(oip, metrics).services())
-        )
+        native = None
+        if core is not None:
+            from modelyard.serving.native import NativeGrpc
+
+            native = NativeGrpc(core, GrpcioServer(options.grpc_channel_arguments))
+        more = OipGrpc(oip, metrics).services()
+        transports.append(GrpcServer(predictor, manager, admin, metrics, grpc_options, more=more, native=native))
     if options.rest_api_port:
         rest_options = RestOptions(
             max_body_bytes=options.max_body_bytes,
@@ -208,7 +220,6 @@ def _transports(
             extensions=options.rest_extensions,
             metrics_paths=options.metrics_paths,
         )
-        tls = options.tls.context() if options.tls is not None and options.rest_tls else None
         v2 = OipRest(oip, predictor, rest_options)
         rest = RestApp(
             predictor,
@@ -223,13 +234,83 @@ def _transports(
             },
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
-        wrong_port = WrongPort(_elsewhere("REST", "gRPC", options.port, "--port=8500"))
+        rest_tls = options.tls if options.rest_tls else None
+        if core is not None:
+            from modelyard.serving.native import NativeRest
+
+            transports.append(NativeRest(core, app, port=options.rest_api_port, tls=rest_tls))
+            return transports
+        if options.transport == "python":
+            from modelyard.serving.asgi import UvicornServer
+
+            transports.append(UvicornServer(app, port=options.rest_api_port, tls=rest_tls, reuse_port=link is not None))
+            return transports
+        from modelyard.serving.http1 import Http1Server
+        from modelyard.serving.http2 import WrongPort
+
+        tls = None if rest_tls is None else rest_tls.context()
+        wrong_port = WrongPort(_wrong_rest_port(options))
         transports.append(
             Http1Server(
                 app, port=options.rest_api_port, tls=tls, reuse_port=link is not None, http2=wrong_port.connection
             )
         )
     return transports
+
+
+def _native_core(
+    options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, *, reuse_port: bool
+) -> NativeCore:
+    """The core, by the server's options.
+
+    Raises:
+        ConfigurationError: It does not know a channel argument.
+    """
+    limits = limits_of(options.grpc_channel_arguments)
+    if limits is None:
+        raise ConfigurationError(
+            f"--grpc_channel_arguments has arguments that --transport=native does not know; it knows "
+            f"{', '.join(sorted(ARGUMENTS))}, with numbers. Use --transport=python for others."
+        )
+    from modelyard.serving.native import NativeCore, NativeOptions
+
+    core = NativeCore(
+        NativeOptions(
+            max_body_bytes=options.max_body_bytes,
+            max_message_bytes=limits.max_message_bytes,
+            max_streams=limits.max_streams,
+            max_age_s=limits.max_age_s,
+            rest_timeout_s=options.rest_timeout_s,
+            wrong_rest_port=_wrong_rest_port(options),
+            wrong_grpc_port=_wrong_grpc_port(options),
+            max_waiting=options.max_queued_requests,
+            max_delay_s=options.max_queue_delay_s,
+            usual_rest=not options.cors,
+            strict_json=options.strict_json,
+            json_extensions=options.rest_extensions,
+            max_json_depth=options.max_json_depth,
+            tensor_content=options.tensor_content,
+            reuse_port=reuse_port,
+        )
+    )
+    core.answer_usual(
+        manager,
+        metrics,
+        predictor.statistics,
+        check_methods=options.check_methods,
+        max_rows=options.max_batch_rows,
+        parallel=options.workers,
+    )
+    metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
+    return core
+
+
+def _wrong_rest_port(options: ServerOptions) -> str:
+    return _elsewhere("REST", "gRPC", options.port, "--port=8500")
+
+
+def _wrong_grpc_port(options: ServerOptions) -> str:
+    return _elsewhere("gRPC", "the REST API", options.rest_api_port, "--rest_api_port=8501")
 
 
 def _elsewhere(here: str, wanted: str, port: int, flag: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
@@ -180,6 +180,7 @@ class ModelStatistics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._versions: dict[tuple[str, int], VersionStatistics] = {}
+        self._before_reading: list[Callable[[], None]] = []
 
     @contextmanager
     def measure(self, name: str, version: int, *, arrived_ns: int, executed: bool = True) -> Iterator[Timing]:
@@ -291,6 +292,35 @@ class ModelStatistics:
             row.compute_infer.add(infer, count)
             row.compute_output.add(write, count)
 
+    def before_reading(self, fetch: Callable[[], None]) -> None:
+        """Has somebody who counts by himself add his numbers before they are read.
+
+        Args:
+            fetch: Called without the lock.
+        """
+        self._before_reading.append(fetch)
+
+    def add_counted(self, found: Mapping[str, Any]) -> None:
+        """Adds requests and executions that were counted elsewhere.
+
+        Args:
+            found: ``model``, ``version``, ``succeeded`` and ``rows`` (counts), ``last_ms``, nanoseconds ``total_ns``,
+                ``queue_ns``, ``input_ns``, ``infer_ns`` and ``output_ns``, and ``executions``: by their rows how many,
+                and their nanoseconds for input, model and output.
+        """
+        with self._lock:
+            row = self._row(found["model"], found["version"])
+            row.last_inference_ms = max(row.last_inference_ms, found["last_ms"])
+            row.inference_count += found["rows"]
+            count = found["succeeded"]
+            row.success.add(found["total_ns"], count)
+            row.queue.add(found["queue_ns"], count)
+            row.compute_input.add(found["input_ns"], count)
+            row.compute_infer.add(found["infer_ns"], count)
+            row.compute_output.add(found["output_ns"], count)
+            for rows, (times, *ns) in found["executions"].items():
+                _count_execution(row, Execution(rows, *ns), times)
+
     def of(self, name: str, version: int) -> VersionStatistics:
         """A copy of what was measured for a version; zeros for one that was never asked.
 
@@ -298,6 +328,8 @@ class ModelStatistics:
             name: The model.
             version: The version.
         """
+        for fetch in self._before_reading:
+            fetch()
         with self._lock:
             row = self._versions.get((name, version))
             if row is None:
@@ -320,13 +352,13 @@ def _copy(statistics: _T) -> _T:
     return replace(statistics, **own)
 
 
-def _count_execution(row: VersionStatistics, execution: Execution) -> None:
-    row.execution_count += 1
+def _count_execution(row: VersionStatistics, execution: Execution, times: int = 1) -> None:
+    row.execution_count += times
     found = row.batches.get(execution.rows)
     if found is None:
         if len(row.batches) >= _MAX_SIZES:
             return
         found = row.batches[execution.rows] = ExecutionStatistics()
-    found.compute_input.add(execution.input)
-    found.compute_infer.add(execution.infer)
-    found.compute_output.add(execution.output)
+    found.compute_input.add(execution.input, times)
+    found.compute_infer.add(execution.infer, times)
+    found.compute_output.add(execution.output, times)

@@ -22,7 +22,7 @@ from modelyard.errors import (
 from modelyard.serving import LoadOptions, ModelConfig, ModelManager, Predictor, Servable, WatchOptions, load_servable
 from modelyard.serving._admin import Admin
 from modelyard.serving._metrics import Metrics
-from modelyard.serving.http1 import HttpRequest
+from modelyard.serving.http import HttpRequest
 from modelyard.serving.oip import IndexEntry, InferRequest, OipRest, OipService, RequestedOutput
 from modelyard.serving.rest import RestOptions
 from tests.support.models import publish_affine

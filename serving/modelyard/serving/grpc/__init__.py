@@ -1,5 +1,16 @@
 """The gRPC transport."""
 
+from modelyard.serving.grpc._grpcio import GrpcioServer
 from modelyard.serving.grpc._server import GrpcOptions, GrpcServer
+from modelyard.serving.grpc._types import ARGUMENTS, GrpcLimits, Metadata, limits_of, unknown_method
 
-__all__ = ["GrpcOptions", "GrpcServer"]
+__all__ = [
+    "ARGUMENTS",
+    "GrpcLimits",
+    "GrpcOptions",
+    "GrpcServer",
+    "GrpcioServer",
+    "Metadata",
+    "limits_of",
+    "unknown_method",
+]

@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -16,8 +16,11 @@ from modelyard.errors import InvalidRequestError, ModelyardError
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._requests import REQUEST_ID, Caller, PredictRequest, request_id_of
 from modelyard.serving.grpc._retry import retry_metadata
-from modelyard.serving.http2 import Begin, Metadata, Respond
+from modelyard.serving.grpc._types import Metadata
 from modelyard.wire import Method, grpc_status_of
+
+if TYPE_CHECKING:
+    from modelyard.serving.http2 import Begin, Respond
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
 

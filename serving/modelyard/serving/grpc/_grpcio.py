@@ -12,9 +12,8 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving._requests import REQUEST_ID
 from modelyard.serving._tls import TlsConfig
 from modelyard.serving.grpc._call import Context, request_id_in
-from modelyard.serving.http2 import unknown_method
+from modelyard.serving.grpc._types import INT32_MAX, unknown_method
 
-_INT32_MAX = (1 << 31) - 1
 #: How long calls get at a stop to reach their handlers, and the goodbye to reach the clients.
 _PICK_UP_S = 0.05
 _GOODBYE_S = 0.02
@@ -32,8 +31,8 @@ class GrpcioServer:
         self._server = grpc.aio.server(
             options=list(
                 {
-                    "grpc.max_receive_message_length": _INT32_MAX,
-                    "grpc.max_send_message_length": _INT32_MAX,
+                    "grpc.max_receive_message_length": INT32_MAX,
+                    "grpc.max_send_message_length": INT32_MAX,
                     # Two servers that share a port by accident would each get half of the requests.
                     "grpc.so_reuseport": int(reuse_port),
                     # gRPC takes the first of two arguments of one name: the user's must be the only one.

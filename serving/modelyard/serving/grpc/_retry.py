@@ -10,7 +10,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 
 from modelyard.errors import OverloadedError
-from modelyard.serving.http2 import Metadata
+from modelyard.serving.grpc._types import Metadata
 from modelyard.wire import varint
 
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -20,8 +21,12 @@ from modelyard.serving.grpc._call import short, unary
 from modelyard.serving.grpc._grpcio import GrpcioServer
 from modelyard.serving.grpc._handlers import Handlers
 from modelyard.serving.grpc._health import Health
-from modelyard.serving.http2 import ARGUMENTS, Http2Server, options_of
+from modelyard.serving.grpc._types import ARGUMENTS, limits_of
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
+
+if TYPE_CHECKING:
+    from modelyard.serving.http2 import Http2Server
+    from modelyard.serving.native import NativeGrpc
 
 Services = Mapping[str, "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"]
 #: How long the health service's last word gets to reach those who watch.
@@ -69,6 +74,7 @@ class GrpcServer:
         metrics: Where requests are counted.
         options: How to listen.
         more: Method handlers of further services, by service and method.
+        native: The native core's ports; None for another transport.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class GrpcServer:
         options: GrpcOptions,
         *,
         more: Services | None = None,
+        native: NativeGrpc | None = None,
     ) -> None:
         self._options = options
         handlers = Handlers(predictor, admin, tensor_content=options.tensor_content)
@@ -97,11 +104,12 @@ class GrpcServer:
                 )
                 for name, method in methods.items()
             }
-        self._server = _transport(options)
+        self._server = native or _transport(options)
         for service, offered in services.items():
             self._server.add_service(service, offered)
-        if isinstance(self._server, Http2Server):
-            self._server.add_short_way(predict.path, short(predict, read_predict, handlers.begin_predict, metrics))
+        add_short_way = getattr(self._server, "add_short_way", None)
+        if add_short_way is not None:
+            add_short_way(predict.path, short(predict, read_predict, handlers.begin_predict, metrics))
         self._health = Health(manager) if options.health else None
         self._health_task: asyncio.Task[None] | None = None
         if self._health is not None:
@@ -161,7 +169,7 @@ class GrpcServer:
 
 
 def _transport(options: GrpcOptions) -> Http2Server | GrpcioServer:
-    limits = options_of(options.channel_arguments)
+    limits = limits_of(options.channel_arguments)
     if options.transport == "asyncio" and limits is None:
         raise ConfigurationError(
             f"--grpc_channel_arguments has arguments that --grpc_transport=asyncio does not know; "
@@ -169,4 +177,6 @@ def _transport(options: GrpcOptions) -> Http2Server | GrpcioServer:
         )
     if options.transport == "grpcio" or limits is None:
         return GrpcioServer(options.channel_arguments, reuse_port=options.reuse_port)
-    return Http2Server(replace(limits, reuse_port=options.reuse_port, wrong_port=options.wrong_port))
+    from modelyard.serving.http2 import Http2Options, Http2Server
+
+    return Http2Server(Http2Options(**asdict(limits), reuse_port=options.reuse_port, wrong_port=options.wrong_port))

@@ -13,9 +13,10 @@ from typing import Any, Protocol, cast
 
 from modelyard.errors import ModelyardError
 from modelyard.serving._requests import PRIORITY_KEY, REQUEST_ID, Caller
+from modelyard.serving.http import Answer, HttpRequest
 from modelyard.serving.http1._chunks import Chunks
 from modelyard.serving.http1._head import MAX_HEAD_BYTES, BadRequest, Key, key_of, read_head, request_id_in, too_long
-from modelyard.serving.http1._types import Answer, Application, Begin, Head, HttpRequest
+from modelyard.serving.http1._types import Application, Begin, Head
 
 _LOG = logging.getLogger("modelyard.serving.rest")
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving._listen import BACKLOG, listen
+from modelyard.serving.http import Answer
 from modelyard.serving.http1._connection import Connection
 from modelyard.serving.http1._head import Key
-from modelyard.serving.http1._types import Answer, Application, Begin, Head
+from modelyard.serving.http1._types import Application, Begin, Head
 
 #: How long connections get at a stop to send what they were about to send.
 _LAST_CALL_S = 0.3

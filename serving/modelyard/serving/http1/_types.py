@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP, and what the server needs of whoever answers."""
+"""What the server needs of whoever answers without a task."""
 
 from __future__ import annotations
 
@@ -7,27 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from modelyard.errors import ModelyardError
+from modelyard.serving import http
 from modelyard.serving._requests import Caller
-
-Headers = list[tuple[bytes, bytes]]
-
-
-# Made for every request: a frozen dataclass would set each of its attributes by a call.
-@dataclass(kw_only=True, slots=True)
-class Answer:
-    """What goes back for one request.
-
-    Attributes:
-        status: HTTP status.
-        body: The body.
-        headers: Its headers, without the length.
-    """
-
-    status: int
-    body: bytes
-    headers: Headers
-
+from modelyard.serving.http import Answer
 
 #: Takes the answer; says whether it is the first.
 Respond = Callable[[Answer], bool]
@@ -70,53 +52,12 @@ class Head:
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class HttpRequest:
-    """One request.
+class Application(http.Application, Protocol):
+    """Answers requests, those of usual heads without a task."""
 
-    Attributes:
-        method: Such as ``POST``.
-        path: As sent, percent escapes and all.
-        query: What follows the question mark.
-        headers: By lower-case name.
-        body: As sent, compressed or not.
-        client: The caller's IP address; None where it is not known.
-        caller: Who waits for the answer; None for somebody who waits for ever.
-        problem: Why the body did not come whole; None where it did.
-    """
-
-    method: str
-    path: str
-    query: str
-    headers: Mapping[str, str]
-    body: bytes
-    client: str | None
-    caller: Caller | None = None
-    problem: ModelyardError | None = None
-
-
-class Application(Protocol):
-    """Answers requests."""
-
-    #: Largest body that is read.
-    max_body_bytes: int
     #: Larger bodies are answered by :meth:`answer`, whatever :meth:`find` says.
     max_short_bytes: int
-    #: Seconds that a body, and an answer without a task, may take.
-    timeout_s: float
 
     def find(self, head: Head) -> Begin | None:
         """Who answers requests with this head without a task; None for :meth:`answer`."""
-        ...
-
-    def late(self) -> ModelyardError:
-        """The error of a request whose time is over."""
-        ...
-
-    def too_large(self) -> ModelyardError:
-        """The error of a request whose body is larger than allowed."""
-        ...
-
-    async def answer(self, request: HttpRequest) -> Answer:
-        """Answers every request with something, whatever happens."""
         ...

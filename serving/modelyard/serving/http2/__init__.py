@@ -1,10 +1,10 @@
 """gRPC over HTTP/2 on asyncio, for servers: no thread, no hop, bytes in and bytes out."""
 
-from modelyard.serving.http2._calls import Begin, Context, Metadata, Respond, unknown_method
-from modelyard.serving.http2._server import ARGUMENTS, Http2Options, Http2Server, WrongPort, options_of
+from modelyard.serving.grpc import Metadata, unknown_method
+from modelyard.serving.http2._calls import Begin, Context, Respond
+from modelyard.serving.http2._server import Http2Options, Http2Server, WrongPort, options_of
 
 __all__ = [
-    "ARGUMENTS",
     "Begin",
     "Context",
     "Http2Options",

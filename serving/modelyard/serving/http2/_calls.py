@@ -12,7 +12,7 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NoReturn
@@ -22,14 +22,13 @@ import grpc
 import numpy as np
 
 from modelyard.serving._requests import PRIORITY_KEY, REQUEST_ID, Caller, request_id_of
+from modelyard.serving.grpc import Metadata, unknown_method
 from modelyard.serving.http2._frames import CANCEL
 from modelyard.serving.http2._hpack import Fields, encode
 from modelyard.serving.http2._outgoing import Stream
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
 
-#: Names and values; those of names that end with ``-bin`` are bytes.
-Metadata = tuple[tuple[str, str | bytes], ...]
 #: Called with the answer, or with a status, a message and trailing metadata.
 Respond = Callable[[bytes | None, grpc.StatusCode, str, Metadata], None]
 #: A unary method that needs no task of its own: called with the request and who waits for the answer.
@@ -50,8 +49,6 @@ _UNSUPPORTED_MEDIA_TYPE = encode(((b":status", b"415"), (b"content-type", b"appl
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS = 8
 _REQUEST_ID = REQUEST_ID.encode()
-#: Longer names of methods are cut in answers.
-_MAX_NAME = 200
 #: Characters of a status message that need no escape.
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
@@ -144,21 +141,6 @@ def request_id_in(fields: Fields) -> str:
         fields: All of the call's headers.
     """
     return next((request_id_of(value) for name, value in fields if name == _REQUEST_ID), "")
-
-
-def unknown_method(path: str, known: Iterable[str]) -> str:
-    """What a call of a method that there is not is answered with.
-
-    Args:
-        path: The method's path.
-        known: Those that there are.
-    """
-    name, methods = path.strip("/")[:_MAX_NAME], [other.strip("/") for other in known]
-    service = name.partition("/")[0] + "/"
-    siblings = sorted(method.removeprefix(service) for method in methods if method.startswith(service))
-    services = sorted({method.partition("/")[0] for method in methods})
-    there = f"of that service it has {', '.join(siblings)}" if siblings else f"it has {', '.join(services)}"
-    return f"modelyard does not implement {name}; {there}."
 
 
 def _timeout(text: bytes) -> float | None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import grpc
@@ -16,60 +16,37 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving._listen import BACKLOG, listen
 from modelyard.serving._requests import FIELDS_OF_ONE_CALL
 from modelyard.serving._tls import TlsConfig
+from modelyard.serving.grpc import GrpcLimits, limits_of
 from modelyard.serving.http2._calls import Begin, Call, Head, read_head, refuse_foreign, request_id_in
 from modelyard.serving.http2._connection import Connection
 from modelyard.serving.http2._hpack import Fields
 from modelyard.serving.http2._outgoing import Stream
 
 _NOTICE_S = 0.3
-_INT32_MAX = (1 << 31) - 1
 _MAX_HEADS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Http2Options:
+class Http2Options(GrpcLimits):
     """Limits of the server.
 
     Attributes:
-        max_message_bytes: Size of a message that is accepted.
-        max_streams: Calls of one connection at the same time.
-        max_age_s: Connections are ended in an orderly way after so long; 0 for never.
         reuse_port: Other processes may listen on the same port.
         wrong_port: What clients are told that do not speak gRPC.
     """
 
-    max_message_bytes: int = _INT32_MAX
-    max_streams: int = 1024
-    max_age_s: float = 0.0
     reuse_port: bool = False
     wrong_port: str = "This is a gRPC port."
 
 
-#: gRPC channel arguments that this server understands, and the options that they are.
-ARGUMENTS = {
-    "grpc.max_receive_message_length": "max_message_bytes",
-    "grpc.max_concurrent_streams": "max_streams",
-    "grpc.max_connection_age_ms": "max_age_s",
-}
-
-
 def options_of(arguments: Sequence[tuple[str, int | str]]) -> Http2Options | None:
-    """The options that channel arguments mean.
+    """As :func:`modelyard.serving.grpc.limits_of`, for this server.
 
     Args:
         arguments: Names and values.
-
-    Returns:
-        None where one of them means nothing to this server.
     """
-    values: dict[str, Any] = {}
-    for name, value in arguments:
-        key = ARGUMENTS.get(name)
-        if key is None or not isinstance(value, int) or (value < 0 and key != "max_message_bytes"):
-            return None
-        # gRPC spells "any size" as -1.
-        values[key] = value / 1e3 if key == "max_age_s" else _INT32_MAX if value < 0 else value
-    return Http2Options(**values)
+    limits = limits_of(arguments)
+    return None if limits is None else Http2Options(**asdict(limits))
 
 
 class Http2Server:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote
 from modelyard.errors import DeadlineExceededError, InvalidRequestError, ModelyardError, UnsupportedError
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._statistics import Duration, VersionStatistics
-from modelyard.serving.http1 import Answer, HttpRequest
+from modelyard.serving.http import Answer, HttpRequest
 from modelyard.serving.oip._compression import decompress
 from modelyard.serving.oip._model_config import config_document
 from modelyard.serving.oip._parameters import SIGNATURE_PARAMETER

@@ -20,7 +20,8 @@ from modelyard.serving._messages import SMALL_BYTES, status_response
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import Arrays, Caller, PredictRequest
-from modelyard.serving.http1 import Answer, Begin, Head, HttpRequest
+from modelyard.serving.http import Answer, HttpRequest
+from modelyard.serving.http1 import Begin, Head
 from modelyard.serving.rest import _examples, _json_proto, _predict
 from modelyard.serving.rest._short import RestShortWay
 from modelyard.serving.rest._types import (

@@ -7,7 +7,8 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from modelyard.errors import ModelyardError
-from modelyard.serving.http1 import Answer, Application, Begin, Head, HttpRequest
+from modelyard.serving.http import Answer, HttpRequest
+from modelyard.serving.http1 import Application, Begin, Head
 
 _READY = "/v2/health/ready"
 _ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"

@@ -17,7 +17,7 @@ from modelyard.errors import (
     SignatureNotFoundError,
 )
 from modelyard.serving._requests import Caller
-from modelyard.serving.http1 import Answer, HttpRequest
+from modelyard.serving.http import Answer, HttpRequest
 from modelyard.serving.rest._urls import NoSuchUrl
 from modelyard.wire import http_status_of
 

@@ -1,0 +1,9 @@
+//! Batch queues and admission: which requests are computed together, when, and which are refused.
+
+mod plan;
+mod queue;
+mod stats;
+
+pub use plan::{Key, Plan, Plans};
+pub use queue::{Computed, Item, Outcome};
+pub use stats::Sample;

@@ -1,0 +1,278 @@
+//! Plans: what requests with one key ask for, and the Python function that computes their batches.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+
+use crate::batch::queue::Queue;
+use crate::batch::stats::Stats;
+use crate::forms::{DType, InputSpec, Shape, Signature, Tensor, ends_of_strings};
+
+/// Plans, and keys that have none, that are remembered.
+const MAX_KEYS: usize = 1024;
+/// A key that Python has no plan for is asked for again after so long.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Clients may send any inner shape where a model takes any: so many queues are kept for each plan.
+const MAX_QUEUES: usize = 64;
+/// How much the newest batch counts in the running mean of what a row takes.
+const NEWEST: f64 = 0.1;
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub model: String,
+    pub version: Option<i64>,
+    pub label: Option<String>,
+    /// As sent: empty for the default.
+    pub signature: String,
+    /// The outputs asked for; empty for all.
+    pub outputs: Vec<String>,
+}
+
+impl Key {
+    pub fn new<'a>(
+        model: &str,
+        version: Option<i64>,
+        label: Option<&str>,
+        signature: &str,
+        outputs: impl Iterator<Item = &'a str>,
+    ) -> Key {
+        Key {
+            model: model.to_owned(),
+            version,
+            label: label.map(str::to_owned),
+            signature: signature.to_owned(),
+            outputs: outputs.map(str::to_owned).collect(),
+        }
+    }
+}
+
+/// One output of a computed batch.
+#[derive(Clone, Debug)]
+pub struct Output {
+    pub name: String,
+    pub dtype: DType,
+    pub shape: Shape,
+    pub data: Bytes,
+    /// Where each string ends in the data; empty for numbers.
+    pub ends: Vec<usize>,
+}
+
+/// What the requests with one key ask for.
+pub struct Plan {
+    pub key: Key,
+    /// The version that answers.
+    pub version: i64,
+    pub signature: Signature,
+    outputs: Vec<(String, DType)>,
+    /// Called with the inputs' bytes and shapes; returns the outputs' shapes and bytes, or None where the version has
+    /// changed meanwhile.
+    run: Py<PyAny>,
+    /// Rows that are computed together at most.
+    pub max_rows: usize,
+    /// Requests may share a batch.
+    pub shared: bool,
+    /// Batches that are computed at the same time.
+    pub parallel: usize,
+    /// Rows of requests that were let in and are not answered yet.
+    pub outstanding: AtomicUsize,
+    queues: Mutex<HashMap<Vec<Shape>, Arc<Queue>>>,
+    pub stats: Mutex<Stats>,
+    /// Mean nanoseconds that a row takes; 0 for not known.
+    row_ns: AtomicU64,
+    stale: std::sync::atomic::AtomicBool,
+}
+
+impl Plan {
+    #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
+    pub fn new(
+        key: Key,
+        version: i64,
+        signature: Signature,
+        outputs: Vec<(String, DType)>,
+        run: Py<PyAny>,
+        max_rows: usize,
+        shared: bool,
+        parallel: usize,
+    ) -> Plan {
+        Plan {
+            key,
+            version,
+            signature,
+            outputs,
+            run,
+            max_rows: max_rows.max(1),
+            shared,
+            parallel: parallel.max(1),
+            outstanding: AtomicUsize::new(0),
+            queues: Mutex::default(),
+            stats: Mutex::default(),
+            row_ns: AtomicU64::new(0),
+            stale: false.into(),
+        }
+    }
+
+    /// The queue for inputs of these shapes: only those of one inner shape can be stacked.
+    pub fn queue(self: &Arc<Self>, tensors: &[Tensor]) -> Arc<Queue> {
+        let inner: Vec<Shape> = tensors.iter().map(|tensor| tensor.shape.iter().skip(1).copied().collect()).collect();
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queues.get(&inner) {
+            return queue.clone();
+        }
+        let queue = Arc::new(Queue::new(self.clone()));
+        if queues.len() < MAX_QUEUES {
+            queues.insert(inner, queue.clone());
+        }
+        queue
+    }
+
+    /// Rows of a request: the size of the batch dimension, where there is one; `None` where it cannot share a batch
+    /// though others can.
+    pub fn rows(&self, tensors: &[Tensor]) -> Option<usize> {
+        if self.shared {
+            let rows = *tensors.first()?.shape.first()?;
+            return tensors.iter().all(|tensor| tensor.shape.first() == Some(&rows)).then_some(rows);
+        }
+        let free = |spec: &InputSpec| spec.shape.as_ref().is_none_or(|shape| shape.first() == Some(&-1));
+        let index = self.signature.inputs.iter().position(free);
+        Some(index.and_then(|index| tensors[index].shape.first().copied()).unwrap_or(1))
+    }
+
+    /// What `rows` rows take, by what others took; `None` for not known.
+    pub fn expected(&self, rows: usize) -> Option<Duration> {
+        match self.row_ns.load(Ordering::Relaxed) {
+            0 => None,
+            each => Some(Duration::from_nanos(each.saturating_mul(rows as u64))),
+        }
+    }
+
+    fn learn(&self, took: Duration, rows: usize) {
+        let each = (took.as_nanos() as f64 / rows.max(1) as f64).max(1.0);
+        let known = self.row_ns.load(Ordering::Relaxed);
+        // Whoever else has the processor for a moment must not make a model look slow.
+        let mean =
+            if known == 0 { each } else { known as f64 + NEWEST * (each.min(4.0 * known as f64) - known as f64) };
+        self.row_ns.store(mean.max(1.0) as u64, Ordering::Relaxed);
+    }
+
+    /// Computes a batch whose inputs have the same inner shapes; `None` where Python must find out why it cannot be.
+    ///
+    /// The inputs are copied once, into the memory that the runtime reads.
+    pub fn compute(&self, batch: &[&[Tensor]], rows: usize) -> Option<Vec<Output>> {
+        let begun = Instant::now();
+        // Where it fails, the requests go to Python one by one, which says what is wrong with whichever of them it is.
+        let outputs = Python::try_attach(|py| self.call(py, batch, rows).unwrap_or_default()).flatten()?;
+        self.learn(begun.elapsed(), rows);
+        Some(outputs)
+    }
+
+    fn call(&self, py: Python<'_>, batch: &[&[Tensor]], rows: usize) -> PyResult<Option<Vec<Output>>> {
+        let mut inputs = Vec::with_capacity(self.signature.inputs.len());
+        for index in 0..self.signature.inputs.len() {
+            let size = batch.iter().map(|tensors| tensors[index].data.len()).sum();
+            let data = PyBytes::new_with(py, size, |room| {
+                let mut at = 0;
+                for tensors in batch {
+                    let part = &tensors[index].data;
+                    room[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+                Ok(())
+            })?;
+            let mut shape = batch[0][index].shape.clone();
+            if batch.len() > 1 {
+                shape[0] = rows;
+            }
+            inputs.push((data, PyTuple::new(py, shape)?));
+        }
+        let answer = self.run.bind(py).call1((PyList::new(py, inputs)?,))?;
+        if answer.is_none() {
+            self.stale.store(true, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let mut outputs = Vec::with_capacity(self.outputs.len());
+        for (index, item) in answer.try_iter()?.enumerate() {
+            let (shape, data): (Vec<usize>, PyBuffer<u8>) = item?.extract()?;
+            let Some((name, dtype)) = self.outputs.get(index) else { return Ok(None) };
+            let data = data.to_vec(py)?;
+            let count = shape.iter().product::<usize>();
+            let ends = if *dtype == DType::String { ends_of_strings(&data) } else { Some(Vec::new()) };
+            let Some(ends) = ends else { return Ok(None) };
+            let fits = if *dtype == DType::String { ends.len() == count } else { data.len() == count * dtype.size() };
+            // The outputs of several requests must be told apart by their rows.
+            if !fits || (batch.len() > 1 && shape.first() != Some(&rows)) {
+                return Ok(None);
+            }
+            outputs.push(Output { name: name.clone(), dtype: *dtype, shape: shape.into(), data: data.into(), ends });
+        }
+        Ok((outputs.len() == self.outputs.len()).then_some(outputs))
+    }
+}
+
+enum Known {
+    Plan(Arc<Plan>),
+    /// Python was asked, and has said nothing so far.
+    Asked(Instant),
+}
+
+/// Plans by key, found out as requests come.
+#[derive(Default)]
+pub struct Plans {
+    known: RwLock<HashMap<Key, Known>>,
+    /// Plans that were replaced, as long as requests hold them: they count, too.
+    retired: Mutex<Vec<Arc<Plan>>>,
+    /// Requests that were let in and are not answered yet.
+    pub waiting: AtomicUsize,
+}
+
+impl Plans {
+    /// The plan for a key; where there is none, whether Python should be asked.
+    pub fn find(&self, key: &Key) -> Result<Arc<Plan>, bool> {
+        match self.known.read().unwrap_or_else(PoisonError::into_inner).get(key) {
+            Some(Known::Plan(plan)) if !plan.stale.load(Ordering::Relaxed) => return Ok(plan.clone()),
+            Some(Known::Asked(when)) if when.elapsed() < ASK_AGAIN => return Err(false),
+            _ => {}
+        }
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_KEYS && !known.contains_key(key) {
+            // Strangers may make up names.
+            known.retain(|_, known| matches!(known, Known::Plan(_)));
+            if known.len() >= MAX_KEYS {
+                return Err(false);
+            }
+        }
+        self.retire(known.insert(key.clone(), Known::Asked(Instant::now())));
+        Err(true)
+    }
+
+    /// Adds a plan.
+    pub fn add(&self, plan: Plan) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        self.retire(known.insert(plan.key.clone(), Known::Plan(Arc::new(plan))));
+    }
+
+    fn retire(&self, old: Option<Known>) {
+        if let Some(Known::Plan(plan)) = old {
+            self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(plan);
+        }
+    }
+
+    /// All plans that may hold statistics.
+    pub fn all(&self) -> Vec<Arc<Plan>> {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = retired.clone();
+        retired.retain(|plan| Arc::strong_count(plan) > 2);
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        all.extend(known.values().filter_map(|known| match known {
+            Known::Plan(plan) => Some(plan.clone()),
+            Known::Asked(_) => None,
+        }));
+        all
+    }
+}

@@ -1,0 +1,364 @@
+//! Arrays of numbers as JSON text, and their values with the general path's rules: numbers are read as double or as
+//! whole numbers in a range, and then cast as numpy casts.
+
+use smallvec::SmallVec;
+
+use super::tensor::{DType, MAX_RANK, Shape};
+
+/// Powers of ten that a double holds exactly.
+const POWERS: [f64; 23] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
+    1e21, 1e22,
+];
+/// Whole numbers up to here are doubles, all of them.
+const EXACT: u64 = 1 << 53;
+
+/// Which JSON values a dtype takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rule {
+    /// Any number.
+    Float,
+    /// Whole numbers from the first to the last.
+    Whole(i128, i128),
+    /// `true` and `false`.
+    Bool,
+}
+
+/// Reads an array, or a single value, and appends its values to `data`.
+///
+/// # Returns
+/// Its shape, which is that of the lists; `None` for ragged and empty ones, and values that the rule does not take.
+pub(crate) fn read_array(text: &[u8], dtype: DType, rule: Rule, data: &mut Vec<u8>) -> Option<Shape> {
+    match (rule, dtype) {
+        (Rule::Float, DType::F32) => nested(text, |at| {
+            let (value, end) = float(text, at)?;
+            data.extend_from_slice(&(value as f32).to_le_bytes());
+            Some(end)
+        }),
+        (Rule::Float, DType::F64) => nested(text, |at| {
+            let (value, end) = float(text, at)?;
+            data.extend_from_slice(&value.to_le_bytes());
+            Some(end)
+        }),
+        (Rule::Whole(low, high), dtype) => nested(text, |at| {
+            let (value, end) = whole(text, at)?;
+            if value < low || value > high {
+                return None;
+            }
+            // Narrower integers wrap.
+            data.extend_from_slice(&value.to_le_bytes()[..dtype.size()]);
+            Some(end)
+        }),
+        (Rule::Bool, DType::Bool) => nested(text, |at| {
+            let (value, end) = boolean(text, at)?;
+            data.push(value);
+            Some(end)
+        }),
+        _ => None,
+    }
+}
+
+/// What a character is between values.
+#[derive(Clone, Copy)]
+enum Kind {
+    Space,
+    Open,
+    Close,
+    Comma,
+    Value,
+}
+
+const KINDS: [Kind; 256] = {
+    let mut kinds = [Kind::Value; 256];
+    kinds[b' ' as usize] = Kind::Space;
+    kinds[b'\n' as usize] = Kind::Space;
+    kinds[b'\r' as usize] = Kind::Space;
+    kinds[b'\t' as usize] = Kind::Space;
+    kinds[b'[' as usize] = Kind::Open;
+    kinds[b']' as usize] = Kind::Close;
+    kinds[b',' as usize] = Kind::Comma;
+    kinds
+};
+
+/// Walks through nested lists of equal sizes; `value` reads what stands at a place, and says where it ends.
+fn nested(text: &[u8], mut value: impl FnMut(usize) -> Option<usize>) -> Option<Shape> {
+    // Of each list that is open, from the outermost: its items so far, and how many those before it had.
+    let mut levels: SmallVec<[(usize, Option<usize>); 6]> = SmallVec::new();
+    let (mut depth, mut rank) = (0, None);
+    let mut at = 0;
+    loop {
+        // A value comes.
+        match KINDS[usize::from(*text.get(at)?)] {
+            Kind::Space => {
+                at += 1;
+                continue;
+            }
+            Kind::Open => {
+                match (levels.get_mut(depth), rank) {
+                    (Some(level), _) => level.0 = 0,
+                    (None, None) if depth < MAX_RANK => levels.push((0, None)),
+                    // Lists where there were values before.
+                    _ => return None,
+                }
+                depth += 1;
+                at += 1;
+                continue;
+            }
+            Kind::Value => {
+                if *rank.get_or_insert(depth) != depth {
+                    return None;
+                }
+                at = value(at)?;
+            }
+            Kind::Close | Kind::Comma => return None,
+        }
+        // A value, or a list, ended.
+        loop {
+            if let Some(level) = depth.checked_sub(1) {
+                match KINDS[usize::from(*text.get(at)?)] {
+                    Kind::Space => at += 1,
+                    Kind::Comma => {
+                        levels[level].0 += 1;
+                        at += 1;
+                        break;
+                    }
+                    Kind::Close => {
+                        let count = levels[level].0 + 1;
+                        if *levels[level].1.get_or_insert(count) != count {
+                            return None;
+                        }
+                        depth = level;
+                        at += 1;
+                    }
+                    Kind::Open | Kind::Value => return None,
+                }
+            } else {
+                let rest = &text[at..];
+                let over = rest.iter().all(|&byte| matches!(KINDS[usize::from(byte)], Kind::Space));
+                return over.then(|| levels.iter().filter_map(|level| level.1).collect());
+            }
+        }
+    }
+}
+
+/// The value of a digit; more than 9 for another character, or none.
+#[inline]
+fn digit(text: &[u8], at: usize) -> u8 {
+    text.get(at).map_or(255, |byte| byte.wrapping_sub(b'0'))
+}
+
+/// Digits from a place on: what they add to the number before them, and where they end.
+#[inline]
+fn digits(text: &[u8], mut at: usize, mut number: u64) -> (u64, usize) {
+    loop {
+        match digit(text, at) {
+            value @ 0..=9 => {
+                number = number.wrapping_mul(10).wrapping_add(u64::from(value));
+                at += 1;
+            }
+            _ => return (number, at),
+        }
+    }
+}
+
+/// The whole part of a number: whether it is negative, its digits' value, and where they begin and end.
+#[inline]
+fn whole_part(text: &[u8], at: usize) -> Option<(bool, u64, usize, usize)> {
+    let negative = matches!(text.get(at), Some(b'-'));
+    let begin = at + usize::from(negative);
+    match digit(text, begin) {
+        // No digit follows a zero at the beginning.
+        0 => Some((negative, 0, begin, begin + 1)),
+        1..=9 => {
+            let (number, end) = digits(text, begin, 0);
+            Some((negative, number, begin, end))
+        }
+        _ => None,
+    }
+}
+
+/// A number as a double, and where it ends.
+#[inline]
+fn float(text: &[u8], at: usize) -> Option<(f64, usize)> {
+    let (negative, number, begin, mut end) = whole_part(text, at)?;
+    let mut mantissa = number;
+    let mut places = 0;
+    let mut count = end - begin;
+    let mut plain = true;
+    if matches!(text.get(end), Some(b'.')) {
+        let (all, stop) = digits(text, end + 1, mantissa);
+        places = stop - end - 1;
+        if places == 0 {
+            return None;
+        }
+        (mantissa, end, count) = (all, stop, count + places);
+    }
+    if matches!(text.get(end), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(text.get(end + 1), Some(b'+' | b'-')));
+        let (_, stop) = digits(text, end + 1 + sign, 0);
+        if stop == end + 1 + sign {
+            return None;
+        }
+        (plain, end) = (false, stop);
+    }
+    // One division of two exact doubles is rounded once, as reading the text is.
+    if plain && count <= 19 && places < POWERS.len() && mantissa <= EXACT {
+        let size = mantissa as f64 / POWERS[places];
+        // Written without a point, a zero has no sign.
+        return Some((if negative && (mantissa != 0 || places != 0) { -size } else { size }, end));
+    }
+    let value: f64 = std::str::from_utf8(&text[at..end]).ok()?.parse().ok()?;
+    value.is_finite().then_some((value, end))
+}
+
+/// A whole number, and where it ends.
+#[inline]
+fn whole(text: &[u8], at: usize) -> Option<(i128, usize)> {
+    let (negative, number, begin, end) = whole_part(text, at)?;
+    let size = match end - begin {
+        0..=19 => i128::from(number),
+        20 => std::str::from_utf8(&text[begin..end]).ok()?.parse().ok()?,
+        _ => return None,
+    };
+    Some((if negative { -size } else { size }, end))
+}
+
+fn boolean(text: &[u8], at: usize) -> Option<(u8, usize)> {
+    match text.get(at..)? {
+        [b't', b'r', b'u', b'e', ..] => Some((1, at + 4)),
+        [b'f', b'a', b'l', b's', b'e', ..] => Some((0, at + 5)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn floats(text: &str) -> Option<(Shape, Vec<f64>)> {
+        let mut data = Vec::new();
+        let shape = read_array(text.as_bytes(), DType::F64, Rule::Float, &mut data)?;
+        let values = data.chunks_exact(8).map(|value| f64::from_le_bytes(value.try_into().unwrap())).collect();
+        Some((shape, values))
+    }
+
+    fn ints(text: &str, dtype: DType, low: i128, high: i128) -> Option<Vec<u8>> {
+        let mut data = Vec::new();
+        read_array(text.as_bytes(), dtype, Rule::Whole(low, high), &mut data).map(|_| data)
+    }
+
+    #[test]
+    fn arrays_have_the_shape_of_their_lists() {
+        let shape = |text: &str| floats(text).map(|(shape, _)| shape.to_vec());
+        assert_eq!(shape("1"), Some(vec![]));
+        assert_eq!(shape(" [1 , 2,\n3 ] "), Some(vec![3]));
+        assert_eq!(shape("[[1,2,3],[4,5,6]]"), Some(vec![2, 3]));
+        assert_eq!(shape("[[[1],[2]],[[3],[4]],[[5],[6]]]"), Some(vec![3, 2, 1]));
+        for text in [
+            "",
+            " ",
+            "[",
+            "]",
+            "[]",
+            "[[]]",
+            "[1,]",
+            "[,1]",
+            "[1 2]",
+            "[1]]",
+            "[[1]",
+            "[1],",
+            "[1,[2]]",
+            "[[1],2]",
+            "[[1],[2,3]]",
+            "[[1,2],[3]]",
+            "[[[1]],[[2],[3]]]",
+            "[[1],[[2]]]",
+            "[[1],[]]",
+            "[\"1\"]",
+            "[null]",
+            "[true]",
+            "[1]x",
+            "1 2",
+            "[{}]",
+        ] {
+            assert_eq!(shape(text), None, "{text}");
+        }
+        let deep = |rank: usize| "[".repeat(rank) + "1" + &"]".repeat(rank);
+        assert_eq!(shape(&deep(MAX_RANK)), Some(vec![1; MAX_RANK]));
+        assert_eq!(shape(&deep(MAX_RANK + 1)), None);
+        assert_eq!(shape(&"[".repeat(1 << 20)), None);
+    }
+
+    #[test]
+    fn numbers_are_read_as_the_nearest_double() {
+        for text in [
+            "0",
+            "0.0",
+            "-0.0",
+            "1",
+            "-1",
+            "10",
+            "0.1",
+            "0.1234567",
+            "0.12345678901234568",
+            "123456789012345678",
+            "9007199254740993",
+            "9007199254740992",
+            "1e22",
+            "1E+22",
+            "1e-7",
+            "0.3e1",
+            "1.7976931348623157e308",
+            "5e-324",
+            "1e-400",
+            "123456789012345678901234567890",
+            "0.00000000000000000000000000001",
+            "1.00000000000000000000000001",
+            "0.000000000000000000000012345",
+        ] {
+            let expected: f64 = text.parse().unwrap();
+            let (_, values) = floats(text).unwrap();
+            assert_eq!(values[0].to_bits(), expected.to_bits(), "{text}");
+        }
+        assert_eq!(floats("-0").unwrap().1[0].to_bits(), 0);
+        for text in [
+            "01", "-", "+1", ".5", "1.", "1.e5", "1e", "1e+", "- 1", "1e400", "-1e400", "NaN", "Infinity", "0x1",
+            "1_0", "--1", "1.2.3", "1e5.5", "00", "-01", "1f",
+        ] {
+            assert_eq!(floats(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_have_their_range_and_then_wrap() {
+        let int32 = (i128::from(i32::MIN), i128::from(i32::MAX));
+        assert_eq!(ints("[1,-1,300,-0]", DType::U8, int32.0, int32.1), Some(vec![1, 255, 44, 0]));
+        assert_eq!(ints("2147483648", DType::I32, int32.0, int32.1), None);
+        assert_eq!(ints("-2147483648", DType::I32, int32.0, int32.1), Some(vec![0, 0, 0, 128]));
+        let uint64 = i128::from(u64::MAX);
+        assert_eq!(ints("18446744073709551615", DType::U64, 0, uint64), Some(vec![255; 8]));
+        for text in [
+            "18446744073709551616",
+            "99999999999999999999",
+            "100000000000000000000",
+            "-1",
+            "1.0",
+            "1e3",
+            "01",
+            "true",
+            "-",
+        ] {
+            assert_eq!(ints(text, DType::U64, 0, uint64), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn booleans_are_words() {
+        let mut data = Vec::new();
+        let shape = read_array(b"[true, false]", DType::Bool, Rule::Bool, &mut data).unwrap();
+        assert_eq!((&shape[..], &data[..]), (&[2][..], &[1, 0][..]));
+        for text in ["tru", "truex", "[true false]", "1", "False"] {
+            assert!(read_array(text.as_bytes(), DType::Bool, Rule::Bool, &mut Vec::new()).is_none(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Python's side: requests that are handed over whole, and who waits for them.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http_body::Frame;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::core::Core;
+use crate::transport::Peer;
+
+/// Messages of a stream that its handler has not taken: a client that sends faster waits for its window.
+const MAX_WAITING_MESSAGES: usize = 16;
+
+/// The Python object that answers what is not answered here. Its methods return at once and may be called on any thread.
+pub struct Host(Py<PyAny>);
+
+/// An answer to a REST request.
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// What a gRPC call ends with.
+pub struct CallEnd {
+    /// The message of a unary call that succeeded.
+    pub message: Option<Bytes>,
+    pub code: u16,
+    pub text: String,
+    pub trailers: HeaderMap,
+}
+
+/// Why a body did not come whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Problem {
+    Late,
+    TooLarge,
+}
+
+/// One REST request that Python answers.
+#[pyclass(frozen, module = "modelyard_core")]
+pub struct Exchange {
+    #[pyo3(get)]
+    method: String,
+    #[pyo3(get)]
+    path: String,
+    #[pyo3(get)]
+    query: String,
+    headers: HeaderMap,
+    body: Bytes,
+    #[pyo3(get)]
+    request_id: String,
+    #[pyo3(get)]
+    client: String,
+    problem: Option<Problem>,
+    gone: AtomicBool,
+    reply: Mutex<Option<oneshot::Sender<Answer>>>,
+}
+
+#[pymethods]
+impl Exchange {
+    /// Header fields by lower-case name; several of one name are joined by commas.
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let fields = PyDict::new(py);
+        for name in self.headers.keys() {
+            let values: Vec<String> = self.headers.get_all(name).iter().map(latin1).collect();
+            fields.set_item(name.as_str(), values.join(","))?;
+        }
+        Ok(fields)
+    }
+
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.body)
+    }
+
+    /// `late`, `too_large` or None.
+    #[getter]
+    fn problem(&self) -> Option<&'static str> {
+        self.problem.map(|problem| match problem {
+            Problem::Late => "late",
+            Problem::TooLarge => "too_large",
+        })
+    }
+
+    /// Whether the client has hung up.
+    fn gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Sends the answer; only the first counts.
+    fn respond(&self, status: u16, headers: Vec<(Vec<u8>, Vec<u8>)>, body: &[u8]) -> PyResult<()> {
+        let status = StatusCode::from_u16(status).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let headers = header_map(headers)?;
+        if let Some(reply) = self.reply.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Whoever has hung up needs no answer.
+            let _ = reply.send(Answer { status, headers, body: Bytes::copy_from_slice(body) });
+        }
+        Ok(())
+    }
+}
+
+/// One gRPC call that Python answers.
+#[pyclass(frozen, module = "modelyard_core")]
+pub struct Call {
+    #[pyo3(get)]
+    path: String,
+    headers: HeaderMap,
+    message: Option<Bytes>,
+    #[pyo3(get)]
+    peer: String,
+    #[pyo3(get)]
+    timeout_s: Option<f64>,
+    gone: AtomicBool,
+    end: Mutex<Option<oneshot::Sender<CallEnd>>>,
+    frames: mpsc::UnboundedSender<Frame<Bytes>>,
+    unsent: Arc<AtomicUsize>,
+    room: Arc<Semaphore>,
+}
+
+#[pymethods]
+impl Call {
+    /// Names and values of the header fields, as bytes.
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let fields = self.headers.iter().map(|(name, value)| {
+            PyTuple::new(py, [PyBytes::new(py, name.as_str().as_bytes()), PyBytes::new(py, value.as_bytes())])
+        });
+        PyList::new(py, fields.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// The message of a unary call; None for a stream, and where the method is unknown.
+    #[getter]
+    fn message<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.message.as_ref().map(|message| PyBytes::new(py, message))
+    }
+
+    /// Whether the client has hung up, or its time is over.
+    fn gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Sends one message of a stream.
+    fn send(&self, data: &[u8]) {
+        let frame = framed(data);
+        self.unsent.fetch_add(frame.len(), Ordering::Relaxed);
+        // Whoever has hung up needs no message.
+        let _ = self.frames.send(Frame::data(frame));
+    }
+
+    /// Bytes of messages that were not sent yet.
+    #[getter]
+    fn unsent(&self) -> usize {
+        if self.frames.is_closed() { 0 } else { self.unsent.load(Ordering::Relaxed) }
+    }
+
+    /// A message of the client was taken: there is room for another.
+    fn took(&self) {
+        self.room.add_permits(1);
+    }
+
+    /// Answers a unary call that succeeded.
+    fn respond(&self, data: &[u8]) {
+        let message = Some(Bytes::copy_from_slice(data));
+        self.finish_with(CallEnd { message, code: 0, text: String::new(), trailers: HeaderMap::new() });
+    }
+
+    /// Ends the call with a status and trailing metadata.
+    fn finish(&self, code: u16, text: String, trailers: Vec<(Vec<u8>, Vec<u8>)>) -> PyResult<()> {
+        self.finish_with(CallEnd { message: None, code, text, trailers: header_map(trailers)? });
+        Ok(())
+    }
+}
+
+impl Call {
+    fn finish_with(&self, end: CallEnd) {
+        if let Some(sender) = self.end.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // As for an answer.
+            let _ = sender.send(end);
+        }
+    }
+}
+
+/// What a call's transport keeps.
+pub struct OpenCall {
+    pub waiting: Waiting,
+    pub end: oneshot::Receiver<CallEnd>,
+    pub sender: mpsc::UnboundedSender<Frame<Bytes>>,
+    pub frames: mpsc::UnboundedReceiver<Frame<Bytes>>,
+    pub unsent: Arc<AtomicUsize>,
+    pub room: Arc<Semaphore>,
+}
+
+/// What a REST request says.
+pub struct RestRequest {
+    pub parts: http::request::Parts,
+    pub body: Bytes,
+    pub peer: Peer,
+    pub request_id: String,
+    pub problem: Option<Problem>,
+}
+
+impl Host {
+    pub fn new(handlers: Py<PyAny>) -> Host {
+        Host(handlers)
+    }
+
+    /// Calls a method; `None` where Python has ended, or where the method failed, which it reports itself.
+    fn tell<T>(&self, work: impl FnOnce(Python<'_>, &Py<PyAny>) -> PyResult<T>) -> Option<T> {
+        Python::try_attach(|py| work(py, &self.0).map_err(|error| error.write_unraisable(py, None)).ok())?
+    }
+
+    /// Has Python find out whether requests with this key can be answered here.
+    pub fn learn(&self, key: &crate::batch::Key) {
+        self.tell(|py, host| {
+            let (model, signature) = (key.model.as_str(), key.signature.as_str());
+            host.call_method1(py, "learn", (model, key.version, key.label.as_deref(), signature, key.outputs.clone()))
+        });
+    }
+}
+
+/// Has Python answer a REST request; `None` where it cannot any more.
+pub async fn rest(core: &Arc<Core>, request: RestRequest) -> Option<Answer> {
+    let (sender, receiver) = oneshot::channel();
+    let exchange = Exchange {
+        method: request.parts.method.as_str().to_owned(),
+        path: request.parts.uri.path().to_owned(),
+        query: request.parts.uri.query().unwrap_or_default().to_owned(),
+        headers: request.parts.headers,
+        body: request.body,
+        request_id: request.request_id,
+        client: request.peer.host(),
+        problem: request.problem,
+        gone: AtomicBool::new(false),
+        reply: Mutex::new(Some(sender)),
+    };
+    let exchange = core.host.tell(|py, host| {
+        let exchange = Py::new(py, exchange)?;
+        host.call_method1(py, "rest", (exchange.clone_ref(py),))?;
+        Ok(exchange)
+    })?;
+    let waiting = Waiting::new(core, Pending::Rest(exchange));
+    let answer = receiver.await.ok();
+    waiting.done();
+    answer
+}
+
+/// Has Python answer a gRPC call; `None` where it cannot any more.
+pub fn call(
+    core: &Arc<Core>,
+    path: &str,
+    headers: HeaderMap,
+    message: Option<Bytes>,
+    peer: Peer,
+    timeout: Option<Duration>,
+) -> Option<OpenCall> {
+    let (end_sender, end) = oneshot::channel();
+    let (frame_sender, frames) = mpsc::unbounded_channel();
+    let unsent = Arc::new(AtomicUsize::new(0));
+    let room = Arc::new(Semaphore::new(MAX_WAITING_MESSAGES));
+    let call = Call {
+        path: path.to_owned(),
+        headers,
+        message,
+        peer: peer.name(),
+        timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
+        gone: AtomicBool::new(false),
+        end: Mutex::new(Some(end_sender)),
+        frames: frame_sender.clone(),
+        unsent: unsent.clone(),
+        room: room.clone(),
+    };
+    let call = core.host.tell(|py, host| {
+        let call = Py::new(py, call)?;
+        host.call_method1(py, "call", (call.clone_ref(py),))?;
+        Ok(call)
+    })?;
+    let waiting = Waiting::new(core, Pending::Call(call));
+    Some(OpenCall { waiting, end, sender: frame_sender, frames, unsent, room })
+}
+
+enum Pending {
+    Rest(Py<Exchange>),
+    Call(Py<Call>),
+}
+
+/// Somebody waits for what Python works on; where this is dropped, nobody does any more.
+pub struct Waiting {
+    core: Arc<Core>,
+    pending: Option<Pending>,
+}
+
+impl Waiting {
+    fn new(core: &Arc<Core>, pending: Pending) -> Waiting {
+        Waiting { core: core.clone(), pending: Some(pending) }
+    }
+
+    /// Gives Python a message of a stream, or its end.
+    pub fn feed(&self, message: Option<&[u8]>) {
+        if let Some(Pending::Call(call)) = &self.pending {
+            self.core.host.tell(|py, host| {
+                let message = message.map(|message| PyBytes::new(py, message));
+                host.call_method1(py, "feed", (call.clone_ref(py), message))
+            });
+        }
+    }
+
+    /// It is answered.
+    pub fn done(mut self) {
+        self.pending = None;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(pending) = self.pending.take() else { return };
+        match &pending {
+            Pending::Rest(exchange) => exchange.get().gone.store(true, Ordering::Relaxed),
+            Pending::Call(call) => call.get().gone.store(true, Ordering::Relaxed),
+        }
+        self.core.host.tell(|py, host| match pending {
+            Pending::Rest(exchange) => host.call_method1(py, "gone", (exchange,)),
+            Pending::Call(call) => host.call_method1(py, "gone", (call,)),
+        });
+    }
+}
+
+/// A message with gRPC's prefix.
+pub fn framed(data: &[u8]) -> Bytes {
+    let mut frame = Vec::with_capacity(5 + data.len());
+    frame.push(0);
+    frame.extend_from_slice(&(data.len() as u32).to_be_bytes());
+    frame.extend_from_slice(data);
+    frame.into()
+}
+
+fn latin1(value: &HeaderValue) -> String {
+    value.as_bytes().iter().map(|&byte| byte as char).collect()
+}
+
+fn header_map(fields: Vec<(Vec<u8>, Vec<u8>)>) -> PyResult<HeaderMap> {
+    let mut headers = HeaderMap::with_capacity(fields.len());
+    for (name, value) in fields {
+        let name = HeaderName::from_bytes(&name).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let value = HeaderValue::from_bytes(&value).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        headers.append(name, value);
+    }
+    Ok(headers)
+}

@@ -1,0 +1,71 @@
+"""What transports of gRPC have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Names and values; those of names that end with ``-bin`` are bytes.
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+INT32_MAX = (1 << 31) - 1
+#: Longer names of methods are cut in answers.
+_MAX_NAME = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpcLimits:
+    """What the channel arguments that every transport understands say.
+
+    Attributes:
+        max_message_bytes: Size of a message that is accepted.
+        max_streams: Calls of one connection at the same time.
+        max_age_s: Connections are ended in an orderly way after so long; 0 for never.
+    """
+
+    max_message_bytes: int = INT32_MAX
+    max_streams: int = 1024
+    max_age_s: float = 0.0
+
+
+#: The gRPC channel arguments that other transports than gRPC's own understand, and the limits that they are.
+ARGUMENTS = {
+    "grpc.max_receive_message_length": "max_message_bytes",
+    "grpc.max_concurrent_streams": "max_streams",
+    "grpc.max_connection_age_ms": "max_age_s",
+}
+
+
+def limits_of(arguments: Sequence[tuple[str, int | str]]) -> GrpcLimits | None:
+    """The limits that channel arguments mean.
+
+    Args:
+        arguments: Names and values.
+
+    Returns:
+        None where one of them means something to gRPC's own server alone.
+    """
+    values: dict[str, Any] = {}
+    for name, value in arguments:
+        key = ARGUMENTS.get(name)
+        if key is None or not isinstance(value, int) or (value < 0 and key != "max_message_bytes"):
+            return None
+        # gRPC spells "any size" as -1.
+        values[key] = value / 1e3 if key == "max_age_s" else INT32_MAX if value < 0 else value
+    return GrpcLimits(**values)
+
+
+def unknown_method(path: str, known: Iterable[str]) -> str:
+    """What a call of a method that there is not is answered with.
+
+    Args:
+        path: The method's path.
+        known: Those that there are.
+    """
+    name, methods = path.strip("/")[:_MAX_NAME], [other.strip("/") for other in known]
+    service = name.partition("/")[0] + "/"
+    siblings = sorted(method.removeprefix(service) for method in methods if method.startswith(service))
+    services = sorted({method.partition("/")[0] for method in methods})
+    there = f"of that service it has {', '.join(siblings)}" if siblings else f"it has {', '.join(services)}"
+    return f"modelyard does not implement {name}; {there}."

@@ -1,0 +1,210 @@
+"""What the native core may answer itself: plans for the keys that requests have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import modelyard_core
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import PREDICT_METHOD
+from modelyard.errors import ModelyardError, PredictionError
+from modelyard.serving._manager import ModelManager
+from modelyard.serving._metrics import Metrics
+from modelyard.serving._plans import Plan, plan_of
+from modelyard.serving._requests import ModelSpec
+from modelyard.serving._servable import Servable
+from modelyard.serving._statistics import ModelStatistics
+from modelyard.wire import DType, dtype_by_name
+
+_Batch = Sequence[tuple[bytes, tuple[int, ...]]]
+#: Shapes, and bytes in C order; of strings, the length (four bytes, little-endian) and the bytes of each.
+_Outputs = list[tuple[tuple[int, ...], npt.NDArray[np.uint8] | bytes]]
+
+
+class Batches:
+    """Computes the batches of one plan.
+
+    Args:
+        manager: Where the version is.
+        spec: What the requests ask for.
+        plan: What that is at present.
+    """
+
+    def __init__(self, manager: ModelManager, spec: ModelSpec, plan: Plan) -> None:
+        self._manager = manager
+        self._spec = spec
+        self._servable: Servable = plan.servable
+        self._graph = plan.signature.compute
+        self._outputs = plan.outputs
+        self._inputs = [(each.name, dtype_by_name(each.dtype).numpy) for each in plan.signature.inputs]
+        dtypes = {each.name: dtype_by_name(each.dtype) for each in plan.signature.outputs}
+        self._dtypes = [dtypes[name] for name in plan.outputs]
+
+    def __call__(self, batch: _Batch) -> _Outputs | None:
+        """Computes a batch, on a thread of the core.
+
+        Args:
+            batch: Bytes and shape of each input, in the signature's order.
+
+        Returns:
+            Shape and bytes of each output; None where another version answers such requests now.
+
+        Raises:
+            PredictionError: The runtime failed, or its outputs are not those that the signature promises.
+        """
+        try:
+            watcher = self._manager.watcher(self._spec)
+            version = watcher.lend(self._spec)
+        except ModelyardError:
+            # The general path says what is the matter.
+            return None
+        try:
+            if version.loaded is not self._servable:
+                return None
+            inputs = {
+                name: np.frombuffer(data, dtype).reshape(shape)
+                for (name, dtype), (data, shape) in zip(self._inputs, batch, strict=True)
+            }
+            outputs = self._servable.compute(self._graph, inputs, self._outputs)
+        finally:
+            watcher.give_back(version)
+        return [self._plain(outputs[name], dtype) for name, dtype in zip(self._outputs, self._dtypes, strict=True)]
+
+    @staticmethod
+    def _plain(array: npt.NDArray[Any], dtype: DType) -> tuple[tuple[int, ...], npt.NDArray[np.uint8] | bytes]:
+        if dtype.name == "string" and array.dtype.kind in "OSUT":
+            return array.shape, packed_strings(array)
+        if array.dtype != dtype.numpy:
+            raise PredictionError(f"An output is {array.dtype}; the signature promises {dtype.name}.")
+        return array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def packed_strings(array: npt.NDArray[Any]) -> bytes:
+    """Strings as the core takes them: the length (four bytes, little-endian) and the bytes of each, text as UTF-8.
+
+    Args:
+        array: Text or bytes.
+
+    Raises:
+        PredictionError: It holds something else.
+    """
+    parts: list[bytes] = []
+    for value in array.ravel().tolist():
+        if not isinstance(value, str | bytes):
+            raise PredictionError(f"An output of strings holds {type(value).__name__}; expected text or bytes.")
+        data = value.encode() if isinstance(value, str) else value
+        parts += (len(data).to_bytes(4, "little"), data)
+    return b"".join(parts)
+
+
+class Plans:
+    """Finds out for the core which requests it may answer itself.
+
+    Args:
+        server: The core.
+        manager: The models.
+        metrics: Where predictions are counted.
+        statistics: So, too.
+        check_methods: Calls by another method than the signature's are refused.
+        max_rows: Rows that are computed together at most.
+        parallel: Batches of one plan that are computed at the same time.
+    """
+
+    def __init__(
+        self,
+        server: modelyard_core.Server,
+        manager: ModelManager,
+        metrics: Metrics,
+        statistics: ModelStatistics,
+        *,
+        check_methods: bool,
+        max_rows: int,
+        parallel: int,
+    ) -> None:
+        self._server = server
+        self._manager = manager
+        self._metrics = metrics
+        self._statistics = statistics
+        self._check_methods = check_methods
+        self._max_rows = max_rows
+        self._parallel = parallel
+        metrics.before_reading(self.fetch)
+        statistics.before_reading(self.fetch)
+
+    def learn(self, model: str, version: int | None, label: str | None, signature: str, outputs: Sequence[str]) -> None:
+        """Gives the core a plan for a key, where requests with it are answered by a graph of numbers alone.
+
+        Args:
+            model: As the request names it.
+            version: So, too.
+            label: So, too.
+            signature: So, too; empty for the default.
+            outputs: So, too; empty for all.
+        """
+        spec = ModelSpec(name=model, version=version, label=label, signature=signature)
+        try:
+            with self._manager.acquire(spec) as servable:
+                plan = plan_of(servable, spec.signature_name, tuple(outputs), self._metrics)
+        except ModelyardError:
+            # The general path says what is wrong with such requests.
+            return
+        if not self._is_usual(plan):
+            return
+        described = plan.signature
+        dtypes = {spec.name: spec.dtype for spec in described.outputs}
+        shapes = servable.check_shapes
+        self._server.add_plan(
+            model=model,
+            version=version,
+            label=label,
+            signature=signature,
+            wanted=list(outputs),
+            answers=servable.version,
+            name=plan.name,
+            inputs=[(each.name, each.dtype, each.shape if shapes else None) for each in described.inputs],
+            outputs=[(name, dtypes[name]) for name in plan.outputs],
+            run=Batches(self._manager, spec, plan),
+            max_rows=self._max_rows,
+            shared=plan.shared,
+            parallel=self._parallel,
+        )
+
+    def _is_usual(self, plan: Plan) -> bool:
+        servable, signature = plan.servable, plan.signature
+        return (
+            signature.decode is None
+            and not servable.scheduled
+            and not servable.defaults.get(signature.compute)
+            and bool(signature.inputs)
+            and not (self._check_methods and signature.method != PREDICT_METHOD)
+        )
+
+    def fetch(self) -> None:
+        """Adds what the core has counted to the metrics and the statistics."""
+        for found in self._server.take_statistics():
+            self._add(found)
+
+    def _add(self, found: Mapping[str, Any]) -> None:
+        if not found["executions"] and not found["succeeded"]:
+            return
+        model, version = found["model"], found["version"]
+        for api, entrypoint, counts, total in found["requests"]:
+            self._metrics.add_requests(model, api=api, entrypoint=entrypoint, counts=counts, sum_us=total)
+        servable = self._runtime_of(model, version)
+        self._metrics.counter(
+            ":modelyard:serving:predictions", {"model": model, "version": str(version), "status": "OK"}
+        ).add(found["succeeded"])
+        if found["runtime"][0]:
+            labels = {"model_name": model, "API": "Predict", "runtime": servable}
+            self._metrics.histogram(":tensorflow:serving:runtime_latency", labels).merge(*found["runtime"])
+        self._statistics.add_counted(found)
+
+    def _runtime_of(self, model: str, version: int) -> str:
+        try:
+            with self._manager.acquire(ModelSpec(name=model, version=version)) as servable:
+                return servable.backend.name
+        except ModelyardError:
+            return ""

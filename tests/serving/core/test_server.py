@@ -1,0 +1,112 @@
+"""The core by itself: what it answers without the Python handlers, and what it counts."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelyard.errors import PredictionError
+from tests.support.server import free_port
+
+core = pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core")
+from modelyard.serving.native._plans import packed_strings  # noqa: E402 - it needs the core
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class HandedOver:
+    """In place of the handlers: says that a request came to Python."""
+
+    def rest(self, exchange: Any) -> None:
+        exchange.respond(418, [], b"handed over")
+
+    def gone(self, item: Any) -> None:
+        """Nobody waits for it."""
+
+    def learn(self, *key: Any) -> None:
+        """There are no other plans."""
+
+
+def run(batch: Sequence[tuple[bytes, tuple[int, ...]]]) -> Any:
+    """Labels of numbers, and twice them; text for those that are not negative."""
+    ((data, shape),) = batch
+    values = np.frombuffer(data, np.float32)
+    labels = np.array([f"größe {value:g}" if value >= 0 else b"\xff" for value in values], object)
+    return [(shape, packed_strings(labels)), (shape, (values * 2).view(np.uint8))]
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[Any, int]]:
+    port = free_port()
+    server = core.Server(
+        HandedOver(), threads=1, max_body_bytes=1 << 20, max_message_bytes=1 << 20, rest_timeout_s=30.0,
+        wrong_rest_port="", wrong_grpc_port="",
+    )  # fmt: skip
+    added = server.add_plan(
+        model="m", version=None, label=None, signature="", wanted=[], answers=7, name="serving_default",
+        inputs=[("x", "float32", [-1])], outputs=[("label", "string"), ("y", "float32")], run=run, max_rows=8,
+        shared=True, parallel=1,
+    )  # fmt: skip
+    assert added
+    server.listen(grpc=False, port=port)
+    yield server, port
+    server.stop(1.0)
+
+
+def ask(port: int, path: str, body: Any) -> tuple[int, bytes]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode())
+    try:
+        with _OPENER.open(request, timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.read()
+
+
+def infer(values: Sequence[float], **more: Any) -> dict[str, Any]:
+    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [len(values)], "data": values}], **more}
+
+
+def test_strings_are_answered_without_the_handlers(server: tuple[Any, int]) -> None:
+    _, port = server
+    status, body = ask(port, "/v1/models/m:predict", {"instances": [1.0, 2.5]})
+    assert status == 200, body
+    assert json.loads(body)["predictions"] == [{"label": "größe 1", "y": 2.0}, {"label": "größe 2.5", "y": 5.0}]
+    status, body = ask(port, "/v2/models/m/infer", infer([3.0]))
+    label, number = json.loads(body)["outputs"]
+    assert (label["datatype"], label["data"], number["data"]) == ("BYTES", ["größe 3"], [6.0])
+    status, body = ask(port, "/v2/models/m/infer", infer([-1.0], parameters={"binary_data_output": True}))
+    assert (status, body[-9:]) == (200, b"\1\0\0\0\xff" + np.float32(-2).tobytes())
+
+
+def test_a_batch_is_counted_with_its_first_answer(server: tuple[Any, int]) -> None:
+    core_server, port = server
+    assert ask(port, "/v1/models/m:predict", {"instances": [-1.0]}) == (418, b"handed over")
+    (found,) = core_server.take_statistics()
+    # Python computes it again, and counts it.
+    assert (found["executions"], found["succeeded"], found["infer_ns"], found["runtime"][0]) == ({}, 0, 0, [])
+    for _ in range(2):
+        assert ask(port, "/v1/models/m:predict", {"instances": [1.0, 2.0]})[0] == 200
+    (found,) = core_server.take_statistics()
+    count, _, infer_ns, _ = found["executions"][2]
+    assert (count, found["succeeded"], found["rows"], sum(found["runtime"][0])) == (2, 2, 4, 2)
+    assert infer_ns == found["infer_ns"] > 0
+
+
+def test_inputs_of_strings_are_no_plan(server: tuple[Any, int]) -> None:
+    core_server, _ = server
+    assert not core_server.add_plan(
+        model="m", version=1, label=None, signature="", wanted=[], answers=1, name="", run=run, max_rows=1,
+        inputs=[("x", "string", None)], outputs=[("y", "string")], shared=True, parallel=1,
+    )  # fmt: skip
+
+
+def test_only_text_and_bytes_are_strings() -> None:
+    assert packed_strings(np.array(["ü", b"\0"], object)) == b"\2\0\0\0\xc3\xbc\1\0\0\0\0"
+    with pytest.raises(PredictionError, match="holds float; expected text or bytes"):
+        packed_strings(np.array([1.5], object))
