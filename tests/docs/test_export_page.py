@@ -28,13 +28,18 @@ def test_the_python_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Flatten(), keras.layers.Dense(3, activation="softmax")]
+    texts = [f"{first} {second}" for first in "abcdefghijklmnop" for second in "qrstuvwxyz123456"]
     names: dict[str, Any] = {
+        "keras": keras,
+        "texts": texts,
+        "rows": np.array(texts)[:, np.newaxis],
         "model": keras.Sequential([keras.Input((4, 4, 1), name="image"), *layers]),
         "images": np.random.default_rng(0).random((256, 4, 4, 1), np.float32),
     }
     for block in blocks("python"):
         exec(compile(block, str(PAGE), "exec"), names)
     assert len(list_versions(tmp_path / "models" / "fashion")) == 2
+    assert len(list_versions(tmp_path / "models" / "sentiment")) == 1
     assert len(list_versions(tmp_path / "models" / "line")) >= 1
 
 
