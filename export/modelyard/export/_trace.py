@@ -169,8 +169,8 @@ def _trace_compute(name: str, declared: SignatureFunction) -> tuple[Signature, A
 
 def _mark_stateful(described: dict[str, Signature], serving: Mapping[str, Any]) -> None:
     # A generator that draws anew in every call is verified by what it draws, and needs no turn of its own.
-    keeping = [each for each in serving.values() if written_variables(each) and not only_draws(each)]
-    written = frozenset[int]().union(*map(written_variables, keeping))
+    writes = [(each, written_variables(each)) for each in serving.values()]
+    written = frozenset[int]().union(*(found for each, found in writes if found and not only_draws(each)))
     for name, function in serving.items():
         # Also what only reads such a variable answers otherwise once another signature was called.
         if any(id(variable) in written for variable in function.get_concrete_function().variables):

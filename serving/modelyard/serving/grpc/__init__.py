@@ -1,5 +1,6 @@
 """The gRPC transport."""
 
+from modelyard.serving.grpc._call import request_id_in
 from modelyard.serving.grpc._grpcio import GrpcioServer
 from modelyard.serving.grpc._server import GrpcOptions, GrpcServer
 from modelyard.serving.grpc._types import ARGUMENTS, GrpcLimits, Metadata, limits_of, unknown_method
@@ -12,5 +13,6 @@ __all__ = [
     "GrpcioServer",
     "Metadata",
     "limits_of",
+    "request_id_in",
     "unknown_method",
 ]

@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -127,7 +127,15 @@ def _model_of(message: Any) -> str:
     return name
 
 
-def request_id_in(context: Context) -> str:
+class Invoked(Protocol):
+    """A call as far as its client's metadata goes."""
+
+    def invocation_metadata(self) -> Any:
+        """Names and values."""
+        ...
+
+
+def request_id_in(context: Invoked) -> str:
     """The id that a call's client gave it; empty where it gave none that is valid.
 
     Args:

@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 import grpc
 import modelyard_core
 
-from modelyard.serving._requests import REQUEST_ID, request_id_of
-from modelyard.serving.grpc import Metadata, unknown_method
+from modelyard.serving.grpc import Metadata, request_id_in, unknown_method
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
 
@@ -138,7 +137,7 @@ class Calls:
             _LOG.debug("%s was aborted by its handler", call.path)
         # Handlers map their own errors; whatever else escapes is a bug, and its text is not for strangers.
         except Exception:
-            _LOG.exception("request %s: %s failed unexpectedly", _request_id(context) or "-", call.path)
+            _LOG.exception("request %s: %s failed unexpectedly", request_id_in(context) or "-", call.path)
             context.code = grpc.StatusCode.UNKNOWN
             context.details, context.trailers = "Unexpected error. The server's log has the details.", ()
         trailers = [(name.encode(), _plain_value(value)) for name, value in context.trailers]
@@ -172,11 +171,6 @@ def _serialized(handler: Any, message: Any) -> bytes:
     serializer = handler.response_serializer
     data: bytes = serializer(message) if serializer is not None else message
     return data
-
-
-def _request_id(context: Context) -> str:
-    values = [value for key, value in context.invocation_metadata() if key == REQUEST_ID]
-    return request_id_of(values[0].encode() if isinstance(values[0], str) else values[0]) if values else ""
 
 
 def _plain_value(value: str | bytes) -> bytes:

@@ -131,6 +131,8 @@ class Plans:
         self._check_methods = check_methods
         self._max_rows = max_rows
         self._parallel = parallel
+        #: By model and version: what counted batches were computed by, though the version may be gone.
+        self._runtimes: dict[tuple[str, int], str] = {}
         metrics.before_reading(self.fetch)
         statistics.before_reading(self.fetch)
 
@@ -153,6 +155,7 @@ class Plans:
             return
         if not self._is_usual(plan):
             return
+        self._runtimes[model, servable.version] = servable.backend.name
         described = plan.signature
         dtypes = {spec.name: spec.dtype for spec in described.outputs}
         shapes = servable.check_shapes
@@ -176,6 +179,8 @@ class Plans:
         servable, signature = plan.servable, plan.signature
         return (
             signature.decode is None
+            # What the core cannot answer after all is computed again: that would advance a state twice.
+            and not signature.stateful
             and not servable.scheduled
             and not servable.defaults.get(signature.compute)
             and bool(signature.inputs)
@@ -193,18 +198,10 @@ class Plans:
         model, version = found["model"], found["version"]
         for api, entrypoint, counts, total in found["requests"]:
             self._metrics.add_requests(model, api=api, entrypoint=entrypoint, counts=counts, sum_us=total)
-        servable = self._runtime_of(model, version)
         self._metrics.counter(
             ":modelyard:serving:predictions", {"model": model, "version": str(version), "status": "OK"}
         ).add(found["succeeded"])
         if found["runtime"][0]:
-            labels = {"model_name": model, "API": "Predict", "runtime": servable}
+            labels = {"model_name": model, "API": "Predict", "runtime": self._runtimes[model, version]}
             self._metrics.histogram(":tensorflow:serving:runtime_latency", labels).merge(*found["runtime"])
         self._statistics.add_counted(found)
-
-    def _runtime_of(self, model: str, version: int) -> str:
-        try:
-            with self._manager.acquire(ModelSpec(name=model, version=version)) as servable:
-                return servable.backend.name
-        except ModelyardError:
-            return ""
