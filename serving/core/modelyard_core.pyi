@@ -21,11 +21,14 @@ class _Handlers(Protocol):
     ) -> None: ...
 
 class _Run(Protocol):
-    """Computes a batch; None where another version answers such requests now."""
+    """Computes a batch: from bytes and shapes, shapes and bytes in C order, or a list of strings.
+
+    None where another version answers such requests now.
+    """
 
     def __call__(
         self, batch: Sequence[tuple[bytes, tuple[int, ...]]]
-    ) -> Sequence[tuple[tuple[int, ...], Any]] | None: ...
+    ) -> Sequence[tuple[tuple[int, ...], bytes | Sequence[bytes | str]]] | None: ...
 
 @final
 class Exchange:

@@ -99,13 +99,15 @@ def outputs_of(
     arrays: Mapping[str, npt.NDArray[Any]], dtypes: Mapping[str, str]
 ) -> list[tuple[str, str, list[int], bytes]]:
     """Outputs as the core takes them."""
-    # It needs the core, which is there wherever this is called.
-    from modelyard.serving.native._plans import packed_strings
-
     return [
-        (name, dtypes[name], list(array.shape), packed_strings(array) if dtypes[name] == "string" else array.tobytes())
+        (name, dtypes[name], list(array.shape), _packed(array) if dtypes[name] == "string" else array.tobytes())
         for name, array in arrays.items()
     ]
+
+
+def _packed(strings: npt.NDArray[Any]) -> bytes:
+    values = [value.encode() if isinstance(value, str) else value for value in strings.ravel().tolist()]
+    return b"".join(len(value).to_bytes(4, "little") + value for value in values)
 
 
 def check_read(read: Any, general: Callable[[], Mapping[str, npt.NDArray[Any]]], signature: Signature) -> bool:

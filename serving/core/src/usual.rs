@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ORIGIN, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use tokio::sync::oneshot;
 
-use crate::batch::{Computed, Item, Key, Outcome, Plan, Sample};
+use crate::batch::{Computed, Key, Outcome, Plan, Request, Sample};
 use crate::core::Core;
 use crate::forms::{AnswerSpec, OutputView, Tensor, json, predict_grpc, v2_grpc, v2_rest};
 use crate::host::Answer;
@@ -302,12 +301,10 @@ async fn compute(
     }
     let _requests = Counted::new(&core.plans.waiting, 1);
     let _rows = Counted::new(&plan.outstanding, rows);
-    let (reply, receiver) = oneshot::channel();
     let Urgency { arrived, deadline, low_priority } = urgency;
-    queue.push(Item { tensors, rows, low_priority, deadline, reply });
-    match receiver.await {
-        Ok(Outcome::Computed(computed, range)) => Some(Ok(Answered { computed, range, rows, arrived, decoded })),
-        Ok(Outcome::HandOver) | Err(_) => None,
+    match queue.answer(Request { tensors, rows, low_priority, deadline }).await {
+        Outcome::Computed(computed, range) => Some(Ok(Answered { computed, range, rows, arrived, decoded })),
+        Outcome::HandOver => None,
     }
 }
 

@@ -5,5 +5,5 @@ mod queue;
 mod stats;
 
 pub use plan::{Key, Plan, Plans};
-pub use queue::{Computed, Item, Outcome};
+pub use queue::{Computed, Outcome, Request};
 pub use stats::Sample;

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use crate::batch::queue::Queue;
 use crate::batch::stats::Stats;
-use crate::forms::{DType, InputSpec, Shape, Signature, Tensor, ends_of_strings};
+use crate::forms::{DType, InputSpec, Shape, Signature, Tensor};
 
 /// Plans, and keys that have none, that are remembered.
 const MAX_KEYS: usize = 1024;
@@ -198,21 +198,40 @@ impl Plan {
         }
         let mut outputs = Vec::with_capacity(self.outputs.len());
         for (index, item) in answer.try_iter()?.enumerate() {
-            let (shape, data): (Vec<usize>, PyBuffer<u8>) = item?.extract()?;
+            let (shape, value): (Vec<usize>, Bound<'_, PyAny>) = item?.extract()?;
             let Some((name, dtype)) = self.outputs.get(index) else { return Ok(None) };
-            let data = data.to_vec(py)?;
+            let (data, ends) = if *dtype == DType::String { strings(&value)? } else { numbers(&value)? };
             let count = shape.iter().product::<usize>();
-            let ends = if *dtype == DType::String { ends_of_strings(&data) } else { Some(Vec::new()) };
-            let Some(ends) = ends else { return Ok(None) };
             let fits = if *dtype == DType::String { ends.len() == count } else { data.len() == count * dtype.size() };
             // The outputs of several requests must be told apart by their rows.
             if !fits || (batch.len() > 1 && shape.first() != Some(&rows)) {
                 return Ok(None);
             }
-            outputs.push(Output { name: name.clone(), dtype: *dtype, shape: shape.into(), data: data.into(), ends });
+            outputs.push(Output { name: name.clone(), dtype: *dtype, shape: shape.into(), data, ends });
         }
         Ok((outputs.len() == self.outputs.len()).then_some(outputs))
     }
+}
+
+/// An output's bytes, which stay where Python has put them.
+fn numbers(value: &Bound<'_, PyAny>) -> PyResult<(Bytes, Vec<usize>)> {
+    Ok((Bytes::from_owner(value.extract::<PyBackedBytes>()?), Vec::new()))
+}
+
+/// Strings one after the other, each behind its length, and where each ends.
+fn strings(value: &Bound<'_, PyAny>) -> PyResult<(Bytes, Vec<usize>)> {
+    let (mut data, mut ends) = (Vec::new(), Vec::new());
+    for item in value.try_iter()? {
+        let item = item?;
+        let text = match item.cast::<PyBytes>() {
+            Ok(bytes) => bytes.as_bytes(),
+            Err(_) => item.cast::<PyString>()?.to_str()?.as_bytes(),
+        };
+        data.extend_from_slice(&u32::try_from(text.len())?.to_le_bytes());
+        data.extend_from_slice(text);
+        ends.push(data.len());
+    }
+    Ok((data.into(), ends))
 }
 
 enum Known {

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::batch::plan::{Output, Plan};
@@ -37,20 +38,25 @@ pub enum Outcome {
     HandOver,
 }
 
-/// A request that waits.
-pub struct Item {
+/// A request for a batch.
+pub struct Request {
     pub tensors: Vec<Tensor>,
     pub rows: usize,
     pub low_priority: bool,
     pub deadline: Option<Instant>,
-    pub reply: oneshot::Sender<Outcome>,
+}
+
+/// A request that waits.
+struct Item {
+    request: Request,
+    reply: oneshot::Sender<Outcome>,
 }
 
 #[derive(Default)]
 struct State {
     urgent: VecDeque<Item>,
     patient: VecDeque<Item>,
-    /// Tasks that compute, or are about to.
+    /// Batches that are computed.
     running: usize,
 }
 
@@ -65,76 +71,89 @@ impl Queue {
         Queue { plan, state: Mutex::default() }
     }
 
-    /// Adds a request; must be called inside of the runtime.
-    pub fn push(self: &Arc<Self>, item: Item) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if item.low_priority {
-            state.patient.push_back(item)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a request computed; must be called inside of the runtime.
+    ///
+    /// The first of the requests that wait computes a batch of all of them: that needs no task of its own.
+    pub async fn answer(self: &Arc<Self>, request: Request) -> Outcome {
+        let (reply, outcome) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            let waiting = if request.low_priority { &mut state.patient } else { &mut state.urgent };
+            waiting.push_back(Item { request, reply });
+        }
+        // What else arrived at the same time comes along, and what was answered is sent.
+        tokio::task::yield_now().await;
+        self.work();
+        // A computation that panics drops its requests, which Python answers then.
+        outcome.await.unwrap_or(Outcome::HandOver)
+    }
+
+    /// Computes a batch of what waits, where that is allowed now.
+    fn work(self: &Arc<Self>) {
+        let Some((turn, batch, rows)) = self.begin() else { return };
+        if self.plan.expected(rows).is_some_and(|time| time <= IN_PLACE) {
+            turn.compute(batch, rows);
         } else {
-            state.urgent.push_back(item)
-        }
-        if state.running < self.plan.parallel {
-            state.running += 1;
-            drop(state);
-            tokio::spawn(self.clone().work());
+            tokio::task::spawn_blocking(move || turn.compute(batch, rows));
         }
     }
 
-    /// Computes batches until nothing waits.
-    async fn work(self: Arc<Self>) {
-        loop {
-            // What else arrived at the same time comes along, and what was answered is sent.
-            tokio::task::yield_now().await;
-            let row = self.plan.expected(1);
-            let most = match row {
-                Some(row) if row < IN_PLACE => {
-                    let piece = (PIECE.as_nanos() / row.as_nanos().max(1)) as usize;
-                    piece.max(MIN_PIECE_ROWS).min(self.plan.max_rows)
-                }
-                _ => self.plan.max_rows,
-            };
-            let Some(batch) = self.take(most) else { return };
-            let rows = batch.iter().map(|item| item.rows).sum();
-            if self.plan.expected(rows).is_some_and(|time| time <= IN_PLACE) {
-                self.compute(batch, rows);
-            } else {
-                let queue = self.clone();
-                // A task that panics has dropped its requests, which Python answers then.
-                let _ = tokio::task::spawn_blocking(move || queue.compute(batch, rows)).await;
-            }
+    /// The next batch, without requests that nobody waits for any more; `None` where nothing waits, or as many batches
+    /// as allowed are computed already.
+    fn begin(self: &Arc<Self>) -> Option<(Turn, Vec<Item>, usize)> {
+        let mut state = self.lock();
+        if state.running >= self.plan.parallel {
+            return None;
         }
-    }
-
-    /// The next batch, without those that nobody waits for any more; `None`, and one task fewer, where nothing waits.
-    fn take(&self, most: usize) -> Option<Vec<Item>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = &mut *state;
+        let most = self.most_rows();
+        let State { urgent, patient, running } = &mut *state;
         let mut batch: Vec<Item> = Vec::new();
         let mut rows = 0;
-        for queue in [&mut state.urgent, &mut state.patient] {
+        'full: for queue in [urgent, patient] {
             while let Some(item) = queue.front() {
-                if !batch.is_empty() && (!self.plan.shared || rows + item.rows > most) {
-                    return Some(batch);
+                if !batch.is_empty() && (!self.plan.shared || rows + item.request.rows > most) {
+                    break 'full;
                 }
                 let Some(item) = queue.pop_front() else { break };
-                if item.reply.is_closed() || item.deadline.is_some_and(|deadline| deadline < Instant::now()) {
+                if item.reply.is_closed() || item.request.deadline.is_some_and(|deadline| deadline < Instant::now()) {
                     continue;
                 }
-                rows += item.rows;
+                rows += item.request.rows;
                 batch.push(item);
             }
         }
         if batch.is_empty() {
-            state.running -= 1;
             return None;
         }
-        Some(batch)
+        *running += 1;
+        Some((Turn(self.clone()), batch, rows))
     }
 
-    fn compute(&self, batch: Vec<Item>, rows: usize) {
-        let inputs: Vec<&[Tensor]> = batch.iter().map(|item| item.tensors.as_slice()).collect();
+    /// Rows of a batch.
+    fn most_rows(&self) -> usize {
+        match self.plan.expected(1) {
+            Some(row) if row < IN_PLACE => {
+                let piece = (PIECE.as_nanos() / row.as_nanos().max(1)) as usize;
+                piece.max(MIN_PIECE_ROWS).min(self.plan.max_rows)
+            }
+            _ => self.plan.max_rows,
+        }
+    }
+}
+
+/// A batch may be computed. At its end somebody computes what waits then.
+struct Turn(Arc<Queue>);
+
+impl Turn {
+    fn compute(self, batch: Vec<Item>, rows: usize) {
+        let plan = &self.0.plan;
+        let inputs: Vec<&[Tensor]> = batch.iter().map(|item| item.request.tensors.as_slice()).collect();
         let begun = Instant::now();
-        let Some(outputs) = self.plan.compute(&inputs, rows) else {
+        let Some(outputs) = plan.compute(&inputs, rows) else {
             for item in batch {
                 // Whoever has gone needs no answer; so below.
                 let _ = item.reply.send(Outcome::HandOver);
@@ -146,9 +165,31 @@ impl Queue {
         let alone = batch.len() == 1;
         let mut at = 0;
         for item in batch {
-            let range = at..at + item.rows;
-            at += item.rows;
+            let range = at..at + item.request.rows;
+            at += item.request.rows;
             let _ = item.reply.send(Outcome::Computed(computed.clone(), (!alone).then_some(range)));
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let queue = self.0.clone();
+        let mut state = queue.lock();
+        state.running -= 1;
+        let left = !state.urgent.is_empty() || !state.patient.is_empty();
+        drop(state);
+        // At the very end there is nobody to compute any more.
+        if !left {
+            return;
+        }
+        // At the very end there is nobody to compute any more.
+        if let Ok(runtime) = Handle::try_current() {
+            // Those who wait have looked already whether they may compute.
+            runtime.spawn(async move {
+                tokio::task::yield_now().await;
+                queue.work();
+            });
         }
     }
 }

@@ -20,8 +20,8 @@ from modelyard.serving._statistics import ModelStatistics
 from modelyard.wire import DType, dtype_by_name
 
 _Batch = Sequence[tuple[bytes, tuple[int, ...]]]
-#: Shapes, and bytes in C order; of strings, the length (four bytes, little-endian) and the bytes of each.
-_Outputs = list[tuple[tuple[int, ...], npt.NDArray[np.uint8] | bytes]]
+#: A shape, and bytes in C order; of strings, each.
+_Output = tuple[tuple[int, ...], bytes | list[bytes | str]]
 
 
 class Batches:
@@ -38,12 +38,12 @@ class Batches:
         self._spec = spec
         self._servable: Servable = plan.servable
         self._graph = plan.signature.compute
-        self._outputs = plan.outputs
         self._inputs = [(each.name, dtype_by_name(each.dtype).numpy) for each in plan.signature.inputs]
         dtypes = {each.name: dtype_by_name(each.dtype) for each in plan.signature.outputs}
-        self._dtypes = [dtypes[name] for name in plan.outputs]
+        self._names = plan.outputs
+        self._outputs = [(name, dtypes[name]) for name in plan.outputs]
 
-    def __call__(self, batch: _Batch) -> _Outputs | None:
+    def __call__(self, batch: _Batch) -> list[_Output] | None:
         """Computes a batch, on a thread of the core.
 
         Args:
@@ -65,39 +65,21 @@ class Batches:
             if version.loaded is not self._servable:
                 return None
             inputs = {
-                name: np.frombuffer(data, dtype).reshape(shape)
+                name: np.ndarray(shape, dtype, data)
                 for (name, dtype), (data, shape) in zip(self._inputs, batch, strict=True)
             }
-            outputs = self._servable.compute(self._graph, inputs, self._outputs)
+            outputs = self._servable.compute(self._graph, inputs, self._names)
         finally:
             watcher.give_back(version)
-        return [self._plain(outputs[name], dtype) for name, dtype in zip(self._outputs, self._dtypes, strict=True)]
-
-    @staticmethod
-    def _plain(array: npt.NDArray[Any], dtype: DType) -> tuple[tuple[int, ...], npt.NDArray[np.uint8] | bytes]:
-        if dtype.name == "string" and array.dtype.kind in "OSUT":
-            return array.shape, packed_strings(array)
-        if array.dtype != dtype.numpy:
-            raise PredictionError(f"An output is {array.dtype}; the signature promises {dtype.name}.")
-        return array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return [_plain(outputs[name], dtype) for name, dtype in self._outputs]
 
 
-def packed_strings(array: npt.NDArray[Any]) -> bytes:
-    """Strings as the core takes them: the length (four bytes, little-endian) and the bytes of each, text as UTF-8.
-
-    Args:
-        array: Text or bytes.
-
-    Raises:
-        PredictionError: It holds something else.
-    """
-    parts: list[bytes] = []
-    for value in array.ravel().tolist():
-        if not isinstance(value, str | bytes):
-            raise PredictionError(f"An output of strings holds {type(value).__name__}; expected text or bytes.")
-        data = value.encode() if isinstance(value, str) else value
-        parts += (len(data).to_bytes(4, "little"), data)
-    return b"".join(parts)
+def _plain(array: npt.NDArray[Any], dtype: DType) -> _Output:
+    if dtype.name == "string":
+        return array.shape, array.ravel().tolist()
+    if array.dtype != dtype.numpy:
+        raise PredictionError(f"An output is {array.dtype}; the signature promises {dtype.name}.")
+    return array.shape, array.tobytes()
 
 
 class Plans:
