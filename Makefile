@@ -5,6 +5,7 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
+CORE_SOURCES := $(wildcard $(addprefix serving/core/,Cargo.* *.toml *.pyi src/*.rs src/*/*.rs))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
@@ -15,7 +16,7 @@ export TF_ENABLE_ONEDNN_OPTS ?= 1
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
-install: $(VENV)/.installed ## Make .venv with modelyard and everything that its tests need
+install: $(VENV)/.installed $(VENV)/.core ## Make .venv with modelyard, its native core where there is Rust, and everything that its tests need
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -28,14 +29,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-deps kserve==0.21.0
 	@touch $@
 
-core: install ## Build the native serving core (--transport=native) into .venv, where cargo is there
-	@if command -v cargo >/dev/null; then \
-		rm -f serving/core/target/wheels/*.whl && \
-		$(BIN)/pip install --quiet 'maturin>=1.9,<2' && \
-		$(BIN)/maturin build --quiet --release --locked --manifest-path serving/core/Cargo.toml \
-			--interpreter $(BIN)/python --out serving/core/target/wheels && \
-		$(BIN)/pip install --quiet --no-deps --force-reinstall serving/core/target/wheels/modelyard_core-*.whl; \
-	else echo "cargo is not there: install Rust, or go on without the native core: modelyard serves without it, too."; fi
+# Made only where the core can be built: without Rust, every run of make looks again.
+$(VENV)/.core: $(VENV)/.installed $(CORE_SOURCES)
+	@sh serving/core/install.sh $(VENV)
+
+core: ## Build the native serving core again, as install does
+	@rm -f $(VENV)/.core
+	@$(MAKE) --no-print-directory $(VENV)/.core
 
 data: ## Install Debian's package of Fashion-MNIST where that is possible
 	@if [ -e /usr/share/datasets/fashion-mnist ] || [ -n "$$MODELYARD_DATA" ]; then :; \

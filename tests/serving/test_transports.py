@@ -26,7 +26,7 @@ def test_the_native_core_is_never_replaced_in_silence(tmp_path: Path) -> None:
         env=without(tmp_path / "site", "modelyard_core"),
     )
     assert code == 2 and "Traceback" not in log
-    assert "build it with make core, or use --transport=python" in log
+    assert "build it with make install, which needs Rust, or use --transport=python" in log
 
 
 def test_a_default_that_is_not_installed_is_replaced_with_one_line(

@@ -330,8 +330,8 @@ def transport_of(asked: str, *, default: str = _DEFAULT_TRANSPORT) -> str:
         return name
     if asked:
         raise ConfigurationError(
-            "--transport=native needs modelyard_core, which is not installed: build it with make core, or use "
-            "--transport=python."
+            "--transport=native needs modelyard_core, which is not installed: build it with make install, which needs "
+            "Rust, or use --transport=python."
         )
     _LOG.warning("modelyard_core is not installed: uvicorn and grpc.aio serve (--transport=python), which is slower")
     return "python"
