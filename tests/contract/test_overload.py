@@ -16,7 +16,6 @@ from typing import Any
 import grpc
 import numpy as np
 import psutil
-import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
@@ -67,11 +66,10 @@ def test_what_would_wait_too_long_is_refused(tmp_path: Path) -> None:
         assert by_rest(server)[0] == 200
 
 
-@pytest.mark.parametrize("transport", ["asyncio", "grpcio"])
-def test_refusals_say_when_to_come_back(tmp_path: Path, transport: str) -> None:
+def test_refusals_say_when_to_come_back(tmp_path: Path) -> None:
     publish_slow(tmp_path / "slow", loops=200)
     # One computes, and nobody else may wait so long.
-    flags = ["--max_queue_delay_ms=50", "--tensorflow_session_parallelism=1", f"--grpc_transport={transport}"]
+    flags = ["--max_queue_delay_ms=50", "--tensorflow_session_parallelism=1"]
     once = ClientOptions(retry=RetryOptions(attempts=1))
     inputs = {"x": np.zeros(1, np.float32)}
     over = threading.Event()

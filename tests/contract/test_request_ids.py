@@ -30,12 +30,11 @@ CALLS = [
 BAD = ["a" * 129, "a b", "\xe4", ""]
 
 
-@pytest.fixture(scope="module", params=["", "grpcio"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("ids")
     publish_affine(folder / "affine", slope=1.0, intercept=0.0)
-    flags = [f"--grpc_transport={request.param}"] if request.param else []
-    with serve(folder / "affine", model="affine", log_dir=folder, flags=flags) as running:
+    with serve(folder / "affine", model="affine", log_dir=folder) as running:
         yield running
 
 

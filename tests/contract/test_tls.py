@@ -18,7 +18,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving._tls import read_tls_config
 from modelyard.wire import MODEL_SERVICE, config_pb2, serving_pb2
 from tests.support.models import publish_affine
-from tests.support.server import ON_GRPCIO, RunningServer, serve
+from tests.support.server import TRANSPORT, RunningServer, serve
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def test_both_ports_speak_tls(folder: Path, authority: Pair, server_pair: Pair) 
 def test_rest_on_the_grpc_port(folder: Path, authority: Pair, server_pair: Pair) -> None:
     """TLS has the two agree on HTTP/2, in which an error of gRPC would look like success."""
     curl = ["curl", "--silent", "--http2", "--write-out", " %{http_code}", "--cacert", str(authority.certificate)]
-    if ON_GRPCIO or "HTTP2" not in subprocess.getoutput("curl --version"):
+    if TRANSPORT == "python" or "HTTP2" not in subprocess.getoutput("curl --version"):
         pytest.skip("needs curl with HTTP/2, and our own server")
     flags = [config_flag(folder, server_pair)]
     with serve(folder / "affine", model="affine", log_dir=folder, flags=flags, wait=False) as server:

@@ -16,9 +16,11 @@ import pytest
 from modelyard.clients import connect
 from modelyard.errors import InvalidRequestError, UnsupportedError
 from tests.support.models import publish_affine
-from tests.support.server import ON_GRPCIO, TRANSPORT, RunningServer, free_port, serve
+from tests.support.server import TRANSPORT, RunningServer, free_port, serve
 
-needs_words_on_the_grpc_port = pytest.mark.skipif(ON_GRPCIO, reason="gRPC's own server answers HTTP/1.1 by itself")
+needs_words_on_the_grpc_port = pytest.mark.skipif(
+    TRANSPORT == "python", reason="gRPC's own server answers HTTP/1.1 by itself"
+)
 needs_words_on_the_rest_port = pytest.mark.skipif(TRANSPORT == "python", reason="uvicorn speaks no HTTP/2")
 STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 

@@ -8,7 +8,6 @@ import pytest
 
 from modelyard.serving._requests import Caller, request_id_of
 from modelyard.serving.grpc._call import failure_of
-from modelyard.serving.http1._head import request_id_in
 from modelyard.serving.rest import error_answer
 
 
@@ -20,21 +19,6 @@ def test_ids(value: bytes) -> None:
 @pytest.mark.parametrize("value", [b"", b"a" * 129, b"a b", b"a\r\nb: c", b"a\n", b"\xc3\xa4", b"a\0"])
 def test_what_is_none(value: bytes) -> None:
     assert request_id_of(value) == ""
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("X-Request-ID:\t mine \t", "mine"),
-        ("x-request-id: mine\r\nx-request-id: yours", "mine"),
-        ("x-request-id: mine\r\n and more", ""),
-        ("x-request-id: mine\rbad: 1", ""),
-        ("a-x-request-id: mine", ""),
-        ("x-request-id:", ""),
-    ],
-)
-def test_ids_in_heads(line: str, expected: str) -> None:
-    assert request_id_in(f"GET / HTTP/1.1\r\n{line}\r\nHost: x\r\n\r\n".encode()) == expected
 
 
 def test_the_log_and_the_answer_name_the_caller_s_id(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,12 +19,8 @@ from pathlib import Path
 START_TIMEOUT_S = 90.0
 # urllib keeps the proxies of its first call for good, and one test or another pretends to be offline by them.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-#: The contract holds over every transport: MODELYARD_TEST_GRPC_TRANSPORT=grpcio pytest tests/contract
-GRPC_TRANSPORT = os.environ.get("MODELYARD_TEST_GRPC_TRANSPORT", "")
-#: As above: MODELYARD_TEST_TRANSPORT=native pytest tests/contract; or python
+#: The contract holds over every transport: MODELYARD_TEST_TRANSPORT=python pytest tests/contract
 TRANSPORT = os.environ.get("MODELYARD_TEST_TRANSPORT", "")
-#: gRPC's own server is on the gRPC port.
-ON_GRPCIO = GRPC_TRANSPORT == "grpcio" or TRANSPORT == "python"
 
 
 def free_port() -> int:
@@ -104,7 +100,6 @@ def serve(
         f"--port={grpc_port}", f"--rest_api_port={rest_port}",
         *([] if base_path is None else [f"--model_name={model}", f"--model_base_path={base_path}"]),
         "--file_system_poll_wait_seconds=0.1",
-        *([f"--grpc_transport={GRPC_TRANSPORT}"] if GRPC_TRANSPORT else []),
         *([f"--transport={TRANSPORT}"] if TRANSPORT else []),
         *flags,
     ]  # fmt: skip

@@ -147,12 +147,8 @@ FLAGS: tuple[Flag, ...] = (
           "folder for copies of versions from s3:// and gs://, kept over restarts; empty for a temporary one"),
     _ours("enable_grpc_reflection", "bool", True, "serve grpc.reflection, so that grpcurl needs no proto files"),
     _ours("transport", "text", "",
-          "what serves both ports: native (modelyard_core, where it is installed: the fastest), asyncio (default) or "
-          "python (uvicorn and grpc.aio: slower, and no protocol code but theirs)",
-          ("native", "asyncio", "python")),
-    _ours("grpc_transport", "text", "",
-          "what serves gRPC: asyncio (default; the fastest) or grpcio (default with --grpc_channel_arguments that "
-          "asyncio does not know)", ("asyncio", "grpcio")),
+          "what serves both ports: native (modelyard_core; default where it is installed) or python (uvicorn and "
+          "grpc.aio, which are slower)", ("native", "python")),
     _ours("batching_zero_padding", "bool", False,
           "with pad_variable_length_inputs, pad with zeros (or empty strings) and not with a tensor's first element"),
     _ours("greedy_batching", "bool", True,

@@ -73,8 +73,6 @@ _IMAGE_BASE_PATH = "/models"
 _INT32 = range(-(1 << 31), 1 << 31)
 #: Upstream's 0 for no time-out, as a number that timers can hold.
 _FOREVER_S = 1e9
-#: What serves where --transport does not say.
-_DEFAULT_TRANSPORT = "asyncio"
 _TITLES = {
     "same": "TensorFlow Serving's flags",
     "better": "TensorFlow Serving's flags, with a difference",
@@ -91,8 +89,7 @@ class ServerOptions:
         port: gRPC port; 0 for none.
         grpc_socket_path: UNIX socket for gRPC; empty for none.
         grpc_channel_arguments: More gRPC channel arguments.
-        transport: What serves both ports: ``native``, ``asyncio`` or ``python``.
-        grpc_transport: What serves gRPC; empty for what suits.
+        transport: What serves both ports: ``native`` or ``python``.
         rest_api_port: REST port; 0 for none.
         models: The models to serve.
         model_config_file: The file that ``models`` came from, to look at again; None for none.
@@ -136,8 +133,7 @@ class ServerOptions:
     models: tuple[ModelConfig, ...]
     grpc_socket_path: str = ""
     grpc_channel_arguments: tuple[tuple[str, int | str], ...] = ()
-    transport: str = "asyncio"
-    grpc_transport: str = ""
+    transport: str = field(default_factory=lambda: transport_of(""))
     model_config_file: Path | None = None
     model_config_poll_s: float = 0.0
     model_repository: Location | None = None
@@ -243,7 +239,6 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         grpc_socket_path=args.grpc_socket_path,
         grpc_channel_arguments=_channel_arguments(args.grpc_channel_arguments),
         transport=transport_of(args.transport),
-        grpc_transport=args.grpc_transport,
         rest_api_port=args.rest_api_port,
         models=models,
         model_config_file=config_file,
@@ -312,22 +307,20 @@ def read_model_config(path: Path) -> tuple[ModelConfig, ...]:
     return models_from_message(config)
 
 
-def transport_of(asked: str, *, default: str = _DEFAULT_TRANSPORT) -> str:
+def transport_of(asked: str) -> str:
     """What serves both ports.
 
     Args:
-        asked: ``--transport``; empty for the default.
-        default: Of this release.
+        asked: ``--transport``; empty for the native core, or what there is where that is not installed.
 
     Returns:
-        ``native``, ``asyncio`` or ``python``: the last in place of a default of ``native`` that is not installed.
+        ``native`` or ``python``.
 
     Raises:
         ConfigurationError: The native core is asked for and not installed.
     """
-    name = asked or default
-    if name != "native" or importlib.util.find_spec("modelyard_core") is not None:
-        return name
+    if asked == "python" or importlib.util.find_spec("modelyard_core") is not None:
+        return asked or "native"
     if asked:
         raise ConfigurationError(
             "--transport=native needs modelyard_core, which is not installed: build it with make install, which needs "

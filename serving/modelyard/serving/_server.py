@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.errors import ModelyardError
 from modelyard.serving._admin import Admin
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._manager import ModelManager
@@ -22,19 +22,18 @@ from modelyard.serving._metrics_page import merged, page
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._version_loader import VersionLoader
-from modelyard.serving.grpc import ARGUMENTS, GrpcioServer, GrpcOptions, GrpcServer, limits_of
-from modelyard.serving.http1 import Application
+from modelyard.serving.grpc import ARGUMENTS, GrpcioServer, GrpcLimits, GrpcOptions, GrpcServer, limits_of
+from modelyard.serving.http import Application
 from modelyard.serving.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
 from modelyard.serving.workers import WorkerLink
 
 if TYPE_CHECKING:
     from modelyard.serving.asgi import UvicornServer
-    from modelyard.serving.http1 import Http1Server
-    from modelyard.serving.native import NativeCore, NativeRest
+    from modelyard.serving.native import NativeCore, NativeGrpc, NativeRest
 
 _LOG = logging.getLogger("modelyard.serving")
-Transport: TypeAlias = "GrpcServer | Http1Server | NativeRest | UvicornServer"
+Transport: TypeAlias = "GrpcServer | NativeRest | UvicornServer"
 #: Longest wait of a worker for its models before it listens: where others answer, and where none does yet.
 _SUCCESSOR_S, _FIRST_S = 600.0, 10.0
 _STEP_S = 0.2
@@ -186,30 +185,30 @@ def _transports(
     link: WorkerLink | None,
 ) -> list[Transport]:
     transports: list[Transport] = []
-    core = None
-    if options.transport == "native":
-        core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
+    core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
             port=options.port,
             socket_path=options.grpc_socket_path,
-            channel_arguments=options.grpc_channel_arguments,
             tls=options.tls,
             tensor_content=options.tensor_content,
             health=options.health,
             reflection=options.reflection,
-            wrong_port=_wrong_grpc_port(options),
-            transport="grpcio" if options.transport == "python" else options.grpc_transport,
-            reuse_port=link is not None,
         )
-        native = None
-        if core is not None:
+        library = GrpcioServer(options.grpc_channel_arguments, reuse_port=link is not None)
+        transport: GrpcioServer | NativeGrpc = library
+        if core is not None and limits_of(options.grpc_channel_arguments) is not None:
             from modelyard.serving.native import NativeGrpc
 
-            native = NativeGrpc(core, GrpcioServer(options.grpc_channel_arguments))
+            transport = NativeGrpc(core, library)
+        elif core is not None:
+            _LOG.warning(
+                "grpc.aio serves gRPC, which is slower: of --grpc_channel_arguments, the native core knows %s, with "
+                "numbers", ", ".join(sorted(ARGUMENTS)),
+            )  # fmt: skip
         more = OipGrpc(oip, metrics).services()
-        transports.append(GrpcServer(predictor, manager, admin, metrics, grpc_options, more=more, native=native))
+        transports.append(GrpcServer(predictor, manager, admin, metrics, grpc_options, transport, more=more))
     if options.rest_api_port:
         rest_options = RestOptions(
             max_body_bytes=options.max_body_bytes,
@@ -220,60 +219,39 @@ def _transports(
             extensions=options.rest_extensions,
             metrics_paths=options.metrics_paths,
         )
-        v2 = OipRest(oip, predictor, rest_options)
         rest = RestApp(
             predictor,
             metrics,
             rest_options,
             metrics_page=partial(_metrics_page, metrics, link),
-            v2=v2.answer,
-            v2_short=v2.short_way,
+            v2=OipRest(oip, predictor, rest_options).answer,
             pages={
                 "/v1/models": partial(models_json, manager),
                 "/v2/config": partial(config_json, options, manager),
             },
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
-        rest_tls = options.tls if options.rest_tls else None
+        port, tls = options.rest_api_port, options.tls if options.rest_tls else None
         if core is not None:
             from modelyard.serving.native import NativeRest
 
-            transports.append(NativeRest(core, app, port=options.rest_api_port, tls=rest_tls))
-            return transports
-        if options.transport == "python":
+            transports.append(NativeRest(core, app, port=port, tls=tls))
+        else:
             from modelyard.serving.asgi import UvicornServer
 
-            transports.append(UvicornServer(app, port=options.rest_api_port, tls=rest_tls, reuse_port=link is not None))
-            return transports
-        from modelyard.serving.http1 import Http1Server
-        from modelyard.serving.http2 import WrongPort
-
-        tls = None if rest_tls is None else rest_tls.context()
-        wrong_port = WrongPort(_wrong_rest_port(options))
-        transports.append(
-            Http1Server(
-                app, port=options.rest_api_port, tls=tls, reuse_port=link is not None, http2=wrong_port.connection
-            )
-        )
+            transports.append(UvicornServer(app, port=port, tls=tls, reuse_port=link is not None))
     return transports
 
 
 def _native_core(
     options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, *, reuse_port: bool
-) -> NativeCore:
-    """The core, by the server's options.
-
-    Raises:
-        ConfigurationError: It does not know a channel argument.
-    """
-    limits = limits_of(options.grpc_channel_arguments)
-    if limits is None:
-        raise ConfigurationError(
-            f"--grpc_channel_arguments has arguments that --transport=native does not know; it knows "
-            f"{', '.join(sorted(ARGUMENTS))}, with numbers. Use --transport=python for others."
-        )
+) -> NativeCore | None:
+    """The core, by the server's options; None where another transport serves."""
+    if options.transport != "native":
+        return None
     from modelyard.serving.native import NativeCore, NativeOptions
 
+    limits = limits_of(options.grpc_channel_arguments) or GrpcLimits()
     core = NativeCore(
         NativeOptions(
             max_body_bytes=options.max_body_bytes,

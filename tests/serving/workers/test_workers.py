@@ -217,11 +217,12 @@ def test_they_end_with_their_supervisor_and_at_sigterm(models: Path, tmp_path: P
         wait_for_the_end(workers)
 
 
-def test_what_no_worker_can_do_ends_the_server(models: Path) -> None:
+def test_what_no_worker_can_do_ends_the_server(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "ssl.config").write_text('server_key: "no key" server_cert: "no certificate"')
     base = [f"--port={free_port()}", "--rest_api_port=0", f"--model_base_path={models / 'one'}", "--workers=2"]
-    code, log = run_to_end(*base, "--grpc_transport=asyncio", "--grpc_channel_arguments=grpc.no_such_thing=1")
+    code, log = run_to_end(*base, f"--ssl_config_file={tmp_path / 'ssl.config'}")
     assert code == 1
-    assert "grpc_channel_arguments has arguments that" in log
+    assert "in --ssl_config_file cannot be used" in log
     assert "could not start; stopping" in log
 
 

@@ -7,20 +7,17 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import InvalidRequestError, ModelyardError
 from modelyard.serving._metrics import Metrics
-from modelyard.serving._requests import REQUEST_ID, Caller, PredictRequest, request_id_of
+from modelyard.serving._requests import REQUEST_ID, PredictRequest, request_id_of
 from modelyard.serving.grpc._retry import retry_metadata
 from modelyard.serving.grpc._types import Metadata
 from modelyard.wire import Method, grpc_status_of
-
-if TYPE_CHECKING:
-    from modelyard.serving.http2 import Begin, Respond
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
 
@@ -75,42 +72,6 @@ def unary(
         await context.abort(grpc.StatusCode[code], text, (*(context.trailing_metadata() or ()), *trailers))
 
     return grpc.unary_unary_rpc_method_handler(call)
-
-
-def short(
-    method: Method,
-    parse: Callable[[memoryview, Caller], PredictRequest],
-    begin: Callable[[PredictRequest, Callable[[bytes | None, BaseException | None], None]], None],
-    metrics: Metrics,
-) -> Begin:
-    """The same for a transport that needs no coroutine.
-
-    Args:
-        method: The method that it answers.
-        parse: Parses a request.
-        begin: Starts to answer it, and calls back with the serialized response or an error.
-        metrics: Where requests are counted.
-    """
-
-    def call(data: memoryview, caller: Caller, respond: Respond) -> None:
-        started = time.perf_counter()
-        name = ""
-
-        def done(result: bytes | None, error: BaseException | None) -> None:
-            code, text = ("OK", "") if error is None else failure_of(error, method.path, caller.request_id)
-            seconds = time.perf_counter() - started
-            metrics.record_request(name, api=method.name, entrypoint="GRPC", status=code, seconds=seconds)
-            respond(result, grpc.StatusCode[code], text, () if error is None else retry_metadata(error, text))
-
-        try:
-            request = _parsed(method, lambda body: parse(body, caller), data)
-        except Exception as exc:
-            done(None, exc)
-            return
-        name = request.spec.name
-        begin(request, done)
-
-    return call
 
 
 def _parsed(method: Method, parse: Callable[[Any], Any], data: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from modelyard.serving import _messages
@@ -48,12 +48,6 @@ class Handlers:
         """Answers Predict."""
         caller = caller_of(context)
         return await self._predictor.submit(replace(request, caller=caller), self._write)
-
-    def begin_predict(
-        self, request: PredictRequest, done: Callable[[bytes | None, BaseException | None], None]
-    ) -> None:
-        """Starts to answer Predict."""
-        self._predictor.begin(request, self._write, done)
 
     async def classify(self, message: serving_pb2.ClassificationRequest, context: Context) -> bytes:
         """Answers Classify."""

@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
 
-from modelyard.errors import ConfigurationError
 from modelyard.serving._admin import Admin
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._predict_codec import read_predict
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._tls import TlsConfig
-from modelyard.serving.grpc._call import short, unary
+from modelyard.serving.grpc._call import unary
 from modelyard.serving.grpc._grpcio import GrpcioServer
 from modelyard.serving.grpc._handlers import Handlers
 from modelyard.serving.grpc._health import Health
-from modelyard.serving.grpc._types import ARGUMENTS, limits_of
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
 
 if TYPE_CHECKING:
-    from modelyard.serving.http2 import Http2Server
     from modelyard.serving.native import NativeGrpc
 
 Services = Mapping[str, "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"]
@@ -46,10 +43,6 @@ class GrpcOptions:
         tensor_content: Answers carry ``tensor_content`` instead of typed fields.
         health: grpc.health.v1 is served.
         reflection: grpc.reflection is served.
-        wrong_port: What clients are told that do not speak gRPC.
-        transport: ``asyncio``, ``grpcio``, or empty for the former where it
-            understands the channel arguments.
-        reuse_port: Other processes may listen on the same port.
     """
 
     port: int
@@ -59,9 +52,6 @@ class GrpcOptions:
     tensor_content: bool = False
     health: bool = True
     reflection: bool = True
-    wrong_port: str = "This is a gRPC port."
-    transport: str = ""
-    reuse_port: bool = False
 
 
 class GrpcServer:
@@ -73,8 +63,8 @@ class GrpcServer:
         admin: Who may change the configuration.
         metrics: Where requests are counted.
         options: How to listen.
+        transport: Carries the calls.
         more: Method handlers of further services, by service and method.
-        native: The native core's ports; None for another transport.
     """
 
     def __init__(
@@ -84,9 +74,9 @@ class GrpcServer:
         admin: Admin,
         metrics: Metrics,
         options: GrpcOptions,
+        transport: GrpcioServer | NativeGrpc,
         *,
         more: Services | None = None,
-        native: NativeGrpc | None = None,
     ) -> None:
         self._options = options
         handlers = Handlers(predictor, admin, tensor_content=options.tensor_content)
@@ -104,12 +94,9 @@ class GrpcServer:
                 )
                 for name, method in methods.items()
             }
-        self._server = native or _transport(options)
+        self._server = transport
         for service, offered in services.items():
             self._server.add_service(service, offered)
-        add_short_way = getattr(self._server, "add_short_way", None)
-        if add_short_way is not None:
-            add_short_way(predict.path, short(predict, read_predict, handlers.begin_predict, metrics))
         self._health = Health(manager) if options.health else None
         self._health_task: asyncio.Task[None] | None = None
         if self._health is not None:
@@ -166,17 +153,3 @@ class GrpcServer:
             await asyncio.sleep(min(grace_s, _LAST_WORD_S))
             self._health.end_watches()
         await self._server.stop(grace_s)
-
-
-def _transport(options: GrpcOptions) -> Http2Server | GrpcioServer:
-    limits = limits_of(options.channel_arguments)
-    if options.transport == "asyncio" and limits is None:
-        raise ConfigurationError(
-            f"--grpc_channel_arguments has arguments that --grpc_transport=asyncio does not know; "
-            f"it knows {', '.join(sorted(ARGUMENTS))}, with numbers. Use --grpc_transport=grpcio for others."
-        )
-    if options.transport == "grpcio" or limits is None:
-        return GrpcioServer(options.channel_arguments, reuse_port=options.reuse_port)
-    from modelyard.serving.http2 import Http2Options, Http2Server
-
-    return Http2Server(Http2Options(**asdict(limits), reuse_port=options.reuse_port, wrong_port=options.wrong_port))

@@ -18,20 +18,11 @@ from modelyard.serving.http import Answer, HttpRequest
 from modelyard.serving.oip._compression import decompress
 from modelyard.serving.oip._model_config import config_document
 from modelyard.serving.oip._parameters import SIGNATURE_PARAMETER
-from modelyard.serving.oip._rest_short import (
-    JSON,
-    LENGTH_KEY,
-    MODEL,
-    OipShortWay,
-    answer_of,
-    compressed,
-    read_call,
-)
+from modelyard.serving.oip._rest_bodies import JSON, LENGTH_KEY, answer_of, compressed, read_call
 from modelyard.serving.oip._service import EXTENSIONS, SERVER_NAME, OipService
 from modelyard.serving.oip._types import InferRequest, TensorMetadata
 from modelyard.serving.rest import RestOptions
 from modelyard.serving.rest._json import parse_object, quote
-from modelyard.serving.rest._types import HttpBegin
 from modelyard.wire import http_status_of
 
 _T = TypeVar("_T")
@@ -40,11 +31,12 @@ _T = TypeVar("_T")
 _INLINE_BYTES = 1 << 16
 _JSON_LENGTH = LENGTH_KEY.decode()
 
+_MODEL = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 #: What Triton has below these paths and this server has not.
 _MISSING = re.compile(
     r"/v2/(?:logging|trace/setting|(?:system|cuda)sharedmemory/.+)"
-    rf"|{MODEL}/(?:generate|generate_stream|trace/setting)"
+    rf"|{_MODEL}/(?:generate|generate_stream|trace/setting)"
 )
 
 _Handler = Callable[["HttpRequest", Sequence[str]], Awaitable[Answer]]
@@ -63,18 +55,17 @@ class OipRest:
         self._service = service
         self._predictor = predictor
         self._options = options
-        self._short = OipShortWay(predictor, options)
         # The first pattern that matches decides.
         routes: list[tuple[str, str, _Handler]] = [
             ("GET", r"/v2/?", self._server_metadata),
             ("GET", r"/v2/health/live", self._live),
             ("GET", r"/v2/health/ready", self._ready),
             ("GET", r"/v2/models/stats", self._statistics),
-            ("GET", rf"{MODEL}/stats", self._statistics),
-            ("GET", rf"{MODEL}/ready", self._model_ready),
-            ("POST", rf"{MODEL}/infer", self._infer),
-            ("GET", rf"{MODEL}/config", self._model_config),
-            ("GET", MODEL, self._model_metadata),
+            ("GET", rf"{_MODEL}/stats", self._statistics),
+            ("GET", rf"{_MODEL}/ready", self._model_ready),
+            ("POST", rf"{_MODEL}/infer", self._infer),
+            ("GET", rf"{_MODEL}/config", self._model_config),
+            ("GET", _MODEL, self._model_metadata),
             ("POST", rf"{_REPOSITORY}/index", self._index),
             ("POST", rf"{_REPOSITORY}/models/([^/]+)/(load|unload)", self._control),
         ]
@@ -97,17 +88,6 @@ class OipRest:
             answer = _error(http_status_of(exc), exc.message)
         accepted = request.headers.get("accept-encoding", "")
         return await self._offload(len(answer.body), lambda: compressed(answer, accepted))
-
-    def short_way(self, path: str) -> HttpBegin | None:
-        """Who answers a POST to a path without a task.
-
-        Args:
-            path: As sent.
-
-        Returns:
-            None for everything but inference.
-        """
-        return self._short.find(path)
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
         for method, pattern, handler in self._routes:

@@ -21,12 +21,9 @@ from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import Arrays, Caller, PredictRequest
 from modelyard.serving.http import Answer, HttpRequest
-from modelyard.serving.http1 import Begin, Head
 from modelyard.serving.rest import _examples, _json_proto, _predict
-from modelyard.serving.rest._short import RestShortWay
 from modelyard.serving.rest._types import (
     JSON,
-    HttpBegin,
     HttpHandler,
     RestOptions,
     error_answer,
@@ -57,7 +54,6 @@ class RestApp:
         options: What to offer, and limits.
         metrics_page: What the metrics page shows.
         v2: Answers everything below /v2; None for nothing.
-        v2_short: Finds who answers a path below /v2 without a task; None for nobody.
         pages: JSON pages that GET serves, by path, beside what upstream has.
     """
 
@@ -69,10 +65,8 @@ class RestApp:
         *,
         metrics_page: Callable[[], Awaitable[str]],
         v2: HttpHandler | None = None,
-        v2_short: Callable[[str], HttpBegin | None] | None = None,
         pages: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
-        self._short = RestShortWay(predictor, metrics, options, v2=v2_short)
         self._v2 = v2
         self._pages = dict(pages or {})
         self._predictor = predictor
@@ -80,12 +74,7 @@ class RestApp:
         self._metrics_page = metrics_page
         self._options = options
         self.max_body_bytes = options.max_body_bytes
-        self.max_short_bytes = SMALL_BYTES
         self.timeout_s = options.timeout_s
-
-    def find(self, head: Head) -> Begin | None:
-        """Who answers requests with this head without a task; None for :meth:`answer`."""
-        return self._short.find(head)
 
     def late(self) -> ModelyardError:
         """The error of a request whose time is over."""

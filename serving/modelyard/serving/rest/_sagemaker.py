@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
 from modelyard.errors import ModelyardError
-from modelyard.serving.http import Answer, HttpRequest
-from modelyard.serving.http1 import Application, Begin, Head
+from modelyard.serving.http import Answer, Application, HttpRequest
 
 _READY = "/v2/health/ready"
 _ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
@@ -34,13 +33,7 @@ class SageMakerApp:
         self._app = app
         self._model = model
         self.max_body_bytes = app.max_body_bytes
-        self.max_short_bytes = app.max_short_bytes
         self.timeout_s = app.timeout_s
-
-    def find(self, head: Head) -> Begin | None:
-        """Who answers requests with this head without a task; None for :meth:`answer`."""
-        path = self._path(head.path, lambda: head.texts)
-        return self._app.find(head if path == head.path else replace(head, path=path))
 
     def late(self) -> ModelyardError:
         """The error of a request whose time is over."""
@@ -52,13 +45,13 @@ class SageMakerApp:
 
     async def answer(self, request: HttpRequest) -> Answer:
         """Answers one request."""
-        path = self._path(request.path, lambda: request.headers)
+        path = self._path(request.path, request.headers)
         return await self._app.answer(request if path == request.path else replace(request, path=path))
 
-    def _path(self, path: str, headers: Callable[[], Mapping[str, str]]) -> str:
+    def _path(self, path: str, headers: Mapping[str, str]) -> str:
         if path == "/ping":
             return _READY
-        return self._target(headers()) if path == "/invocations" else path
+        return self._target(headers) if path == "/invocations" else path
 
     def _target(self, headers: Mapping[str, str]) -> str:
         attributes = _attributes(headers.get(_ATTRIBUTES, ""))

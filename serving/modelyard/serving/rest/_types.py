@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from modelyard.errors import (
@@ -52,8 +52,6 @@ class RestOptions:
 
 #: Answers what is below a path that is not TensorFlow Serving's.
 HttpHandler = Callable[[HttpRequest], Awaitable[Answer]]
-#: Starts to answer a request below a path that is not TensorFlow Serving's; calls back once.
-HttpBegin = Callable[[Mapping[bytes, bytes], bytes, Caller, Callable[[Answer], object]], None]
 
 
 def json_answer(text: str) -> Answer:

@@ -1,4 +1,4 @@
-"""The short way answers as the long way does, and arrays read in bulk are those that were sent."""
+"""Arrays read in bulk are those that were sent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 
 from modelyard.artifact import Signature
 from modelyard.errors import ModelyardError
-from modelyard.serving._requests import ModelSpec, Prediction
-from modelyard.serving.oip._rest_codec import prepare_request
-from modelyard.serving.oip._rest_short import ShortInference, answer_of, read_call
-from modelyard.serving.oip._service import infer_result
+from modelyard.serving.oip._rest_bodies import read_call
 from modelyard.serving.rest import _json
 from modelyard.serving.rest._numeric import NumericArray
 
@@ -73,36 +70,3 @@ def test_the_array_of_a_plain_request_is_cut_out() -> None:
     for body in (text, text.replace('"name": "x", ', "").replace("]}]}", '], "name": "x"}]}')):
         assert isinstance(_json.parse_object(body.encode(), max_depth=100)["inputs"][0]["data"], NumericArray)
     assert outcome(text.encode())["x"] == ("<f4", (40,), np.full(40, 0.5, "<f4").tobytes())
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"parameters": {"binary_data_output": True}},
-        {"parameters": {"binary_data_output": True}, "id": "7", "outputs": [{"name": "b"}, {"name": "a"}]},
-        {"parameters": {"binary_data_output": True}, "outputs": [{"name": "b", "parameters": {"classification": 2}}]},
-        {"outputs": [{"name": "a", "parameters": {"binary_data": True}}, {"name": "b"}]},
-        {"parameters": {"x": 1}},
-    ],
-    ids=lambda document: json.dumps(document)[:60],
-)
-def test_answers_are_those_of_the_long_way(document: dict[str, Any]) -> None:
-    tensor = {"name": "x", "shape": [1], "datatype": "FP32", "parameters": {"binary_data_size": 4}}
-    prepared = prepare_request({**document, "inputs": [tensor]}, 4)
-    short = ShortInference(prepared, model="m", version="", strict=False)
-    call = prepared.bind(memoryview(b"\0\0\0\0"), model="m", version="")
-    names = [item["name"] for item in document.get("outputs", [])] or ["a", "b"]
-    # The same form again, other sizes of text, another shape, another dtype, another version.
-    for version, text, array in (
-        (1, b"one", np.ones((1, 3), np.float32)),
-        (1, b"two", np.zeros((1, 3), np.float32)),
-        (1, b"three", np.zeros((1, 3), np.float32)),
-        (1, b"one", np.zeros((2, 3), np.float32)),
-        (1, b"one", np.zeros((1, 3), ">f8")),
-        (2, b"one", np.ones((1, 3), np.float32)),
-    ):
-        values = {"a": np.array([text], object), "b": array}
-        prediction = Prediction(
-            spec=ModelSpec(name="m", version=version), outputs={name: values[name] for name in sorted(names)}
-        )
-        assert short.encode(prediction) == answer_of(infer_result(call, prediction), strict=False)
