@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from modelyard.errors import ModelyardError
+from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.serving._admin import Admin
 from modelyard.serving._flags import ServerOptions
 from modelyard.serving._manager import ModelManager
@@ -246,10 +246,20 @@ def _transports(
 def _native_core(
     options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, *, reuse_port: bool
 ) -> NativeCore | None:
-    """The core, by the server's options; None where another transport serves."""
+    """The core, by the server's options; None where another transport serves.
+
+    Raises:
+        ConfigurationError: It cannot be loaded.
+    """
     if options.transport != "native":
         return None
-    from modelyard.serving.native import NativeCore, NativeOptions
+    try:
+        from modelyard.serving.native import NativeCore, NativeOptions
+    except ImportError as exc:
+        raise ConfigurationError(
+            f"modelyard_core is installed and cannot be loaded: {exc}. Build it with make install, or use "
+            "--transport=python."
+        ) from exc
 
     limits = limits_of(options.grpc_channel_arguments) or GrpcLimits()
     core = NativeCore(

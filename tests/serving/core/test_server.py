@@ -107,7 +107,8 @@ def test_inputs_of_strings_are_no_plan(server: tuple[Any, int]) -> None:
 def test_other_things_than_strings_are_handed_over(server: tuple[Any, int]) -> None:
     core_server, port = server
     assert core_server.add_plan(
-        model="odd", version=None, label=None, signature="", wanted=[], answers=1, name="", run=lambda batch: [((1,), [1.5])],
+        model="odd", version=None, label=None, signature="", wanted=[], answers=1, name="",
+        run=lambda batch: [((1,), [1.5])],
         max_rows=1, inputs=[("x", "float32", None)], outputs=[("y", "string")], shared=True, parallel=1,
     )  # fmt: skip
     assert ask(port, "/v1/models/odd:predict", {"instances": [1.0]}) == (418, b"handed over")

@@ -218,11 +218,11 @@ def test_they_end_with_their_supervisor_and_at_sigterm(models: Path, tmp_path: P
 
 
 def test_what_no_worker_can_do_ends_the_server(models: Path, tmp_path: Path) -> None:
-    (tmp_path / "ssl.config").write_text('server_key: "no key" server_cert: "no certificate"')
+    (tmp_path / "modelyard_core.py").write_text("raise ImportError('built for another machine')")
     base = [f"--port={free_port()}", "--rest_api_port=0", f"--model_base_path={models / 'one'}", "--workers=2"]
-    code, log = run_to_end(*base, f"--ssl_config_file={tmp_path / 'ssl.config'}")
+    code, log = run_to_end(*base, env={"PYTHONPATH": str(tmp_path)})
     assert code == 1
-    assert "in --ssl_config_file cannot be used" in log
+    assert "modelyard_core is installed and cannot be loaded: built for another machine" in log
     assert "could not start; stopping" in log
 
 
