@@ -10,6 +10,8 @@ mod host;
 #[cfg(feature = "python")]
 mod server;
 #[cfg(feature = "python")]
+mod threads;
+#[cfg(feature = "python")]
 mod transport;
 #[cfg(feature = "python")]
 mod usual;

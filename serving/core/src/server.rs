@@ -15,6 +15,7 @@ use crate::batch::{Key, Plan, Plans};
 use crate::core::{Admission, Core, Options, Phase};
 use crate::forms::{DType, InputSpec, Signature};
 use crate::host::Host;
+use crate::threads;
 use crate::transport::{Api, ConnectionLimits, Listener, TlsFiles, server_config};
 
 /// Clients of HTTP/1.1 get so long to send what they were about to send, and are told with the answer that it was the
@@ -88,6 +89,8 @@ impl Server {
             .worker_threads(threads.max(1))
             .max_blocking_threads(MAX_COMPUTING)
             .thread_name("modelyard-core")
+            .on_thread_start(threads::join_python)
+            .on_thread_stop(threads::leave_python)
             .enable_all()
             .build()
             .map_err(|error| PyRuntimeError::new_err(format!("the core's threads cannot be started: {error}")))?;
