@@ -73,7 +73,7 @@ _PACKAGES_OF_EXTRAS = frozenset(
     {
         "PIL", "ai_edge_litert", "apache_beam", "cryptography", "fsspec", "gevent", "google_crc32c", "grpc_health",
         "grpc_reflection", "httptools", "jsonschema", "keras", "locust", "matplotlib", "onnx", "onnxruntime",
-        "optuna", "rich", "simdjson", "tensorboard", "tensorflow", "tf2onnx", "uvicorn",
+        "optuna", "rich", "tensorboard", "tensorflow", "tf2onnx", "uvicorn",
         "uvloop",
     }
 )  # fmt: skip

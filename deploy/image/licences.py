@@ -7,7 +7,7 @@ from importlib.metadata import Distribution, distributions
 
 _UNSAID = ("", "UNKNOWN")
 #: Packages whose metadata does not say it, read from the licence that their authors publish beside the source.
-_READ_BY_HAND = {"namex": "Apache-2.0", "pysimdjson": "MIT"}
+_READ_BY_HAND = {"namex": "Apache-2.0"}
 
 
 def licence_of(package: Distribution) -> str:

@@ -23,7 +23,6 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "numpy": ("**/tests", "_core/include", "_core/lib/*.a", "f2py"),
     "onnxruntime": ("datasets", "quantization", "tools", "transformers"),
-    "simdjson": ("*.cpp", "*.h"),
 }
 
 

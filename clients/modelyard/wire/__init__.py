@@ -19,7 +19,16 @@ from modelyard.wire._status import (
     grpc_status_of,
     http_status_of,
 )
-from modelyard.wire._tensors import array_to_tensor, as_wire_array, shape_from_proto, shape_to_proto, tensor_to_array
+from modelyard.wire._tensors import (
+    MAX_ELEMENTS,
+    MAX_RANK,
+    array_to_tensor,
+    as_wire_array,
+    has_room,
+    shape_from_proto,
+    shape_to_proto,
+    tensor_to_array,
+)
 from modelyard.wire._tfrecord import crc32c, read_records
 from modelyard.wire._varint import read_varint, varint
 
@@ -28,6 +37,8 @@ __all__ = [
     "GRPC_STATUS",
     "HTTP_STATUS",
     "INFERENCE_SERVICE",
+    "MAX_ELEMENTS",
+    "MAX_RANK",
     "MODEL_SERVICE",
     "Method",
     "PREDICTION_SERVICE",
@@ -47,6 +58,7 @@ __all__ = [
     "error_from_http",
     "error_pb2",
     "grpc_status_of",
+    "has_room",
     "http_status_of",
     "inference_pb2",
     "read_records",

@@ -25,6 +25,8 @@ _PACKED_TAGS = {"float_val": b"\x2a", "double_val": b"\x32", "scomplex_val": b"\
 
 #: A shape beyond this many elements is refused before anything is allocated for it.
 MAX_ELEMENTS = 1 << 31
+#: More dimensions than this numpy does not have.
+MAX_RANK = 64
 #: Repeating the last value lets a few bytes ask for any amount of memory: up to here they get it.
 MAX_FILLED_BYTES = 1 << 28
 
@@ -132,10 +134,6 @@ def tensor_to_array(tensor: tensorflow_pb2.TensorProto, *, name: str = "tensor")
         raise InvalidInputError(f"tensor parsing error: {name} (dtype {tensor.dtype} is not valid)") from exc
     shape = _shape(tensor, name)
     count = math.prod(shape)
-    if count > MAX_ELEMENTS:
-        raise InvalidInputError(
-            f"tensor parsing error: {name} (shape {list(shape)} has more than {MAX_ELEMENTS} elements)"
-        )
     if tensor.tensor_content:
         return _from_content(tensor.tensor_content, dtype, shape, name)
     values = getattr(tensor, dtype.field)
@@ -175,10 +173,31 @@ def _storage(dtype: DType, name: str) -> np.dtype[Any]:
 def _shape(tensor: tensorflow_pb2.TensorProto, name: str) -> tuple[int, ...]:
     if tensor.tensor_shape.unknown_rank:
         raise InvalidInputError(f"tensor parsing error: {name} (unknown rank; a tensor needs its shape)")
-    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
+    dims = tensor.tensor_shape.dim
+    if len(dims) > MAX_RANK:
+        raise InvalidInputError(f"tensor parsing error: {name} ({len(dims)} dimensions; expected at most {MAX_RANK})")
+    shape = tuple(dim.size for dim in dims)
     if any(size < 0 for size in shape):
         raise InvalidInputError(f"tensor parsing error: {name} (shape {list(shape)} has a negative size)")
+    if not has_room(shape):
+        raise InvalidInputError(
+            f"tensor parsing error: {name} (shape {list(shape)} has more than {MAX_ELEMENTS} elements)"
+        )
     return shape
+
+
+def has_room(shape: Iterable[int]) -> bool:
+    """Whether an array may have a shape: one with a size of 0 is no way around the limit of the others.
+
+    Args:
+        shape: The sizes, none of them negative.
+    """
+    count = 1
+    for size in shape:
+        count *= max(size, 1)
+        if count > MAX_ELEMENTS:
+            return False
+    return True
 
 
 def _fill(flat: npt.NDArray[Any], count: int, empty: Any) -> npt.NDArray[Any]:

@@ -9,9 +9,9 @@ from modelyard.artifact import Signature
 from modelyard.errors import InvalidModelSpecError, InvalidRequestError
 from modelyard.serving._inference import Classification, Regression
 from modelyard.serving._predictor import ModelMetadata
-from modelyard.serving._requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
+from modelyard.serving._requests import Arrays, ModelSpec, PredictRequest
 from modelyard.serving._states import VersionStatus
-from modelyard.wire import array_to_tensor, error_code_of, serving_pb2, tensor_to_array
+from modelyard.wire import error_code_of, serving_pb2, tensor_to_array
 
 #: Bodies up to this size are decoded on the event loop where the model is fast: a hop to a thread would cost more.
 SMALL_BYTES = 1 << 16
@@ -48,15 +48,12 @@ def spec_of(spec: serving_pb2.ModelSpec) -> ModelSpec:
     )
 
 
-def predict_request(
-    message: serving_pb2.PredictRequest, *, size: int | None = None, caller: Caller | None = None
-) -> PredictRequest:
+def predict_request(message: serving_pb2.PredictRequest, *, size: int | None = None) -> PredictRequest:
     """Decodes a Predict request; its tensors are decoded later, on a worker thread.
 
     Args:
         message: The request.
         size: Its bytes, where they were counted.
-        caller: Who waits for the answer.
 
     Raises:
         InvalidModelSpecError: The model spec is absent.
@@ -72,23 +69,8 @@ def predict_request(
         inputs=inputs,
         output_filter=tuple(message.output_filter),
         small=size <= SMALL_BYTES,
-        caller=caller,
         size=size,
     )
-
-
-def predict_response(prediction: Prediction, *, as_content: bool) -> serving_pb2.PredictResponse:
-    """Encodes the answer of Predict.
-
-    Args:
-        prediction: The answer.
-        as_content: Numbers go to ``tensor_content`` instead of the typed fields.
-    """
-    response = serving_pb2.PredictResponse()
-    for name, array in prediction.outputs.items():
-        response.outputs[name].CopyFrom(array_to_tensor(array, as_content=as_content))
-    fill_spec(response.model_spec, prediction.spec)
-    return response
 
 
 def examples_of(message: serving_pb2.Input) -> list[bytes]:

@@ -10,6 +10,8 @@ from modelyard.errors import InvalidInputError
 from modelyard.serving._requests import Arrays
 from modelyard.wire import dtype_by_numpy
 
+#: The largest version of a model.
+MAX_VERSION = (1 << 63) - 1
 #: TensorFlow's C++ names where they differ from the Python ones.
 _CPP_NAMES = {"float32": "float", "float64": "double", "float16": "half"}
 
@@ -21,6 +23,21 @@ def cpp_dtype_name(name: str) -> str:
         name: The Python name, such as ``float32``.
     """
     return _CPP_NAMES.get(name, name)
+
+
+def whole_number(text: str, most: int) -> int | None:
+    """Reads digits, however many; None for anything else, and for more than allowed.
+
+    Args:
+        text: What was received.
+        most: The largest number that is meant.
+    """
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    digits = text.lstrip("0") or "0"
+    # Python does not read thousands of digits.
+    number = int(digits) if len(digits) <= len(str(most)) else most + 1
+    return number if number <= most else None
 
 
 def complete_inputs(

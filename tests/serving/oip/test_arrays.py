@@ -180,8 +180,11 @@ def test_shapes_are_checked_before_anything_is_allocated() -> None:
     for shape in ([-1], [1.0], [True], ["1"]):
         with pytest.raises(InvalidInputError, match="whole numbers"):
             check_shape(shape, tensor="x")
-    with pytest.raises(RequestTooLargeError, match="more than"):
-        check_shape([1 << 31, 2], tensor="x")
+    for shape in ([1 << 31, 2], [0, 1 << 62]):
+        with pytest.raises(RequestTooLargeError, match="more than"):
+            check_shape(shape, tensor="x")
+    with pytest.raises(InvalidInputError, match="65 dimensions; expected at most 64"):
+        check_shape([1] * 65, tensor="x")
 
 
 def test_classification_sorts_each_row() -> None:

@@ -158,6 +158,28 @@ def test_a_literal_beyond_double_range_is_a_parse_error() -> None:
         parse('{"instances": [1e999]}', x="float32")
 
 
+def test_strings_are_carried_byte_for_byte() -> None:
+    text = rb'{"instances": ["\ud83d\ude00", "\\ud800", "' + b'\xff\xed\xa0\x80"]}'
+    (array,) = inputs_of(parse_body(text, max_depth=100), signature(x="string")).values()
+    assert array.tolist() == ["\U0001f600".encode(), rb"\ud800", b"\xff\xed\xa0\x80"]
+
+
+@pytest.mark.parametrize("escape", [r"\ud800", r"\uDFFF", r"\ud800x", r"\udc00\ud800", r"\ud800\ud800", r"\\\ud800"])
+def test_half_a_surrogate_pair_is_a_parse_error(escape: str) -> None:
+    for body in (f'{{"instances": ["{escape}"]}}', f'{{"instances": [1], "{escape}": 1}}'):
+        with pytest.raises(InvalidRequestError, match="The surrogate pair in string is invalid"):
+            parse(body, x="string")
+    # What follows the document is not read.
+    assert parse(f'{{"instances": ["a"]}} {escape}', x="string")["x"].tolist() == [b"a"]
+
+
+def test_integers_of_many_digits_are_floats_up_to_their_range() -> None:
+    assert parse(f'{{"instances": [1{"0" * 308}]}}', x="float64")["x"].tolist() == [1e308]
+    for digits in (309, 5000):
+        with pytest.raises(InvalidRequestError, match="Number too big to be stored in double"):
+            parse(f'{{"instances": [1{"0" * digits}]}}', x="float64")
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "uint16", "complex64"])
 def test_dtypes_that_json_lacks(dtype: str) -> None:
     with pytest.raises(UnsupportedError, match="Conversion of JSON Value: 1 to type: "):

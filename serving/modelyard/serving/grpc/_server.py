@@ -90,7 +90,7 @@ class GrpcServer:
                     method,
                     by_path[method.path],
                     metrics,
-                    parse=(lambda data: read_predict(data, None)) if method is predict else None,
+                    parse=read_predict if method is predict else None,
                 )
                 for name, method in methods.items()
             }

@@ -10,7 +10,7 @@ import json
 import math
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,8 @@ from modelyard.serving.oip._datatypes import datatype_of, dtype_of
 from modelyard.serving.rest._floats import float_texts
 from modelyard.serving.rest._json import quote
 from modelyard.serving.rest._tensors import value_to_array
-from modelyard.wire import DType, dtype_by_numpy, inference_pb2
+from modelyard.wire import MAX_ELEMENTS, MAX_RANK, DType, dtype_by_numpy, has_room, inference_pb2
 
-#: A shape beyond this many elements is refused before anything is allocated for it.
-MAX_ELEMENTS = 1 << 31
 _LENGTH = struct.Struct("<I")
 
 #: The field of ``InferTensorContents`` by dtype. FP16 and BF16 have none.
@@ -64,61 +62,23 @@ def check_shape(shape: Sequence[Any], *, tensor: str) -> tuple[int, ...]:
         tensor: Name of the tensor, for errors.
 
     Raises:
-        InvalidInputError: A size is negative or no whole number.
+        InvalidInputError: A size is negative or no whole number, or there are more than 64.
         RequestTooLargeError: There are too many elements.
     """
+    if len(shape) > MAX_RANK:
+        raise InvalidInputError(f"Input {tensor!r} has {len(shape)} dimensions; expected at most {MAX_RANK}.")
     for size in shape:
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise InvalidInputError(f"Input {tensor!r} has shape {quote(list(shape))}; expected whole numbers >= 0.")
-    if math.prod(shape) > MAX_ELEMENTS:
+    if not has_room(shape):
         raise RequestTooLargeError(
-            f"Input {tensor!r} has shape {format_shape(shape)}, which has more than {MAX_ELEMENTS} elements."
+            f"Input {tensor!r} has shape {quote(list(shape))}, which has more than {MAX_ELEMENTS} elements."
         )
     return tuple(shape)
 
 
-def raw_decoder(
-    datatype: str, shape: Sequence[int], *, tensor: str
-) -> Callable[[bytes | memoryview], npt.NDArray[Any]]:
-    """What decodes raw bytes, again and again.
-
-    Args:
-        datatype: Such as ``FP32``.
-        shape: Sizes, checked.
-        tensor: Name of the tensor, for errors.
-
-    Returns:
-        Takes the bytes, and returns the array; one of numbers views the bytes and is read-only. It raises
-        InvalidInputError for an unknown datatype, or another number of bytes than the shape takes, and
-        UnsupportedError for BF16 where the package ml_dtypes is not installed.
-    """
-    sizes, count = tuple(shape), math.prod(shape)
-    storage: np.dtype[Any] | None = None
-
-    def decode(data: bytes | memoryview) -> npt.NDArray[Any]:
-        nonlocal storage
-        if storage is None:
-            # Not before there is a model: it comes first among what may be wrong.
-            dtype = dtype_of(datatype, tensor=tensor)
-            if dtype.name == "string":
-                return _split_bytes(data, count, tensor).reshape(sizes)
-            storage = _storage(dtype, tensor).newbyteorder("<")
-        if len(data) != count * storage.itemsize:
-            raise InvalidInputError(
-                f"Input {tensor!r} has {len(data)} bytes of binary data; {datatype} {format_shape(sizes)} takes "
-                f"{count * storage.itemsize}."
-            )
-        if storage.kind == "b":
-            # Any bit pattern but zero is true; a bool array of other patterns would be none.
-            return np.not_equal(np.frombuffer(data, dtype=np.uint8), 0).reshape(sizes)
-        values: npt.NDArray[Any] = np.frombuffer(data, dtype=storage)
-        return values.reshape(sizes)
-
-    return decode
-
-
 def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], *, tensor: str) -> npt.NDArray[Any]:
-    """Decodes raw bytes; raises as :func:`raw_decoder` says.
+    """Decodes raw bytes.
 
     Args:
         data: The bytes.
@@ -128,8 +88,26 @@ def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], 
 
     Returns:
         The array; one of numbers views ``data`` and is read-only.
+
+    Raises:
+        InvalidInputError: Unknown datatype, or another number of bytes than the shape takes.
+        UnsupportedError: BF16, and the package ml_dtypes is not installed.
     """
-    return raw_decoder(datatype, shape, tensor=tensor)(data)
+    dtype = dtype_of(datatype, tensor=tensor)
+    count = math.prod(shape)
+    if dtype.name == "string":
+        return _split_bytes(data, count, tensor).reshape(shape)
+    storage = _storage(dtype, tensor).newbyteorder("<")
+    if len(data) != count * storage.itemsize:
+        raise InvalidInputError(
+            f"Input {tensor!r} has {len(data)} bytes of binary data; {datatype} {format_shape(shape)} takes "
+            f"{count * storage.itemsize}."
+        )
+    if storage.kind == "b":
+        # Any bit pattern but zero is true; a bool array of other patterns would be none.
+        return np.not_equal(np.frombuffer(data, dtype=np.uint8), 0).reshape(shape)
+    values: npt.NDArray[Any] = np.frombuffer(data, dtype=storage)
+    return values.reshape(shape)
 
 
 def array_to_raw(array: npt.NDArray[Any]) -> bytes:

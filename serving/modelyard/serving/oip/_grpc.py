@@ -93,9 +93,9 @@ class OipGrpc:
         return inference_pb2.ModelConfigResponse(config=config).SerializeToString()
 
     async def _infer(self, message: inference_pb2.ModelInferRequest, context: Context) -> bytes:
-        size = message.ByteSize()
-        request = replace(infer_request(message), small=size <= SMALL_BYTES, size=size, caller=caller_of(context))
-        return await self._service.infer(request, lambda result: infer_response(result).SerializeToString())
+        return await self._service.infer(
+            _request_of(message, context), lambda result: infer_response(result).SerializeToString()
+        )
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         """Answers one request after the other; an error ends its request, not the stream."""
@@ -107,7 +107,7 @@ class OipGrpc:
         try:
             message = inference_pb2.ModelInferRequest.FromString(data)
             answer.infer_response.id = message.id
-            answer.infer_response.CopyFrom(await self._service.infer(infer_request(message), infer_response))
+            answer.infer_response.CopyFrom(await self._service.infer(_request_of(message, context), infer_response))
             if FINAL_RESPONSE_PARAMETER in message.parameters:
                 answer.infer_response.parameters[_FINAL].bool_param = True
         except DecodeError as exc:
@@ -144,6 +144,11 @@ class OipGrpc:
             message.model_name, list(message.parameters), repository=message.repository_name, peer=peer
         )
         return inference_pb2.RepositoryModelUnloadResponse().SerializeToString()
+
+
+def _request_of(message: inference_pb2.ModelInferRequest, context: Context) -> InferRequest:
+    size = message.ByteSize()
+    return replace(infer_request(message), small=size <= SMALL_BYTES, size=size, caller=caller_of(context))
 
 
 def infer_request(message: inference_pb2.ModelInferRequest) -> InferRequest:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
 from modelyard.errors import DeadlineExceededError, InvalidRequestError, ModelyardError, UnsupportedError
+from modelyard.serving._messages import SMALL_BYTES
 from modelyard.serving._predictor import Predictor
 from modelyard.serving._statistics import Duration, VersionStatistics
 from modelyard.serving.http import Answer, HttpRequest
@@ -27,8 +28,6 @@ from modelyard.wire import http_status_of
 
 _T = TypeVar("_T")
 
-#: Bodies up to this size are handled on the event loop: a hop to a worker thread would cost more.
-_INLINE_BYTES = 1 << 16
 _JSON_LENGTH = LENGTH_KEY.decode()
 
 _MODEL = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
@@ -87,7 +86,9 @@ class OipRest:
         except ModelyardError as exc:
             answer = _error(http_status_of(exc), exc.message)
         accepted = request.headers.get("accept-encoding", "")
-        return await self._offload(len(answer.body), lambda: compressed(answer, accepted))
+        if len(answer.body) <= SMALL_BYTES:
+            return compressed(answer, accepted)
+        return await self._predictor.offload(lambda: compressed(answer, accepted))
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
         for method, pattern, handler in self._routes:
@@ -163,35 +164,38 @@ class OipRest:
 
     async def _infer(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups
-        body = await self._inflated(request)
-        call = await self._parse(request, body, name, version)
+        length, depth = request.headers.get(_JSON_LENGTH), self._options.max_json_depth
+
+        def read() -> InferRequest:
+            body = self._plain(request)
+            call = read_call(body, length, name, version, max_depth=depth)
+            return replace(call, caller=request.caller, size=len(body))
+
         try:
             async with asyncio.timeout(self._options.timeout_s):
+                call = await self._offload(request, read)
                 return await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))
         except TimeoutError as exc:
             raise DeadlineExceededError(
                 f"No answer within {self._options.timeout_s:g} s, the server's --rest_api_timeout_in_ms."
             ) from exc
 
-    async def _parse(self, request: HttpRequest, body: bytes, name: str, version: str) -> InferRequest:
-        length, depth = request.headers.get(_JSON_LENGTH), self._options.max_json_depth
-        call = await self._offload(len(body), lambda: read_call(body, length, name, version, max_depth=depth))
-        return replace(call, caller=request.caller, size=len(body))
-
     async def _body_object(self, request: HttpRequest) -> dict[str, Any]:
-        body = await self._inflated(request)
-        return parse_object(body, max_depth=self._options.max_json_depth) if body.strip() else {}
+        def read() -> dict[str, Any]:
+            body = self._plain(request)
+            return parse_object(body, max_depth=self._options.max_json_depth, strict_text=True) if body.strip() else {}
 
-    async def _inflated(self, request: HttpRequest) -> bytes:
-        encoding = request.headers.get("content-encoding", "")
-        limit = self._options.max_body_bytes
-        if not encoding:
-            return request.body
-        return await self._offload(len(request.body), lambda: decompress(request.body, encoding, limit=limit))
+        return await self._offload(request, read)
 
-    async def _offload(self, size: int, work: Callable[[], _T]) -> _T:
-        """Small work at once, large work on a worker thread."""
-        return work() if size <= _INLINE_BYTES else await self._predictor.offload(work)
+    def _plain(self, request: HttpRequest) -> bytes:
+        encoding = request.headers.get("content-encoding")
+        return decompress(request.body, encoding, limit=self._options.max_body_bytes) if encoding else request.body
+
+    async def _offload(self, request: HttpRequest, read: Callable[[], _T]) -> _T:
+        """Reads a small body at once, a large or compressed one on a worker thread."""
+        if len(request.body) <= SMALL_BYTES and "content-encoding" not in request.headers:
+            return read()
+        return await self._predictor.offload(read, request.caller)
 
 
 def _signature(request: HttpRequest) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from modelyard.errors import InvalidRequestError
+from modelyard.serving._validation import whole_number
 from modelyard.serving.http import Answer
 from modelyard.serving.oip._compression import compress, preferred_encoding
-from modelyard.serving.oip._rest_codec import infer_response, prepare_request, raw_request
+from modelyard.serving.oip._rest_codec import infer_request, infer_response, raw_request
 from modelyard.serving.oip._types import InferRequest, InferResult
 from modelyard.serving.rest._json import parse_object
 
@@ -34,8 +35,8 @@ def read_call(body: bytes, json_length: str | None, model: str, version: str, *,
     if length == 0 and json_length is not None:
         return raw_request(body, model=model, version=version)
     tail = memoryview(body)[length:]
-    document = parse_object(body[:length], max_depth=max_depth)
-    return prepare_request(document, len(tail)).bind(tail, model=model, version=version)
+    document = parse_object(body[:length], max_depth=max_depth, strict_text=True)
+    return infer_request(document, tail, model=model, version=version)
 
 
 def check_json_length(text: str, size: int) -> int:
@@ -48,11 +49,12 @@ def check_json_length(text: str, size: int) -> int:
     Raises:
         InvalidRequestError: It is no number, or larger than the body.
     """
-    if not (text.isascii() and text.isdecimal()) or int(text[:20]) > size:
+    length = whole_number(text, size)
+    if length is None:
         raise InvalidRequestError(
             f"Inference-Header-Content-Length is {text!r}; expected the length of the JSON part, 0 to {size}."
         )
-    return int(text)
+    return length
 
 
 def compressed(answer: Answer, accepted: str) -> Answer:

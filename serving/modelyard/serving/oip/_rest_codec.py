@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from modelyard.serving.oip._arrays import (
     array_to_raw,
     check_shape,
     json_to_array,
-    raw_decoder,
     raw_to_array,
 )
 from modelyard.serving.oip._datatypes import datatype_of
@@ -40,62 +38,14 @@ _BINARY_SIZE = "binary_data_size"
 _BINARY = "binary_data"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedRequest:
-    """The JSON part of a request, read: it may go with any binary part of the same size.
-
-    Attributes:
-        id: Echoed.
-        parameters: Echoed, but for those that steer the transport.
-        inputs: Names, what decodes each, and the place of each in the binary part; None for one in the JSON part.
-        outputs: The outputs asked for; empty for all.
-        binary: Whether all outputs go into the binary part where none is asked for by name.
-    """
-
-    id: str
-    parameters: Mapping[str, Parameter]
-    inputs: Sequence[tuple[str, Callable[..., npt.NDArray[Any]], slice | None]]
-    outputs: tuple[RequestedOutput, ...]
-    binary: bool
-
-    def bind(self, tail: memoryview, *, model: str, version: str) -> InferRequest:
-        """The request; its tensors are decoded later, where it is computed.
-
-        Args:
-            tail: The binary part.
-            model: The model, from the URL.
-            version: The version, from the URL.
-        """
-        return InferRequest(
-            model=model,
-            version=version,
-            id=self.id,
-            parameters=self.parameters,
-            inputs=lambda _: self.arrays(tail),
-            outputs=self.outputs,
-            binary=self.binary,
-        )
-
-    def arrays(self, tail: memoryview) -> Arrays:
-        """Decodes the inputs.
-
-        Args:
-            tail: The binary part.
-
-        Raises:
-            InvalidInputError: The same name twice, or what decoding raises.
-        """
-        return collect_inputs(
-            (name, decode if place is None else partial(decode, tail[place])) for name, decode, place in self.inputs
-        )
-
-
-def prepare_request(document: Mapping[str, Any], tail_bytes: int) -> PreparedRequest:
-    """Reads the JSON part of a request.
+def infer_request(document: Mapping[str, Any], tail: memoryview, *, model: str, version: str) -> InferRequest:
+    """Reads a request; its tensors are decoded later, on a worker thread.
 
     Args:
         document: The JSON part.
-        tail_bytes: Size of the binary part.
+        tail: The binary part.
+        model: The model, from the URL.
+        version: The version, from the URL.
 
     Raises:
         InvalidInputError: The binary part has another length than the inputs take.
@@ -107,36 +57,26 @@ def prepare_request(document: Mapping[str, Any], tail_bytes: int) -> PreparedReq
         raise InvalidRequestError(f"'id' is {quote(request_id)}; expected a string.")
     parameters = _parameters(document, "the request")
     binary = flag_of(parameters, BINARY_DEFAULT_PARAMETER, default=False)
-    inputs: list[tuple[str, Callable[..., npt.NDArray[Any]], slice | None]] = []
+    tensors: list[tuple[str, Callable[[], npt.NDArray[Any]]]] = []
     position = 0
     for item in _objects(document, "inputs", required=True):
-        name, decode, size = _input(item, tail_bytes - position)
-        inputs.append((name, decode, None if size is None else slice(position, position + size)))
-        position += size or 0
-    if position != tail_bytes:
+        name, decode, size = _input(item, tail[position:])
+        tensors.append((name, decode))
+        position += size
+    if position != len(tail):
         raise InvalidInputError(
-            f"The body has {tail_bytes} bytes after its JSON part; the inputs' parameters {_BINARY_SIZE} "
+            f"The body has {len(tail)} bytes after its JSON part; the inputs' parameters {_BINARY_SIZE} "
             f"take {position}."
         )
-    return PreparedRequest(
+    return InferRequest(
+        model=model,
+        version=version,
         id=request_id,
         parameters=parameters,
-        inputs=inputs,
+        inputs=lambda _: collect_inputs(tensors),
         outputs=tuple(_output(item, binary) for item in _objects(document, "outputs", required=False)),
         binary=binary,
     )
-
-
-def infer_request(document: Mapping[str, Any], tail: memoryview, *, model: str, version: str) -> InferRequest:
-    """Decodes a request; raises as :func:`prepare_request` does.
-
-    Args:
-        document: The JSON part.
-        tail: The binary part.
-        model: The model, from the URL.
-        version: The version, from the URL.
-    """
-    return prepare_request(document, len(tail)).bind(tail, model=model, version=version)
 
 
 def raw_request(body: bytes, *, model: str, version: str) -> InferRequest:
@@ -188,8 +128,8 @@ def infer_response(result: InferResult, *, strict: bool = False) -> tuple[bytes,
     return f"{{{','.join(fields)}}}".encode(), b"".join(parts)
 
 
-def _input(item: Mapping[str, Any], rest: int) -> tuple[str, Callable[..., npt.NDArray[Any]], int | None]:
-    """Name, decoder and number of binary bytes of one input; None where it is in the JSON part."""
+def _input(item: Mapping[str, Any], rest: memoryview) -> tuple[str, Callable[[], npt.NDArray[Any]], int]:
+    """Name, decoder and number of binary bytes of one input; ``rest`` begins with these."""
     name = _text(item, "name", "an input")
     datatype = _text(item, "datatype", f"input {name!r}")
     shape = item.get("shape")
@@ -201,17 +141,17 @@ def _input(item: Mapping[str, Any], rest: int) -> tuple[str, Callable[..., npt.N
     if _BINARY_SIZE not in parameters:
         if "data" not in item:
             raise InvalidRequestError(f"Input {name!r} has neither 'data' nor the parameter {_BINARY_SIZE!r}.")
-        return name, partial(json_to_array, item["data"], datatype, sizes, tensor=name), None
+        return name, partial(json_to_array, item["data"], datatype, sizes, tensor=name), 0
     if "data" in item:
         raise InvalidRequestError(f"Input {name!r} has both 'data' and the parameter {_BINARY_SIZE!r}; expected one.")
     size = parameters[_BINARY_SIZE]
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise InvalidRequestError(f"{_BINARY_SIZE!r} of input {name!r} is {size!r}; expected a number of bytes.")
-    if size > rest:
+    if size > len(rest):
         raise InvalidInputError(
-            f"Input {name!r} has {_BINARY_SIZE} {size}, but only {rest} bytes are left of the body."
+            f"Input {name!r} has {_BINARY_SIZE} {size}, but only {len(rest)} bytes are left of the body."
         )
-    return name, raw_decoder(datatype, sizes, tensor=name), size
+    return name, partial(raw_to_array, rest[:size], datatype, sizes, tensor=name), size
 
 
 def _output(item: Mapping[str, Any], binary: bool) -> RequestedOutput:
@@ -233,7 +173,6 @@ def _output_parts(output: InferOutput, strict: bool) -> tuple[str, bytes]:
     return f'{start}"parameters":{{"{_BINARY_SIZE}":{len(data)}}}}}', data
 
 
-@lru_cache(maxsize=256)
 def _output_start(name: str, datatype: str, shape: tuple[int, ...]) -> str:
     return f'{{"name":{json.dumps(name)},"datatype":"{datatype}","shape":[{",".join(map(str, shape))}],'
 

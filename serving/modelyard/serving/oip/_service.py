@@ -16,6 +16,7 @@ from modelyard.serving._predictor import Predictor
 from modelyard.serving._requests import Arrays, ModelSpec, Prediction, PredictRequest
 from modelyard.serving._states import VersionState, VersionStatus
 from modelyard.serving._statistics import VersionStatistics
+from modelyard.serving._validation import MAX_VERSION, whole_number
 from modelyard.serving.oip._arrays import classify
 from modelyard.serving.oip._datatypes import datatype_of
 from modelyard.serving.oip._model_config import model_config
@@ -57,7 +58,6 @@ _INDEX_STATES = {
     VersionState.START: "LOADING",
     VersionState.LOADING: "LOADING",
 }
-_MAX_VERSION = (1 << 63) - 1
 
 
 class OipService:
@@ -285,11 +285,12 @@ def parse_version(text: str) -> int | None:
     """
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal()) or int(text[:20]) > _MAX_VERSION:
+    version = whole_number(text, MAX_VERSION)
+    if version is None:
         raise InvalidRequestError(
             f"failed to get model version from specified version string {text!r}; version should be an integer > 0."
         )
-    return int(text)
+    return version
 
 
 def collect_inputs(tensors: Iterable[tuple[str, Callable[[], npt.NDArray[Any]]]]) -> Arrays:

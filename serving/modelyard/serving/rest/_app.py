@@ -19,7 +19,7 @@ from modelyard.errors import (
 from modelyard.serving._messages import SMALL_BYTES, status_response
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._predictor import Predictor
-from modelyard.serving._requests import Arrays, Caller, PredictRequest
+from modelyard.serving._requests import Arrays, PredictRequest
 from modelyard.serving.http import Answer, HttpRequest
 from modelyard.serving.rest import _examples, _json_proto, _predict
 from modelyard.serving.rest._types import (
@@ -122,10 +122,9 @@ class RestApp:
             if request.problem is not None:
                 raise request.problem
             async with asyncio.timeout(self._options.timeout_s):
-                data = self._plain(request)
                 if route.verb == "predict":
-                    return await self._predict(route, data, request.caller)
-                return await self._predictor.offload(lambda: self._infer(route, data), request.caller)
+                    return await self._predict(route, request)
+                return await self._predictor.offload(lambda: self._infer(route, request), request.caller)
         except TimeoutError as exc:
             code = "DEADLINE_EXCEEDED"
             raise late(self._options) from exc
@@ -138,19 +137,20 @@ class RestApp:
                 route.spec.name, api=route.verb, entrypoint="REST", status=code, seconds=seconds
             )
 
-    def _infer(self, route: Route, data: bytes) -> str:
-        body = _examples.parse_examples(data, max_depth=self._options.max_json_depth)
+    def _infer(self, route: Route, request: HttpRequest) -> str:
+        body = _examples.parse_examples(self._plain(request), max_depth=self._options.max_json_depth)
         spec = replace(route.spec, signature=body.signature)
         if route.verb == "classify":
             return _examples.classify_answer(self._predictor.classify(spec, body.examples))
         return _examples.regress_answer(self._predictor.regress(spec, body.examples))
 
-    async def _predict(self, route: Route, data: bytes, caller: Caller | None) -> str:
-        depth = self._options.max_json_depth
-        if len(data) <= SMALL_BYTES:
-            body = _predict.parse_body(data, max_depth=depth)
-        else:
-            body = await self._predictor.offload(lambda: _predict.parse_body(data, max_depth=depth))
+    async def _predict(self, route: Route, request: HttpRequest) -> str:
+        def parse() -> tuple[_predict.PredictBody, int]:
+            data = self._plain(request)
+            return _predict.parse_body(data, max_depth=self._options.max_json_depth), len(data)
+
+        small = not _is_packed(request) and len(request.body) <= SMALL_BYTES
+        body, size = parse() if small else await self._predictor.offload(parse, request.caller)
         spec = replace(route.spec, signature=body.signature)
 
         def inputs(signature: Signature) -> Arrays:
@@ -161,9 +161,9 @@ class RestApp:
                 PredictRequest(
                     spec=spec,
                     inputs=inputs,
-                    small=len(data) <= SMALL_BYTES,
-                    caller=caller,
-                    size=len(data),
+                    small=size <= SMALL_BYTES,
+                    caller=request.caller,
+                    size=size,
                     names=partial(_predict.names_of, body),
                 ),
                 lambda prediction: _predict.predict_answer(
@@ -177,8 +177,11 @@ class RestApp:
             raise reworded(exc, spec.signature_name) from exc
 
     def _plain(self, request: HttpRequest) -> bytes:
-        gzip = "gzip" in request.headers.get("content-encoding", "")
-        return _inflate(request.body, self._options) if gzip else request.body
+        return _inflate(request.body, self._options) if _is_packed(request) else request.body
+
+
+def _is_packed(request: HttpRequest) -> bool:
+    return "gzip" in request.headers.get("content-encoding", "")
 
 
 def _options(request: HttpRequest) -> Answer:

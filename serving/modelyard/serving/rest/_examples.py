@@ -66,8 +66,11 @@ def _example(value: Any) -> bytes:
         raise InvalidRequestError(f"Example must be JSON object but got JSON {type_name(value)}")
     example = tensorflow_pb2.Example()
     for name, content in value.items():
-        # An empty list still makes a feature, without a kind.
-        feature = example.features.feature[name]
+        try:
+            # An empty list still makes a feature, without a kind.
+            feature = example.features.feature[name]
+        except UnicodeEncodeError as exc:
+            raise InvalidInputError(f"Feature: {quote(name)} has a name that is not UTF-8") from exc
         for item in content if isinstance(content, list) else [content]:
             _add(feature, name, item)
     return example.SerializeToString()

@@ -1,17 +1,19 @@
-"""JSON text to Python values, with the rules and limits of a server that strangers call."""
+"""JSON text to Python values, with the rules and limits of a server that strangers call.
+
+Numbers and objects go through functions of Python: while ``json`` reads a large
+body, other threads get their turn.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from modelyard.errors import InvalidRequestError
-from modelyard.serving.rest._numeric import NumericArray, cut_array, is_placeholder
 
 #: What ``json`` says, in the words of upstream's parser.
 _REASONS = {
@@ -21,122 +23,77 @@ _REASONS = {
     "Expecting property name enclosed in double quotes": "Missing a name for object member.",
     "Unterminated string starting at": "Missing a closing quotation mark in string.",
 }
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BARE_INF = re.compile(r'("(?:[^"\\]|\\.)*")|(?<![A-Za-z])Inf(?![A-Za-z])')
-#: A literal may be beyond a double's range only if it has an exponent of three digits.
-_MAYBE_HUGE = re.compile(rb"[eE]\+?[0-9]{3}")
+#: A string, or the rest of the text where it does not end. It matches wherever it begins, and never steps back.
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
+_STRING_BYTES = re.compile(_STRING.encode(), re.DOTALL)
+_STRING_OR_INF = re.compile(f"({_STRING})|(?<![A-Za-z])Inf(?![A-Za-z])", re.DOTALL)
+#: An escape; the second group holds half of a surrogate pair, which is no character.
+_ESCAPE = re.compile(
+    r"\\(?:(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+#: Fewer digits than this are never beyond the range of a double.
+_SURELY_FINITE = 300
 _CHUNK = 1 << 20
-#: What stands around an array is remembered up to this size: a client sends the same again and again.
-_MAX_KNOWN_BYTES = 1 << 10
 _MAX_QUOTE = 256
 
 
-def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
+def parse_object(body: bytes, *, max_depth: int, strict_text: bool = False) -> dict[str, Any]:
     """Parses a request body, whose top level must be an object.
 
     Accepts what upstream accepts: bare NaN, Infinity and Inf, any text after
     the first complete value, and duplicate keys, of which the first wins.
 
     Args:
-        body: UTF-8 text.
+        body: UTF-8 text. Bytes that are none are carried in strings as ``surrogateescape`` has them.
         max_depth: Levels of nesting that are accepted.
+        strict_text: Refuse bytes that are no UTF-8.
 
     Raises:
         InvalidRequestError: Not JSON, not an object, or nested deeper than
             ``max_depth``.
     """
-    if not body:
-        raise InvalidRequestError("JSON Parse error: The document is empty. at offset: 0")
-    cut = cut_array(body)
-    if cut is not None and len(cut[1].shape) < max_depth:
-        document = _with_array(*cut, max_depth=max_depth)
-        if document is not None:
-            return document
-    return _parse_all(body, max_depth=max_depth)
-
-
-def _with_array(rest: bytes, array: NumericArray, *, max_depth: int) -> dict[str, Any] | None:
-    """The document with its array still as text; None where the general path must look at it."""
-    document, path = (_around if len(rest) > _MAX_KNOWN_BYTES else _known_around)(rest, max_depth)
-    if not path:
-        return None
-    # What is remembered must stay as it is.
-    result = dict(document)
-    if len(path) == 1:
-        result[path[0]] = array
-    elif len(path) == 2:
-        result[path[0]] = {**document[path[0]], path[1]: array}
-    else:
-        key, index, name = path
-        rows = list(document[key])
-        rows[index] = {**rows[index], name: array}
-        result[key] = rows
-    return result
-
-
-def _around(rest: bytes, max_depth: int) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """The document around an array, and the path to the array; no path where the general path must look at it."""
-    try:
-        document = _parse_all(rest, max_depth=max_depth)
-    except InvalidRequestError:
-        # Offsets and quotes in the error must be those of the whole body.
-        return {}, ()
-    rows, inputs = document.get("instances"), document.get("inputs")
-    places: list[tuple[Any, tuple[Any, ...]]] = [(document, ()), (inputs, ("inputs",))]
-    if isinstance(rows, list) and len(rows) == 1:
-        places.append((rows[0], ("instances", 0)))
-    if isinstance(inputs, list):
-        # The Open Inference Protocol; shapes are arrays of numbers too.
-        places += [
-            ({key: value for key, value in item.items() if key == "data"}, ("inputs", index))
-            for index, item in enumerate(inputs)
-            if isinstance(item, dict)
-        ]
-    for owner, path in places:
-        if isinstance(owner, dict):
-            for key, value in owner.items():
-                if isinstance(value, dict) and is_placeholder(value):
-                    return document, (*path, key)
-    return document, ()
-
-
-_known_around = lru_cache(maxsize=256)(_around)
-
-
-def _parse_all(body: bytes, *, max_depth: int) -> dict[str, Any]:
     _check_depth(body, max_depth)
-    text = body.decode("utf-8", "surrogateescape").lstrip(" \t\n\r\ufeff")
     try:
-        value = _decode(text, check_range=_MAYBE_HUGE.search(body) is not None)
+        text = body.decode("utf-8", "strict" if strict_text else "surrogateescape").lstrip(" \t\n\r\ufeff")
+    except UnicodeDecodeError as exc:
+        raise InvalidRequestError(f"JSON Parse error: The text is not UTF-8. at offset: {exc.start}") from exc
+    if not text:
+        raise InvalidRequestError("JSON Parse error: The document is empty. at offset: 0")
+    try:
+        value, end = _decode(text)
     except json.JSONDecodeError as exc:
-        reason = "The document is empty." if not text else _REASONS.get(exc.msg, exc.msg)
-        raise InvalidRequestError(f"JSON Parse error: {reason} at offset: {exc.pos}") from exc
-    except ValueError as exc:
-        # Python itself refuses integers of thousands of digits.
+        raise InvalidRequestError(f"JSON Parse error: {_REASONS.get(exc.msg, exc.msg)} at offset: {exc.pos}") from exc
+    except OverflowError as exc:
         raise InvalidRequestError(f"JSON Parse error: Number too big to be stored in double. ({exc})") from exc
+    _check_escapes(text, end)
     if not isinstance(value, dict):
         raise InvalidRequestError(f"JSON Value: {quote(value)} Is not object")
     return value
 
 
-def _decode(text: str, *, check_range: bool) -> Any:
-    number = _in_range if check_range else None
-    decoder = json.JSONDecoder(object_pairs_hook=_first_wins, parse_float=number)
+def _decode(text: str) -> tuple[Any, int]:
+    decoder = json.JSONDecoder(object_pairs_hook=_first_wins, parse_float=_double, parse_int=_integer)
     try:
-        return decoder.raw_decode(text)[0]
+        return decoder.raw_decode(text)
     except json.JSONDecodeError:
         # Upstream's parser also knows the short spelling of infinity, which Python's does not.
-        spelled = _BARE_INF.sub(lambda match: match[1] or "Infinity", text)
-        if spelled == text:
+        if "Inf" not in text:
             raise
-        return decoder.raw_decode(spelled)[0]
+        return decoder.raw_decode(_STRING_OR_INF.sub(lambda match: match[1] or "Infinity", text))
 
 
-def _in_range(text: str) -> float:
+def _double(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ValueError(f"{text[:40]} is beyond the range of a double")
+        raise OverflowError(f"{text[:40]} is beyond its range")
     return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > _SURELY_FINITE:
+        # Python does not read thousands of digits as an integer.
+        _double(text)
+    return int(text)
 
 
 def _first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -150,7 +107,7 @@ def _check_depth(body: bytes, max_depth: int) -> None:
     """Refuses deep nesting before any recursive parser sees it; costs two counts for ordinary bodies."""
     if body.count(b"[") + body.count(b"{") <= max_depth:
         return
-    plain = np.frombuffer(_STRING.sub(b"", body) if b'"' in body else body, dtype=np.uint8)
+    plain = np.frombuffer(_STRING_BYTES.sub(b"", body), dtype=np.uint8)
     depth = 0
     for start in range(0, len(plain), _CHUNK):
         part = plain[start : start + _CHUNK]
@@ -166,20 +123,29 @@ def _check_depth(body: bytes, max_depth: int) -> None:
             depth += int(steps[-1])
 
 
+def _check_escapes(text: str, end: int) -> None:
+    """Refuses escapes of half a surrogate pair, as upstream does: they are no characters."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return
+    for match in _ESCAPE.finditer(text, 0, end):
+        if match[2]:
+            raise InvalidRequestError(
+                f"JSON Parse error: The surrogate pair in string is invalid. at offset: {match.start()}"
+            )
+
+
 def quote(value: Any) -> str:
     """A JSON value as error messages quote it, cut at 256 characters.
 
     Args:
         value: Any parsed value.
     """
-    text = json.dumps(value, default=_listed)
-    return text if len(text) <= _MAX_QUOTE else text[:_MAX_QUOTE] + "..."
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, NumericArray):
-        return value.to_list()
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    text = ""
+    for part in json.JSONEncoder().iterencode(value):
+        text += part
+        if len(text) > _MAX_QUOTE:
+            return text[:_MAX_QUOTE] + "..."
+    return text
 
 
 def type_name(value: Any) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any, Literal
 
@@ -20,8 +18,7 @@ from modelyard.serving._requests import Arrays
 from modelyard.serving._validation import format_shape
 from modelyard.serving.rest._floats import float_texts
 from modelyard.serving.rest._json import parse_object, quote
-from modelyard.serving.rest._numeric import NumericArray
-from modelyard.serving.rest._tensors import as_plain, is_b64, value_to_array
+from modelyard.serving.rest._tensors import is_b64, value_to_array
 from modelyard.wire import dtype_by_numpy, grpc_status_of
 
 Form = Literal["row", "column"]
@@ -36,8 +33,7 @@ _UNWRITABLE = {
 }
 
 
-# Made for every request: a frozen dataclass would set each of its attributes by a call.
-@dataclass(kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class PredictBody:
     """A parsed request body, its tensors still JSON.
 
@@ -78,8 +74,6 @@ def parse_body(body: bytes, *, max_depth: int) -> PredictBody:
     if "instances" not in document:
         raise InvalidRequestError("Missing 'inputs' or 'instances' key")
     instances = document["instances"]
-    if isinstance(instances, NumericArray):
-        return PredictBody(form="row", signature=signature, value=instances)
     if not isinstance(instances, list):
         raise InvalidRequestError(f"JSON Value: {quote(document)} Expecting 'instances' to be an list/array")
     if not instances:
@@ -100,16 +94,9 @@ def inputs_of(body: PredictBody, signature: Signature, *, extensions: bool = Fal
         InvalidRequestError: The values do not fit the signature's names and dtypes.
         UnsupportedError: JSON has no form for a dtype.
     """
-    convert = _CONVERT[extensions]
-    value = body.value
-    if isinstance(value, NumericArray) and len(signature.inputs) == 1:
-        # Nothing but numbers, for the only input, in either form.
-        (spec,) = signature.inputs
-        fast = convert.fast(value, spec.dtype)
-        if fast is not None:
-            return {spec.name: fast}
     dtypes = {spec.name: spec.dtype for spec in signature.inputs}
-    return _columns(body.value, dtypes, convert) if body.form == "column" else _rows(body.value, dtypes, convert)
+    read = _columns if body.form == "column" else _rows
+    return read(body.value, dtypes, extensions)
 
 
 def names_of(body: PredictBody) -> Iterable[str]:
@@ -119,30 +106,12 @@ def names_of(body: PredictBody) -> Iterable[str]:
         body: From :func:`parse_body`.
     """
     value = body.value
-    if body.form == "row" and isinstance(value, list):
+    if body.form == "row":
         value = value[0]
     return value if _is_named(value) else ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Convert:
-    extensions: bool
-
-    def __call__(self, value: Any, dtype: str) -> npt.NDArray[Any]:
-        return value_to_array(value, dtype, extensions=self.extensions)
-
-    def fast(self, value: NumericArray, dtype: str) -> npt.NDArray[Any] | None:
-        try:
-            return self(value, dtype)
-        except ModelyardError:
-            # Row form words its errors by element: the general path finds them again.
-            return None
-
-
-_CONVERT = {extensions: _Convert(extensions=extensions) for extensions in (False, True)}
-
-
-def _columns(value: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
+def _columns(value: Any, dtypes: Mapping[str, str], extensions: bool) -> Arrays:
     if not isinstance(value, dict) or is_b64(value):
         if len(dtypes) != 1:
             raise InvalidRequestError(
@@ -150,17 +119,20 @@ def _columns(value: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays
                 f"tensorinfo_map: {', '.join(sorted(dtypes))}"
             )
         ((name, dtype),) = dtypes.items()
-        return {name: convert(value, dtype)}
+        return {name: value_to_array(value, dtype, extensions=extensions)}
     for name in dtypes:
-        if name not in value and not convert.extensions:
+        if name not in value and not extensions:
             raise InvalidRequestError(f"Missing named input: {name} in 'inputs' object.")
-    return {name: convert(value[name], dtype) for name, dtype in dtypes.items() if name in value}
+    return {
+        name: value_to_array(value[name], dtype, extensions=extensions)
+        for name, dtype in dtypes.items()
+        if name in value
+    }
 
 
-def _rows(instances: Any, dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
-    instances = as_plain(instances)
+def _rows(instances: Any, dtypes: Mapping[str, str], extensions: bool) -> Arrays:
     if _is_named(instances[0]):
-        return _named_rows(instances, dtypes, convert)
+        return _named_rows(instances, dtypes, extensions)
     if len(dtypes) != 1:
         raise InvalidRequestError(
             "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
@@ -170,10 +142,10 @@ def _rows(instances: Any, dtypes: Mapping[str, str], convert: _Convert) -> Array
     for index, item in enumerate(instances):
         if _is_named(item):
             raise InvalidRequestError(f"Expecting value/list but got object at item {index} of input list")
-    return {name: _batch(instances, dtype, convert, lambda index: f"Failed to process element: {index} {_LIST}.")}
+    return {name: _batch(instances, dtype, extensions, lambda index: f"Failed to process element: {index} {_LIST}.")}
 
 
-def _named_rows(instances: list[Any], dtypes: Mapping[str, str], convert: _Convert) -> Arrays:
+def _named_rows(instances: list[Any], dtypes: Mapping[str, str], extensions: bool) -> Arrays:
     columns: dict[str, list[Any]] = {name: [] for name in dtypes}
     for index, item in enumerate(instances):
         if not _is_named(item):
@@ -186,7 +158,7 @@ def _named_rows(instances: list[Any], dtypes: Mapping[str, str], convert: _Conve
                 )
             columns[name].append(item[name])
         # With extensions, every row must still name the same inputs as the first.
-        wanted = instances[0].keys() if convert.extensions else columns.keys()
+        wanted = instances[0].keys() if extensions else columns.keys()
         if item.keys() != wanted:
             raise InvalidRequestError(
                 f"Failed to process element: {index} of 'instances' list. JSON object: {quote(item)} keys must be "
@@ -196,28 +168,23 @@ def _named_rows(instances: list[Any], dtypes: Mapping[str, str], convert: _Conve
     def place(name: str) -> Callable[[int], str]:
         return lambda index: f"Failed to process element: {index} key: {name} of 'instances' list."
 
-    return {name: _batch(values, dtypes[name], convert, place(name)) for name, values in columns.items() if values}
+    return {name: _batch(values, dtypes[name], extensions, place(name)) for name, values in columns.items() if values}
 
 
 def _is_named(item: Any) -> bool:
     return isinstance(item, dict) and not is_b64(item)
 
 
-def _batch(values: list[Any], dtype: str, convert: _Convert, place: Callable[[int], str]) -> npt.NDArray[Any]:
+def _batch(values: list[Any], dtype: str, extensions: bool, place: Callable[[int], str]) -> npt.NDArray[Any]:
     """All rows at once where they are alike; row by row, to name the culprit, where they are not."""
-    if isinstance(values[0], NumericArray):
-        fast = convert.fast(values[0], dtype) if len(values) == 1 else None
-        if fast is not None:
-            return fast[np.newaxis]
-        values = [as_plain(value) for value in values]
     try:
-        return convert(values, dtype)
+        return value_to_array(values, dtype, extensions=extensions)
     except (InvalidInputError, UnsupportedError) as exc:
         whole = exc
     first: npt.NDArray[Any] | None = None
     for index, value in enumerate(values):
         try:
-            row = convert(value, dtype)
+            row = value_to_array(value, dtype, extensions=extensions)
             if first is None:
                 first = row
             elif row.size != first.size:
@@ -254,24 +221,10 @@ def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False, extensi
     if form == "column":
         texts = {name: _text(_widened(array) if extensions else array, name) for name, array in outputs.items()}
         return f'{{\n    "outputs": {_bare_or_object(texts, "    ")}\n}}'
-    return _row_answer(row_texts(outputs, extensions=extensions))
+    return f'{{\n    "predictions": [{", ".join(_rows_texts(outputs, extensions))}\n    ]\n}}'
 
 
-def _row_answer(rows: Iterable[str]) -> str:
-    return f'{{\n    "predictions": [{", ".join(rows)}\n    ]\n}}'
-
-
-def row_texts(outputs: Arrays, *, extensions: bool = False) -> Iterable[str]:
-    """What stands for each row in an answer in row form.
-
-    Args:
-        outputs: Arrays by output name.
-        extensions: Write dtypes that upstream's JSON lacks.
-
-    Raises:
-        InvalidInputError: An output has no batch dimension or another batch size
-            than the others, or JSON has no form for its dtype.
-    """
+def _rows_texts(outputs: Arrays, extensions: bool) -> Iterable[str]:
     size: int | None = None
     for name, array in outputs.items():
         if array.ndim == 0:
@@ -283,31 +236,9 @@ def row_texts(outputs: Arrays, *, extensions: bool = False) -> Iterable[str]:
         size = array.shape[0]
     if extensions:
         outputs = {name: _widened(array) for name, array in outputs.items()}
-    rows = [_row_texts(array, name) for name, array in outputs.items()]
-    if len(rows) == 1:
-        return rows[0]
-    return map(_row_form(tuple(outputs)).__mod__, zip(*rows, strict=True)) if rows else ()
-
-
-def row_answers(outputs: Arrays, rows: Sequence[int], *, strict: bool = False, extensions: bool = False) -> list[str]:
-    """The bodies of answers in row form that were computed together; raises as :func:`predict_answer` does.
-
-    Args:
-        outputs: Arrays by output name, for all of them.
-        rows: Rows of each.
-        strict: As for :func:`predict_answer`.
-        extensions: As for :func:`predict_answer`.
-    """
-    if strict:
-        _check_finite(outputs)
-    texts = iter(row_texts(outputs, extensions=extensions))
-    return [_row_answer(islice(texts, count)) for count in rows]
-
-
-@lru_cache(maxsize=256)
-def _row_form(names: tuple[str, ...]) -> str:
-    """What stands around the values of a row."""
-    return _bare_or_object(dict.fromkeys((name.replace("%", "%%") for name in names), "%s"), "        ")
+    columns = [_row_texts(array, name) for name, array in outputs.items()]
+    for row in zip(*columns, strict=True):
+        yield _bare_or_object(dict(zip(outputs, row, strict=True)), "        ")
 
 
 def _check_finite(outputs: Arrays) -> None:
@@ -341,8 +272,6 @@ def _row_texts(array: npt.NDArray[Any], name: str) -> list[str]:
     if array.ndim == 1:
         return values
     rows, inner = array.shape[0], array.shape[1:]
-    if rows == 1:
-        return [_nest(values, inner)]
     step = len(values) // rows if rows else 0
     return [_nest(values[row * step : (row + 1) * step], inner) for row in range(rows)]
 
@@ -363,14 +292,10 @@ def _nest(values: list[str], shape: tuple[int, ...]) -> str:
 
 
 def _value_texts(array: npt.NDArray[Any], name: str) -> list[str]:
-    # What most answers are made of, without a look at the table.
-    char = array.dtype.char
-    if char in "fd":
+    dtype = dtype_by_numpy(array.dtype).name
+    if dtype in ("float32", "float64"):
         return float_texts(array)
     flat = array.ravel().tolist()
-    if char in "il":
-        return list(map(str, flat))
-    dtype = dtype_by_numpy(array.dtype).name
     if dtype == "bool":
         return ["true" if value else "false" for value in flat]
     if dtype == "string":

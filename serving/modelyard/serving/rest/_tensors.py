@@ -1,9 +1,4 @@
-"""JSON values to arrays, by the rules of TensorFlow Serving's REST API.
-
-Numbers take a fast path through numpy; whatever numpy would silently convert
-(booleans, nulls, mixed kinds) or refuse (ragged lists) takes the exact path,
-which walks the value and says what is wrong and where.
-"""
+"""JSON values to arrays, by the rules of TensorFlow Serving's REST API."""
 
 from __future__ import annotations
 
@@ -19,8 +14,7 @@ import numpy.typing as npt
 from modelyard.errors import InvalidInputError, UnsupportedError
 from modelyard.serving._validation import cpp_dtype_name
 from modelyard.serving.rest._json import is_number, quote, type_name
-from modelyard.serving.rest._numeric import NumericArray
-from modelyard.wire import dtype_by_name
+from modelyard.wire import MAX_RANK, dtype_by_name
 
 _B64 = "b64"
 
@@ -33,32 +27,21 @@ class _Rule:
         accepts: Whether a JSON value is one.
         parse: dtype in which values are collected; narrowing to the tensor's
             own dtype wraps integers and saturates floats, as upstream does.
-        fast: numpy kinds of a list that needs no closer look.
-        low: Smallest integer accepted.
-        high: Largest integer accepted.
     """
 
     accepts: Callable[[Any], bool]
     parse: type[np.generic]
-    fast: str = ""
-    low: int = 0
-    high: int = 0
-
-    @property
-    def kind(self) -> str:
-        """The kind of numbers to read: floats, signed or unsigned 64-bit integers."""
-        return "f" if self.fast == "fi" else "u" if self.parse is np.uint64 else "i"
 
 
 def _integers(low: int, high: int, parse: type[np.generic]) -> _Rule:
     def accepts(value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
-    return _Rule(accepts=accepts, parse=parse, fast="i", low=low, high=high)
+    return _Rule(accepts=accepts, parse=parse)
 
 
 _INT32 = _integers(-(1 << 31), (1 << 31) - 1, np.int64)
-_FLOAT = _Rule(accepts=is_number, parse=np.float64, fast="fi")
+_FLOAT = _Rule(accepts=is_number, parse=np.float64)
 _RULES = {
     "float32": _FLOAT,
     "float64": _FLOAT,
@@ -97,69 +80,24 @@ def value_to_array(value: Any, dtype: str, *, extensions: bool = False) -> npt.N
         The array; its shape is that of the lists.
 
     Raises:
-        InvalidInputError: Ragged lists, or a value of another type.
+        InvalidInputError: Ragged lists, more than 64 dimensions, or a value of another type.
         UnsupportedError: JSON has no form for this dtype.
     """
     kind = dtype_by_name(dtype).numpy
     rule = _RULES.get(dtype) or (_EXTRA_RULES.get(dtype) if extensions else None)
     if rule is None or kind is None:
-        shape, values = _walk(as_plain(value), _unsupported(dtype))
-        return np.zeros(shape, dtype=object if kind is None else kind) if not values else np.asarray(values, dtype=kind)
-    array = _fast(value, rule)
-    if array is None:
-        value = as_plain(value)
-        shape, values = _walk(value, _converter(rule, dtype))
-        if dtype == "string":
-            array = np.empty(len(values), dtype=object)
-            array[:] = values
-        else:
-            array = np.array(values, dtype=rule.parse)
-        array = array.reshape(shape)
+        # Only what holds no value at all comes out of this.
+        shape, _ = _walk(value, _unsupported(dtype))
+        return np.zeros(shape, dtype=object if kind is None else kind)
+    shape, values = _walk(value, _converter(rule, dtype))
+    if dtype == "string":
+        array = np.empty(len(values), dtype=object)
+        array[:] = values
+    else:
+        array = np.array(values, dtype=rule.parse)
+    array = array.reshape(shape)
     with np.errstate(over="ignore", under="ignore"):
         return array.astype(kind, copy=False)
-
-
-def _fast(value: Any, rule: _Rule) -> npt.NDArray[Any] | None:
-    """The array where numpy's or simdjson's reading is certainly ours too; else None."""
-    if isinstance(value, NumericArray):
-        return _in_range(value.to_array(rule.kind), rule) if rule.fast else None
-    if not rule.fast or not isinstance(value, list) or not value or not _is_uniform(value):
-        return None
-    try:
-        array = np.array(value)
-    except (ValueError, OverflowError):
-        return None
-    if array.dtype.kind not in rule.fast or array.size == 0:
-        return None
-    return _in_range(array, rule)
-
-
-def _in_range(array: npt.NDArray[Any] | None, rule: _Rule) -> npt.NDArray[Any] | None:
-    if array is None or (rule.fast == "i" and not (rule.low <= int(array.min()) and int(array.max()) <= rule.high)):
-        return None
-    return array.astype(rule.parse, copy=False)
-
-
-def as_plain(value: Any) -> Any:
-    """The value as Python lists, where it is an array that was cut out of the body.
-
-    Args:
-        value: Any parsed value.
-    """
-    return value.to_list() if isinstance(value, NumericArray) else value
-
-
-def _is_uniform(value: list[Any]) -> bool:
-    """Whether every leaf is an int or a float; numpy would take booleans among numbers for numbers."""
-    level: list[Any] = value
-    while level and isinstance(level[0], list):
-        flat: list[Any] = []
-        for item in level:
-            if not isinstance(item, list):
-                return False
-            flat.extend(item)
-        level = flat
-    return set(map(type, level)) <= {int, float}
 
 
 def _unsupported(dtype: str) -> Callable[[Any], Any]:
@@ -210,6 +148,8 @@ def _walk(value: Any, convert: Callable[[Any], Any]) -> tuple[tuple[int, ...], l
         if not first:
             break
         first = first[0]
+    if len(shape) > MAX_RANK:
+        raise InvalidInputError(f"JSON Value has {len(shape)} dimensions; expected at most {MAX_RANK}")
     values: list[Any] = []
     _fill(value, 0, shape, convert, values)
     return tuple(shape), values

@@ -60,7 +60,7 @@ def json_answer(text: str) -> Answer:
     Args:
         text: The text.
     """
-    return Answer(status=200, body=text.encode("utf-8", "surrogateescape"), headers=[JSON])
+    return Answer(status=200, body=text.encode(), headers=[JSON])
 
 
 def error_answer(error: BaseException, request: str, *, caller: Caller | None = None, indent: int | None = 4) -> Answer:
@@ -88,7 +88,8 @@ def error_answer(error: BaseException, request: str, *, caller: Caller | None = 
     quoted = json.dumps(text, ensure_ascii=False)
     # What json.dumps writes, whose indented form leaves cycles behind.
     body = f'{{"error": {quoted}}}' if indent is None else f'{{\n{" " * indent}"error": {quoted}\n}}'
-    return Answer(status=status, body=body.encode("utf-8", "surrogateescape"), headers=headers)
+    # An error may quote bytes of the request that are no text.
+    return Answer(status=status, body=body.encode("utf-8", "replace"), headers=headers)
 
 
 def reworded(error: BaseException, signature: str) -> BaseException:

@@ -10,11 +10,11 @@ from urllib.parse import unquote
 
 from modelyard.errors import InvalidModelSpecError, InvalidRequestError
 from modelyard.serving._requests import ModelSpec
+from modelyard.serving._validation import MAX_VERSION, whole_number
 
 Verb = Literal["predict", "classify", "regress", "metadata", "status"]
 
 _VERBS: Mapping[str, Verb] = {"predict": "predict", "classify": "classify", "regress": "regress"}
-_MAX_VERSION = (1 << 63) - 1
 _SPEC = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
 _INFER = re.compile(_SPEC + r":(classify|regress|predict)", re.IGNORECASE | re.ASCII)
 _METADATA = re.compile(_SPEC + r"/metadata", re.IGNORECASE | re.ASCII)
@@ -72,10 +72,7 @@ def parse_route(method: str, path: str) -> Route:
 
 
 def _spec(name: str, version: str | None, label: str | None) -> ModelSpec:
-    if version is not None and int(version) > _MAX_VERSION:
+    number = None if version is None else whole_number(version, MAX_VERSION)
+    if version is not None and number is None:
         raise InvalidRequestError(f"Failed to convert version: {version} to numeric.")
-    return ModelSpec(
-        name=unquote(name),
-        version=None if version is None else int(version),
-        label=None if label is None else unquote(label),
-    )
+    return ModelSpec(name=unquote(name), version=number, label=None if label is None else unquote(label))
