@@ -75,15 +75,20 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[ExportReport, list
         calibration_examples=32,
     )
     events: list[ExportEvent] = []
-    found = export_model(
-        model,
-        signatures,
-        data,
-        model_dir=tmp_path_factory.mktemp("repository") / "toy",
-        source=Source(),
-        options=options,
-        progress=events.append,
-    )
+    here = tmp_path_factory.mktemp("here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        found = export_model(
+            model,
+            signatures,
+            data,
+            model_dir=tmp_path_factory.mktemp("repository") / "toy",
+            source=Source(),
+            options=options,
+            progress=events.append,
+        )
+    # Whoever exports finds nothing in the folder that the command was given in.
+    assert list(here.iterdir()) == []
     return found, events
 
 

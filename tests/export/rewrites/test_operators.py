@@ -46,6 +46,9 @@ INPUTS: dict[str, Any] = {
     "image": RNG.random((ROWS, 6, 7, 3)).astype(np.float32), "volume": floats(4, 5, 4, 2),
     "boxes": BOXES, "scores": RNG.random((ROWS, 8, 2)).astype(np.float32),
 }  # fmt: skip
+NUMBERS = tf.lookup.StaticHashTable(
+    tf.lookup.KeyValueTensorInitializer(tf.constant([3, 0, -1, 9], tf.int64), tf.constant([0.5, 1.5, 2.5, 3.5])), -1.0
+)
 #: By name, what takes inputs by their names and gives a tensor or several.
 CASES: dict[str, Callable[..., Any]] = {
     "arccosine": lambda x: tf.acos(tf.tanh(x)),
@@ -55,6 +58,12 @@ CASES: dict[str, Callable[..., Any]] = {
         image, boxes[:, 0] * 0.6, tf.range(tf.shape(image)[0]), [3, 4]
     ),
     "cholesky": lambda m: tf.linalg.cholesky(m),
+    "boxes_of_each_class": lambda boxes, scores: list(
+        tf.image.combined_non_max_suppression(tf.stack([boxes, boxes * 1.1], 2), scores, 3, 4, 0.5, 0.3)
+    ),
+    "choice_of_three": lambda x, k: tf.switch_case(
+        tf.maximum(k[0], 0) % 3, [lambda: x * 2.0, lambda: tf.nn.relu(x), lambda: x - tf.reduce_sum(x)]
+    ),
     "colours": lambda image: [tf.image.adjust_saturation(image, 1.5), tf.image.adjust_hue(image, 0.1)],
     "complex_product": lambda x: tf.math.imag(tf.complex(x, x + 1) * tf.math.conj(tf.complex(x, x * 2))),
     "contrast": lambda image: tf.image.adjust_contrast(image, 1.5),
@@ -73,6 +82,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "inverse_fourier": lambda wave: tf.signal.irfft(tf.signal.rfft(wave, [32]) * tf.complex(0.5, 1.0), [32]),
     "log1p": lambda x: tf.math.log1p(tf.abs(x) * 1e-4) + tf.math.expm1(x * 1e-4),
     "logarithm": lambda x: tf.math.xlog1py(tf.nn.relu(x), tf.abs(x)),
+    "looked_up": lambda k: NUMBERS.lookup(tf.cast(k, tf.int64)),
     "matrix_of_integers": lambda i: tf.matmul(i, tf.constant([[1, 2], [3, 4], [5, 6]])),
     "narrow": lambda small: [small + small, small // 7, small % 7, tf.reduce_max(small, 1), small > 3],
     "new_axes": lambda volume: volume[:, :, 0, None, 1:, None],
@@ -88,6 +98,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "resize_lanczos": lambda image: tf.image.resize(image, [9, 5], "lanczos3"),
     "roll": lambda x: tf.roll(x, [1, -2], [0, 1]),
     "rounds_towards_zero": lambda i: tf.math.mod(i, 7) + tf.truncatemod(i, 7),
+    "scanned": lambda x: tf.scan(lambda a, b: tf.tanh(a + b), tf.transpose(x))[-1],
     "scatter": lambda x, k: tf.scatter_nd(tf.maximum(k, 0)[:, None], x, [4, 6]),
     "searched": lambda x: [tf.searchsorted(tf.sort(x), x * 0.5), tf.searchsorted(tf.sort(x), x, side="right")],
     "segments": lambda x, k: [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from modelyard.export.rewrites._replay import Rule, emit
@@ -171,6 +172,44 @@ def _ragged_rows(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.gather(tf.concat([values, nothing], 0), places)
 
 
+def lookup_rules(tables: Mapping[str, Any]) -> dict[str, Rule]:
+    """For lookups of numbers: TFLite has tables from strings to int64 and back only.
+
+    Args:
+        tables: By the ``shared_name`` of their nodes.
+    """
+
+    def is_number(attribute: str, node: Any) -> bool:
+        return node.attr[attribute].type in _INTEGERS
+
+    def table(node: Any, inputs: Sequence[Any]) -> Any:
+        found = tables[node.attr["shared_name"].s.decode()]
+        # The one table from numbers that it has.
+        return None if found.value_dtype == tf.string else found
+
+    return {
+        "HashTableV2": Rule(table, partial(is_number, "key_dtype"), alone=False),
+        "LookupTableFindV2": Rule(_lookup, partial(is_number, "Tin")),
+    }
+
+
+def _lookup(node: Any, inputs: Sequence[Any]) -> Any:
+    """A search in sorted keys, by halves."""
+    table, wanted, default = inputs
+    if isinstance(table, tf.Tensor):
+        return None
+    with tf.init_scope():
+        keys, values = (each.numpy() for each in table.export())
+    order = np.argsort(keys)
+    keys, values = tf.constant(keys[order]), tf.constant(values[order])
+    last = len(order) - 1
+    place = tf.zeros_like(wanted, tf.int32)
+    for power in reversed(range(last.bit_length())):
+        further = tf.minimum(place + (1 << power), last)
+        place = tf.where(tf.gather(keys, further) <= wanted, further, place)
+    return tf.where(tf.equal(tf.gather(keys, place), wanted), tf.gather(values, place), default)
+
+
 def _scatter(node: Any, inputs: Sequence[Any]) -> Any:
     """tf2onnx lets the last of equal indices win, where TensorFlow adds."""
     indices, updates, shape = inputs
@@ -211,6 +250,7 @@ def _constant(node: Any, tensor: Any) -> int:
     return int(value)
 
 
+_INTEGERS = frozenset(each.as_datatype_enum for each in (tf.int32, tf.int64))
 _MASKS = ("begin_mask", "end_mask", "shrink_axis_mask", "ellipsis_mask")
 _NEUTRAL: dict[str, Callable[[Any], Any]] = {
     "max": lambda dtype: tf.constant(dtype.min, dtype),
