@@ -106,6 +106,10 @@ CASES: dict[str, Callable[..., Any]] = {
         tf.math.segment_mean(x, tf.range(tf.shape(x)[0]) // 2),
     ],
     "solved": lambda m: [tf.linalg.solve(m, m[:, :, :1]), tf.linalg.triangular_solve(m, m[:, :, :1])],
+    "suppressed": lambda boxes, scores: [
+        tf.image.non_max_suppression(boxes[0], scores[0, :, 0], 6, 0.2, 0.4),
+        tf.image.non_max_suppression_with_scores(boxes[0], scores[0, :, 1], 6, 0.2, 0.4)[1],
+    ],
     "transposed_dilated": lambda image: keras.ops.conv_transpose(
         image, tf.ones([2, 2, 2, 3]), strides=1, padding="valid", dilation_rate=2
     ),

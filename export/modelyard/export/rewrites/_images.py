@@ -243,6 +243,20 @@ def _padded_nms(boxes: Any, scores: Any, most: int, overlap: Any, least: Any) ->
     return found
 
 
+def _cut_suppression(node: Any, inputs: Sequence[Any]) -> list[Any]:
+    """TFLite gives as many places as there may be at most, TensorFlow as many as it keeps."""
+    padded = type(node).FromString(node.SerializeToString())
+    padded.op = "NonMaxSuppressionV4" if node.op == "NonMaxSuppressionV3" else node.op
+    padded.attr["pad_to_max_output_size"].b = True
+    *results, count = emit(padded, inputs).outputs
+    kept = [each[:count] for each in results]
+    return kept if node.op == "NonMaxSuppressionV3" else [*kept, count]
+
+
+def _is_cut(node: Any) -> bool:
+    return node.op == "NonMaxSuppressionV3" or not node.attr["pad_to_max_output_size"].b
+
+
 def _soft_suppression(node: Any, inputs: Sequence[Any]) -> Any:
     sigma = constant(inputs[5])
     if sigma is None or sigma > 0:
@@ -341,6 +355,7 @@ TFLITE = {
     "BatchToSpaceND": Rule(_batch_to_space),
     "Conv2DBackpropInput": Rule(_dilated_transpose, _is_dilated),
     "MaxPool3D": Rule(_pool3d),
+    **{f"NonMaxSuppressionV{version}": Rule(_cut_suppression, _is_cut) for version in (3, 4, 5)},
     "ResizeBicubic": Rule(_resize),
     "ScaleAndTranslate": Rule(_resize),
     "SpaceToBatchND": Rule(_space_to_batch),
