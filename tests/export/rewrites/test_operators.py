@@ -41,7 +41,7 @@ BOXES = np.abs(floats(8, 4))
 BOXES[..., 2:] += BOXES[..., :2]
 INPUTS: dict[str, Any] = {
     "x": floats(6), "m": definite(), "i": whole(-50, 50, 3), "k": whole(-1, 4),
-    "small": whole(-100, 100, 3, dtype="int8"), "long": whole(-(10**12), 10**12, 3, dtype="int64"),
+    "small": whole(-128, 128, 3, dtype="int8"), "long": whole(-(10**12), 10**12, 3, dtype="int64"),
     "d": floats(3).astype(np.float64), "wave": floats(24),
     "image": RNG.random((ROWS, 6, 7, 3)).astype(np.float32), "volume": floats(4, 5, 4, 2),
     "boxes": BOXES, "scores": RNG.random((ROWS, 8, 2)).astype(np.float32),
@@ -49,6 +49,7 @@ INPUTS: dict[str, Any] = {
 NUMBERS = tf.lookup.StaticHashTable(
     tf.lookup.KeyValueTensorInitializer(tf.constant([3, 0, -1, 9], tf.int64), tf.constant([0.5, 1.5, 2.5, 3.5])), -1.0
 )
+WEIGHTS = tf.Variable(RNG.normal(size=6).astype(np.float32))
 #: By name, what takes inputs by their names and gives a tensor or several.
 CASES: dict[str, Callable[..., Any]] = {
     "arccosine": lambda x: tf.acos(tf.tanh(x)),
@@ -62,7 +63,7 @@ CASES: dict[str, Callable[..., Any]] = {
         tf.image.combined_non_max_suppression(tf.stack([boxes, boxes * 1.1], 2), scores, 3, 4, 0.5, 0.3)
     ),
     "choice_of_three": lambda x, k: tf.switch_case(
-        tf.maximum(k[0], 0) % 3, [lambda: x * 2.0, lambda: tf.nn.relu(x), lambda: x - tf.reduce_sum(x)]
+        tf.maximum(k[0], 0) % 3, [lambda: x * WEIGHTS, lambda: tf.nn.relu(x), lambda: x - tf.reduce_sum(x)]
     ),
     "colours": lambda image: [tf.image.adjust_saturation(image, 1.5), tf.image.adjust_hue(image, 0.1)],
     "complex_product": lambda x: tf.math.imag(tf.complex(x, x + 1) * tf.math.conj(tf.complex(x, x * 2))),

@@ -17,8 +17,8 @@ _WIDENED = (
     "Greater", "GreaterEqual", "Less", "LessEqual", "Max", "Maximum", "Mean", "Min", "Minimum", "Mul", "Neg",
     "NotEqual", "Pow", "Prod", "Relu", "Sign", "Square", "SquaredDifference", "Sub", "Sum", "TopKV2", "TruncateDiv",
 )  # fmt: skip
-#: What onnxruntime has no kernels of for them.
-_REDUCED = ("Max", "Maximum", "Mean", "Min", "Minimum", "Prod", "Sum")
+#: What onnxruntime has no kernels of for them; a quotient is made of differences, which have no room.
+_REDUCED = ("FloorDiv", "Max", "Maximum", "Mean", "Min", "Minimum", "Prod", "Sum")
 
 
 def has_dtype(*dtypes: Any, attribute: str = "T") -> Callable[[Any], bool]:

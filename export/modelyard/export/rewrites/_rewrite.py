@@ -33,6 +33,9 @@ def without_cases(function: Any) -> Any:
     names = sorted(function.structured_outputs)
 
     def call(*tensors: Any) -> dict[str, Any]:
+        for variable in function.graph.variables:
+            # Only a graph's own variables are frozen.
+            tf.compat.v1.get_default_graph().watch_variable(variable)
         given = {argument.name: tensor for argument, tensor in zip(arguments, tensors, strict=True)}
         return dict(zip(names, replay(held | given, [tensor.name for tensor in function.outputs]), strict=True))
 
