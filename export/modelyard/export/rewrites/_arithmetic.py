@@ -281,7 +281,6 @@ ONNX = {
     "Conv2D": Rule(_in_single, has_dtype(tf.float64)),
     "DepthwiseConv2dNative": Rule(_in_single, has_dtype(tf.float64)),
     "Expm1": _one(_expm1),
-    "L2Loss": _one(lambda x: tf.reduce_sum(tf.square(x)) * 0.5),
     "LeftShift": Rule(_left_shift, has_dtype(tf.int8, tf.int16, tf.int32, tf.int64)),
     "Log1p": _one(_log1p),
     "OneHot": Rule(_one_hot),

@@ -109,32 +109,11 @@ def _bincount(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.cast(tf.reduce_sum(tf.cast(hits, tf.int32), axis), weights.dtype)
 
 
-def _histogram(node: Any, inputs: Sequence[Any]) -> Any:
-    values, limits, bins = inputs
-    scaled = (tf.reshape(values, [-1]) - limits[0]) / (limits[1] - limits[0]) * tf.cast(bins, values.dtype)
-    places = tf.clip_by_value(tf.cast(tf.floor(scaled), tf.int32), 0, bins - 1)
-    hits = tf.cast(tf.equal(places[:, tf.newaxis], tf.range(bins)), tf.int32)
-    return tf.cast(tf.reduce_sum(hits, 0), tf.as_dtype(node.attr["dtype"].type))
-
-
 def _bound(upper: bool, node: Any, inputs: Sequence[Any]) -> Any:
     ordered, values = inputs[0][:, tf.newaxis, :], inputs[1][:, :, tf.newaxis]
     before = ordered <= values if upper else ordered < values
     count = tf.reduce_sum(tf.cast(before, tf.int32), -1)
     return tf.cast(count, tf.as_dtype(node.attr["out_type"].type))
-
-
-def _in_top_k(node: Any, inputs: Sequence[Any]) -> Any:
-    scores, targets, k = inputs
-    own = tf.gather(scores, targets, batch_dims=1, axis=1)
-    above = tf.reduce_sum(tf.cast(scores > own[:, tf.newaxis], tf.int32), 1)
-    return above < tf.cast(k, tf.int32)
-
-
-def _unique_counts(node: Any, inputs: Sequence[Any]) -> list[Any]:
-    kind = tf.as_dtype(node.attr["out_idx"].type)
-    values, places = tf.unique(inputs[0], kind)
-    return [values, places, tf.math.unsorted_segment_sum(tf.ones_like(places), places, tf.size(values))]
 
 
 def _roll(node: Any, inputs: Sequence[Any]) -> Any:
@@ -261,8 +240,6 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 _BOTH = {
     "CumulativeLogsumexp": Rule(partial(_scan, _log_add, -3.4028235e38)),
     "Cumprod": Rule(partial(_scan, tf.multiply, 1.0)),
-    "HistogramFixedWidth": Rule(_histogram),
-    "InTopKV2": Rule(_in_top_k),
     "RaggedTensorToTensor": Rule(_ragged_rows),
     "LowerBound": Rule(partial(_bound, False)),
     "SparseTensorDenseMatMul": Rule(_sparse_matmul),
@@ -275,8 +252,6 @@ TFLITE = {
     "DenseBincount": Rule(_bincount),
     "Roll": Rule(_roll),
     "StridedSlice": Rule(_strided_slice, lambda node: node.attr["new_axis_mask"].i != 0),
-    "TensorScatterSub": Rule(lambda node, inputs: tf.tensor_scatter_nd_add(*inputs[:2], -inputs[2])),
-    "UniqueWithCounts": Rule(_unique_counts),
 }
 ONNX = {
     **_BOTH,
