@@ -72,7 +72,10 @@ def run_cell(name: str, route: str, form: str, *, limit_s: float) -> Cell:
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
-        said, end = in_process(_make, (name, route, form), Path(folder), limit_s)
+        said, end = in_process(_make, (name, route, form, False), Path(folder), limit_s)
+        if route == "ours" and end:
+            # As everybody has it: what ends the process is told by the one that started it.
+            said, end = in_process(_make, (name, route, form, True), Path(folder), limit_s)
         if "broken" in said:
             raise ValueError(f"The kind {name!r} itself does not work: {said['broken']}")
         verdict, why = classify(route, said, end, "making it")
@@ -169,7 +172,7 @@ def _child(work: Callable[..., dict[str, str]], arguments: tuple[Any, ...], fold
     os._exit(0)
 
 
-def _make(folder: Path, name: str, route: str, form: str) -> dict[str, str]:
+def _make(folder: Path, name: str, route: str, form: str, isolate: bool) -> dict[str, str]:
     import importlib.util
 
     import keras
@@ -191,7 +194,7 @@ def _make(folder: Path, name: str, route: str, form: str) -> dict[str, str]:
     except Exception as exc:
         return {"broken": f"{type(exc).__name__}: {exc}"}
     try:
-        made = make(kind, model, route, form, folder)  # type: ignore[arg-type]
+        made = make(kind, model, route, form, folder, isolate=isolate)  # type: ignore[arg-type]
     except ModelyardError as exc:
         return {"refused": exc.message}
     # Whatever a converter raises is the result.

@@ -160,9 +160,12 @@ def _load_saved_model(made: Mapping[str, Any]) -> Run:
     specs = signature.structured_input_signature[1]
 
     def run(call: Call, keep: Any = loaded) -> dict[str, Array]:
-        feed = _feed(list(specs), call, made.get("inputs", ()))
+        # By the names that clients use, which the loaded function takes, too. It may call its arguments otherwise.
+        feed = _feed(made.get("inputs") or list(specs), call, made.get("inputs", ()))
         tensors = {
-            name: tf.constant(each.tolist() if each.dtype == object else each, specs[name].dtype)
+            name: tf.constant(
+                each.tolist() if each.dtype == object else each, specs[name].dtype if name in specs else None
+            )
             for name, each in feed.items()
         }
         return {

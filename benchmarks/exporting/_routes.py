@@ -22,7 +22,7 @@ ROUTES = ("ours", "plain")
 EXAMPLES = 40
 
 
-def make(kind: Kind, model: Any, route: str, form: Format, folder: Path) -> dict[str, Any]:
+def make(kind: Kind, model: Any, route: str, form: Format, folder: Path, *, isolate: bool) -> dict[str, Any]:
     """Makes an artefact.
 
     Args:
@@ -31,18 +31,19 @@ def make(kind: Kind, model: Any, route: str, form: Format, folder: Path) -> dict
         route: One of :data:`ROUTES`.
         form: The format.
         folder: Where to write.
+        isolate: Converters of ours work in one more process: it takes seconds to start, and here is one already.
 
     Returns:
         What :func:`benchmarks.exporting._judge.judge` needs to load it.
     """
-    return _ours(kind, model, form, folder) if route == "ours" else _PLAIN[form](kind, model, folder)
+    return _ours(kind, model, form, folder, isolate) if route == "ours" else _PLAIN[form](kind, model, folder)
 
 
-def _ours(kind: Kind, model: Any, form: Format, folder: Path) -> dict[str, Any]:
+def _ours(kind: Kind, model: Any, form: Format, folder: Path, isolate: bool) -> dict[str, Any]:
     known = {each.name for each in dataclasses.fields(ExportOptions)}
     wanted = {**kind.options, **({"stochastic": kind.stochastic} if kind.stochastic else {})}
     options = ExportOptions(
-        formats=(form,), min_examples=16, latency_calls=10, measure_seconds=0.2, runtimes=(),
+        formats=(form,), min_examples=16, latency_calls=10, measure_seconds=0.2, runtimes=(), isolate=isolate,
         **{name: value for name, value in wanted.items() if name in known},
     )  # fmt: skip
     given: Any = model

@@ -118,6 +118,10 @@ def outputs_of(result: Any) -> Outputs:
 def _restored(model: Any) -> Iterator[None]:
     """Puts variables back: a call may move them on."""
     variables = list(getattr(model, "variables", ()))
+    if isinstance(model, keras.Model):
+        # Keras does not count the states of recurrent layers among the variables.
+        recurrent = [each for each in model._flatten_layers() if isinstance(each, keras.layers.RNN) and each.stateful]
+        variables += keras.tree.flatten([each.states for each in recurrent])
     before = [np.array(each) for each in variables]
     try:
         yield

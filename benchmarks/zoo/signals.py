@@ -62,7 +62,7 @@ def mel_layer() -> Any:
     return keras.Model(wave, layers.MelSpectrogram(16, 8, num_mel_bins=6, sampling_rate=8000, max_freq=3500.0)(wave))
 
 
-@kind(floats(64))
+@kind(floats(64, 1))
 def stft_layer() -> Any:
     """Keras' STFTSpectrogram layer."""
     wave = keras.Input((64, 1), name="wave")

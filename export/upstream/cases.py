@@ -31,6 +31,13 @@ CASES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
         (FLOATS, LENGTHS),
     ),
     "infinity": ("tflite", lambda x: tf.where(x > 0, x, float("-inf")), (FLOATS,)),
+    "suppression_padded": (
+        "tflite",
+        lambda b: tf.image.non_max_suppression(b, tf.constant([0.9, 0.8]), 2),
+        (np.array([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]], np.float32),),
+    ),
+    "narrow_quotient": ("onnx", lambda x: x // tf.constant(3, tf.int8), (np.array([-128, 7], np.int8),)),
+    "scan": ("onnx", lambda x: tf.scan(lambda a, b: a + b, x), (FLOATS,)),
     "einsum_dot": ("tflite", lambda x: tf.einsum("bij,bij->b", x, x), (np.ones((2, 4, 3), np.float32),)),
 }
 

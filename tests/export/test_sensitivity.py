@@ -75,15 +75,20 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[ExportReport, list
         calibration_examples=32,
     )
     events: list[ExportEvent] = []
-    found = export_model(
-        model,
-        signatures,
-        data,
-        model_dir=tmp_path_factory.mktemp("repository") / "toy",
-        source=Source(),
-        options=options,
-        progress=events.append,
-    )
+    here = tmp_path_factory.mktemp("here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        found = export_model(
+            model,
+            signatures,
+            data,
+            model_dir=tmp_path_factory.mktemp("repository") / "toy",
+            source=Source(),
+            options=options,
+            progress=events.append,
+        )
+    # Whoever exports finds nothing in the folder that the command was given in.
+    assert list(here.iterdir()) == []
     return found, events
 
 
@@ -107,9 +112,14 @@ def test_weights_are_in_the_precision_that_the_manifest_says(report: tuple[Expor
         graph = onnx.load(found.version.path / "onnx" / precision / "serving_default.onnx").graph
         makers = {name: node.op_type for node in graph.node for name in node.output}
         weights = {node.name: makers.get(node.input[1]) for node in graph.node if node.op_type == "Conv"}
-        assert {name.split("/")[2]: maker for name, maker in weights.items()} == {
-            "first_1": kind, "second_1": None, "third_1": kind,
-        }  # fmt: skip
+        # How often a function is called by another one differs from run to run, and with it the rest of the names.
+        found_kinds = {
+            layer: maker
+            for name, maker in weights.items()
+            for layer in ("first", "second", "third")
+            if f"/{layer}" in name
+        }
+        assert found_kinds == {"first": kind, "second": None, "third": kind}, weights
 
 
 def test_the_search_is_bounded_and_shown(report: tuple[ExportReport, list[ExportEvent]]) -> None:

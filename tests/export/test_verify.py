@@ -239,6 +239,12 @@ class TestReference:
         with pytest.raises(VerificationError, match="'scale' of signature 'embed' are bool; expected float32"):
             compute_reference(traced, bad, options=OPTIONS)
 
+    def test_wrong_shape(self, traced: TracedModel, data: VerificationData) -> None:
+        bad = self.change(data, "embed", scale=np.ones((260, 1), np.float32))
+        said = r"'scale' of signature 'embed' have shape \[260, 1\]; expected \['N'\], where -1 is any size\."
+        with pytest.raises(VerificationError, match=said):
+            compute_reference(traced, bad, options=OPTIONS)
+
     def test_bytes_that_are_no_image(self, traced: TracedModel, data: VerificationData) -> None:
         encoded = data.inputs["image_bytes"]["image_bytes"].copy()
         encoded[100] = encoded[100][:-10]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -27,8 +26,7 @@ class Apart:
     def __init__(self) -> None:
         self._worker = Worker(modules=_MODULES)
         self._maker: Kept | None = None
-        self._give: Callable[[], Sequence[Any]] | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="modelyard-handover-")
+        self._give: Callable[[Path], Sequence[Any]] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -37,7 +35,6 @@ class Apart:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._worker.close()
-        self._folder.cleanup()
 
     def give(self, make: Callable[..., Any], reference: Reference, staged: Path, options: ExportOptions) -> None:
         """Says what the process will work on.
@@ -49,10 +46,8 @@ class Apart:
             options: What to make.
         """
 
-        def give() -> Sequence[Any]:
-            folder = Path(self._folder.name) / "graphs"
-            if not folder.exists():
-                save_graphs(reference.source, folder)
+        def give(folder: Path) -> Sequence[Any]:
+            save_graphs(reference.source, folder)
             return make, plain(reference), folder, graph_specs(reference.source), staged, options
 
         self._give = give
@@ -83,7 +78,7 @@ class Apart:
         if self._maker is None:
             if self._give is None:
                 raise InternalError("Nothing was given to work on. This is a bug.")
-            self._maker = worker.keep(_make, *self._give(), stage=stage)
+            self._maker = worker.keep(_make, *self._give(worker.folder / "graphs"), stage=stage)
         return worker.call(method, self._maker, *arguments, stage=stage, progress=progress)
 
 

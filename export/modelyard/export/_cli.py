@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import inspect
 import logging
@@ -196,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     arguments = make_parser().parse_args(argv)
     if arguments.end_with_input:
-        threading.Thread(target=_end_with_input, daemon=True).start()
+        threading.Thread(target=_end_with_input, args=(arguments.stage_file,), daemon=True).start()
     try:
         report = _export(arguments)
     except ModelyardError as exc:
@@ -209,9 +210,14 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _end_with_input() -> None:
+def _end_with_input(stage_file: Path | None) -> None:
     # Not by sys.stdin: its lock would be held when the interpreter ends.
     os.read(0, 1)
+    if stage_file is not None:
+        # Who made it was killed.
+        stage_file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            stage_file.parent.rmdir()
     os.kill(os.getpid(), signal.SIGTERM)
 
 

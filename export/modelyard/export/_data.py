@@ -42,6 +42,8 @@ _RECORDS = frozenset({".record", ".records", ".tfrecord", ".tfrecords"})
 _LABELS = "labels"
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _SEED = 0
+#: Pixels of an image along a free axis: networks that halve their input seven times take it.
+_FREE_SIZE = 128
 #: Of random inputs that take any number in a signature without a batch.
 _ROWS = 5
 
@@ -62,7 +64,8 @@ def load_data(
                     ``labels``, integers ``[N]``, where there are classes
     ``.npy``        ``[N, ...]``, for signatures with one input
     folder          image files, in the order of their names; an input of numbers
-                    gets them decoded and resized, floats divided by 255
+                    gets them decoded and resized, floats divided by 255; a free
+                    height or width is 128, and a second size is cut from that
     ``.tfrecord``   serialized ``tf.Example`` messages; an input of numbers gets
                     the feature of its name
     ``random``      numbers from a fixed seed: floats from a standard normal
@@ -205,9 +208,7 @@ def _images(path: Path, signatures: Mapping[str, Signature], limit: int) -> Veri
 def _pixels(file: Path, spec: TensorSpec) -> npt.NDArray[Any]:
     from PIL import Image
 
-    height, width, channels = (spec.shape or ())[1:]
-    if height < 1 or width < 1:
-        raise ConfigurationError(f"Input {spec.name!r} takes images of any size; give arrays of one size instead.")
+    height, width, channels = (_FREE_SIZE if size < 0 else size for size in (spec.shape or ())[1:])
     try:
         pixels = decode_image(file.read_bytes(), channels)
     except ImageDecodeError as exc:

@@ -26,7 +26,7 @@ from tensorflow.python.framework.convert_to_constants import (
 
 from modelyard.export._draws import WRITES, release_draws
 from modelyard.export._widen import widen
-from modelyard.export.rewrites import Target, rewrite
+from modelyard.export.rewrites import Target, all_nodes, rewrite, without_cases
 from modelyard.export.text import keep_assertions
 
 #: Bytes from which a constant is large. Below it nothing is to be gained, and what TensorFlow folds may be folded.
@@ -91,7 +91,7 @@ def freeze(function: Any, *, target: Target | None = None, widened: Iterable[str
         target: The format whose converter takes it: what that one lacks is composed of what it has.
         widened: Dtypes that become float32, inputs and outputs among them.
     """
-    concrete = function.get_concrete_function()
+    concrete = without_cases(function.get_concrete_function())
     forget_initializers(concrete)
     data = _FunctionConverterDataInEager(func=concrete, lower_control_flow=False, aggressive_inlining=False)
     release_draws(data.graph_def, [tensor.name for tensor in concrete.outputs])
@@ -108,7 +108,9 @@ def freeze(function: Any, *, target: Target | None = None, widened: Iterable[str
     # A frozen function returns the outputs of the original flattened, which sorts a mapping by key.
     names = sorted(concrete.structured_outputs)
     if target is not None:
-        constant = rewrite(constant, target)
+        constant = rewrite(constant, target, tables)
+        used = {node.attr["shared_name"].s.decode() for node in all_nodes(constant.graph.as_graph_def())}
+        tables = {name: table for name, table in tables.items() if name in used}
 
     def call(*tensors: Any) -> dict[str, Any]:
         values = constant(*tensors)

@@ -477,8 +477,7 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
         raise VerificationError(
             f"The examples of signature {name!r} have inputs {sorted(examples)}; expected {sorted(wanted)}."
         )
-    if signature.takes_calls:
-        _check_calls(name, signature, examples)
+    _check_shapes(name, signature, examples)
     counts = {len(values) for values in examples.values()}
     if len(counts) != 1:
         raise VerificationError(
@@ -499,18 +498,19 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
             )
 
 
-def _check_calls(name: str, signature: Signature, examples: Arrays) -> None:
-    """Examples of a signature that takes no batch: each input has a first dimension more than a call."""
+def _check_shapes(name: str, signature: Signature, examples: Arrays) -> None:
+    """Of a signature that takes no batch, each input has a first dimension more than a call."""
     for spec in signature.inputs:
-        shape, wanted = examples[spec.name].shape, spec.shape
+        shape = examples[spec.name].shape
+        wanted = None if spec.shape is None else ("N", *spec.shape[0 if signature.takes_calls else 1 :])
         if wanted is None or (
-            len(shape) == len(wanted) + 1 and all(b in (a, -1) for a, b in zip(shape[1:], wanted, strict=True))
+            len(shape) == len(wanted) and all(b in (a, -1, "N") for a, b in zip(shape, wanted, strict=True))
         ):
             continue
+        calls = " The signature takes no batch, so that each of N examples is a call of its own."
         raise VerificationError(
             f"The examples of input {spec.name!r} of signature {name!r} have shape {list(shape)}; expected "
-            f"{['N', *wanted]}, where -1 is any size. The signature takes no batch, so that each of N examples is a "
-            "call of its own."
+            f"{list(wanted)}, where -1 is any size.{calls if signature.takes_calls else ''}"
         )
 
 

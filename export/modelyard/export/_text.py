@@ -1,4 +1,4 @@
-"""Models that compute with text: what other formats have no operators for is told by name, before the work."""
+"""Models that compute with text, or read files of images: what has no operators is told by name, before the work."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ _NOWHERE = _HASHES | {
     "ReduceJoin", "RegexFullMatch", "RegexReplace", "StringLength", "StringSplit", "Substr", "UnicodeDecodeWithOffsets",
     "UnicodeTranscode", "UnsortedSegmentJoin",
 }  # fmt: skip
+#: Files of images. Servers read them before an encoded image signature, see :class:`EncodedImageFunction`.
+_IMAGES = frozenset(
+    {"DecodeAndCropJpeg", "DecodeBmp", "DecodeGif", "DecodeImage", "DecodeJpeg", "DecodePng", "DecodeWebP"}
+)
 #: What only ONNX has.
 _ONNX = frozenset(
     {
@@ -27,6 +31,7 @@ _ONNX = frozenset(
         "StringSplitV2", "StringStrip", "StringUpper", "UnicodeDecode", "UnicodeEncode",
     }
 )  # fmt: skip
+_NAMES = {"onnx": "ONNX", "tflite": "TFLite"}
 _MISSING: Mapping[str, frozenset[str]] = {"onnx": _NOWHERE, "tflite": _NOWHERE | _ONNX}
 
 
@@ -78,10 +83,16 @@ def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
         hint = " (hash before the request, or look up in a vocabulary)" if is_hashed else ""
         if format == "onnx":
             found += _patterns(nodes)
+        if images := sorted({node.op for node in nodes} & _IMAGES):
+            raise ConversionError(
+                f"Format {format}, graph {name!r}: it reads images by {', '.join(images)}, for which "
+                f"{_NAMES[format]} has no operators. Declare an EncodedImageFunction: its images are decoded outside "
+                "of the graph."
+            )
         if found:
             raise ConversionError(
                 f"Format {format}, graph {name!r}: it computes with strings by {', '.join(found)}{hint}, for which "
-                f"{'ONNX' if format == 'onnx' else 'TFLite'} has no operators."
+                f"{_NAMES[format]} has no operators."
             )
 
 

@@ -89,7 +89,7 @@ class TfliteInt8:
 
     @cached_property
     def _debugger(self) -> Any:
-        converter = _converter(self._source, Path(self._work.name), self.precision, self._calibration)
+        converter = _converter(self._source, self._work, self.precision, self._calibration)
         make = tf.lite.experimental.QuantizationDebugger
         return _convert(
             lambda: make(converter=converter, debug_options=tf.lite.experimental.QuantizationDebugOptions())

@@ -123,11 +123,12 @@ def test_what_is_said_of_an_end() -> None:
 def test_it_does_not_outlive_who_started_it() -> None:
     program = (
         "import time; from modelyard.export.isolation import Worker; worker = Worker(); "
-        "worker.call(len, (), stage=''); print(worker.pid, flush=True); time.sleep(600)"
+        "worker.call(len, (), stage=''); print(worker.pid, worker.folder, flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    number = int(process.stdout.readline())
+    number, folder = process.stdout.readline().split()
+    assert Path(folder).is_dir()
     process.kill()
     process.wait()
     process.stdout.close()
@@ -135,6 +136,8 @@ def test_it_does_not_outlive_who_started_it() -> None:
     while Path(f"/proc/{number}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{number}").exists()
+    # What it had of temporary files went with it.
+    assert not Path(folder).exists()
 
 
 def killing(*stages: str, number: signal.Signals = signal.SIGABRT) -> Callable[[ExportEvent], None]:

@@ -185,6 +185,29 @@ def test_a_list_of_inputs_and_nested_outputs(tmp_path: Path) -> None:
     np.testing.assert_allclose(answer["output_1_sum"], X + X, atol=1e-6)
 
 
+class Masked(keras.Model):
+    """Keras has a ``mask`` of its own; here it is an input like any other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = keras.layers.Embedding(10, 3)
+
+    def call(self, ids: Any, mask: Any) -> Any:
+        return self.embedding(ids) * mask[..., None]
+
+
+# Keras takes it for its own, and goes on.
+@pytest.mark.filterwarnings("ignore:Layer 'masked'.*was passed an input with a mask:UserWarning")
+def test_an_argument_called_mask(tmp_path: Path) -> None:
+    model: Any = Masked()
+    mask = (X[:, :2] > 0).astype(np.float32)
+    expected = model(IDS, mask).numpy()
+    with pytest.raises(ConversionError, match=r"has no known inputs.*--signature NAME:DTYPE\[SHAPE\]"):
+        publish(model, tmp_path)
+    report = publish(model, tmp_path, signatures=["ids:int64[-1,2]", "mask:float32[-1,2]"])
+    np.testing.assert_allclose(served(report, ids=IDS, mask=mask)["output_0"], expected, atol=1e-6)
+
+
 def test_several_arguments(tmp_path: Path) -> None:
     built: Any = Built()
     expected = built(X, y=X[:, :2]).numpy()

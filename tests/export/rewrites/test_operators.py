@@ -41,11 +41,15 @@ BOXES = np.abs(floats(8, 4))
 BOXES[..., 2:] += BOXES[..., :2]
 INPUTS: dict[str, Any] = {
     "x": floats(6), "m": definite(), "i": whole(-50, 50, 3), "k": whole(-1, 4),
-    "small": whole(-100, 100, 3, dtype="int8"), "long": whole(-(10**12), 10**12, 3, dtype="int64"),
+    "small": whole(-128, 128, 3, dtype="int8"), "long": whole(-(10**12), 10**12, 3, dtype="int64"),
     "d": floats(3).astype(np.float64), "wave": floats(24),
     "image": RNG.random((ROWS, 6, 7, 3)).astype(np.float32), "volume": floats(4, 5, 4, 2),
     "boxes": BOXES, "scores": RNG.random((ROWS, 8, 2)).astype(np.float32),
 }  # fmt: skip
+NUMBERS = tf.lookup.StaticHashTable(
+    tf.lookup.KeyValueTensorInitializer(tf.constant([3, 0, -1, 9], tf.int64), tf.constant([0.5, 1.5, 2.5, 3.5])), -1.0
+)
+WEIGHTS = tf.Variable(RNG.normal(size=6).astype(np.float32))
 #: By name, what takes inputs by their names and gives a tensor or several.
 CASES: dict[str, Callable[..., Any]] = {
     "arccosine": lambda x: tf.acos(tf.tanh(x)),
@@ -55,6 +59,12 @@ CASES: dict[str, Callable[..., Any]] = {
         image, boxes[:, 0] * 0.6, tf.range(tf.shape(image)[0]), [3, 4]
     ),
     "cholesky": lambda m: tf.linalg.cholesky(m),
+    "boxes_of_each_class": lambda boxes, scores: list(
+        tf.image.combined_non_max_suppression(tf.stack([boxes, boxes * 1.1], 2), scores, 3, 4, 0.5, 0.3)
+    ),
+    "choice_of_three": lambda x, k: tf.switch_case(
+        tf.maximum(k[0], 0) % 3, [lambda: x * WEIGHTS, lambda: tf.nn.relu(x), lambda: x - tf.reduce_sum(x)]
+    ),
     "colours": lambda image: [tf.image.adjust_saturation(image, 1.5), tf.image.adjust_hue(image, 0.1)],
     "complex_product": lambda x: tf.math.imag(tf.complex(x, x + 1) * tf.math.conj(tf.complex(x, x * 2))),
     "contrast": lambda image: tf.image.adjust_contrast(image, 1.5),
@@ -73,6 +83,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "inverse_fourier": lambda wave: tf.signal.irfft(tf.signal.rfft(wave, [32]) * tf.complex(0.5, 1.0), [32]),
     "log1p": lambda x: tf.math.log1p(tf.abs(x) * 1e-4) + tf.math.expm1(x * 1e-4),
     "logarithm": lambda x: tf.math.xlog1py(tf.nn.relu(x), tf.abs(x)),
+    "looked_up": lambda k: NUMBERS.lookup(tf.cast(k, tf.int64)),
     "matrix_of_integers": lambda i: tf.matmul(i, tf.constant([[1, 2], [3, 4], [5, 6]])),
     "narrow": lambda small: [small + small, small // 7, small % 7, tf.reduce_max(small, 1), small > 3],
     "new_axes": lambda volume: volume[:, :, 0, None, 1:, None],
@@ -88,6 +99,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "resize_lanczos": lambda image: tf.image.resize(image, [9, 5], "lanczos3"),
     "roll": lambda x: tf.roll(x, [1, -2], [0, 1]),
     "rounds_towards_zero": lambda i: tf.math.mod(i, 7) + tf.truncatemod(i, 7),
+    "scanned": lambda x: tf.scan(lambda a, b: tf.tanh(a + b), tf.transpose(x))[-1],
     "scatter": lambda x, k: tf.scatter_nd(tf.maximum(k, 0)[:, None], x, [4, 6]),
     "searched": lambda x: [tf.searchsorted(tf.sort(x), x * 0.5), tf.searchsorted(tf.sort(x), x, side="right")],
     "segments": lambda x, k: [
@@ -95,6 +107,10 @@ CASES: dict[str, Callable[..., Any]] = {
         tf.math.segment_mean(x, tf.range(tf.shape(x)[0]) // 2),
     ],
     "solved": lambda m: [tf.linalg.solve(m, m[:, :, :1]), tf.linalg.triangular_solve(m, m[:, :, :1])],
+    "suppressed": lambda boxes, scores: [
+        tf.image.non_max_suppression(boxes[0], scores[0, :, 0], 6, 0.2, 0.4),
+        tf.image.non_max_suppression_with_scores(boxes[0], scores[0, :, 1], 6, 0.2, 0.4)[1],
+    ],
     "transposed_dilated": lambda image: keras.ops.conv_transpose(
         image, tf.ones([2, 2, 2, 3]), strides=1, padding="valid", dilation_rate=2
     ),

@@ -225,6 +225,17 @@ UNCONVERTED: list[tuple[Callable[[Any], Any], str]] = [
 ]
 
 
+@pytest.mark.parametrize(("format", "name"), [("onnx", "ONNX"), ("tflite", "TFLite")])
+def test_files_of_images_are_told_by_name(format: str, name: str) -> None:
+    def read(x: Any) -> dict[str, Any]:
+        return {"y": tf.map_fn(lambda each: tf.io.decode_png(each, 3), x, fn_output_signature=tf.uint8)}
+
+    graph = tf.function(read, input_signature=[tf.TensorSpec([None], tf.string, name="x")])
+    said = f"^Format {format}, graph 'f': it reads images by DecodePng, for which {name} .* EncodedImageFunction"
+    with pytest.raises(ConversionError, match=said):
+        check_graphs({"f": graph}, format)
+
+
 @pytest.mark.parametrize(("function", "said"), UNCONVERTED)
 def test_a_handler_says_what_it_cannot(
     function: Callable[[Any], Any], said: str, caplog: pytest.LogCaptureFixture

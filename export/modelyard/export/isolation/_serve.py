@@ -10,7 +10,9 @@ import logging
 import logging.handlers
 import os
 import queue
+import shutil
 import sys
+import tempfile
 import threading
 import traceback
 from multiprocessing.connection import Connection
@@ -107,7 +109,9 @@ def _read(stdin: Connection, orders: queue.SimpleQueue[Order | Forget]) -> None:
         while True:
             orders.put(stdin.recv())
     except EOFError:
-        # Whoever gave orders is gone; what is being done is for nobody.
+        # Whoever gave orders is gone, by a signal perhaps: what is being done is for nobody, and the folder for
+        # temporary files has no other owner.
+        shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
         os._exit(0)
     except BaseException:
         # An order that cannot be read here: its sender reads why.

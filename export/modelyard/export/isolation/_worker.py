@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from modelyard.errors import ExportError, InternalError, ModelyardError
@@ -73,6 +74,11 @@ class Worker:
     def pid(self) -> int:
         """Number of the process."""
         return self._process.pid
+
+    @property
+    def folder(self) -> Path:
+        """For temporary files of both processes; it goes with that one, also where this one is killed."""
+        return Path(self._folder.name)
 
     @property
     def alive(self) -> bool:

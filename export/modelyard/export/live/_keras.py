@@ -21,7 +21,6 @@ from modelyard.export.live._specs import INPUT_FORM, distinct, named_outputs
 _SAY = f"Say them: --signature {INPUT_FORM}, once for each (signatures= in Python)."
 #: Suffixes of the files that Keras loads: its own, and the HDF5 of earlier versions.
 KERAS_FILES = frozenset({".keras", ".h5", ".hdf5"})
-_NOT_TENSORS = frozenset({"training", "mask"})
 
 
 def load_keras_model(path: Path) -> Any:
@@ -153,7 +152,7 @@ def _parameters(model: Any) -> dict[str, inspect.Parameter]:
     """Those of ``call`` that may be tensors."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(model.call).parameters
-    return {name: each for name, each in parameters.items() if each.kind not in variable and name not in _NOT_TENSORS}
+    return {name: each for name, each in parameters.items() if each.kind not in variable and name != "training"}
 
 
 def _has_fixed_batch(model: Any) -> bool:

@@ -17,8 +17,8 @@ _WIDENED = (
     "Greater", "GreaterEqual", "Less", "LessEqual", "Max", "Maximum", "Mean", "Min", "Minimum", "Mul", "Neg",
     "NotEqual", "Pow", "Prod", "Relu", "Sign", "Square", "SquaredDifference", "Sub", "Sum", "TopKV2", "TruncateDiv",
 )  # fmt: skip
-#: What onnxruntime has no kernels of for them.
-_REDUCED = ("Max", "Maximum", "Mean", "Min", "Minimum", "Prod", "Sum")
+#: What onnxruntime has no kernels of for them; a quotient is made of differences, which have no room.
+_REDUCED = ("FloorDiv", "Max", "Maximum", "Mean", "Min", "Minimum", "Prod", "Sum")
 
 
 def has_dtype(*dtypes: Any, attribute: str = "T") -> Callable[[Any], bool]:
@@ -281,7 +281,6 @@ ONNX = {
     "Conv2D": Rule(_in_single, has_dtype(tf.float64)),
     "DepthwiseConv2dNative": Rule(_in_single, has_dtype(tf.float64)),
     "Expm1": _one(_expm1),
-    "L2Loss": _one(lambda x: tf.reduce_sum(tf.square(x)) * 0.5),
     "LeftShift": Rule(_left_shift, has_dtype(tf.int8, tf.int16, tf.int32, tf.int64)),
     "Log1p": _one(_log1p),
     "OneHot": Rule(_one_hot),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from modelyard.export.rewrites._replay import Rule, emit
@@ -108,32 +109,11 @@ def _bincount(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.cast(tf.reduce_sum(tf.cast(hits, tf.int32), axis), weights.dtype)
 
 
-def _histogram(node: Any, inputs: Sequence[Any]) -> Any:
-    values, limits, bins = inputs
-    scaled = (tf.reshape(values, [-1]) - limits[0]) / (limits[1] - limits[0]) * tf.cast(bins, values.dtype)
-    places = tf.clip_by_value(tf.cast(tf.floor(scaled), tf.int32), 0, bins - 1)
-    hits = tf.cast(tf.equal(places[:, tf.newaxis], tf.range(bins)), tf.int32)
-    return tf.cast(tf.reduce_sum(hits, 0), tf.as_dtype(node.attr["dtype"].type))
-
-
 def _bound(upper: bool, node: Any, inputs: Sequence[Any]) -> Any:
     ordered, values = inputs[0][:, tf.newaxis, :], inputs[1][:, :, tf.newaxis]
     before = ordered <= values if upper else ordered < values
     count = tf.reduce_sum(tf.cast(before, tf.int32), -1)
     return tf.cast(count, tf.as_dtype(node.attr["out_type"].type))
-
-
-def _in_top_k(node: Any, inputs: Sequence[Any]) -> Any:
-    scores, targets, k = inputs
-    own = tf.gather(scores, targets, batch_dims=1, axis=1)
-    above = tf.reduce_sum(tf.cast(scores > own[:, tf.newaxis], tf.int32), 1)
-    return above < tf.cast(k, tf.int32)
-
-
-def _unique_counts(node: Any, inputs: Sequence[Any]) -> list[Any]:
-    kind = tf.as_dtype(node.attr["out_idx"].type)
-    values, places = tf.unique(inputs[0], kind)
-    return [values, places, tf.math.unsorted_segment_sum(tf.ones_like(places), places, tf.size(values))]
 
 
 def _roll(node: Any, inputs: Sequence[Any]) -> Any:
@@ -169,6 +149,44 @@ def _ragged_rows(node: Any, inputs: Sequence[Any]) -> Any:
     nothing = tf.broadcast_to(default, tf.concat([[1], tf.shape(values)[1:]], 0))
     places = tf.where(there, starts[:, tf.newaxis] + columns, tf.shape(values)[0])
     return tf.gather(tf.concat([values, nothing], 0), places)
+
+
+def lookup_rules(tables: Mapping[str, Any]) -> dict[str, Rule]:
+    """For lookups of numbers: TFLite has tables from strings to int64 and back only.
+
+    Args:
+        tables: By the ``shared_name`` of their nodes.
+    """
+
+    def is_number(attribute: str, node: Any) -> bool:
+        return node.attr[attribute].type in _INTEGERS
+
+    def table(node: Any, inputs: Sequence[Any]) -> Any:
+        found = tables[node.attr["shared_name"].s.decode()]
+        # The one table from numbers that it has.
+        return None if found.value_dtype == tf.string else found
+
+    return {
+        "HashTableV2": Rule(table, partial(is_number, "key_dtype"), alone=False),
+        "LookupTableFindV2": Rule(_lookup, partial(is_number, "Tin")),
+    }
+
+
+def _lookup(node: Any, inputs: Sequence[Any]) -> Any:
+    """A search in sorted keys, by halves."""
+    table, wanted, default = inputs
+    if isinstance(table, tf.Tensor):
+        return None
+    with tf.init_scope():
+        keys, values = (each.numpy() for each in table.export())
+    order = np.argsort(keys)
+    keys, values = tf.constant(keys[order]), tf.constant(values[order])
+    last = len(order) - 1
+    place = tf.zeros_like(wanted, tf.int32)
+    for power in reversed(range(last.bit_length())):
+        further = tf.minimum(place + (1 << power), last)
+        place = tf.where(tf.gather(keys, further) <= wanted, further, place)
+    return tf.where(tf.equal(tf.gather(keys, place), wanted), tf.gather(values, place), default)
 
 
 def _scatter(node: Any, inputs: Sequence[Any]) -> Any:
@@ -211,6 +229,7 @@ def _constant(node: Any, tensor: Any) -> int:
     return int(value)
 
 
+_INTEGERS = frozenset(each.as_datatype_enum for each in (tf.int32, tf.int64))
 _MASKS = ("begin_mask", "end_mask", "shrink_axis_mask", "ellipsis_mask")
 _NEUTRAL: dict[str, Callable[[Any], Any]] = {
     "max": lambda dtype: tf.constant(dtype.min, dtype),
@@ -221,8 +240,6 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 _BOTH = {
     "CumulativeLogsumexp": Rule(partial(_scan, _log_add, -3.4028235e38)),
     "Cumprod": Rule(partial(_scan, tf.multiply, 1.0)),
-    "HistogramFixedWidth": Rule(_histogram),
-    "InTopKV2": Rule(_in_top_k),
     "RaggedTensorToTensor": Rule(_ragged_rows),
     "LowerBound": Rule(partial(_bound, False)),
     "SparseTensorDenseMatMul": Rule(_sparse_matmul),
@@ -235,8 +252,6 @@ TFLITE = {
     "DenseBincount": Rule(_bincount),
     "Roll": Rule(_roll),
     "StridedSlice": Rule(_strided_slice, lambda node: node.attr["new_axis_mask"].i != 0),
-    "TensorScatterSub": Rule(lambda node, inputs: tf.tensor_scatter_nd_add(*inputs[:2], -inputs[2])),
-    "UniqueWithCounts": Rule(_unique_counts),
 }
 ONNX = {
     **_BOTH,

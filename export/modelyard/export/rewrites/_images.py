@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -170,8 +171,15 @@ def _crop_and_resize(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.where(seen[..., tf.newaxis], crops, outside)
 
 
-def _combined_nms(node: Any, inputs: Sequence[Any]) -> list[Any]:
-    """One suppression for each example and class, and the best of what they leave."""
+def _combined_nms(suppress: Callable[..., Any], node: Any, inputs: Sequence[Any]) -> list[Any]:
+    """One suppression for each example and class, and the best of what they leave.
+
+    Args:
+        suppress: Of boxes ``[n, 4]``, scores ``[n]``, how many are kept at most, and two thresholds; gives as many
+            places, and how many of them count.
+        node: Of a ``CombinedNonMaxSuppression``.
+        inputs: Its inputs.
+    """
     boxes, scores, each_most, all_most, overlap, least = inputs
     kinds = scores.shape[2]
     if kinds is None or scores.shape[1] is None:
@@ -190,9 +198,7 @@ def _combined_nms(node: Any, inputs: Sequence[Any]) -> list[Any]:
         mine = tf.gather(boxes, example)
         mine = mine[:, 0] if shared else tf.gather(mine, kind, axis=1)
         own = tf.gather(flat, index)
-        chosen, valid = tf.image.non_max_suppression_padded(
-            mine, own, per_class, overlap, least, pad_to_max_output_size=True
-        )
+        chosen, valid = suppress(mine, own, per_class, overlap, least)
         real = tf.range(per_class) < valid
         return tf.gather(mine, chosen), tf.where(real, tf.gather(own, chosen), -1.0), real
 
@@ -217,6 +223,38 @@ def _combined_nms(node: Any, inputs: Sequence[Any]) -> list[Any]:
     if gap > 0:
         results = [tf.pad(each, [[0, 0], [0, gap], *([[0, 0]] * (each.shape.rank - 2))]) for each in results]
     return [*results, tf.reduce_sum(tf.cast(there, tf.int32), 1)]
+
+
+def _combined_nms_of_classes(node: Any, inputs: Sequence[Any]) -> Any:
+    """tf2onnx has it for boxes that all classes share."""
+
+    def suppress(boxes: Any, scores: Any, most: int, overlap: Any, least: Any) -> tuple[Any, Any]:
+        kept = tf.image.non_max_suppression(boxes, scores, most, overlap, least)
+        count = tf.shape(kept)[0]
+        return tf.reshape(tf.pad(kept, [[0, most - count]]), [most]), count
+
+    return None if inputs[0].shape[2] == 1 else _combined_nms(suppress, node, inputs)
+
+
+def _padded_nms(boxes: Any, scores: Any, most: int, overlap: Any, least: Any) -> tuple[Any, Any]:
+    found: tuple[Any, Any] = tf.image.non_max_suppression_padded(
+        boxes, scores, most, overlap, least, pad_to_max_output_size=True
+    )
+    return found
+
+
+def _cut_suppression(node: Any, inputs: Sequence[Any]) -> list[Any]:
+    """TFLite gives as many places as there may be at most, TensorFlow as many as it keeps."""
+    padded = type(node).FromString(node.SerializeToString())
+    padded.op = "NonMaxSuppressionV4" if node.op == "NonMaxSuppressionV3" else node.op
+    padded.attr["pad_to_max_output_size"].b = True
+    *results, count = emit(padded, inputs).outputs
+    kept = [each[:count] for each in results]
+    return kept if node.op == "NonMaxSuppressionV3" else [*kept, count]
+
+
+def _is_cut(node: Any) -> bool:
+    return node.op == "NonMaxSuppressionV3" or not node.attr["pad_to_max_output_size"].b
 
 
 def _soft_suppression(node: Any, inputs: Sequence[Any]) -> Any:
@@ -313,16 +351,18 @@ TFLITE = {
     **_BOTH,
     "AdjustContrastv2": Rule(_contrast),
     "AvgPool3D": Rule(_pool3d),
-    "CombinedNonMaxSuppression": Rule(_combined_nms),
+    "CombinedNonMaxSuppression": Rule(partial(_combined_nms, _padded_nms)),
     "BatchToSpaceND": Rule(_batch_to_space),
     "Conv2DBackpropInput": Rule(_dilated_transpose, _is_dilated),
     "MaxPool3D": Rule(_pool3d),
+    **{f"NonMaxSuppressionV{version}": Rule(_cut_suppression, _is_cut) for version in (3, 4, 5)},
     "ResizeBicubic": Rule(_resize),
     "ScaleAndTranslate": Rule(_resize),
     "SpaceToBatchND": Rule(_space_to_batch),
 }
 ONNX = {
     **_BOTH,
+    "CombinedNonMaxSuppression": Rule(_combined_nms_of_classes),
     "NonMaxSuppressionV5": Rule(_soft_suppression),
     "ResizeBicubic": Rule(_resize),
     "ScaleAndTranslate": Rule(_resize, _has_other_kernel),

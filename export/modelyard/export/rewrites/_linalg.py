@@ -102,15 +102,6 @@ def _cholesky(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.stack(columns, -1)
 
 
-def _cross(node: Any, inputs: Sequence[Any]) -> Any:
-    x, y = inputs
-
-    def turned(values: Any, by: int) -> Any:
-        return tf.gather(values, [by % 3, (by + 1) % 3, (by + 2) % 3], axis=-1)
-
-    return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
-
-
 def _main_diagonal(matrix: Any) -> Any:
     rows, columns = tf.shape(matrix)[-2], tf.shape(matrix)[-1]
     return tf.equal(tf.range(rows)[:, tf.newaxis], tf.range(columns))
@@ -154,7 +145,6 @@ def _only_main(node: Any, which: Any) -> None:
 ONNX = {"MatrixDiagV3": Rule(_diagonal_matrix)}
 RULES = {
     "Cholesky": Rule(_cholesky),
-    "Cross": Rule(_cross),
     "LogMatrixDeterminant": Rule(_log_determinant),
     "MatrixDeterminant": Rule(_determinant),
     "MatrixDiagPartV3": Rule(_diagonal),

@@ -42,7 +42,7 @@ Rules = Mapping[str, Rule]
 
 
 def needs_rewrite(graph: Any, rules: Rules) -> bool:
-    """Whether there is a node that a rule is for, a choice among several, or a call that nothing inlines.
+    """Whether there is a node that a rule is for, or a call that nothing inlines.
 
     Args:
         graph: A ``GraphDef``.
@@ -53,9 +53,19 @@ def needs_rewrite(graph: Any, rules: Rules) -> bool:
         rule = rules.get(node.op)
         if rule is not None and rule.alone and rule.applies(node):
             return True
-        if node.op in _CASES or (node.op in _CALLS and (node.attr["_noinline"].b or node.attr["f"].func.name in kept)):
+        if node.op in _CALLS and (node.attr["_noinline"].b or node.attr["f"].func.name in kept):
             return True
-    return False
+    # tf2onnx knows lists that are written to in loops, and nowhere else: tf.scan writes its first element before.
+    return any(node.op == "TensorListSetItem" for node in graph.node)
+
+
+def has_cases(graph: Any) -> bool:
+    """Whether there is a choice among several branches, as ``tf.switch_case`` makes it.
+
+    Args:
+        graph: A ``GraphDef``.
+    """
+    return any(node.op in _CASES for node in all_nodes(graph))
 
 
 def all_nodes(graph: Any) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -20,14 +20,15 @@ _RULES: dict[Target, Rules] = {
 }
 
 
-def rewrite_rules(target: Target, *, complex_numbers: bool) -> Rules:
+def rewrite_rules(target: Target, tables: Mapping[str, Any], *, complex_numbers: bool) -> Rules:
     """What the converter to a format has to be spared.
 
     Args:
         target: The format.
+        tables: Lookup tables of the graph by the ``shared_name`` of their nodes.
         complex_numbers: Those of complex numbers too, which leave nothing for a second time.
     """
-    others = _RULES[target]
+    others = {**_RULES[target], **(_arrays.lookup_rules(tables) if target == "tflite" else {})}
     if not complex_numbers:
         return others
     both = {op: _first_of(rule, others[op]) for op, rule in _spectra.RULES.items() if op in others}
