@@ -18,6 +18,7 @@ from modelyard.pipeline import draw_predictions
 def test_run_shows_every_format_over_both_protocols(tmp_path: Path) -> None:
     command = [
         str(Path(sys.executable).with_name("modelyard")), "run", "fashion", "--epochs", "1", "--calls", "20",
+        "--measure-seconds", "1",
         "--repository", str(tmp_path / "repository"), "--run-dir", str(tmp_path / "run"),
     ]  # fmt: skip
     environment = {**os.environ, "MODELYARD_DATA": "subset", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -81,7 +82,7 @@ def test_a_folder_of_300_colour_photos(tmp_path: Path) -> None:
     found = PHOTOS_TASK.search((Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8"))
     assert found is not None
     (tmp_path / "photos_task.py").write_text(found[1])
-    result = run(tmp_path, "photos_task:PhotosTask", "--epochs", "3", "--calls", "20")
+    result = run(tmp_path, "photos_task:PhotosTask", "--epochs", "3", "--calls", "20", "--measure-seconds", "1")
     assert result.returncode == 0, result.stderr
     version = tmp_path / "repository" / "photos" / "1"
     manifest = read_manifest(version)
