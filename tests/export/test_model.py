@@ -207,7 +207,7 @@ def test_a_verification_failure_publishes_nothing(
     report: ExportReport, classifier: Classifier, signatures: Signatures, data: VerificationData
 ) -> None:
     with pytest.raises(VerificationError, match="Format onnx, signature .* absolute error"):
-        export_again(report, classifier, signatures, data, max_abs_error=0.0)
+        export_again(report, classifier, signatures, data, max_abs_error=0.0, formats=("saved_model", "onnx"))
     assert [path.name for path in report.version.path.parent.iterdir()] == ["1"]
 
 
@@ -221,7 +221,7 @@ def test_a_source_that_is_no_json_publishes_nothing(
             data,
             model_dir=tmp_path / "m",
             source=Source(metrics={"loss": float("nan")}),
-            options=OPTIONS,
+            options=replace(OPTIONS, formats=("saved_model",)),
         )
     assert list((tmp_path / "m").iterdir()) == []
 
@@ -252,7 +252,7 @@ def export_toy(model_dir: Path, count: int) -> None:
             make_data(classifier),
             model_dir=model_dir,
             source=SOURCE,
-            options=OPTIONS,
+            options=replace(OPTIONS, formats=("saved_model",)),
         )
 
 
@@ -273,6 +273,7 @@ def test_two_exporters_at_once_both_publish(tmp_path: Path) -> None:
 
 RUN = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from modelyard.export._choice import rank_runtimes
 from modelyard.export._latency import thread_counts
@@ -286,7 +287,7 @@ def tell(event):
         print(event.stage, flush=True)
         sys.stdin.readline()
 export_model(classifier, toy.make_signatures(classifier), toy.make_data(classifier), model_dir=Path(sys.argv[1]),
-             source=Source(), options=toy.OPTIONS, progress=tell)
+             source=Source(), options=replace(toy.OPTIONS, formats=("saved_model", "onnx")), progress=tell)
 """
 
 
