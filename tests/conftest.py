@@ -31,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_STARTUP), os.environ.get("PYTHONPATH")]))
     # A worker of pytest-xdist ignores Ctrl-C, and all that it starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        # Tests run in the workers: this process needs no TensorFlow.
+        return
     training = Path(__file__).parent / "training"
     named = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
     if any(training.is_relative_to(path) or path.is_relative_to(training) for path in named):
