@@ -23,7 +23,7 @@ if sys.argv[1] == "refilled":
 if sys.argv[1] == "inside":
     _freeze.LARGE = 1 << 40
 
-weights = [np.random.default_rng(n).random((1024, 1024), np.float32) for n in range(16)]
+weights = [np.random.default_rng(n).random((1024, 1024), np.float32) for n in range(8)]
 
 
 @tf.function(input_signature=[tf.TensorSpec([None, 1024], tf.float32, name="x")])
