@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -51,6 +52,8 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr(tempfile, "tempdir", str(temporary))
         yield
+    # pytest keeps the folders of the last three sessions.
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
