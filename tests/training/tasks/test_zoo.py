@@ -200,7 +200,7 @@ def test_siamese_pairs_are_half_and_half(zoo: Callable[[str], Trained], subset: 
 def test_capsnet_learns(zoo: Callable[[str], Trained]) -> None:
     run = zoo("capsnet")
     assert run.result.step == 160
-    assert run.result.metrics["test_accuracy"] >= 0.75
+    assert run.result.metrics["test_accuracy"] >= 0.72
     first, last = run.result.epochs[0].evaluation, run.result.epochs[-1].evaluation
     assert last["margin"] < first["margin"]
     assert last["reconstruction"] < first["reconstruction"]
