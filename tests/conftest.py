@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -17,15 +18,23 @@ from tests.support.fashion import publish_fashion
 
 #: Set by a developer's shell, they would change what the tests see.
 _SCRUBBED = ("MODELYARD_DATA", "MODEL_NAME", "MODEL_BASE_PATH")
+_STARTUP = Path(__file__).parent / "support" / "startup"
+
+# A process for each of a hundred exports, and 20 s to measure each, would take longer than they do: tests/export has
+# what is about either, and whatever runs the command line has both. Here, as the options of other conftest.py are made
+# before pytest_configure.
+(ExportOptions.__init__.__kwdefaults__ or {}).update(isolate=False, measure_seconds=1.0)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module is imported: the training room wants several devices, and tests press Ctrl-C."""
-    # A process for each of a hundred exports would take longer than they do: tests/export/isolation has it, and so has
-    # whatever runs the command line.
-    (ExportOptions.__init__.__kwdefaults__ or {}).update(isolate=False)
+    # Of the workers of pytest-xdist, too, which have yet to start.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_STARTUP), os.environ.get("PYTHONPATH")]))
     # A worker of pytest-xdist ignores Ctrl-C, and all that it starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        # Tests run in the workers: this process needs no TensorFlow.
+        return
     training = Path(__file__).parent / "training"
     named = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
     if any(training.is_relative_to(path) or path.is_relative_to(training) for path in named):
@@ -33,10 +42,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def clean_environment() -> Iterator[None]:
-    saved = {name: os.environ.pop(name) for name in _SCRUBBED if name in os.environ}
-    yield
-    os.environ.update(saved)
+def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    # What processes that are killed leave behind lies where pytest removes it. A short name: sockets have paths, too.
+    temporary = tmp_path_factory.getbasetemp() / "t"
+    temporary.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _SCRUBBED:
+            patch.delenv(name, raising=False)
+        patch.setenv("TMPDIR", str(temporary))
+        patch.setattr(tempfile, "tempdir", str(temporary))
+        yield
+    # pytest keeps the folders of the last three sessions.
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -56,6 +73,14 @@ def session_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def fashion_model_dir(session_dir: Path) -> Path:
-    """``<repository>/fashion`` with version 1, in all formats."""
-    return publish_fashion(session_dir / "repository")
+def fashion_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``<repository>/fashion`` with version 1, in all formats; for all workers of pytest-xdist, which only read it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with (folder / "fashion.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        repository = folder / "repository"
+        if not (repository / "fashion" / "1").exists():
+            publish_fashion(repository)
+    return repository / "fashion"

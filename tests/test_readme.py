@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.support.exports import MEASURE_BRIEFLY
 from tests.support.server import free_port
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -38,7 +39,7 @@ def test_the_three_uses(tmp_path: Path) -> None:
     assert [kind for kind, _ in found] == ["console", "python", "bash", "python"]
     _, pipeline, server, client = (text for _, text in found)
 
-    assert re.search(r"repository/fashion/1 max error \d", python(pipeline, tmp_path))
+    assert re.search(r"repository/fashion/1 max error \d", python(MEASURE_BRIEFLY + pipeline, tmp_path))
 
     ports = {"8500": str(free_port()), "8501": str(free_port())}
     for port, free in ports.items():

@@ -116,6 +116,27 @@ def test_tensorflow_itself_is_quiet() -> None:
     assert (done.stdout, done.stderr) == ("2\n", "I0000 later")
 
 
+_NO_KERAS = """
+import sys
+from modelyard.console import leave_out_keras
+with leave_out_keras():
+    import tensorflow
+print("keras" in sys.modules)
+from tensorflow.keras import layers
+import keras
+print(layers.Dense is keras.layers.Dense is tensorflow.keras.layers.Dense)
+with leave_out_keras():
+    import keras.src
+print(keras.src is sys.modules["keras.src"])
+"""
+
+
+def test_tensorflow_without_keras_and_keras_when_it_is_wanted() -> None:
+    pytest.importorskip("tensorflow")
+    done = subprocess.run([sys.executable, "-c", _NO_KERAS], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["False", "True", "True"]
+
+
 def test_openvino_reports_nothing() -> None:
     code = "from modelyard.console import quiet_libraries; quiet_libraries(); import openvino, sys; print(*sys.modules)"
     pytest.importorskip("openvino")

@@ -26,7 +26,8 @@ NAMES = ("cat", "dog", "<b>fish</b>")
 COUNT = 260
 # Each format in the runtime that it is first verified in: test_variants.py has the others.
 # No time to measure TensorFlow in processes of its own: they take longer to start than all of this.
-OPTIONS = ExportOptions(latency_calls=20, measure_seconds=4.0, runtimes=())
+# Said here for the processes that tests start with them, too.
+OPTIONS = ExportOptions(latency_calls=20, measure_seconds=4.0, runtimes=(), isolate=False)
 Signatures = Mapping[str, SignatureFunction | EncodedImageFunction]
 
 

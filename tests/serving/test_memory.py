@@ -1,4 +1,4 @@
-"""Unloading a model gives its memory back: one process per runtime loads and unloads 100 MB, 20 times."""
+"""Unloading a model gives its memory back: one process per runtime loads and unloads 100 MB, 8 times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.server import free_port
 
 _SIZE = 5000
 _MODEL_BYTES = _SIZE * _SIZE * 4
-_ROUNDS = 20
+_ROUNDS = 8
 
 _CHILD = f"""
 import json, sys

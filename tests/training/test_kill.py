@@ -1,10 +1,9 @@
-"""SIGKILL at random moments, and the same numbers in the end."""
+"""SIGKILL in the middle, twice, and the same numbers in the end."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -66,8 +65,8 @@ def outcome(model_dir: Path) -> tuple[list[Any], dict[str, bytes]]:
 def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert start(whole).wait(180) == 0
-    chance = random.SystemRandom()
-    first, second = chance.randint(1, 40), chance.randint(50, 85)
+    # Where in a step that is, and in the writing of a checkpoint, is chance: the log is behind the run.
+    first, second = 20, 62
     kill_at(killed, first)
     kill_at(killed, second)
     assert start(killed).wait(180) == 0

@@ -120,11 +120,14 @@ def two_replicas() -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(LOGICAL_CPUS[:2])
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize(
-    "changes", [{}, {"loop": "eager"}, {"loop": "step"}, {"loop": "epoch"}, {"accumulate_steps": 3}, {"ema_decay": 0.5}]
-)
-def test_an_evaluation_has_the_values_of_the_whole_set_in_every_epoch(replicas: int, changes: dict[str, Any]) -> None:
+    ("changes", "replicas"),
+    [
+        ({}, 1), ({"loop": "eager"}, 1), ({"loop": "step"}, 1), ({"loop": "epoch"}, 1), ({"accumulate_steps": 3}, 1),
+        ({"ema_decay": 0.5}, 1), ({}, 2), ({"loop": "epoch"}, 2), ({"accumulate_steps": 3}, 2),
+    ],
+)  # fmt: skip
+def test_an_evaluation_has_the_values_of_the_whole_set_in_every_epoch(changes: dict[str, Any], replicas: int) -> None:
     task = Classes()
     seen = AtEachEpoch(task)
     strategy = two_replicas() if replicas == 2 else None
@@ -157,8 +160,7 @@ def test_an_epochs_training_values_are_of_that_epoch_alone(replicas: int) -> Non
     assert result.metrics["auc"] == result.metrics["test_auc"]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize(("replicas", "background"), [(1, True), (2, False)])
 def test_a_run_that_goes_on_in_the_middle_has_the_same_values(tmp_path: Path, replicas: int, background: bool) -> None:
     strategy = two_replicas() if replicas == 2 else None
     options = replace(

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.saved_model import fingerprinting_utils
@@ -88,6 +87,9 @@ def _rename_inputs(graph: Any, signature: str, names: Sequence[str]) -> None:
 
 def _holder(root: Any) -> Any:
     """What holds the variables of a root and can be saved."""
+    # Not above: a process that converts saved graphs needs no Keras, which takes as long to load as TensorFlow.
+    import keras
+
     if not isinstance(root, keras.Model) or getattr(root, "inputs", None):
         return root
     # To save a subclassed model itself, TensorFlow calls it on the first of its arguments, with floats; it may want
@@ -103,6 +105,8 @@ def _holder(root: Any) -> Any:
 
 def _seed_states(root: Any) -> list[Any]:
     """States of seed generators: Keras does not track them, and functions capture them though they draw nothing."""
+    import keras
+
     layers = [each for each in tf.train.TrackableView(root).descendants() if isinstance(each, keras.Layer)]
     weights = {id(variable) for layer in layers for variable in layer.weights}
     return [each.value for layer in layers for each in layer.variables if id(each) not in weights]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
@@ -22,6 +23,7 @@ import pytest
 from modelyard.artifact import VerifyReport
 from modelyard.errors import ConversionError, ExportError, InternalError, MissingDependencyError
 from modelyard.export import ExportEvent, ExportOptions, Progress, Reference, Verification, export
+from modelyard.export._apart import _MODULES
 from modelyard.export._formats import make_maker
 from modelyard.export.isolation import Worker, WorkerEndedError, ended_by
 
@@ -65,9 +67,18 @@ def die(number: int) -> None:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    worker = Worker()
+    worker = Worker(modules=_MODULES)
     yield worker
     worker.close()
+
+
+def test_it_starts_without_keras(worker: Worker) -> None:
+    """It takes as long to load as TensorFlow, and what is converted is saved graphs. (Our own module imports it.)"""
+    modules = worker.keep(getattr, worker.keep(importlib.import_module, "sys", stage="s"), "modules", stage="s")
+    loaded = {
+        each: worker.call("__contains__", modules, each, stage="s") for each in ("tensorflow", "tf2onnx", "keras")
+    }
+    assert loaded == {"tensorflow": True, "tf2onnx": True, "keras": False}
 
 
 def test_where_it_works(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:

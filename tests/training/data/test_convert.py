@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
         "stray": ["fashion-mnist", "out", "stray"],
         "vocabulary": [str(source), "out", "--vocabulary", "names.txt"],
     }
-    environment = {"PATH": "", "MODELYARD_DATA": "subset", "PYTHONPATH": str(ROOT)}
+    environment = {"PATH": "", "MODELYARD_DATA": "subset", "PYTHONPATH": str(ROOT), "TMPDIR": os.environ["TMPDIR"]}
     run = subprocess.run(
         [sys.executable, "-c", COMMANDS, json.dumps(list(commands.values()))],
         cwd=root, env=environment, capture_output=True, text=True, timeout=240, check=False,

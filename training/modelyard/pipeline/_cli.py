@@ -72,6 +72,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="timed calls for each format and protocol (default: %(default)s)",
     )
     parser.add_argument(
+        "--measure-seconds",
+        type=float,
+        default=_DEFAULTS.measure_seconds,
+        metavar="S",
+        help="about how long the runtimes are measured (default: %(default)s)",
+    )
+    parser.add_argument(
         "--min-examples",
         type=int,
         default=_DEFAULTS.min_examples,
@@ -104,6 +111,7 @@ def main(argv: list[str]) -> int:
             repository=arguments.repository,
             run_dir=arguments.run_dir,
             calls=arguments.calls,
+            measure_seconds=arguments.measure_seconds,
             min_examples=arguments.min_examples,
         )
         report = run_pipeline(options)

@@ -37,6 +37,7 @@ class RunOptions:
         repository: The model repository to publish to.
         run_dir: Folder of checkpoints and logs.
         calls: Timed calls for each format and protocol.
+        measure_seconds: About how long the export's own measurements may take.
         min_examples: Fewer examples than this to verify with are an error.
     """
 
@@ -47,6 +48,7 @@ class RunOptions:
     repository: Path = Path("demo/repository")
     run_dir: Path = Path("demo/run")
     calls: int = 200
+    measure_seconds: float = 20.0
     min_examples: int = 256
 
 
@@ -94,7 +96,7 @@ def run_pipeline(options: RunOptions) -> RunReport:
     from modelyard.training.tasks import make_task
 
     task = make_task(options.task, options.assignments)
-    export_options = ExportOptions(min_examples=options.min_examples)
+    export_options = ExportOptions(min_examples=options.min_examples, measure_seconds=options.measure_seconds)
     # Before the training: what it would have been for nothing.
     traced, data = check_export(task, options=export_options, count=max(_EXAMPLES, options.min_examples))
     check_classifier(options.task, dict(traced.signatures), data)

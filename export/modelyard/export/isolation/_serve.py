@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from modelyard.console import quiet_libraries
+from modelyard.console import leave_out_keras, quiet_libraries
 from modelyard.errors import ModelyardError, PublishError
 from modelyard.export._options import ExportEvent
 from modelyard.export.isolation._messages import Done, Event, Failed, Forget, Kept, Order
@@ -40,7 +40,8 @@ def main(argv: list[str]) -> int:
     faulthandler.enable()
     _volunteer()
     quiet_libraries()
-    import tensorflow as tf
+    with leave_out_keras():
+        import tensorflow as tf
 
     threads = int(argv[0])
     if threads:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import Signature, TensorSpec
+from modelyard.console import leave_out_keras
 from modelyard.errors import (
     InternalError,
     InvalidInputError,
@@ -46,7 +47,8 @@ class TensorFlowBackend:
         # Read when TensorFlow allocates for the first time: its own pool for oneDNN never lets go of a byte.
         os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
         try:
-            import tensorflow as tf
+            with leave_out_keras():
+                import tensorflow as tf
         except ModuleNotFoundError as exc:
             if exc.name != "tensorflow":
                 raise
