@@ -103,7 +103,7 @@ def test_full_integer_is_quantized_per_channel_with_qdq(report: ExportReport) ->
 
 
 def test_rows_of_a_dynamic_range_are_dependent(report: ExportReport) -> None:
-    """In ONNX the range is that of the whole batch, so that an outlier moves its neighbours; in TFLite it is a row's."""
+    """In ONNX the range is that of the batch, so that an outlier moves its neighbours; in TFLite a row has its own."""
     formats = report.manifest.formats
     for name, verdict in (("onnx", "independent"), ("onnx.int8", "independent"), ("onnx.int8_dynamic", "dependent")):
         assert formats[name].verify.rows["serving_default"].verdict == verdict, name

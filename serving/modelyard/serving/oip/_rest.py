@@ -195,7 +195,8 @@ class OipRest:
 
     async def _parse(self, request: HttpRequest, body: bytes, name: str, version: str) -> InferRequest:
         length, depth = request.headers.get(_JSON_LENGTH), self._options.max_json_depth
-        call = await self._offload(len(body), lambda: read_call(body, length, name, version, max_depth=depth))
+        read = partial(read_call, body, length, name, version, max_depth=depth)
+        call = await self._offload(len(body), read, model=name)
         return replace(call, caller=request.caller, size=len(body))
 
     async def _body_object(self, request: HttpRequest) -> dict[str, Any]:
@@ -209,9 +210,9 @@ class OipRest:
             return request.body
         return await self._offload(len(request.body), lambda: decompress(request.body, encoding, limit=limit))
 
-    async def _offload(self, size: int, work: Callable[[], _T]) -> _T:
+    async def _offload(self, size: int, work: Callable[[], _T], *, model: str = "") -> _T:
         """Small work at once, large work on a worker thread."""
-        return work() if size <= _INLINE_BYTES else await self._predictor.offload(work)
+        return work() if size <= _INLINE_BYTES else await self._predictor.offload(work, model=model)
 
 
 def _signature(request: HttpRequest) -> str:

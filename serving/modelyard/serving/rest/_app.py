@@ -136,7 +136,8 @@ class RestApp:
                 data = self._plain(request)
                 if route.verb == "predict":
                     return await self._predict(route, data, request.caller)
-                return await self._predictor.offload(lambda: self._infer(route, data), request.caller)
+                work = partial(self._infer, route, data)
+                return await self._predictor.offload(work, request.caller, model=route.spec.name)
         except TimeoutError as exc:
             code = "DEADLINE_EXCEEDED"
             raise late(self._options) from exc
@@ -161,7 +162,8 @@ class RestApp:
         if len(data) <= SMALL_BYTES:
             body = _predict.parse_body(data, max_depth=depth)
         else:
-            body = await self._predictor.offload(lambda: _predict.parse_body(data, max_depth=depth))
+            parse = partial(_predict.parse_body, data, max_depth=depth)
+            body = await self._predictor.offload(parse, model=route.spec.name)
         spec = replace(route.spec, signature=body.signature)
 
         def inputs(signature: Signature) -> Arrays:
