@@ -9,14 +9,12 @@ from modelyard.errors import ModelyardError
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._requests import Arrays, ModelSpec
 from modelyard.serving._servable import Servable
-from modelyard.serving._validation import check_output_filter, shape_fits
-from modelyard.wire import dtype_by_name, grpc_status_of
+from modelyard.serving._validation import check_output_filter
+from modelyard.wire import grpc_status_of
 
 _PREDICTIONS = ":modelyard:serving:predictions"
 #: Strangers may ask for any order of any outputs: so many are remembered per version.
 _MAX_PLANS = 64
-#: Of any batch size: so many combinations of shapes are remembered per plan.
-_MAX_SHAPES = 256
 
 
 class Plan:
@@ -37,9 +35,6 @@ class Plan:
         self.signature = signature
         self.name = name
         self.outputs = outputs
-        self._inputs = [(spec.name, dtype_by_name(spec.dtype).numpy, spec.shape) for spec in signature.inputs]
-        #: Shapes of inputs that fit, in the order of the signature.
-        self._known_shapes: set[tuple[tuple[int, ...], ...]] = set()
         self._rows_of = next((spec.name for spec in signature.inputs if not spec.shape or spec.shape[0] == -1), None)
         #: Whether requests may share a batch.
         self.shared = signature.compute in servable.row_wise
@@ -54,34 +49,6 @@ class Plan:
             ":tensorflow:serving:runtime_latency",
             {"model_name": servable.name, "API": "Predict", "runtime": servable.backend.name},
         )
-
-    def check(self, inputs: Arrays) -> Arrays:
-        """Checks inputs, and fills in defaults; raises as :meth:`Servable.complete` does.
-
-        Args:
-            inputs: Arrays by input name.
-        """
-        if len(inputs) == len(self._inputs):
-            shapes = []
-            for name, dtype, _ in self._inputs:
-                array = inputs.get(name)
-                if array is None or array.dtype != dtype:
-                    break
-                shapes.append(array.shape)
-            else:
-                if self._fit(tuple(shapes)):
-                    return inputs
-        # Something is missing or wrong: this finds out what, and says it.
-        return self.servable.complete(self.signature, inputs)
-
-    def _fit(self, shapes: tuple[tuple[int, ...], ...]) -> bool:
-        if not self.servable.check_shapes or shapes in self._known_shapes:
-            return True
-        if not all(shape_fits(have, want) for have, (_, _, want) in zip(shapes, self._inputs, strict=True)):
-            return False
-        if len(self._known_shapes) < _MAX_SHAPES:
-            self._known_shapes.add(shapes)
-        return True
 
     def failed(self, error: ModelyardError) -> None:
         """Counts a prediction that failed.

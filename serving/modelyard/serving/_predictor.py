@@ -32,7 +32,7 @@ from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._validation import other_signature
 from modelyard.serving._versions import Version
 from modelyard.serving._watcher import ModelWatcher
-from modelyard.serving.batching import BatchParameters, BatchQueue, Done, ModelThreads, Task, parts_of, rows_of
+from modelyard.serving.batching import BatchParameters, BatchQueue, Done, ModelThreads, Task, rows_of
 from modelyard.wire import grpc_status_of, tensorflow_pb2
 
 _T = TypeVar("_T")
@@ -230,7 +230,7 @@ class Predictor:
         try:
             inputs = request.inputs(plan.signature)
             self._check_method(plan.signature)
-            inputs = plan.check(inputs)
+            inputs = plan.servable.complete(plan.signature, inputs)
             task.rows = plan.rows(inputs)
             task.inputs = plan.servable.decoded(plan.signature, inputs)
         except ModelyardError as exc:
@@ -254,7 +254,6 @@ class Predictor:
         parameters = batching or self._greedy
         # What has state, or takes no batch, is one call; without a row there is nothing to share, or to pad with.
         shared = plan.shared and task.rows > 0 and _is_even(task.inputs)
-        tasks = [task]
         if batching is not None and plan.signature.batched and not plan.signature.stateful and task.rows > 0:
             self._metrics.observe(_INPUT_SIZE, {}, task.rows)
             try:
@@ -267,8 +266,6 @@ class Predictor:
             except ModelyardError as exc:
                 self._failed(plan, task, exc)
                 raise
-            if task.rows > batching.execution_batch_size:
-                tasks = parts_of(task, batching.execution_batch_size, plan, self.statistics)
         # Only inputs of one inner shape can be stacked, unless they are padded.
         inner = [array.shape[1:] for array in task.inputs.values()]
         key = (shared, () if not shared or parameters.pad_variable_length else tuple(inner))
@@ -278,7 +275,7 @@ class Predictor:
             queue = BatchQueue(plan, threads, parameters, self.statistics, metrics=metrics, shared=shared)
             if len(plan.queues) < _MAX_QUEUES:
                 queue = plan.queues.setdefault(key, queue)
-        queue.submit(tasks)
+        queue.submit(task)
 
     def _check_method(self, signature: Signature) -> None:
         if self._check_methods and signature.method != PREDICT_METHOD:

@@ -311,8 +311,8 @@ def test_whoever_can_join_a_batch_is_not_refused(tmp_path: Path) -> None:
         # A batch of one is what is known of the model at first.
         for _ in range(5):
             await ask(predictor, 1.0)
-        counts = []
-        for _ in range(6):
+        counts: list[int] = []
+        while len(counts) < 20 and 60 not in counts:
             answers = await asyncio.gather(*(ask(predictor, 1.0) for _ in range(60)), return_exceptions=True)
             counts.append(sum(answer == [2.0] for answer in answers))
             assert all(answer == [2.0] or isinstance(answer, OverloadedError) for answer in answers)
@@ -470,7 +470,7 @@ def test_a_large_request_is_refused_or_split(tmp_path: Path, backend: Doubler) -
         with pytest.raises(InvalidInputError, match="13 is not computed"):
             await ask(predictor, 1.0, 2.0, 13.0)
         row = predictor.statistics.of("m", 1)
-        assert (row.success.count, row.fail.count, row.inference_count, row.execution_count) == (1, 1, 5, 4)
+        assert (row.success.count, row.fail.count, row.inference_count, row.execution_count) == (1, 1, 5, 3)
         assert predictor.waiting == 0
 
     parameters = BatchParameters(

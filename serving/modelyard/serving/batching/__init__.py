@@ -2,7 +2,7 @@
 
 from modelyard.serving.batching._admission import ModelThreads
 from modelyard.serving.batching._parameters import PER_MODEL_FILE, BatchParameters, read_batch_parameters
-from modelyard.serving.batching._queue import BatchQueue, Done, Task, parts_of, rows_of
+from modelyard.serving.batching._queue import BatchQueue, Done, Task, rows_of
 from modelyard.serving.batching._sharing import probe, shared_graphs
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "Done",
     "ModelThreads",
     "Task",
-    "parts_of",
     "probe",
     "read_batch_parameters",
     "rows_of",

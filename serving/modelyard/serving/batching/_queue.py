@@ -10,12 +10,10 @@ batch that the runtime refuses is computed again one request at a time.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +36,7 @@ _Answer = tuple[Any, BaseException | None]
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Task:
-    """A request, or a part of one, that is to be computed.
+    """A request that is to be computed.
 
     Attributes:
         inputs: Complete inputs, with equal numbers of rows where it may share a batch.
@@ -49,7 +47,7 @@ class Task:
         arrived_ns: When the request arrived; 0 where somebody else records it.
         started_ns: When it began to be decoded.
         decoded_ns: When its inputs were complete.
-        cost: What it was let in with; None where another part of the request answers for it.
+        cost: What it was let in with.
     """
 
     inputs: Arrays
@@ -60,7 +58,7 @@ class Task:
     arrived_ns: int = 0
     started_ns: int = 0
     decoded_ns: int = 0
-    cost: float | None = None
+    cost: float = 0.0
 
     @property
     def patient(self) -> bool:
@@ -103,30 +101,28 @@ class BatchQueue:
         self._rows = self._running = 0
         self._cost = Cost()
 
-    def submit(self, tasks: Sequence[Task]) -> None:
-        """Queues a request, in parts where it is larger than a batch.
+    def submit(self, task: Task) -> None:
+        """Queues a request.
 
         Args:
-            tasks: The parts: all of them are let in, or none.
+            task: The request.
 
         Raises:
             OverloadedError: As :meth:`ModelThreads.enter`.
-            UnavailableError: The queue is full.
+            UnavailableError: The queue is full, or the server is stopping.
         """
-        rows = sum(task.rows for task in tasks)
         with self._condition:
+            if refusal := self._threads.refusal(None):
+                raise refusal
             most = self._parameters.max_enqueued_batches * self._parameters.max_batch_size
-            if self._tasks and self._rows + rows > most:
+            if self._tasks and self._rows + task.rows > most:
                 raise UnavailableError(
                     "The batch scheduling queue to which this task was submitted is full. Try again in a moment."
                 )
-            if refusal := self._threads.refusal(None):
-                raise refusal
-            cost = self._cost.of(rows)
-            self._threads.enter(tasks[0].caller, cost, least=self._cost.seconds)
-            tasks[0].cost = cost
-            self._tasks.extend(tasks)
-            self._rows += rows
+            task.cost = self._cost.of(task.rows)
+            self._threads.enter(task.caller, task.cost, least=self._cost.seconds)
+            self._tasks.append(task)
+            self._rows += task.rows
             if self._running < self._most_running:
                 self._running += 1
                 self._threads.batches.submit(self._work)
@@ -177,13 +173,12 @@ class BatchQueue:
 
     def _compute(self, batch: list[Task]) -> None:
         plan = self._plan
-        servable = plan.servable
+        name, version = plan.servable.name, plan.servable.version
         begun_ns = time.perf_counter_ns()
-        size = sum(task.rows for task in batch)
         execution = None
         answers: list[_Answer]
         try:
-            size, outputs = self._run(batch, begun_ns)
+            outputs, executions = self._run(batch, begun_ns)
             computed_ns = time.perf_counter_ns()
         # A thread of the model must outlive whatever a runtime does, and every caller gets an answer.
         except Exception as exc:
@@ -196,49 +191,77 @@ class BatchQueue:
             answers = [(None, self._failure(exc, batch[0]))]
         else:
             seconds = (computed_ns - begun_ns) / 1e9
-            self._cost.learn(seconds, size)
+            self._cost.learn(seconds, sum(task.rows for task in batch))
             counted = sum(task.arrived_ns > 0 for task in batch)
             plan.succeeded.add(counted)
             plan.latency.add(seconds * 1e6, counted)
-            answers = _encoded(plan, batch, outputs, size)
+            answers = _encoded(plan, batch, outputs)
+            *others, (size, infer_ns) = executions
+            for rows, ns in others:
+                self._statistics.record_execution(name, version, rows=rows, infer_ns=ns)
             input_ns = sum(task.decoded_ns - task.started_ns for task in batch)
-            execution = Execution(size, input_ns, computed_ns - begun_ns, time.perf_counter_ns() - computed_ns)
+            execution = Execution(size, input_ns, infer_ns, time.perf_counter_ns() - computed_ns)
         times = [
             _times(task, begun_ns, computed_ns, ok=error is None)
             for task, (_, error) in zip(batch, answers, strict=True)
             if task.arrived_ns
         ]
-        self._statistics.record_all(servable.name, servable.version, times, execution)
+        self._statistics.record_all(name, version, times, execution)
         for task, answer in zip(batch, answers, strict=True):
             self._deliver(task, answer)
 
     def _deliver(self, task: Task, answer: _Answer) -> None:
-        if task.cost is not None:
-            self._threads.leave(task.cost)
+        self._threads.leave(task.cost)
         task.done(*answer)
 
-    def _run(self, batch: Sequence[Task], begun_ns: int) -> tuple[int, Arrays]:
-        """Computes a batch: how many rows it had with those that pad it, and its outputs."""
-        rows = sum(task.rows for task in batch)
-        size = self._parameters.padded_size(rows) if self._shared else rows
+    def _run(self, batch: Sequence[Task], begun_ns: int) -> tuple[Arrays, list[tuple[int, int]]]:
+        """Computes a batch: its outputs, and of each execution the rows, those that pad it included, and nanoseconds.
+
+        There are several where one request is larger than a batch.
+        """
         if self._metrics is not None and self._shared:
             pool = {"thread_pool_name": self._parameters.pool_name}
             for task in batch:
                 self._metrics.observe(f"{_PREFIX}queuing_latency", pool, (begun_ns - task.decoded_ns) / 1e3)
+        inputs = merge([task.inputs for task in batch], self._parameters)
+        rows, most = sum(task.rows for task in batch), self._parameters.execution_batch_size
+        if not self._shared or self._parameters.accept_larger or rows <= most:
+            # As upstream: padding repeats the first row of the last request.
+            outputs, execution = self._execute(inputs, rows, rows - batch[-1].rows, alone=len(batch) == 1)
+            return outputs, [execution]
+        parts, executions = [], []
+        for start in range(0, rows, most):
+            part = {name: array[start : start + most] for name, array in inputs.items()}
+            outputs, execution = self._execute(part, min(most, rows - start), 0, alone=False)
+            parts.append(outputs)
+            executions.append(execution)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, executions
+
+    def _execute(self, inputs: Arrays, rows: int, padding: int, *, alone: bool) -> tuple[Arrays, tuple[int, int]]:
+        size = self._parameters.padded_size(rows) if self._shared else rows
+        if size > rows:
+            inputs = {
+                name: np.concatenate([array, np.repeat(array[padding : padding + 1], size - rows, axis=0)])
+                for name, array in inputs.items()
+            }
+        if self._metrics is not None and self._shared:
             self._metrics.observe(f"{_PREFIX}processed_batch_size", {}, size)
             self._metrics.observe(f"{_PREFIX}padding_size", {"execution_batch_size": str(size)}, size - rows)
             self._metrics.count(f"{_PREFIX}wrapped_run_count", {})
-        inputs = merge([task.inputs for task in batch], size - rows, self._parameters)
+            alone = False
+        started_ns = time.perf_counter_ns()
         outputs = self._plan.servable.compute(self._plan.signature.compute, inputs, self._plan.outputs)
-        if len(batch) > 1 or (self._metrics is not None and self._shared):
-            for name, array in outputs.items():
-                if array.ndim == 0 or array.shape[0] != size:
-                    raise ModelNotReadyError(
-                        f"Batched output tensor {name!r} has shape {list(array.shape)}; its 0th dimension does not "
-                        f"equal the sum of the 0th dimension sizes of the inputs, {size}. Serve this model without "
-                        "batching."
-                    )
-        return size, outputs
+        infer_ns = time.perf_counter_ns() - started_ns
+        for name, array in {} if alone else outputs.items():
+            if array.ndim == 0 or array.shape[0] != size:
+                raise ModelNotReadyError(
+                    f"Batched output tensor {name!r} has shape {list(array.shape)}; its 0th dimension does not "
+                    f"equal the sum of the 0th dimension sizes of the inputs, {size}. Serve this model without "
+                    "batching."
+                )
+        if size > rows:
+            outputs = {name: array[:rows] for name, array in outputs.items()}
+        return outputs, (size, infer_ns)
 
     def _failure(self, exc: Exception, task: Task) -> ModelyardError:
         error = exc if isinstance(exc, ModelyardError) else InternalError(f"Computing failed: {type(exc).__name__}")
@@ -252,14 +275,14 @@ class BatchQueue:
         return error
 
 
-def _encoded(plan: Plan, batch: Sequence[Task], outputs: Arrays, size: int) -> list[_Answer]:
+def _encoded(plan: Plan, batch: Sequence[Task], outputs: Arrays) -> list[_Answer]:
     answers: list[_Answer] = []
     start = 0
     for task in batch:
         part = outputs
-        if size != task.rows:
+        if len(batch) > 1:
             part = {name: array[start : start + task.rows] for name, array in outputs.items()}
-        start += task.rows
+            start += task.rows
         try:
             answers.append((task.encode(Prediction(spec=plan.spec, outputs=part)), None))
         # An answer that cannot be encoded is one request's trouble, not the batch's.
@@ -275,57 +298,6 @@ def _times(task: Task, begun_ns: int, computed_ns: int, *, ok: bool) -> RequestT
     total_ns = ended_ns - task.arrived_ns
     infer_ns, output_ns = computed_ns - begun_ns, ended_ns - computed_ns
     return RequestTimes(ok, total_ns, begun_ns - task.arrived_ns - decode_ns, decode_ns, infer_ns, output_ns, task.rows)
-
-
-def parts_of(task: Task, size: int, plan: Plan, statistics: ModelStatistics) -> list[Task]:
-    """A request in parts, which is answered when all of them are.
-
-    Args:
-        task: The request.
-        size: Rows of a part at most.
-        plan: What it asks for.
-        statistics: Where it is recorded.
-    """
-    starts = range(0, task.rows, size)
-    found: list[Any] = [None] * len(starts)
-    errors: dict[int, BaseException] = {}
-    missing = len(starts)
-    lock = threading.Lock()
-
-    def done(index: int, outputs: Any, error: BaseException | None) -> None:
-        nonlocal missing
-        with lock:
-            found[index], missing = outputs, missing - 1
-            if error is not None:
-                errors[index] = error
-            if missing:
-                return
-        computed_ns = time.perf_counter_ns()
-        # The same one whichever part was computed first.
-        failure = errors[min(errors)] if errors else None
-        answer: _Answer = (None, failure)
-        if failure is None:
-            joined = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
-            (answer,) = _encoded(plan, [task], joined, task.rows)
-            plan.succeeded.add(1)
-        elif isinstance(failure, ModelyardError):
-            plan.failed(failure)
-        times = _times(task, task.decoded_ns, computed_ns, ok=answer[1] is None)
-        statistics.record_all(plan.servable.name, plan.servable.version, [times])
-        task.done(*answer)
-
-    return [
-        Task(
-            inputs={name: array[start : start + size] for name, array in task.inputs.items()},
-            rows=min(size, task.rows - start),
-            encode=lambda prediction: prediction.outputs,
-            done=partial(done, index),
-            caller=task.caller,
-            started_ns=task.decoded_ns,
-            decoded_ns=task.decoded_ns,
-        )
-        for index, start in enumerate(starts)
-    ]
 
 
 def rows_of(inputs: Arrays) -> int:
@@ -350,27 +322,23 @@ def rows_of(inputs: Arrays) -> int:
     return next(iter(found), 1)
 
 
-def merge(parts: Sequence[Arrays], padding: int, parameters: BatchParameters) -> Arrays:
-    """Several requests' inputs as one batch; a batch of one that is not padded is not copied.
+def merge(parts: Sequence[Arrays], parameters: BatchParameters) -> Arrays:
+    """Several requests' inputs as one batch; a batch of one is not copied.
 
     Args:
         parts: Inputs of the same names and dtypes, and of the same inner shapes unless those are padded.
-        padding: Rows to add.
         parameters: How inner dimensions are padded.
 
     Raises:
         InvalidInputError: Inner dimensions cannot be padded.
     """
-    if len(parts) == 1 and padding == 0:
+    if len(parts) == 1:
         return parts[0]
     merged: dict[str, npt.NDArray[Any]] = {}
     for name in parts[0]:
         arrays = [part[name] for part in parts]
         if parameters.pad_variable_length:
             arrays = _pad_inner(name, arrays, zeros=parameters.pad_with_zeros)
-        if padding:
-            # As upstream: the first row of the last request.
-            arrays.append(np.repeat(arrays[-1][:1], padding, axis=0))
         merged[name] = np.concatenate(arrays)
     return merged
 
