@@ -42,7 +42,7 @@ def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
     places: list[tuple[Any, ...]] = []
     free = {
         "absent", "config", "metrics", "converter", "runtime", "by_signature", "signatures", "formats",
-        "other_runtimes", "renamed", "computed",
+        "other_runtimes", "renamed", "computed", "rows",
     }  # fmt: skip
     for key, value in document.items() if isinstance(document, dict) else enumerate(document):
         place = (*path, key)
@@ -56,7 +56,7 @@ def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
 OPTIONAL = {
     "absent", "accuracy_drop", "allowed", "by_class", "choices", "computed", "decode", "domains", "error",
     "examples_per_s", "kept_float32", "metric_after", "metric_before", "other_runtimes", "precision", "preprocess",
-    "refused", "renamed", "shape", "speedup", "stateful", "stochastic", "tolerance", "top1_agreement", "value",
+    "refused", "renamed", "rows", "shape", "speedup", "stateful", "stochastic", "tolerance", "top1_agreement", "value",
 }  # fmt: skip
 
 
@@ -110,6 +110,16 @@ def test_a_wrong_field_is_named(manifest: Manifest, change: dict[str, Any], mess
 def test_other_text_is_an_error(text: str) -> None:
     with pytest.raises(ManifestError, match="not JSON|expected an object"):
         Manifest.from_json(text)
+
+
+def test_rows_are_of_three_kinds(manifest: Manifest) -> None:
+    document = json.loads(manifest.to_json())
+    (name, entry), *_ = document["formats"].items()
+    del entry["verify"]["rows"]
+    assert Manifest.from_json(json.dumps(document)).formats[name].verify.rows == {}
+    entry["verify"]["rows"] = {"serving_default": {"verdict": "perhaps", "reason": ""}}
+    with pytest.raises(ManifestError, match="expected 'independent', 'dependent' or 'unknown'; received 'perhaps'"):
+        Manifest.from_json(json.dumps(document))
 
 
 def test_an_example_decode_round_trip(manifest: Manifest) -> None:

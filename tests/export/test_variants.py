@@ -102,6 +102,15 @@ def test_full_integer_is_quantized_per_channel_with_qdq(report: ExportReport) ->
     assert plain == int8
 
 
+def test_rows_of_a_dynamic_range_are_dependent(report: ExportReport) -> None:
+    """In ONNX the range is that of the batch, so that an outlier moves its neighbours; in TFLite a row has its own."""
+    formats = report.manifest.formats
+    for name, verdict in (("onnx", "independent"), ("onnx.int8", "independent"), ("onnx.int8_dynamic", "dependent")):
+        assert formats[name].verify.rows["serving_default"].verdict == verdict, name
+    assert "beside a row" in formats["onnx.int8_dynamic"].verify.rows["serving_default"].reason
+    assert formats["tflite.int8_dynamic"].verify.rows["serving_default"].verdict == "independent"
+
+
 def test_inputs_and_outputs_keep_their_dtypes(report: ExportReport, data: VerificationData) -> None:
     images = data.inputs["serving_default"]["image"][:3]
     for format in ("onnx", "tflite"):

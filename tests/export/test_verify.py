@@ -42,6 +42,9 @@ def test_what_is_right_is_verified(reference: Reference, converted: Path, format
     assert set(check.report.by_signature) == {"serving_default", "image_bytes", "embed"}
     assert check.report.max_abs_error == max(check.report.by_signature.values())
     assert check.report.top1_agreement == 1.0
+    assert {name: each.verdict for name, each in check.report.rows.items()} == dict.fromkeys(
+        ("serving_default", "image_bytes", "embed"), "independent"
+    )
     assert check.report.metric_before == check.report.metric_after == pytest.approx(2 / 3, abs=0.01)
     # Every float of every output, at each batch size: 3 probabilities twice, 4 values of the embedding.
     assert sum(check.histogram) == COUNT * 3 * (3 + 3 + 4)

@@ -10,6 +10,7 @@ from typing import Any, cast
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError
 from modelyard.serving import Servable
+from modelyard.serving.batching import BatchParameters
 
 Arrays = dict[str, Any]
 
@@ -52,10 +53,10 @@ class Doubler:
         pass
 
 
-def servable(backend: Doubler, *, row_wise: bool = True, fixed: float = 0.0) -> Servable:
+def servable(backend: Doubler, *, row_wise: bool = True, batching: BatchParameters | None = None) -> Servable:
     return Servable(
         name="m", version=1, path=Path("/nowhere"), backend=cast(Any, backend),
         signatures={"serving_default": backend.signature},
         definitions={}, check_shapes=True, defaults={}, compute=cast(Any, backend.run),
-        row_wise=frozenset({"g"}) if row_wise else frozenset(), fixed={"g": fixed},
+        row_wise=frozenset({"g"}) if row_wise else frozenset(), batching=batching,
     )  # fmt: skip

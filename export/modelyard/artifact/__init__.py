@@ -42,6 +42,7 @@ from modelyard.artifact._manifest_parts import (
     FormatEntry,
     Latency,
     Refusal,
+    RowsCheck,
     RuntimeChoice,
     Source,
     StochasticOutput,
@@ -64,6 +65,7 @@ from modelyard.artifact._repository import (
     publish,
     staging,
 )
+from modelyard.artifact._row_experiment import EXPERIMENT_ROWS, row_experiment
 from modelyard.artifact._signature import (
     CLASSIFY_METHOD,
     DEFAULT_SIGNATURE,
@@ -100,6 +102,7 @@ __all__ = [
     "ClassAccuracy",
     "Collected",
     "DEFAULT_SIGNATURE",
+    "EXPERIMENT_ROWS",
     "Difference",
     "EncodedImageFunction",
     "ExampleDecode",
@@ -123,6 +126,7 @@ __all__ = [
     "PREPROCESS_SUFFIX",
     "REGRESS_METHOD",
     "Refusal",
+    "RowsCheck",
     "RemotePath",
     "RemoteVersion",
     "RuntimeChoice",
@@ -185,4 +189,5 @@ __all__ = [
     "verify_files",
     "verify_version",
     "write_labels",
+    "row_experiment",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 
@@ -86,6 +86,21 @@ class StochasticOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowsCheck:
+    """Whether the rows of a batch of one signature depend on each other.
+
+    Attributes:
+        verdict: ``independent``: shown by the operations of the source and by experiment in the runtime, so that
+            requests may share a batch. ``dependent``: an operation mixes rows, or an experiment saw it. ``unknown``:
+            no experiment saw it, and nothing is known of some operation, or there is no source to look at.
+        reason: A sentence about what decided.
+    """
+
+    verdict: Literal["independent", "dependent", "unknown"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifyReport:
     """How one format compared with the source function.
 
@@ -109,6 +124,8 @@ class VerifyReport:
         by_class: Where there are labels, the accuracy of each class that has
             some; of more than 100 classes, those that change most.
         stochastic: Outputs that were compared in distribution, not by value.
+        rows: By signature, whether rows of a batch depend on each other here; manifests of earlier exporters say
+            nothing of it.
     """
 
     examples: int
@@ -123,6 +140,7 @@ class VerifyReport:
     tolerance: float | None = None
     by_class: tuple[ClassAccuracy, ...] = ()
     stochastic: tuple[StochasticOutput, ...] = ()
+    rows: Mapping[str, RowsCheck] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

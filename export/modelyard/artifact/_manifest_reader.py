@@ -12,6 +12,7 @@ from modelyard.artifact._manifest_parts import (
     FormatEntry,
     Latency,
     Refusal,
+    RowsCheck,
     RuntimeChoice,
     Source,
     StochasticOutput,
@@ -191,7 +192,17 @@ def _verify(verify: Reader) -> VerifyReport:
         tolerance=verify.get("tolerance", (float, int), optional=True),
         by_class=verify.sequence("by_class", _class_accuracy, optional=True),
         stochastic=verify.sequence("stochastic", _stochastic, optional=True),
+        rows={} if verify.get("rows", dict, optional=True) is None else verify.mapping("rows", _rows_check),
     )
+
+
+def _rows_check(reader: Reader) -> RowsCheck:
+    verdict = reader.get("verdict", str)
+    if verdict not in ("independent", "dependent", "unknown"):
+        raise ManifestError(
+            f"{reader.place}.verdict: expected 'independent', 'dependent' or 'unknown'; received {verdict!r}."
+        )
+    return RowsCheck(verdict=verdict, reason=reader.get("reason", str))
 
 
 def _class_accuracy(reader: Reader) -> ClassAccuracy:

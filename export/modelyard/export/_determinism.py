@@ -78,7 +78,25 @@ def draws(function: Any) -> bool:
     """
     concrete = function.get_concrete_function()
     nodes = reachable(concrete.graph.as_graph_def(), [tensor.name for tensor in concrete.outputs])
-    return any(node.op.startswith(_DRAWS) for node in nodes)
+    return any(is_draw(node.op) for node in nodes)
+
+
+def is_draw(operation: str) -> bool:
+    """Whether an operation draws random numbers.
+
+    Args:
+        operation: TensorFlow's name of it.
+    """
+    return operation.startswith(_DRAWS)
+
+
+def is_write(operation: str) -> bool:
+    """Whether an operation writes to a variable.
+
+    Args:
+        operation: TensorFlow's name of it.
+    """
+    return operation.startswith(_WRITES)
 
 
 def _same(first: npt.NDArray[Any], second: npt.NDArray[Any], tolerance: float) -> bool:
@@ -94,4 +112,4 @@ def _same(first: npt.NDArray[Any], second: npt.NDArray[Any], tolerance: float) -
 def _writes(concrete: Any) -> bool:
     graph = concrete.graph.as_graph_def()
     bodies = (graph.node, *(body.node_def for body in graph.library.function))
-    return any(node.op.startswith(_WRITES) for nodes in bodies for node in nodes)
+    return any(is_write(node.op) for nodes in bodies for node in nodes)

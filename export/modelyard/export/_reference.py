@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec, VerificationData
+from modelyard.artifact import RowsCheck, Signature, TensorSpec, VerificationData
 from modelyard.errors import ConfigurationError, VerificationError
 from modelyard.export._data import FLOATS, fit_examples, labelled, tells_class
 from modelyard.export._dependence import computed_outputs
@@ -23,6 +23,7 @@ from modelyard.export._lengths import free_axes, other_length
 from modelyard.export._options import ExportEvent, ExportOptions, Progress, ignore_progress
 from modelyard.export._runtimes import Arrays, Runtime, as_array, call_signature, to_tensor
 from modelyard.export._trace import TracedModel
+from modelyard.export.rows import walk_graphs
 
 _LOG = logging.getLogger("modelyard.export")
 
@@ -45,6 +46,8 @@ class Reference:
         shapes: By signature and batch size: of every call, the shapes of its outputs.
         others: Of signatures with free axes: the same for examples of another length.
         draws: By signature and random output: many draws of some examples, see :func:`take_draws`.
+        rows: By graph, what its operations say of whether the rows of a batch depend on each other; empty of a file
+            that has no model behind it.
         measured: The signature on which the task's metric is computed; None
             where the data has no labels or no signature has the class output.
     """
@@ -56,6 +59,7 @@ class Reference:
     draws: Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
     measured: str | None
     others: tuple[Reference, ...] = ()
+    rows: Mapping[str, RowsCheck] = field(default_factory=dict)
 
 
 def compute_reference(
@@ -82,7 +86,8 @@ def compute_reference(
             float output that is computed from the inputs, are the same for every example.
     """
     with restored(source.serving.values()):
-        return _compute(source, data, dict(call_sizes(source, options)), source_call(source), options, progress)
+        found = _compute(source, data, dict(call_sizes(source, options)), source_call(source), options, progress)
+    return replace(found, rows=walk_graphs(source.graphs, source.signatures))
 
 
 def source_call(source: TracedModel) -> Call:

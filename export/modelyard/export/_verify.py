@@ -35,6 +35,7 @@ from modelyard.export._runtimes import Runtime, call_signature, load_runtime, re
 from modelyard.export._trace import graph_signature
 from modelyard.export._verification import Verification
 from modelyard.export._widen import ROUNDING
+from modelyard.export.rows import check_rows
 
 #: Roundings of a source of half precision that are allowed on the way to an output.
 _ROUNDINGS = 4
@@ -126,6 +127,7 @@ def verify(
             tolerance=rounding if rounding > options.max_abs_error and not lossy else None,
             by_class=_by_class(reference, before, after),
             stochastic=stochastic,
+            rows=check_rows(loaded, signatures, reference.data.inputs, reference.rows, lossy=lossy),
         ),
         histogram=tuple(int(count) for count in comparison.histogram),
         worst=tuple(comparison.worst),

@@ -19,15 +19,16 @@ import numpy as np
 
 from modelyard.artifact import DEFAULT_SIGNATURE
 from modelyard.errors import ConfigurationError, InvalidRequestError
-from modelyard.serving._batch_gains import batch_gains, probe
 from modelyard.serving._cpus import available_cpus
 from modelyard.serving._flags import ServerOptions
-from modelyard.serving._lanes import MAX_ROWS
 from modelyard.serving._loader import load_servable
 from modelyard.serving._servable import Servable
+from modelyard.serving.batching import probe, shared_graphs
 
 #: Length of one measurement in seconds, and the least number of batches in it.
 _SECONDS, _LEAST = 0.4, 5
+#: Of a batch: more gain nothing as a rule.
+_MOST_ROWS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ def _rows(servable: Servable, threads: int, instances: int, latency_s: float) ->
     graph = servable.signatures[DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in names else names[0]].compute
     described = servable.backend.signatures[graph]
     # Where rows depend on their neighbours, or gain nothing together, requests are computed one by one.
-    most = MAX_ROWS if graph in batch_gains(servable).shared else 1
+    most = _MOST_ROWS if graph in shared_graphs(servable) else 1
     rows = 1
     while rows <= most:
         batch = probe(described, rows)

@@ -153,10 +153,10 @@ FLAGS: tuple[Flag, ...] = (
           "with pad_variable_length_inputs, pad with zeros (or empty strings) and not with a tensor's first element"),
     _ours("greedy_batching", "bool", True,
           "compute requests that are there at the same time together; nothing waits, and only models are batched whose "
-          "rows were seen at loading not to depend on each other; large requests are computed in pieces where that was "
-          "seen to be faster"),
+          "rows do not depend on each other: as the export has proven, or as an experiment at loading shows"),
     _ours("max_batch_rows", "int", 64, "rows that are computed together at most, with --greedy_batching"),
-    _ours("max_queued_requests", "int", 10_000, "requests that may wait; more are refused (0: any number)"),
+    _ours("max_queued_requests", "int", 10_000,
+          "requests that may wait for one model; more are refused (0: any number)"),
     _ours("max_queue_delay_ms", "float", 0.0,
           "refuse a request that would wait longer than this, by what is queued and what it takes (0: any time)"),
     _ours("workers", "int", 1,

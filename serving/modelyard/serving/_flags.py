@@ -16,7 +16,6 @@ from typing import NoReturn
 from modelyard.artifact import Location, load_trusted_keys, locate
 from modelyard.errors import ConfigurationError
 from modelyard.serving import _sagemaker
-from modelyard.serving._batch_parameters import BatchParameters, read_batch_parameters
 from modelyard.serving._config import (
     ModelConfig,
     base_location,
@@ -31,6 +30,7 @@ from modelyard.serving._flag_table import FLAGS, Flag
 from modelyard.serving._loader import LoadOptions
 from modelyard.serving._tls import TlsConfig, read_tls_config
 from modelyard.serving._watcher import WatchOptions
+from modelyard.serving.batching import BatchParameters, read_batch_parameters
 from modelyard.wire import config_pb2, serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
@@ -117,10 +117,10 @@ class ServerOptions:
         metrics_paths: Where the Prometheus page is.
         batching: How requests are batched; None for not at all.
         per_model_batching: Versions say themselves how; those that do not are not batched.
-        greedy_batching: Requests that arrive together are computed together, and large ones in pieces, where loading
-            found that to be the same, and faster.
+        greedy_batching: Requests that arrive together are computed together, where their rows do not depend on each
+            other.
         max_batch_rows: Rows that are computed together at most.
-        max_queued_requests: Requests that may wait; 0 for any number.
+        max_queued_requests: Requests of one model that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
         warmup_iterations: How often warm-up records are replayed; 0 for never.
         drain_s: Seconds that running requests get when the server stops.

@@ -94,6 +94,8 @@ _FILES: Mapping[Runtime, str] = {
     "openvino": "ONNX graphs or a SavedModel",
     "tensorflow": "a SavedModel",
 }
+#: Large batches must be so many times as fast, row by row, as rows alone: the first row of a batch waits for its last.
+_GAIN = 1.05
 #: Where Triton's repositories have a version's files, beside TensorFlow Serving's ``model.tflite``.
 _TRITON_ONNX, _TRITON_SAVED_MODEL = "model.onnx", "model.savedmodel"
 
@@ -148,6 +150,21 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
         compute=one_at_a_time(
             answer_zero_rows(backend.run, backend.signatures, signatures.values()), signatures.values()
         ),
+        # Manifests of earlier exporters say nothing of rows.
+        rows=(entry.other_runtimes.get(runtime, entry.verify).rows or None) if entry is not None else None,
+        gainless=frozenset() if manifest is None else _gainless(manifest, runtime, plan),
+    )
+
+
+def _gainless(manifest: Manifest, runtime: Runtime, plan: _Plan) -> frozenset[str]:
+    """Signatures whose largest measured batch was not worth waiting for."""
+    rates: dict[str, dict[int, float]] = {}
+    for each in manifest.latency:
+        same = (each.runtime, each.precision, each.threads) == (runtime, plan.precision, plan.threads)
+        if same and each.examples_per_s is not None:
+            rates.setdefault(each.signature, {})[each.batch_size] = each.examples_per_s
+    return frozenset(
+        name for name, found in rates.items() if max(found) > 1 and found[max(found)] < _GAIN * found.get(1, 0)
     )
 
 

@@ -249,6 +249,14 @@ class ModelManager:
         with self.watcher(spec).acquire(spec) as servable:
             yield servable
 
+    def has(self, name: str) -> bool:
+        """Whether there is a model of that name.
+
+        Args:
+            name: The model.
+        """
+        return name in self._watchers
+
     def watcher(self, spec: ModelSpec) -> ModelWatcher:
         """Who lends a model's servables, for callers that hold one across callbacks.
 

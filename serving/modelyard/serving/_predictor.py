@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy.typing as npt
+
 from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature
-from modelyard.errors import InternalError, InvalidModelSpecError, InvalidRequestError, ModelyardError
-from modelyard.serving._costs import RequestCost
+from modelyard.errors import (
+    InternalError,
+    InvalidInputError,
+    InvalidModelSpecError,
+    InvalidRequestError,
+    ModelyardError,
+)
 from modelyard.serving._inference import Classification, InferenceTask, Regression, check_tasks, infer
-from modelyard.serving._lanes import MAX_ROWS, Done, Door, Lane, Ticket, compute
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._plans import Plan, plan_of
@@ -23,11 +30,17 @@ from modelyard.serving._servable import Servable
 from modelyard.serving._states import VersionStatus
 from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._validation import other_signature
+from modelyard.serving._versions import Version
+from modelyard.serving._watcher import ModelWatcher
+from modelyard.serving.batching import BatchParameters, BatchQueue, Done, ModelThreads, Task, rows_of
 from modelyard.wire import grpc_status_of, tensorflow_pb2
 
 _T = TypeVar("_T")
+#: More rows gain nothing as a rule, and make the first of them wait.
+_MAX_ROWS = 64
 #: Clients may send any inner shape where a model takes any: so many queues are kept for each signature.
-_MAX_LANES = 64
+_MAX_QUEUES = 64
+_INPUT_SIZE = ":tensorflow:serving:batching_session:input_batch_size"
 _NO_SIGNATURE = "No signature was found with the name"
 
 
@@ -50,12 +63,11 @@ class Predictor:
     Args:
         manager: Where the servables are.
         metrics: Where predictions are counted.
-        workers: Threads that compute.
+        workers: Threads of each model that decode, and that compute.
+        batch_threads: Batches of each model that are computed at the same time; 0 for ``workers``.
         check_methods: Calls by another method than the signature's are refused.
-        inline: Small requests to fast models are computed on the event loop
-            itself. Not with batching, where a request waits for company.
         max_batch_rows: Rows that are computed together at most.
-        max_queued_requests: Requests that may wait; 0 for any number.
+        max_queued_requests: Requests of one model that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
     """
 
@@ -65,9 +77,9 @@ class Predictor:
         metrics: Metrics,
         *,
         workers: int,
+        batch_threads: int = 0,
         check_methods: bool = False,
-        inline: bool = True,
-        max_batch_rows: int = MAX_ROWS,
+        max_batch_rows: int = _MAX_ROWS,
         max_queued_requests: int = 0,
         max_queue_delay_s: float = 0.0,
         statistics: ModelStatistics | None = None,
@@ -75,28 +87,32 @@ class Predictor:
         self._manager = manager
         self._metrics = metrics
         self._check_methods = check_methods
-        self._inline = inline
-        self._max_batch_rows = max_batch_rows
-        self._workers = workers
-        self._door = Door(workers=workers, max_waiting=max_queued_requests, max_delay_s=max_queue_delay_s)
+        self._greedy = BatchParameters.greedy(max_batch_rows)
+        self._new_threads = partial(
+            ModelThreads,
+            threads=batch_threads or workers,
+            workers=workers,
+            max_waiting=max_queued_requests,
+            max_delay_s=max_queue_delay_s,
+        )
         #: What every door's requests are counted in.
         self.statistics = statistics or ModelStatistics()
-        #: What work cost that is no prediction of a known signature, such as Classify.
-        self._work_cost = RequestCost()
-        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="modelyard-predict")
+        #: By model; what has none, such as the metrics page, is under the empty name, which no model has.
+        self._threads: dict[str, ModelThreads] = {}
+        self._lock = threading.Lock()
 
     @property
     def max_batch_rows(self) -> int:
         """Rows that are computed together at most."""
-        return self._max_batch_rows
+        return self._greedy.max_batch_size
 
     @property
     def waiting(self) -> int:
         """Requests that were let in and are not answered yet."""
-        return self._door.waiting
+        return sum(threads.waiting for threads in list(self._threads.values()))
 
     async def submit(self, request: PredictRequest, encode: Callable[[Prediction], _T]) -> _T:
-        """Computes one prediction, off the event loop unless that would cost more than the prediction.
+        """Computes one prediction, on a thread of its model.
 
         Where the waiting task is cancelled before the prediction has begun, it costs nothing.
 
@@ -139,101 +155,127 @@ class Predictor:
             done: Called once, on the event loop, with the encoded answer or
                 with one of the errors that :meth:`submit` raises.
         """
-        ticket = Ticket(request, encode, done)
+        loop = asyncio.get_running_loop()
+        arrived_ns = time.perf_counter_ns()
         watcher = version = None
         try:
             watcher = self._manager.watcher(request.spec)
             version = watcher.lend(request.spec)
             plan = plan_of(version.loaded, request.spec.signature_name, request.output_filter, self._metrics)
-            ticket.watcher, ticket.version, ticket.plan = watcher, version, plan
-            self._begin(ticket)
+            back = partial(_deliver, watcher, version, loop, done)
+            threads = self._threads_of(plan.servable.name)
+            task = Task(
+                inputs={}, rows=1, encode=encode, done=back, caller=request.caller,
+                arrived_ns=arrived_ns, started_ns=arrived_ns, decoded_ns=arrived_ns,
+            )  # fmt: skip
+            if request.small and plan.signature.decode is None:
+                self._decode(plan, request, task)
+                self._enqueue(plan, threads, task)
+            else:
+                # Large bodies and what is encoded are decoded where they do not hold anybody up.
+                decode = partial(self._decode, plan, request, task)
+                future = self._work(threads, request.caller, request.size, decode)
+                future.add_done_callback(partial(self._prepared, plan, threads, task))
         except Exception as exc:
             if watcher is not None and version is not None:
                 watcher.give_back(version)
             done(None, exc)
 
-    def _begin(self, ticket: Ticket) -> None:
-        request, plan = ticket.request, ticket.plan
-        if not (request.small and self._inline and plan.signature.decode is None):
-            # Large bodies are decoded where they do not hold anybody up; then the size is known too late to batch.
-            ticket.cost = plan.whole_cost.of(request.size)
-            self._door.enter(request.caller, ticket.cost)
-            self._pool.submit(self._whole, ticket, asyncio.get_running_loop())
-            return
-        self._decode(ticket)
-        self._lane(plan, ticket.inputs).enter(ticket)
+    def _threads_of(self, model: str) -> ModelThreads:
+        """The threads of a model that was found."""
+        with self._lock:
+            threads = self._threads.get(model)
+            if threads is None:
+                threads = self._threads[model] = self._new_threads()
+            return threads
 
-    def _decode(self, ticket: Ticket) -> None:
-        plan = ticket.plan
-        ticket.started_ns = time.perf_counter_ns()
+    def _work(self, threads: ModelThreads, caller: Caller | None, size: int, work: Callable[[], _T]) -> Future[_T]:
+        """Runs work on a thread of a model, if it is let in."""
+        cost = threads.work_cost.of(size)
+        threads.enter(caller, cost)
+
+        def run() -> _T:
+            if refusal := threads.refusal(caller):
+                raise refusal
+            current_caller.set(caller)
+            started = time.perf_counter()
+            ok = False
+            try:
+                result = work()
+                ok = True
+                return result
+            finally:
+                seconds = time.perf_counter() - started
+                # What fails early says nothing of what the others cost.
+                if ok or seconds > cost:
+                    threads.work_cost.learn(seconds, size)
+
+        future = threads.work.submit(run)
+        # Also where it was given up before it began.
+        future.add_done_callback(lambda _: threads.leave(cost))
+        return future
+
+    def _prepared(self, plan: Plan, threads: ModelThreads, task: Task, decoded: Future[None]) -> None:
+        """Queues a request that was decoded on a thread of its model."""
+        try:
+            decoded.result()
+            self._enqueue(plan, threads, task)
+        # The thread has nobody else to tell.
+        except Exception as exc:
+            task.done(None, exc)
+
+    def _decode(self, plan: Plan, request: PredictRequest, task: Task) -> None:
+        task.started_ns = time.perf_counter_ns()
         inputs: Arrays | None = None
         try:
-            inputs = ticket.request.inputs(plan.signature)
+            inputs = request.inputs(plan.signature)
             self._check_method(plan.signature)
-            ticket.inputs = plan.check(inputs)
+            inputs = plan.servable.complete(plan.signature, inputs)
+            task.rows = plan.rows(inputs)
+            task.inputs = plan.servable.decoded(plan.signature, inputs)
         except ModelyardError as exc:
-            now = time.perf_counter_ns()
-            self.statistics.record(
-                plan.servable.name, plan.servable.version, ok=False, total_ns=now - ticket.arrived_ns
-            )
-            plan.failed(exc)
-            names = inputs if inputs is not None else ticket.request.names() if ticket.request.names else ()
+            self._failed(plan, task, exc)
+            names = inputs if inputs is not None else request.names() if request.names else ()
             hint = other_signature(names, plan.signature, plan.servable.signatures)
             if hint and isinstance(exc, InvalidRequestError):
                 raise type(exc)(f"{exc.message.rstrip('.')}. {hint}") from exc
             raise
-        ticket.rows = plan.rows(ticket.inputs)
-        ticket.decoded_ns = time.perf_counter_ns()
+        task.decoded_ns = time.perf_counter_ns()
 
-    def _whole(self, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> None:
-        """Decodes, computes and encodes one request, on a worker thread."""
-        answer: tuple[Any, BaseException | None]
-        started = time.perf_counter()
-        refusal = self._door.refusal(ticket)
-        try:
-            if refusal is not None:
-                raise refusal
-            current_caller.set(ticket.caller)
-            self._decode(ticket)
-            plan = ticket.plan
-            ticket.inputs = plan.servable.decoded(plan.signature, ticket.inputs)
-            (answer,) = compute(plan, [ticket], self.statistics, cost=plan.batch_cost, threaded=True)
-        # A thread of the pool has nobody else to tell.
-        except Exception as exc:
-            answer = (None, _bare(exc))
-        seconds, cost = time.perf_counter() - started, ticket.plan.whole_cost
-        # What fails early says nothing of what the others cost.
-        if refusal is None and (answer[1] is None or seconds > cost.of(ticket.request.size)):
-            cost.learn(seconds, ticket.request.size)
-        loop.call_soon_threadsafe(self._deliver, ticket, *answer)
+    def _failed(self, plan: Plan, task: Task, error: ModelyardError) -> None:
+        if task.arrived_ns:
+            now = time.perf_counter_ns()
+            self.statistics.record(plan.servable.name, plan.servable.version, ok=False, total_ns=now - task.arrived_ns)
+            plan.failed(error)
 
-    def _deliver(self, ticket: Ticket, result: Any, error: BaseException | None) -> None:
-        self._door.leave(ticket.cost)
-        ticket.watcher.give_back(ticket.version)
-        ticket.done(result, error)
-
-    def _lane(self, plan: Plan, inputs: Arrays) -> Lane:
-        lanes = plan.lanes
-        # Only inputs of one inner shape can be stacked.
-        shared = plan.shared and _is_even(inputs)
-        key = tuple([array.shape[1:] for array in inputs.values()]) if shared else ()
-        lane: Lane | None = lanes.get(key)
-        if lane is None:
-            lane = Lane(
-                plan,
-                loop=asyncio.get_running_loop(),
-                pool=self._pool,
-                # Calls that change a state come one after the other: no thread but one is to wait for it.
-                workers=1 if plan.signature.stateful else self._workers,
-                door=self._door,
-                statistics=self.statistics,
-                inline=self._inline and not plan.signature.stateful,
-                max_rows=self._max_batch_rows,
-                shared=shared,
-            )
-            if len(lanes) < _MAX_LANES:
-                lanes[key] = lane
-        return lane
+    def _enqueue(self, plan: Plan, threads: ModelThreads, task: Task) -> None:
+        """Queues a request whose inputs are complete."""
+        batching = plan.servable.batching
+        parameters = batching or self._greedy
+        # What has state, or takes no batch, is one call; without a row there is nothing to share, or to pad with.
+        shared = plan.shared and task.rows > 0 and _is_even(task.inputs)
+        if batching is not None and plan.signature.batched and not plan.signature.stateful and task.rows > 0:
+            self._metrics.observe(_INPUT_SIZE, {}, task.rows)
+            try:
+                task.rows, shared = rows_of(task.inputs), True
+                if task.rows > batching.max_batch_size and not batching.split_large:
+                    raise InvalidInputError(
+                        f"Task size {task.rows} is larger than maximum input batch size {batching.max_batch_size}. "
+                        "Send fewer rows a request."
+                    )
+            except ModelyardError as exc:
+                self._failed(plan, task, exc)
+                raise
+        # Only inputs of one inner shape can be stacked, unless they are padded.
+        inner = [array.shape[1:] for array in task.inputs.values()]
+        key = (shared, () if not shared or parameters.pad_variable_length else tuple(inner))
+        queue: BatchQueue | None = plan.queues.get(key)
+        if queue is None:
+            metrics = None if batching is None else self._metrics
+            queue = BatchQueue(plan, threads, parameters, self.statistics, metrics=metrics, shared=shared)
+            if len(plan.queues) < _MAX_QUEUES:
+                queue = plan.queues.setdefault(key, queue)
+        queue.submit(task)
 
     def _check_method(self, signature: Signature) -> None:
         if self._check_methods and signature.method != PREDICT_METHOD:
@@ -242,61 +284,29 @@ class Predictor:
                 f"Expected prediction signature method_name to be {PREDICT_METHOD}. Was: {signature.method}"
             )
 
-    async def offload(self, work: Callable[[], _T], caller: Caller | None = None) -> _T:
+    async def offload(self, work: Callable[[], _T], caller: Caller | None = None, *, model: str = "") -> _T:
         """Runs work that would block the event loop on a worker thread.
 
         Args:
             work: Called without arguments.
             caller: Who waits for it; work that nobody waits for any more is not begun.
+            model: The model that answers, whose threads do it; where it has answered nothing yet, and for what no
+                model answers, threads that all share.
 
         Raises:
             DeadlineExceededError: The caller's deadline passed before the work began.
             OverloadedError: Too much work waits already.
             RequestCancelledError: The caller went away before the work began.
         """
+        threads = self._threads_of(model if model in self._threads or self._manager.has(model) else "")
         if caller is None:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-        def begin() -> _T:
-            refusal = caller.refusal()
-            if refusal is not None:
-                raise refusal
-            started = time.perf_counter()
-            result = work()
-            self._work_cost.learn(time.perf_counter() - started, 0)
-            return result
-
-        cost = self._work_cost.of(0)
-        self._door.enter(caller, cost)
+            return await asyncio.get_running_loop().run_in_executor(threads.work, work)
+        future = self._work(threads, caller, 0, work)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, begin)
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             caller.leave()
             raise
-        finally:
-            self._door.leave(cost)
-
-    def predict(self, request: PredictRequest) -> Prediction:
-        """Computes one prediction on the calling thread; raises as :meth:`submit` does.
-
-        Args:
-            request: The request.
-        """
-        ticket = Ticket(request, lambda prediction: prediction, lambda *_: None)
-        watcher = self._manager.watcher(request.spec)
-        version = watcher.lend(request.spec)
-        try:
-            plan = plan_of(version.loaded, request.spec.signature_name, request.output_filter, self._metrics)
-            ticket.plan = plan
-            self._decode(ticket)
-            ticket.inputs = plan.servable.decoded(plan.signature, ticket.inputs)
-            ((result, error),) = compute(plan, [ticket], self.statistics)
-        finally:
-            watcher.give_back(version)
-        if error is not None:
-            raise error
-        prediction: Prediction = result
-        return prediction
 
     def classify(self, spec: ModelSpec, examples: Sequence[bytes]) -> Classification:
         """Classifies examples, on the calling thread.
@@ -375,9 +385,29 @@ class Predictor:
             self._metrics.observe(":tensorflow:serving:request_example_counts", model, len(examples))
             self._metrics.count(":tensorflow:serving:request_example_count_total", model, len(examples))
             api = "MultiInference" if len(tasks) > 1 else tasks[0].method.rpartition("/")[2].capitalize()
-            answers = self._timed(servable, api, lambda: tuple(infer(servable, task, examples) for task in tasks))
+            answers = self._timed(
+                servable, api, lambda: tuple(infer(self._batched(servable, task), task, examples) for task in tasks)
+            )
             timing.computed()
             return answers
+
+    def _batched(self, servable: Servable, task: InferenceTask) -> Servable:
+        """A version that computes what a thread waits for in batches, where the server was told to."""
+        if servable.batching is None:
+            return servable
+
+        def compute(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+            plan = plan_of(servable, task.spec.signature_name, tuple(outputs), self._metrics)
+            future: Future[Any] = Future()
+            now = time.perf_counter_ns()
+            part = Task(
+                inputs=inputs, rows=plan.rows(inputs), encode=lambda prediction: prediction.outputs,
+                done=partial(_settle, future), caller=current_caller.get(), started_ns=now, decoded_ns=now,
+            )  # fmt: skip
+            self._enqueue(plan, self._threads_of(servable.name), part)
+            return dict(future.result())
+
+        return replace(servable, compute=compute)
 
     def _timed(self, servable: Servable, api: str, work: Callable[[], _T]) -> _T:
         """Runs the runtime's part of a request, and records it."""
@@ -426,16 +456,29 @@ class Predictor:
         return self._manager.status(name, version)
 
     def close(self) -> None:
-        """Drops work that has not begun, waits for work in progress, and ends the worker threads.
+        """Drops work that has not begun, waits for work in progress, and ends the threads of all models.
 
-        What was let in gives back its version of the model as the event loop
-        goes on: call this from another thread.
+        What was let in is answered as the event loop goes on: call this from another thread.
         """
-        self._door.closed = True
-        self._pool.shutdown(wait=True)
+        for threads in list(self._threads.values()):
+            threads.close()
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _deliver(
+    watcher: ModelWatcher,
+    version: Version,
+    loop: asyncio.AbstractEventLoop,
+    done: Done,
+    result: Any,
+    error: BaseException | None,
+) -> None:
+    watcher.give_back(version)
+    # Nobody waits where there is no loop any more, and those behind it must be told all the same.
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(done, result, error)
+
+
+def _settle(future: asyncio.Future[Any] | Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:
@@ -455,4 +498,5 @@ def _bare(error: BaseException) -> BaseException:
 
 def _is_even(inputs: Arrays) -> bool:
     """Whether all inputs have as many rows: a model that broadcasts takes others, too, but not beside a neighbour's."""
-    return len(inputs) == 1 or len({len(array) for array in inputs.values()}) == 1
+    found = {array.shape[:1] for array in inputs.values()}
+    return len(found) == 1 and () not in found

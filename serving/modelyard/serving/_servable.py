@@ -6,18 +6,21 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import ExampleDecode, ImageDecode, Signature, decode_examples, decode_image
+from modelyard.artifact import ExampleDecode, ImageDecode, RowsCheck, Signature, decode_examples, decode_image
 from modelyard.errors import ImageDecodeError, InternalError, SignatureNotFoundError
 from modelyard.serving._memory import release_memory
 from modelyard.serving._requests import Arrays
 from modelyard.serving._validation import complete_inputs
 from modelyard.serving.backends import Backend
 from modelyard.wire import dtype_by_name, tensorflow_pb2
+
+if TYPE_CHECKING:
+    from modelyard.serving.batching import BatchParameters
 
 Compute = Callable[[str, Arrays, Sequence[str]], dict[str, npt.NDArray[Any]]]
 
@@ -55,15 +58,16 @@ class Servable:
         signatures: What requests may call.
         definitions: The SignatureDefs that metadata requests are answered with.
         defaults: Values for inputs that may be left out, by signature.
-        compute: Computes one batch: the backend but for batches without a row, what cuts a large batch into
-            pieces, or a batch scheduler before either. Called with graph, inputs and output names.
+        compute: Computes one batch: the backend but for batches without a row. Called with graph, inputs and output
+            names.
         check_shapes: Whether shapes must fit the signatures: where the runtime
             insists on it, or a manifest vouches for them.
-        row_wise: Graphs whose rows were seen not to depend on each other, so
-            that requests to them may be computed together.
-        fixed: By graph, what part of the time for one row a batch takes whatever it holds, where loading found it.
-        scheduled: A batch scheduler computes requests together, and records its batches.
-        max_request_rows: Rows that it takes of a request; None for any number.
+        rows: By signature, what the manifest says of its rows in this runtime; None of a foreign model.
+        gainless: Signatures whose large batches the manifest has not measured to be faster, row by row.
+        row_wise: Graphs whose rows do not depend on each other, and that gain by computing several of them, so that
+            requests to them share batches.
+        batching: TensorFlow Serving's parameters, where the server was given some: then all graphs are batched that
+            take batches and keep no state.
         plans: What the data plane worked out for each signature.
     """
 
@@ -76,11 +80,21 @@ class Servable:
     check_shapes: bool
     defaults: Mapping[str, Arrays]
     compute: Compute
+    rows: Mapping[str, RowsCheck] | None = None
+    gainless: frozenset[str] = frozenset()
     row_wise: frozenset[str] = frozenset()
-    fixed: Mapping[str, float] = field(default_factory=dict)
-    scheduled: bool = False
-    max_request_rows: int | None = None
+    batching: BatchParameters | None = None
     plans: dict[tuple[str, tuple[str, ...]], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether TensorFlow Serving's parameters say how requests are batched."""
+        return self.batching is not None
+
+    @property
+    def max_request_rows(self) -> int | None:
+        """Rows that it takes of a request; None for any number."""
+        return None if self.batching is None else self.batching.max_batch_size
 
     def signature(self, name: str) -> Signature:
         """Looks a signature up.

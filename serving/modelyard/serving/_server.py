@@ -77,14 +77,14 @@ class Server:
         options = self._options
         metrics = Metrics()
         statistics = ModelStatistics()
-        loader = VersionLoader(options, metrics, statistics, settle=settle_memory if self._alone else None)
+        loader = VersionLoader(options, metrics, settle=settle_memory if self._alone else None)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
         predictor = Predictor(
             manager,
             metrics,
             workers=options.workers,
             check_methods=options.check_methods,
-            inline=options.batching is None,
+            batch_threads=options.batching.threads or 0 if options.batching else 0,
             max_batch_rows=options.max_batch_rows,
             max_queued_requests=options.max_queued_requests,
             max_queue_delay_s=options.max_queue_delay_s,
@@ -104,7 +104,6 @@ class Server:
             # What still computes after the grace period belongs to callers that are gone.
             await asyncio.to_thread(predictor.close)
             self.loading = not await asyncio.to_thread(manager.stop)
-            await asyncio.to_thread(loader.close)
             _LOG.info("stopped")
 
     async def _run(

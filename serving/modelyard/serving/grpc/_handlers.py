@@ -60,7 +60,7 @@ class Handlers:
             _messages.fill_spec(response.model_spec, answer.spec)
             return response.SerializeToString()
 
-        return await self._predictor.offload(work, caller_of(context))
+        return await self._predictor.offload(work, caller_of(context), model=spec.name)
 
     async def regress(self, message: serving_pb2.RegressionRequest, context: Context) -> bytes:
         """Answers Regress."""
@@ -73,7 +73,7 @@ class Handlers:
             _messages.fill_spec(response.model_spec, answer.spec)
             return response.SerializeToString()
 
-        return await self._predictor.offload(work, caller_of(context))
+        return await self._predictor.offload(work, caller_of(context), model=spec.name)
 
     async def multi_inference(self, message: serving_pb2.MultiInferenceRequest, context: Context) -> bytes:
         """Answers MultiInference."""
@@ -92,7 +92,8 @@ class Handlers:
                     _messages.fill_regression(result.regression_result, answer)
             return response.SerializeToString()
 
-        return await self._predictor.offload(work, caller_of(context))
+        name = tasks[0].spec.name if tasks else ""
+        return await self._predictor.offload(work, caller_of(context), model=name)
 
     async def metadata(self, message: serving_pb2.GetModelMetadataRequest, _: Context) -> bytes:
         """Answers GetModelMetadata."""

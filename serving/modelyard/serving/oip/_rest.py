@@ -191,11 +191,11 @@ class OipRest:
         encoding = request.headers.get("content-encoding")
         return decompress(request.body, encoding, limit=self._options.max_body_bytes) if encoding else request.body
 
-    async def _offload(self, request: HttpRequest, read: Callable[[], _T]) -> _T:
+    async def _offload(self, request: HttpRequest, read: Callable[[], _T], *, model: str = "") -> _T:
         """Reads a small body at once, a large or compressed one on a worker thread."""
         if len(request.body) <= SMALL_BYTES and "content-encoding" not in request.headers:
             return read()
-        return await self._predictor.offload(read, request.caller)
+        return await self._predictor.offload(read, request.caller, model=model)
 
 
 def _signature(request: HttpRequest) -> str:

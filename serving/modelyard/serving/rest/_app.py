@@ -124,7 +124,9 @@ class RestApp:
             async with asyncio.timeout(self._options.timeout_s):
                 if route.verb == "predict":
                     return await self._predict(route, request)
-                return await self._predictor.offload(lambda: self._infer(route, request), request.caller)
+                return await self._predictor.offload(
+                    lambda: self._infer(route, request), request.caller, model=route.spec.name
+                )
         except TimeoutError as exc:
             code = "DEADLINE_EXCEEDED"
             raise late(self._options) from exc
@@ -150,7 +152,7 @@ class RestApp:
             return _predict.parse_body(data, max_depth=self._options.max_json_depth), len(data)
 
         small = not _is_packed(request) and len(request.body) <= SMALL_BYTES
-        body, size = parse() if small else await self._predictor.offload(parse, request.caller)
+        body, size = parse() if small else await self._predictor.offload(parse, request.caller, model=route.spec.name)
         spec = replace(route.spec, signature=body.signature)
 
         def inputs(signature: Signature) -> Arrays:

@@ -1,16 +1,18 @@
-"""The way through the data plane: what is batched, dropped, refused; and that neighbours never matter."""
+"""Batch queues: what is batched, padded, split, dropped, refused; and that neighbours never matter."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import (
@@ -19,11 +21,12 @@ from modelyard.errors import (
     InvalidInputError,
     OverloadedError,
     RequestCancelledError,
+    UnavailableError,
 )
 from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, PredictRequest, WatchOptions
 from modelyard.serving._metrics import Metrics
-from modelyard.serving._plans import Plan
 from modelyard.serving._requests import Caller
+from modelyard.serving.batching import BatchParameters
 from tests.support.doubler import Arrays, Doubler, servable
 
 
@@ -40,14 +43,14 @@ def run(
     test: Callable[[Predictor], Awaitable[None]],
     *,
     row_wise: bool = True,
-    fixed: float = 0.0,
+    batching: BatchParameters | None = None,
     **options: Any,
 ) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True, exist_ok=True)
     config = ModelConfig(name="m", base_path=tmp_path / "m")
     manager = ModelManager(
         [config],
-        lambda *_: servable(backend, row_wise=row_wise, fixed=fixed),
+        lambda *_: servable(backend, row_wise=row_wise, batching=batching),
         WatchOptions(poll_wait_s=0),
         allow_new_labels=False,
     )
@@ -68,9 +71,11 @@ def run(
         manager.stop()
 
 
-async def ask(predictor: Predictor, *values: float, caller: Caller | None = None, small: bool = True) -> list[float]:
+async def ask(
+    predictor: Predictor, *values: Any, caller: Caller | None = None, small: bool = True, model: str = "m"
+) -> list[float]:
     request = PredictRequest(
-        spec=ModelSpec(name="m"),
+        spec=ModelSpec(name=model),
         inputs=lambda _: {"x": np.array(values, np.float32)},
         small=small,
         caller=caller,
@@ -79,31 +84,33 @@ async def ask(predictor: Predictor, *values: float, caller: Caller | None = None
     return result
 
 
-async def blocked(predictor: Predictor, backend: Doubler) -> asyncio.Task[list[float]]:
+async def blocked(predictor: Predictor, backend: Doubler, *values: Any) -> asyncio.Task[list[float]]:
     """Occupies the only worker until the gate opens."""
     backend.gate.clear()
     backend.entered.clear()
-    task = asyncio.ensure_future(ask(predictor, 0.0))
+    task = asyncio.ensure_future(ask(predictor, *(values or (0.0,))))
     while not backend.entered.is_set():
         await asyncio.sleep(0.002)
     return task
 
 
-def plan_of(predictor: Predictor) -> Plan:
-    """What the data plane knows of the model, which was asked before."""
-    with predictor._manager.acquire(ModelSpec(name="m")) as loaded:
-        plan: Plan
-        (plan,) = loaded.plans.values()
-        return plan
+async def queued(predictor: Predictor, *asked: Awaitable[list[float]]) -> Sequence[asyncio.Future[list[float]]]:
+    """Requests that wait, one behind the other."""
+    before, futures = predictor.waiting, []
+    for each in asked:
+        futures.append(asyncio.ensure_future(each))
+        while predictor.waiting < before + len(futures) and not futures[-1].done():
+            await asyncio.sleep(0.001)
+    return futures
 
 
 def test_one_request_waits_for_nobody_and_neighbours_share_a_batch(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
-        assert await ask(predictor, 1.0) == [2.0]
-        # Whatever else this machine did meanwhile.
-        plan_of(predictor).row_seconds = 1e-5
-        assert await asyncio.gather(*(ask(predictor, float(n)) for n in range(10))) == [[2.0 * n] for n in range(10)]
-        assert backend.batches == [[1.0], [float(n) for n in range(10)]]
+        first = await blocked(predictor, backend)
+        tasks = await queued(predictor, *(ask(predictor, float(n)) for n in range(1, 11)))
+        backend.gate.set()
+        assert await asyncio.gather(first, *tasks) == [[2.0 * n] for n in range(11)]
+        assert backend.batches == [[0.0], [float(n) for n in range(1, 11)]]
         row = predictor.statistics.of("m", 1)
         assert (row.inference_count, row.success.count, row.execution_count) == (11, 11, 2)
         assert {rows: part.compute_infer.count for rows, part in row.batches.items()} == {1: 1, 10: 1}
@@ -121,36 +128,6 @@ def test_a_batch_has_as_many_rows_as_it_may(tmp_path: Path, backend: Doubler) ->
         assert max(len(batch) for batch in backend.batches) == 4
 
     run(tmp_path, backend, test, max_batch_rows=4)
-
-
-def test_a_long_batch_is_computed_in_pieces_with_turns_of_the_loop_between(
-    tmp_path: Path, backend: Doubler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(predictor: Predictor) -> None:
-        await ask(predictor, 0.0)
-        plan = plan_of(predictor)
-        plan.row_seconds = 0.00025
-        threads: set[int] = set()
-        # The model is so fast that it would be known for it after the first piece.
-        monkeypatch.setattr(plan, "learn", lambda *_: threads.add(threading.get_ident()))
-        turns: list[int] = []
-
-        async def count() -> None:
-            while True:
-                turns.append(len(backend.batches))
-                await asyncio.sleep(0)
-
-        counter = asyncio.ensure_future(count())
-        answers = await asyncio.gather(*(ask(predictor, float(n)) for n in range(100, 120)))
-        counter.cancel()
-        assert answers == [[2.0 * n] for n in range(100, 120)]
-        # 2 ms at a time, on the event loop itself, which goes on between them.
-        sizes = [len(batch) for batch in backend.batches[1:]]
-        assert sum(sizes) == 20 and len(sizes) == 3 and max(sizes) <= 8
-        assert threads == {threading.get_ident()}
-        assert {2, 3} <= set(turns)
-
-    run(tmp_path, backend, test)
 
 
 def test_models_whose_rows_depend_on_each_other_are_computed_one_by_one(tmp_path: Path, backend: Doubler) -> None:
@@ -334,8 +311,8 @@ def test_whoever_can_join_a_batch_is_not_refused(tmp_path: Path) -> None:
         # A batch of one is what is known of the model at first.
         for _ in range(5):
             await ask(predictor, 1.0)
-        counts = []
-        for _ in range(6):
+        counts: list[int] = []
+        while len(counts) < 20 and 60 not in counts:
             answers = await asyncio.gather(*(ask(predictor, 1.0) for _ in range(60)), return_exceptions=True)
             counts.append(sum(answer == [2.0] for answer in answers))
             assert all(answer == [2.0] or isinstance(answer, OverloadedError) for answer in answers)
@@ -343,68 +320,6 @@ def test_whoever_can_join_a_batch_is_not_refused(tmp_path: Path) -> None:
         assert counts[-1] == 60, counts
 
     run(tmp_path, Steady(), test, max_queue_delay_s=0.25)
-
-
-def test_nor_where_one_batch_can_wait_and_no_more(tmp_path: Path) -> None:
-    """Batches of one are all that there would ever be, had loading not found what rows share."""
-
-    async def test(predictor: Predictor) -> None:
-        answered = refused = 0
-        for _ in range(20):
-            await ask(predictor, 1.0)
-        end = time.monotonic() + 2
-        tasks = []
-        while time.monotonic() < end:
-            tasks.append(asyncio.ensure_future(ask(predictor, 1.0)))
-            await asyncio.sleep(0.005)
-        for answer in await asyncio.gather(*tasks, return_exceptions=True):
-            assert answer == [2.0] or isinstance(answer, OverloadedError)
-            answered, refused = answered + (answer == [2.0]), refused + (answer != [2.0])
-        assert answered > 3 * refused, (answered, refused)
-
-    run(tmp_path, Steady(), test, max_queue_delay_s=0.12, fixed=0.95)
-
-
-def test_who_does_not_fit_the_last_batch_opens_another(tmp_path: Path) -> None:
-    """Of two requests of three rows, a batch of five holds one: three batches of 40 ms are too many for 150 ms."""
-
-    async def test(predictor: Predictor) -> None:
-        for _ in range(5):
-            await ask(predictor, 1.0)
-        running = asyncio.ensure_future(ask(predictor, 1.0))
-        await asyncio.sleep(0.01)
-        rows = [1.0, 1.0, 1.0]
-        answers = await asyncio.gather(*(ask(predictor, *rows) for _ in range(4)), return_exceptions=True)
-        assert [isinstance(answer, OverloadedError) for answer in answers] == [False, False, True, True]
-        assert await running == [2.0]
-        # Of single ones all fit the first batch that waits.
-        running = asyncio.ensure_future(ask(predictor, 1.0))
-        await asyncio.sleep(0.01)
-        answers = await asyncio.gather(*(ask(predictor, 1.0) for _ in range(5)), running, return_exceptions=True)
-        assert answers == [[2.0]] * 6
-
-    run(tmp_path, Steady(), test, max_queue_delay_s=0.15, max_batch_rows=5, fixed=1.0)
-
-
-def test_a_batch_is_not_shared_out_among_workers(tmp_path: Path) -> None:
-    """With four workers that compute, whoever joins a batch waits for all of it: 80 ms are not 50."""
-
-    async def test(predictor: Predictor) -> None:
-        for _ in range(5):
-            await ask(predictor, 1.0)
-        running = []
-        for _ in range(4):
-            running.append(asyncio.ensure_future(ask(predictor, 1.0)))
-            await asyncio.sleep(0.001)
-        opener = asyncio.ensure_future(ask(predictor, 1.0))
-        await asyncio.sleep(0.001)
-        hurried = Caller(deadline=time.monotonic() + 0.065)
-        with pytest.raises(OverloadedError):
-            await ask(predictor, 1.0, caller=hurried)
-        assert await ask(predictor, 1.0, caller=Caller(deadline=time.monotonic() + 1)) == [2.0]
-        await asyncio.gather(opener, *running)
-
-    run(tmp_path, Steady(), test, workers=4, fixed=1.0)
 
 
 @pytest.mark.parametrize("size", [0, 1000])
@@ -475,8 +390,209 @@ def test_the_queue_is_bounded(tmp_path: Path, backend: Doubler) -> None:
         with pytest.raises(OverloadedError, match="3 requests wait"):
             await ask(predictor, 1.0)
         with pytest.raises(OverloadedError):
-            await predictor.offload(lambda: None, Caller())
+            await predictor.offload(lambda: None, Caller(), model="m")
+        # Other models have limits of their own, and so has what no model answers.
+        await predictor.offload(lambda: None, Caller())
         backend.gate.set()
         await asyncio.gather(first, *tasks)
 
     run(tmp_path, backend, test, max_queued_requests=3)
+
+
+PREFIX = ":tensorflow:serving:batching_session:"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch", "computed"),
+    [
+        ((1, 3, 4), [1.0], [1]),
+        ((1, 3, 4), [1.0, 2.0], [1, 2, 1]),
+        ((4,), [5.0], [5, 5, 5, 5]),
+        ((), [1.0, 2.0], [1, 2]),
+    ],
+)
+def test_padding_to_allowed_sizes(
+    tmp_path: Path, backend: Doubler, sizes: tuple[int, ...], batch: list[float], computed: list[float]
+) -> None:
+    async def test(predictor: Predictor) -> None:
+        assert await ask(predictor, *batch) == [2 * value for value in batch]
+        assert backend.batches == [computed]
+        padding = f'{PREFIX}padding_size_sum{{execution_batch_size="{len(computed)}"}} {len(computed) - len(batch)}'
+        assert padding in predictor._metrics.render()
+
+    run(tmp_path, backend, test, batching=BatchParameters(max_batch_size=4, allowed_batch_sizes=sizes))
+
+
+def test_a_batch_waits_for_company_and_no_longer(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        started = time.monotonic()
+        # What has not changed a state may be batched with --enable_batching, proven or not.
+        assert await asyncio.gather(*(ask(predictor, float(n)) for n in range(4))) == [[2.0 * n] for n in range(4)]
+        assert (sorted(backend.batches[0]), len(backend.batches)) == ([0.0, 1.0, 2.0, 3.0], 1)
+        assert time.monotonic() - started < 2
+        started = time.monotonic()
+        assert await ask(predictor, 5.0, 6.0) == [10.0, 12.0]
+        assert 2 <= time.monotonic() - started < 20
+
+    parameters = BatchParameters(max_batch_size=4, timeout_s=2)
+    run(tmp_path, backend, test, row_wise=False, workers=2, batching=parameters)
+
+
+def test_padding_repeats_the_last_request_s_first_row(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        first = await blocked(predictor, backend)
+        tasks = await queued(predictor, ask(predictor, 1.0, 2.0), ask(predictor, 3.0, 4.0))
+        backend.gate.set()
+        assert await asyncio.gather(first, *tasks) == [[0.0], [2.0, 4.0], [6.0, 8.0]]
+        assert backend.batches[-1] == [1, 2, 3, 4, 3, 3, 3, 3]
+        page = predictor._metrics.render()
+        assert f"{PREFIX}wrapped_run_count{{}} 2" in page
+        assert f"{PREFIX}input_batch_size_count{{}} 3" in page
+        assert f'{PREFIX}queuing_latency_count{{thread_pool_name="batch_threads"}} 3' in page
+
+    run(tmp_path, backend, test, batching=BatchParameters(max_batch_size=8, allowed_batch_sizes=(8,)))
+
+
+def test_a_large_request_is_refused_or_split(tmp_path: Path, backend: Doubler) -> None:
+    async def refused(predictor: Predictor) -> None:
+        with pytest.raises(InvalidInputError, match="Task size 3 is larger than maximum input batch size 2"):
+            await ask(predictor, 1.0, 2.0, 3.0)
+        assert backend.batches == []
+        assert await ask(predictor) == []
+
+    run(tmp_path, backend, refused, batching=BatchParameters(max_batch_size=2, allowed_batch_sizes=(2,)))
+    backend.batches.clear()
+
+    async def split(predictor: Predictor) -> None:
+        assert await ask(predictor, 1.0, 2.0, 3.0, 4.0, 5.0) == [2.0, 4.0, 6.0, 8.0, 10.0]
+        assert backend.batches == [[1, 2], [3, 4], [5]]
+        # One part that fails is the request's failure.
+        with pytest.raises(InvalidInputError, match="13 is not computed"):
+            await ask(predictor, 1.0, 2.0, 13.0)
+        row = predictor.statistics.of("m", 1)
+        assert (row.success.count, row.fail.count, row.inference_count, row.execution_count) == (1, 1, 5, 3)
+        assert predictor.waiting == 0
+
+    parameters = BatchParameters(
+        max_batch_size=10, split_large=True, max_execution_batch_size=2, allowed_batch_sizes=(1, 2)
+    )
+    run(tmp_path, backend, split, batching=parameters)
+
+
+def test_a_batch_queue_is_bounded(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        first = await blocked(predictor, backend)
+        kept = await queued(predictor, ask(predictor, 1.0, 2.0), ask(predictor, 3.0), ask(predictor, 4.0))
+        for values in ([5.0], [6.0, 7.0]):
+            with pytest.raises(UnavailableError, match="queue to which this task was submitted is full"):
+                await ask(predictor, *values)
+        backend.gate.set()
+        assert await asyncio.gather(first, *kept) == [[0.0], [2.0, 4.0], [6.0], [8.0]]
+
+    run(tmp_path, backend, test, batching=BatchParameters(max_batch_size=2, max_enqueued_batches=2))
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_inner_shapes_are_padded(tmp_path: Path, backend: Doubler, zeros: bool) -> None:
+    backend.signature = Signature(
+        inputs=(TensorSpec(name="x", dtype="float32", shape=(-1, -1)),),
+        outputs=(TensorSpec(name="y", dtype="float32", shape=(-1, -1)),),
+        compute="g",
+    )
+
+    async def test(predictor: Predictor) -> None:
+        first = await blocked(predictor, backend, [0.0])
+        tasks = await queued(predictor, ask(predictor, [1, 2, 3]), ask(predictor, [5], [7]))
+        backend.gate.set()
+        filler = 0 if zeros else 5
+        await asyncio.gather(first, *tasks)
+        assert np.array(backend.batches[-1]).tolist() == [[1, 2, 3], [5, filler, filler], [7, filler, filler]]
+
+    parameters = BatchParameters(pad_variable_length=True, pad_with_zeros=zeros)
+    run(tmp_path, backend, test, batching=parameters)
+
+
+def test_stopping_drops_what_has_not_begun(tmp_path: Path, backend: Doubler) -> None:
+    async def test(predictor: Predictor) -> None:
+        waiting = asyncio.ensure_future(ask(predictor, 1.0))
+        while not predictor.waiting:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(predictor.close)
+        with pytest.raises(UnavailableError, match="stopping"):
+            await waiting
+        with pytest.raises(UnavailableError, match="stopping"):
+            await ask(predictor, 1.0)
+        assert (backend.batches, predictor.waiting) == ([], 0)
+
+    run(tmp_path, backend, test, batching=BatchParameters(timeout_s=3600))
+
+
+def test_a_flooded_model_delays_no_other(tmp_path: Path) -> None:
+    """Its threads are its own, and so is what may wait for it."""
+    slow, fast = Doubler(), Doubler()
+    for name in "ab":
+        (tmp_path / name / "1").mkdir(parents=True)
+    manager = ModelManager(
+        [ModelConfig(name=name, base_path=tmp_path / name) for name in "ab"],
+        lambda config, *_: replace(servable(slow if config.name == "a" else fast), name=config.name),
+        WatchOptions(poll_wait_s=0),
+        allow_new_labels=False,
+    )
+    manager.start()
+    assert manager.wait_until_polled(10)
+    predictor = Predictor(manager, Metrics(), workers=1, max_queued_requests=3)
+
+    async def main() -> None:
+        slow.gate.clear()
+        flood = [asyncio.ensure_future(ask(predictor, 1.0, model="a", small=number % 2 == 0)) for number in range(9)]
+        for number in range(12):
+            assert await asyncio.wait_for(ask(predictor, float(number), model="b", small=number % 2 == 0), 10)
+        slow.gate.set()
+        answers = await asyncio.gather(*flood, return_exceptions=True)
+        # One is computed, and of the others two may wait for their batch, or to be decoded.
+        assert [answer for answer in answers if not isinstance(answer, OverloadedError)] == [[2.0]] * 3
+
+    try:
+        asyncio.run(main())
+    finally:
+        slow.gate.set()
+        predictor.close()
+        manager.stop()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    requests=st.lists(st.lists(st.integers(0, 15), max_size=6), min_size=1, max_size=12),
+    sizes=st.sampled_from([(), (4,), (1, 2, 4), (3, 4)]),
+    timeout_ms=st.sampled_from([0, 1, 3]),
+    threads=st.integers(1, 3),
+    split=st.booleans(),
+)
+def test_results_never_depend_on_neighbours_in_any_batches(
+    tmp_path: Path, requests: list[list[int]], sizes: tuple[int, ...], timeout_ms: int, threads: int, split: bool
+) -> None:
+    """Random rows, batch settings and bad neighbours: everybody gets what they would get alone."""
+    parameters = BatchParameters(
+        max_batch_size=4, allowed_batch_sizes=sizes, timeout_s=timeout_ms / 1e3, max_enqueued_batches=100,
+        split_large=split,
+    )  # fmt: skip
+
+    async def test(predictor: Predictor) -> None:
+        asked = (ask(predictor, *map(float, values)) for values in requests)
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        for values, result in zip(requests, results, strict=True):
+            found = type(result) if isinstance(result, Exception) else result
+            assert found == alone(values, split=split), values
+
+    run(tmp_path, Doubler(), test, batching=parameters, workers=threads)
+
+
+def alone(values: list[int], *, split: bool) -> list[float] | type[Exception]:
+    """What a request gets that has the server to itself."""
+    if len(values) > 4 and not split:
+        return InvalidInputError
+    for start in range(0, len(values), 4):
+        part = values[start : start + 4]
+        if 13 in part or 14 in part:
+            return InvalidInputError if 13 in part else InternalError
+    return [2.0 * value for value in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ class BatchParameters:
         split_large: A request larger than a batch is split.
         max_execution_batch_size: Rows of a batch at most, when splitting; None
             for ``max_batch_size``.
+        accept_larger: A request with more rows than a batch is a batch of its own, where it would be refused.
     """
 
     max_batch_size: int = 1000
@@ -42,6 +44,7 @@ class BatchParameters:
     pad_with_zeros: bool = False
     split_large: bool = False
     max_execution_batch_size: int | None = None
+    accept_larger: bool = False
 
     @property
     def execution_batch_size(self) -> int:
@@ -57,6 +60,15 @@ class BatchParameters:
             rows: Its rows.
         """
         return next((size for size in self.allowed_batch_sizes if size >= rows), rows)
+
+    @classmethod
+    def greedy(cls, max_rows: int) -> BatchParameters:
+        """What is there when a thread is free is computed together; nothing waits for company, or is refused for it.
+
+        Args:
+            max_rows: Rows of a batch at most.
+        """
+        return cls(max_batch_size=max_rows, max_enqueued_batches=sys.maxsize, accept_larger=True)
 
 
 def read_batch_parameters(path: Path, *, pad_with_zeros: bool = False) -> BatchParameters:

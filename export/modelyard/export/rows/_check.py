@@ -1,0 +1,102 @@
+"""What a manifest says of the rows of one format in one runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from modelyard.artifact import (
+    EXPERIMENT_ROWS,
+    ExampleDecode,
+    ImageDecode,
+    RowsCheck,
+    Signature,
+    decode_examples,
+    row_experiment,
+)
+from modelyard.errors import ModelyardError
+from modelyard.export._runtimes import Arrays, Runtime, call_signature, run_graph
+from modelyard.export.rows._walk import walk_rows
+
+#: Answers of a lower precision are rounded so much more coarsely in batches of other sizes.
+_TOLERANCE, _COARSE = 1e-3, 2e-2
+
+
+def walk_graphs(graphs: Mapping[str, Any], signatures: Mapping[str, Signature]) -> dict[str, RowsCheck]:
+    """What the operations of a model say of its rows.
+
+    Args:
+        graphs: ``tf.function`` by graph.
+        signatures: Those that may be served.
+
+    Returns:
+        By graph that computes batches.
+    """
+    names = {each.compute for each in signatures.values() if each.batched and not each.stateful}
+    return {name: walk_rows(graphs[name]) for name in sorted(names & set(graphs))}
+
+
+def check_rows(
+    runtime: Runtime,
+    signatures: Mapping[str, Signature],
+    inputs: Mapping[str, Arrays],
+    walked: Mapping[str, RowsCheck],
+    *,
+    lossy: bool,
+) -> dict[str, RowsCheck]:
+    """Shows by experiment what a runtime makes of the rows, and adds what the operations said.
+
+    Args:
+        runtime: A reloaded format.
+        signatures: Of the model.
+        inputs: Examples, by signature.
+        walked: From :func:`walk_graphs`; empty where there is no source.
+        lossy: The format has a lower precision than its source.
+
+    Returns:
+        By signature; those that take no batch are not there.
+    """
+    found: dict[str, RowsCheck] = {}
+    for name, signature in signatures.items():
+        if signature.takes_calls or not signature.batched:
+            continue
+        if signature.stateful:
+            found[name] = RowsCheck(verdict="dependent", reason="calls change variables")
+            continue
+        walk = walked.get(signature.compute, RowsCheck(verdict="unknown", reason="there is no source to look at"))
+        seen = _experiment(runtime, name, signature, inputs[name], tolerance=_COARSE if lossy else _TOLERANCE)
+        found[name] = walk if seen is None or walk.verdict == "dependent" else seen
+    for name, signature in signatures.items():
+        if isinstance(signature.decode, ImageDecode) and name in found:
+            # There are no outliers among images: the signature that takes the same graph's numbers has seen some.
+            others = (key for key, each in signatures.items() if each.compute == signature.compute and not each.decode)
+            found[name] = next((found[key] for key in others if found[name].verdict != "dependent"), found[name])
+    return found
+
+
+def _experiment(
+    runtime: Runtime, name: str, signature: Signature, examples: Arrays, *, tolerance: float
+) -> RowsCheck | None:
+    """What was seen; None where nothing speaks against sharing batches."""
+    some = {key: values[:EXPERIMENT_ROWS] for key, values in examples.items()}
+    if any(len(values) < EXPERIMENT_ROWS for values in some.values()):
+        return RowsCheck(verdict="unknown", reason=f"there are fewer than {EXPERIMENT_ROWS} examples")
+
+    def call(batch: Arrays) -> dict[str, npt.NDArray[Any]]:
+        return call_signature(runtime, name, signature, batch)
+
+    def compute(batch: Arrays) -> dict[str, npt.NDArray[Any]]:
+        return run_graph(runtime, signature.compute, batch)
+
+    try:
+        if isinstance(signature.decode, ExampleDecode) and not runtime.decodes:
+            # Messages have no outliers, and the numbers in them do.
+            dense = decode_examples(some[signature.decode.input].tolist(), signature.decode)
+            seen = row_experiment(compute, dense, tolerance=tolerance)
+        else:
+            seen = row_experiment(call, some, tolerance=tolerance)
+    except ModelyardError as exc:
+        return RowsCheck(verdict="unknown", reason=f"{runtime.name} refuses a batch of examples: {exc.message}")
+    return None if seen is None else RowsCheck(verdict="dependent", reason=f"in {runtime.name} {seen}")

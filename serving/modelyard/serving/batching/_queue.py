@@ -1,0 +1,364 @@
+"""Batch queues: requests for the same graph are computed together, within TensorFlow Serving's parameters.
+
+A batch starts when a thread of the model is free and the batch is full, or its
+oldest request has waited for the timeout: with a timeout of zero, which is the
+default, whatever is there is computed, and nothing waits for company. What
+upstream answers with an error for a whole batch costs only its cause here: a
+batch that the runtime refuses is computed again one request at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.errors import InternalError, InvalidInputError, ModelNotReadyError, ModelyardError, UnavailableError
+from modelyard.serving._metrics import Metrics
+from modelyard.serving._plans import Plan
+from modelyard.serving._requests import Arrays, Caller, Prediction
+from modelyard.serving._statistics import Execution, ModelStatistics, RequestTimes
+from modelyard.serving.batching._admission import Cost, ModelThreads
+from modelyard.serving.batching._parameters import BatchParameters
+
+_LOG = logging.getLogger("modelyard.serving")
+_PREFIX = ":tensorflow:serving:batching_session:"
+
+Done = Callable[[Any, BaseException | None], object]
+_Answer = tuple[Any, BaseException | None]
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Task:
+    """A request that is to be computed.
+
+    Attributes:
+        inputs: Complete inputs, with equal numbers of rows where it may share a batch.
+        rows: Its rows.
+        encode: Turns the prediction into the answer; called on the thread that computed it.
+        done: Called with the answer, or with an error, on a thread of the model.
+        caller: Who waits for it; None for somebody who waits for ever.
+        arrived_ns: When the request arrived; 0 where somebody else records it.
+        started_ns: When it began to be decoded.
+        decoded_ns: When its inputs were complete.
+        cost: What it was let in with.
+    """
+
+    inputs: Arrays
+    rows: int
+    encode: Callable[[Prediction], Any]
+    done: Done
+    caller: Caller | None = None
+    arrived_ns: int = 0
+    started_ns: int = 0
+    decoded_ns: int = 0
+    cost: float = 0.0
+
+    @property
+    def patient(self) -> bool:
+        """Whether others go first."""
+        return self.caller is not None and self.caller.low_priority
+
+
+class BatchQueue:
+    """The requests that wait for one plan, and for inputs of one inner shape.
+
+    Args:
+        plan: What they ask for.
+        threads: Their model's.
+        parameters: How they are batched.
+        statistics: Where they are counted.
+        metrics: Where the batches of a batch scheduler are counted, too; None for nowhere.
+        shared: Requests are computed together.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        threads: ModelThreads,
+        parameters: BatchParameters,
+        statistics: ModelStatistics,
+        *,
+        metrics: Metrics | None = None,
+        shared: bool = True,
+    ) -> None:
+        self._plan = plan
+        self._threads = threads
+        self._parameters = parameters
+        self._statistics = statistics
+        self._metrics = metrics
+        self._shared = shared
+        # Calls that change a state come one after the other: no thread but one is to wait for it.
+        self._most_running = 1 if plan.signature.stateful else threads.threads
+        self._condition = threads.condition
+        self._tasks: deque[Task] = deque()
+        self._rows = self._running = 0
+        self._cost = Cost()
+
+    def submit(self, task: Task) -> None:
+        """Queues a request.
+
+        Args:
+            task: The request.
+
+        Raises:
+            OverloadedError: As :meth:`ModelThreads.enter`.
+            UnavailableError: The queue is full, or the server is stopping.
+        """
+        with self._condition:
+            if refusal := self._threads.refusal(None):
+                raise refusal
+            most = self._parameters.max_enqueued_batches * self._parameters.max_batch_size
+            if self._tasks and self._rows + task.rows > most:
+                raise UnavailableError(
+                    "The batch scheduling queue to which this task was submitted is full. Try again in a moment."
+                )
+            task.cost = self._cost.of(task.rows)
+            self._threads.enter(task.caller, task.cost, least=self._cost.seconds)
+            self._tasks.append(task)
+            self._rows += task.rows
+            if self._running < self._most_running:
+                self._running += 1
+                self._threads.batches.submit(self._work)
+            else:
+                # Another queue of the model may wait, too.
+                self._condition.notify_all()
+
+    def _work(self) -> None:
+        """Computes batches until nothing waits."""
+        while True:
+            with self._condition:
+                if not self._tasks:
+                    self._running -= 1
+                    return
+                wait = self._wait()
+                if wait > 0:
+                    self._condition.wait(wait)
+                    continue
+            with self._threads.slots:
+                with self._condition:
+                    # Others may have taken them, or have come meanwhile.
+                    batch = self._take() if self._tasks and self._wait() <= 0 else []
+                if batch:
+                    self._compute(batch)
+
+    def _wait(self) -> float:
+        """Seconds until a batch may start."""
+        full = not self._shared or self._rows >= self._parameters.execution_batch_size
+        if full or not self._parameters.timeout_s or self._threads.closed:
+            return 0.0
+        return self._tasks[0].decoded_ns / 1e9 + self._parameters.timeout_s - time.perf_counter()
+
+    def _take(self) -> list[Task]:
+        """The next batch, without what nobody waits for any more; low priority goes last."""
+        batch: list[Task] = []
+        rows, most = 0, self._parameters.execution_batch_size
+        if any(task.patient for task in self._tasks):
+            self._tasks = deque(sorted(self._tasks, key=lambda task: task.patient))
+        while self._tasks and (not batch or (self._shared and rows + self._tasks[0].rows <= most)):
+            task = self._tasks.popleft()
+            self._rows -= task.rows
+            if refusal := self._threads.refusal(task.caller):
+                self._deliver(task, (None, refusal))
+                continue
+            batch.append(task)
+            rows += task.rows
+        return batch
+
+    def _compute(self, batch: list[Task]) -> None:
+        plan = self._plan
+        name, version = plan.servable.name, plan.servable.version
+        begun_ns = time.perf_counter_ns()
+        execution = None
+        answers: list[_Answer]
+        try:
+            outputs, executions = self._run(batch, begun_ns)
+            computed_ns = time.perf_counter_ns()
+        # A thread of the model must outlive whatever a runtime does, and every caller gets an answer.
+        except Exception as exc:
+            if len(batch) > 1:
+                # Somebody's input is bad: everybody else must not pay for it.
+                for task in batch:
+                    self._compute([task])
+                return
+            computed_ns = time.perf_counter_ns()
+            answers = [(None, self._failure(exc, batch[0]))]
+        else:
+            seconds = (computed_ns - begun_ns) / 1e9
+            self._cost.learn(seconds, sum(task.rows for task in batch))
+            counted = sum(task.arrived_ns > 0 for task in batch)
+            plan.succeeded.add(counted)
+            plan.latency.add(seconds * 1e6, counted)
+            answers = _encoded(plan, batch, outputs)
+            *others, (size, infer_ns) = executions
+            for rows, ns in others:
+                self._statistics.record_execution(name, version, rows=rows, infer_ns=ns)
+            input_ns = sum(task.decoded_ns - task.started_ns for task in batch)
+            execution = Execution(size, input_ns, infer_ns, time.perf_counter_ns() - computed_ns)
+        times = [
+            _times(task, begun_ns, computed_ns, ok=error is None)
+            for task, (_, error) in zip(batch, answers, strict=True)
+            if task.arrived_ns
+        ]
+        self._statistics.record_all(name, version, times, execution)
+        for task, answer in zip(batch, answers, strict=True):
+            self._deliver(task, answer)
+
+    def _deliver(self, task: Task, answer: _Answer) -> None:
+        self._threads.leave(task.cost)
+        task.done(*answer)
+
+    def _run(self, batch: Sequence[Task], begun_ns: int) -> tuple[Arrays, list[tuple[int, int]]]:
+        """Computes a batch: its outputs, and of each execution the rows, those that pad it included, and nanoseconds.
+
+        There are several where one request is larger than a batch.
+        """
+        if self._metrics is not None and self._shared:
+            pool = {"thread_pool_name": self._parameters.pool_name}
+            for task in batch:
+                self._metrics.observe(f"{_PREFIX}queuing_latency", pool, (begun_ns - task.decoded_ns) / 1e3)
+        inputs = merge([task.inputs for task in batch], self._parameters)
+        rows, most = sum(task.rows for task in batch), self._parameters.execution_batch_size
+        if not self._shared or self._parameters.accept_larger or rows <= most:
+            # As upstream: padding repeats the first row of the last request.
+            outputs, execution = self._execute(inputs, rows, rows - batch[-1].rows, alone=len(batch) == 1)
+            return outputs, [execution]
+        parts, executions = [], []
+        for start in range(0, rows, most):
+            part = {name: array[start : start + most] for name, array in inputs.items()}
+            outputs, execution = self._execute(part, min(most, rows - start), 0, alone=False)
+            parts.append(outputs)
+            executions.append(execution)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, executions
+
+    def _execute(self, inputs: Arrays, rows: int, padding: int, *, alone: bool) -> tuple[Arrays, tuple[int, int]]:
+        size = self._parameters.padded_size(rows) if self._shared else rows
+        if size > rows:
+            inputs = {
+                name: np.concatenate([array, np.repeat(array[padding : padding + 1], size - rows, axis=0)])
+                for name, array in inputs.items()
+            }
+        if self._metrics is not None and self._shared:
+            self._metrics.observe(f"{_PREFIX}processed_batch_size", {}, size)
+            self._metrics.observe(f"{_PREFIX}padding_size", {"execution_batch_size": str(size)}, size - rows)
+            self._metrics.count(f"{_PREFIX}wrapped_run_count", {})
+            alone = False
+        started_ns = time.perf_counter_ns()
+        outputs = self._plan.servable.compute(self._plan.signature.compute, inputs, self._plan.outputs)
+        infer_ns = time.perf_counter_ns() - started_ns
+        for name, array in {} if alone else outputs.items():
+            if array.ndim == 0 or array.shape[0] != size:
+                raise ModelNotReadyError(
+                    f"Batched output tensor {name!r} has shape {list(array.shape)}; its 0th dimension does not "
+                    f"equal the sum of the 0th dimension sizes of the inputs, {size}. Serve this model without "
+                    "batching."
+                )
+        if size > rows:
+            outputs = {name: array[:rows] for name, array in outputs.items()}
+        return outputs, (size, infer_ns)
+
+    def _failure(self, exc: Exception, task: Task) -> ModelyardError:
+        error = exc if isinstance(exc, ModelyardError) else InternalError(f"Computing failed: {type(exc).__name__}")
+        if error is not exc:
+            error.__cause__ = exc
+            request_id = "-" if task.caller is None else task.caller.request_id or "-"
+            place = f"model {self._plan.servable.name} version {self._plan.servable.version}"
+            _LOG.error("request %s: %s failed unexpectedly", request_id, place, exc_info=exc)
+        if task.arrived_ns:
+            self._plan.failed(error)
+        return error
+
+
+def _encoded(plan: Plan, batch: Sequence[Task], outputs: Arrays) -> list[_Answer]:
+    answers: list[_Answer] = []
+    start = 0
+    for task in batch:
+        part = outputs
+        if len(batch) > 1:
+            part = {name: array[start : start + task.rows] for name, array in outputs.items()}
+            start += task.rows
+        try:
+            answers.append((task.encode(Prediction(spec=plan.spec, outputs=part)), None))
+        # An answer that cannot be encoded is one request's trouble, not the batch's.
+        except Exception as exc:
+            answers.append((None, exc))
+    return answers
+
+
+def _times(task: Task, begun_ns: int, computed_ns: int, *, ok: bool) -> RequestTimes:
+    # All wait for the last of them.
+    ended_ns = time.perf_counter_ns()
+    decode_ns = task.decoded_ns - task.started_ns
+    total_ns = ended_ns - task.arrived_ns
+    infer_ns, output_ns = computed_ns - begun_ns, ended_ns - computed_ns
+    return RequestTimes(ok, total_ns, begun_ns - task.arrived_ns - decode_ns, decode_ns, infer_ns, output_ns, task.rows)
+
+
+def rows_of(inputs: Arrays) -> int:
+    """The rows of a request that is to share a batch.
+
+    Args:
+        inputs: Arrays with the same size of dimension 0.
+
+    Raises:
+        InvalidInputError: An input has no dimension, or they have different sizes.
+    """
+    for name, array in inputs.items():
+        if array.ndim == 0:
+            raise InvalidInputError(
+                f"Batching Run() input tensors must have at least one dimension; {name!r} has none."
+            )
+    found = {array.shape[0] for array in inputs.values()}
+    if len(found) > 1:
+        raise InvalidInputError(
+            f"Batching Run() input tensors must have equal 0th-dimension size; received {sorted(found)}."
+        )
+    return next(iter(found), 1)
+
+
+def merge(parts: Sequence[Arrays], parameters: BatchParameters) -> Arrays:
+    """Several requests' inputs as one batch; a batch of one is not copied.
+
+    Args:
+        parts: Inputs of the same names and dtypes, and of the same inner shapes unless those are padded.
+        parameters: How inner dimensions are padded.
+
+    Raises:
+        InvalidInputError: Inner dimensions cannot be padded.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    merged: dict[str, npt.NDArray[Any]] = {}
+    for name in parts[0]:
+        arrays = [part[name] for part in parts]
+        if parameters.pad_variable_length:
+            arrays = _pad_inner(name, arrays, zeros=parameters.pad_with_zeros)
+        merged[name] = np.concatenate(arrays)
+    return merged
+
+
+def _pad_inner(name: str, arrays: Sequence[npt.NDArray[Any]], *, zeros: bool) -> list[npt.NDArray[Any]]:
+    """Pads inner dimensions to the largest of a batch: with the tensor's first element as upstream, or with zeros."""
+    if len({array.ndim for array in arrays}) > 1:
+        raise InvalidInputError(
+            f"Tensors with name {name!r} from different tasks have different numbers of dimensions."
+        )
+    target = tuple(max(sizes) for sizes in zip(*(array.shape[1:] for array in arrays), strict=True))
+    padded = []
+    for array in arrays:
+        if array.shape[1:] == target:
+            padded.append(array)
+            continue
+        if array.size == 0 and not zeros:
+            raise InvalidInputError(f"Tensor {name!r} is empty, so it has no element to be padded with.")
+        filler = (b"" if array.dtype == object else 0) if zeros else array.flat[0]
+        result = np.full((array.shape[0], *target), filler, dtype=array.dtype)
+        result[tuple(slice(size) for size in array.shape)] = array
+        padded.append(result)
+    return padded
