@@ -135,7 +135,9 @@ def fitted_source(task: Task, split: str) -> DataSource:
             f"The task {task.name!r} has no {split} data. Give it {split}=, a tf.data.Dataset, arrays, "
             f"ImageFolder(path) or Records(pattern); or write {'eval' if split == 'test' else split}_dataset()."
         )
-    source = make_source(data)
+    # Kept: a source knows what it has counted and listed.
+    source = vars(task).setdefault("_sources", {}).setdefault(split, None) or make_source(data)
+    vars(task)["_sources"][split] = source
     inputs = getattr(_first(task.models), "inputs", None)
     names = () if split == "train" or task.train is None else make_source(task.train).class_names
     return source.fitted([tuple(tensor.shape) for tensor in tf.nest.flatten(inputs or [])], class_names=names)

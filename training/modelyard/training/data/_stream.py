@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -251,12 +252,21 @@ def seeded(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
         seed: Of the run.
     """
     graph = _graph(dataset)
-    missing = list(_unseeded_shuffles(graph.node))
-    for number, (_, constants) in enumerate(missing):
+    for number, (_, constants) in enumerate(_unseeded_shuffles(graph.node)):
         for constant, value in zip(constants, (seed, number + 1), strict=True):
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int64))
-    if not missing:
+    handles = {name.partition(":")[0] for node in graph.node if "Shuffle" in node.op for name in node.input}
+    generators = [
+        handle
+        for node in graph.node
+        if node.name in handles
+        for handle in node.attr["value"].tensor.resource_handle_val
+    ]
+    if not handles:
         return dataset
+    for handle in generators:
+        # Of its own: the data set's counts how often anybody has begun to read it.
+        handle.name = f"modelyard-{uuid.uuid4()}"
     variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
     return _EXPERIMENTAL.from_variant(variant, dataset.element_spec)
 
