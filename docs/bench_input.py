@@ -92,13 +92,14 @@ def measure(folder: Path, rounds: int, seconds: float) -> tuple[str, bool]:
 
 def inputs(folder: Path) -> dict[str, Callable[[], Any]]:
     """The input functions by name, on files of Fashion-MNIST."""
+    from modelyard.training import InputRequest
     from modelyard.training.data import (
         Augmentation,
         ImageCache,
         ImageOptions,
-        fashion_dataset,
         image_folder_dataset,
         load_fashion_mnist,
+        memory_images,
         open_records,
         scan_images,
         tfrecord_dataset,
@@ -114,9 +115,9 @@ def inputs(folder: Path) -> dict[str, Callable[[], Any]]:
     # Files of 28 x 28, enlarged to 32 x 32, of which the network sees 28 x 28.
     cropped = ImageOptions(height=28, width=28, channels=1, crop=0.875)
     shared: dict[str, Any] = {"batch_size": BATCH_SIZE, "seed": 0}
-    cache = ImageCache()
+    cache, source = ImageCache(), memory_images(data, "train")
     return {
-        "Fashion-MNIST in memory": lambda: fashion_dataset("train", data=data, **shared),
+        "Fashion-MNIST in memory": lambda: source.batches(InputRequest(**shared)),
         "TFRecord, PNG": lambda: tfrecord_dataset("train", records=records, image=image, **shared),
         "TFRecord, resized, random crop, flip, brightness, contrast": lambda: tfrecord_dataset(
             "train", records=records, image=cropped, augmentation=Augmentation(), **shared

@@ -9,6 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
+from modelyard.training import TrainerOptions
 from tests.support.exports import MEASURE_BRIEFLY
 from tests.support.server import free_port
 
@@ -34,12 +38,30 @@ def python(code: str, folder: Path) -> str:
     return result.stdout
 
 
+def write_photos(folder: Path) -> None:
+    """Noise in three colours, in sizes of their own."""
+    random = np.random.default_rng(0)
+    for split, count in (("train", 100), ("test", 30)):
+        for channel, label in enumerate(("blue", "green", "red")):
+            (folder / split / label).mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(0, 120, (*random.integers(50, 80, 2), 3))
+                pixels[..., 2 - channel] += 100
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / split / label / f"{number:03}.jpeg")
+
+
 def test_the_three_uses(tmp_path: Path) -> None:
     found = blocks()
     assert [kind for kind, _ in found] == ["console", "python", "bash", "python"]
     _, pipeline, server, client = (text for _, text in found)
 
-    assert re.search(r"repository/fashion/1 max error \d", python(MEASURE_BRIEFLY + pipeline, tmp_path))
+    write_photos(tmp_path / "photos")
+    assert "max_steps=5_000, eval_every_steps=500" in pipeline
+    steps = "max_steps=20, eval_every_steps=10" if hasattr(TrainerOptions, "max_steps") else "epochs=4"
+    pipeline = pipeline.replace("max_steps=5_000, eval_every_steps=500", steps)
+    out = python(MEASURE_BRIEFLY + pipeline + "print(f\"accuracy {run.metrics['test_accuracy']}\")", tmp_path)
+    assert re.search(r"repository/photos/1 max error \d", out)
+    assert float(out.rsplit(maxsplit=1)[1]) > 0.9
 
     ports = {"8500": str(free_port()), "8501": str(free_port())}
     for port, free in ports.items():
@@ -54,8 +76,8 @@ def test_the_three_uses(tmp_path: Path) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             label, probability = python(client, tmp_path).rsplit(maxsplit=1)
-            assert label
-            assert 0.1 <= float(probability) <= 1
+            assert label in ("blue", "green", "red")
+            assert 0.33 <= float(probability) <= 1
             rest = client.replace(f"grpc://localhost:{ports['8500']}", f"http://localhost:{ports['8501']}")
             assert python(rest, tmp_path).rsplit(maxsplit=1)[0] == label
         finally:

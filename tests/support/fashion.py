@@ -15,15 +15,11 @@ def publish_fashion(folder: Path, *, epochs: int = 2) -> Path:
     """
     code = (
         "import sys; from pathlib import Path\n"
-        "from modelyard.artifact import Source\n"
-        "from modelyard.export import ExportOptions, export_model\n"
         "from modelyard.training import Trainer, TrainerOptions\n"
         "from modelyard.training.tasks import find_task\n"
         "task = find_task('fashion')()\n"
         "result = Trainer(task, TrainerOptions(epochs=int(sys.argv[2]))).run()\n"
-        "export_model(task.root, task.signatures(), task.verification_data(300), model_dir=Path(sys.argv[1]),\n"
-        "             source=Source(task='fashion', data=result.data, metrics=result.metrics),\n"
-        "             options=ExportOptions(isolate=False, measure_seconds=1.0))\n"
+        "result.export(Path(sys.argv[1]), examples=300)\n"
     )
     model_dir = folder / "fashion"
     environment = {**os.environ, "MODELYARD_DATA": "subset", "TF_CPP_MIN_LOG_LEVEL": "2"}

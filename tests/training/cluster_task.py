@@ -116,14 +116,12 @@ class CountingTask(ClusterTask):
         self.error.update_state(targets, self.model(features, training=False)[:, 0])
         return super().eval_step(batch)
 
-    def trackables(self) -> Mapping[str, Any]:
-        return {**super().trackables(), "error": self.error}
-
 
 class UndeclaredTask(CountingTask):
     """Does not say that it has one."""
 
     name: ClassVar[str] = "undeclared"
 
-    def trackables(self) -> Mapping[str, Any]:
-        return ClusterTask.trackables(self)
+    @property
+    def models(self) -> Mapping[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer}

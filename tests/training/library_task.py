@@ -7,12 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from modelyard.training import Task, average_loss, minimize
+from modelyard.training import average_loss, minimize
 from tests.training.toy_task import ToyTask
-
-
-class Nameless(Task):
-    """Nobody has said what it is called."""
 
 
 class LibraryTask(ToyTask):

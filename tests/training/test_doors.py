@@ -15,16 +15,17 @@ DOORS = {
     modelyard.training: [
         "Action", "Cluster", "CsvLog", "EarlyStop", "EpochResult", "Event", "Goal", "ImagePredictions",
         "InputRequest", "JsonlLog", "Pipeline", "PipelineOptions", "PipelineResult", "ProgressBar", "ResidentData",
-        "Task", "TensorBoardLog", "Throughput", "ThroughputLog", "TrainResult", "Trainer", "TrainerOptions", "WandbLog",
+        "SupervisedTask", "Task", "TensorBoardLog", "Throughput", "ThroughputLog", "TrainResult", "Trainer",
+        "TrainerOptions", "WandbLog",
         "apply_gradients", "average_loss", "loss_scaled", "make_strategy", "minimize", "offload_slots",
         "predict_images", "regularization_loss", "restore",
     ],
     modelyard.training.data: [
-        "Augmentation", "FashionMnist", "ImageCache", "ImageFiles", "ImageFolder", "ImageOptions", "Mnist",
-        "RecordFolder", "RecordSplit", "decode_image", "fashion_dataset", "image_examples",
-        "image_folder_dataset",
-        "load_fashion_mnist", "load_mnist", "mnist_dataset", "open_records", "read_vocabulary", "scan_images",
-        "tfrecord_dataset", "worker_share", "write_vocabulary",
+        "Arrays", "Augmentation", "DataExamples", "DataSource", "FashionMnist", "ImageCache", "ImageFiles",
+        "ImageFolder", "ImageOptions", "ImageSplits", "Mnist", "RecordFolder", "RecordSplit", "Records", "Stream",
+        "decode_image", "image_examples", "image_folder_dataset", "load_fashion_mnist", "load_mnist",
+        "memory_images", "open_records", "read_vocabulary", "scan_images", "tfrecord_dataset", "worker_share",
+        "write_vocabulary",
     ],
     modelyard.training.tune: [
         "Parameter", "ReportAction", "SearchResult", "TuneOptions", "configure", "load_options", "parse_parameter",

@@ -263,9 +263,6 @@ class TwoModels(LibraryTask):
         self.critic.scale = tf.Variable(1.0)
         self.steps = tf.Variable(0, trainable=False)
 
-    def trackables(self) -> Mapping[str, Any]:
-        return {**super().trackables(), "critic": self.critic, "steps": self.steps}
-
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         kernel, scale = self.critic.layer.kernel, self.critic.scale
         kernel.assign(kernel + 1.0)
@@ -300,9 +297,6 @@ class Counted(LibraryTask):
     def build(self) -> None:
         super().build()
         self.steps = tf.Variable(0, dtype=tf.int64)
-
-    def trackables(self) -> Mapping[str, Any]:
-        return {**super().trackables(), "steps": self.steps}
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         self.steps.assign_add(1)

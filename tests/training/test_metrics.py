@@ -65,9 +65,6 @@ class Classes(ToyTask):
         self.optimizer.build(self.model.trainable_variables)
         self.metrics = make_metrics()
 
-    def trackables(self) -> Mapping[str, Any]:
-        return {**super().trackables(), **self.metrics}
-
     def update(self, labels: Any, probabilities: Any) -> None:
         for metric in self.metrics.values():
             metric.update_state(labels, probabilities)
@@ -206,8 +203,9 @@ def test_they_are_goals_and_a_restored_task_has_them(tmp_path: Path) -> None:
 class Hidden(Classes):
     """The metrics are used, and nobody was told of them."""
 
-    def trackables(self) -> Mapping[str, Any]:
-        return ToyTask.trackables(self)
+    @property
+    def models(self) -> Mapping[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer}
 
 
 class InModel(Hidden):
@@ -250,7 +248,10 @@ class ByClass(Classes):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (Hidden, r"train_step of task 'classes' updates the metric variable '.*', which nobody resets: .* trackables"),
+        (
+            Hidden,
+            r"train_step of task 'classes' updates the metric variable '.*', which nobody resets: .* attribute of",
+        ),
         (InModel, r"train_step of task 'classes' updates the metric variable 'recall.*', which nobody resets"),
         (Returned, r"returned the metric object 'auc'; expected tensors. Call its update_state"),
         (Read, r"eval_step of task 'classes' returns a value 'auc', which is the name of a metric"),

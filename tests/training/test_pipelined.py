@@ -41,13 +41,6 @@ class PipelinedToy(ToyTask):
         self.optimizer = keras.optimizers.Adam(0.02)
         self.optimizer.build(self.pipeline.trainable_variables)
 
-    @property
-    def root(self) -> tf.Module:
-        return self.pipeline
-
-    def trackables(self) -> Mapping[str, Any]:
-        return {**self.pipeline.trackables(), "optimizer": self.optimizer}
-
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         features, targets = batch
         result = self.pipeline.gradients(features, targets, squares)

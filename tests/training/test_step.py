@@ -64,9 +64,6 @@ class TwoOptimizers(ToyTask):
         self.optimizer.build([self.first.kernel])
         self.other.build([self.second.kernel])
 
-    def trackables(self) -> Mapping[str, Any]:
-        return {"model": self.model, "optimizer": self.optimizer, "other": self.other}
-
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         features, targets = batch
         with tf.GradientTape(persistent=True) as tape:

@@ -39,13 +39,6 @@ class ToyTask(Task):
         self.optimizer = keras.optimizers.Adam(self.learning_rate)
         self.optimizer.build(self.model.trainable_variables)
 
-    @property
-    def root(self) -> tf.Module:
-        return self.model
-
-    def trackables(self) -> Mapping[str, Any]:
-        return {"model": self.model, "optimizer": self.optimizer}
-
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         features, targets = batch
         noise = tf.random.get_global_generator().normal(tf.shape(features), stddev=0.05)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from modelyard.export._model import export_model
     from modelyard.export._progress import ProgressBar
     from modelyard.export._reference import Reference, check_examples, compute_reference
+    from modelyard.export._task import export_task
     from modelyard.export._trace import TracedModel, trace
     from modelyard.export._verify import verify
 
@@ -43,6 +44,7 @@ _LAZY = {
     "compute_reference": "modelyard.export._reference",
     "export": "modelyard.export._api",
     "export_model": "modelyard.export._model",
+    "export_task": "modelyard.export._task",
     "git_commit": "modelyard.export._git",
     "load_data": "modelyard.export._data",
     "trace": "modelyard.export._trace",
@@ -73,6 +75,7 @@ __all__ = [
     "compute_reference",
     "export",
     "export_model",
+    "export_task",
     "git_commit",
     "load_data",
     "trace",

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import math
 import os
 import tempfile
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from modelyard.artifact import AnyFunction, Location, RemotePath, Source, VerificationData, locate
+from modelyard.artifact import Location, RemotePath, locate
 from modelyard.errors import ArtifactError, ConfigurationError, ExportError, PublishError
-from modelyard.export._git import git_commit
-from modelyard.export._model import export_model
 from modelyard.export._options import ExportOptions, ExportReport, Progress, ignore_progress
+from modelyard.export._task import ExportableTask, export_task
 
 _LOG = logging.getLogger("modelyard.export")
 
 #: In the model's folder; a name with a dot is no version for any server.
 RECORD_NAME = ".best.json"
-
-
-class ExportableTask(Protocol):
-    """What a task must have to be exported; every :class:`modelyard.training.Task` does."""
-
-    @property
-    def root(self) -> Any:
-        """What holds every variable of the signatures."""
-
-    def signatures(self) -> Mapping[str, AnyFunction]:
-        """What to serve, by name."""
-
-    def verification_data(self, count: int) -> VerificationData:
-        """Real examples for every signature."""
 
 
 class BestExport:
@@ -173,20 +155,22 @@ class BestExport:
             raise ArtifactError(f"The record {self._record} cannot be read: {exc}. Remove it to begin anew.") from exc
 
     def _export(self, event: Any) -> ExportReport:
-        result = event.result
-        metrics = {**result.train, **{f"test_{name}": value for name, value in result.evaluation.items()}}
-        return export_model(
-            self._task.root,
-            self._task.signatures(),
-            self._task.verification_data(self._examples),
-            model_dir=self._destination,
-            source=Source(
-                task=event.task,
-                git_commit=git_commit(Path(inspect.getfile(type(self._task)))),
-                data=self._data,
-                config={"epoch": event.epoch, "step": event.step},
-                metrics=metrics,
-            ),
+        from modelyard.training import TrainResult
+
+        run = TrainResult(
+            task=event.task,
+            step=event.step,
+            epochs=(event.result,),
+            resumed_from=None,
+            checkpoint=None,
+            data=self._data,
+            config={"epoch": event.epoch, "step": event.step},
+        )
+        return export_task(
+            self._task,
+            self._destination,
+            run=run,
+            examples=self._examples,
             options=self._options,
             progress=self._progress,
         )

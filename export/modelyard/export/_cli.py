@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import inspect
 import logging
 import os
 import signal
@@ -343,10 +342,8 @@ def _telling(progress: Progress, file: Path | None) -> Progress:
 
 
 def _export_task(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport:
-    from modelyard.artifact import Source
-    from modelyard.export._git import git_commit
-    from modelyard.export._model import export_model
     from modelyard.export._progress import ProgressBar
+    from modelyard.export._task import export_task
     from modelyard.training import restore
     from modelyard.training.tasks import make_task
 
@@ -360,18 +357,11 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
     task = make_task(arguments.source, arguments.set)
     result = restore(task, arguments.model_dir or Path("runs") / arguments.source)
     with ProgressBar() as bar:
-        return export_model(
-            task.root,
-            task.signatures(),
-            task.verification_data(arguments.examples),
-            model_dir=model_dir,
-            source=Source(
-                task=result.task,
-                git_commit=git_commit(Path(inspect.getfile(type(task)))),
-                data=result.data,
-                config=result.config,
-                metrics=result.metrics,
-            ),
+        return export_task(
+            task,
+            model_dir,
+            run=result,
+            examples=arguments.examples,
             options=options,
             progress=_telling(bar, arguments.stage_file),
         )

@@ -58,7 +58,7 @@ def export_model(
 
     Args:
         root: A ``tf.Module``, Keras model or other trackable that holds every
-            variable the signatures use.
+            variable the signatures use; or several of them, by name.
         signatures: What to serve, by name.
         data: Real examples for every signature.
         model_dir: ``<repository>/<model>``; the folder's name is the model's.

@@ -63,7 +63,7 @@ def trace(root: Any, signatures: Mapping[str, AnyFunction], *, saved_model: Path
 
     Args:
         root: A ``tf.Module``, Keras model or other trackable that holds every
-            variable the functions use.
+            variable the functions use; or several of them, by name.
         signatures: By name.
         saved_model: A SavedModel of all this that exists already, made by somebody
             else, whose methods are then taken as they are.
@@ -106,7 +106,18 @@ def trace(root: Any, signatures: Mapping[str, AnyFunction], *, saved_model: Path
                 stateful=target.stateful,
             )
     files = {} if saved_model is None else {"saved_model": saved_model}
-    return TracedModel(root=root, signatures=described, graphs=graphs, serving=serving, files=files)
+    return TracedModel(root=_hold(root), signatures=described, graphs=graphs, serving=serving, files=files)
+
+
+def _hold(root: Any) -> Any:
+    if not isinstance(root, Mapping):
+        return root
+    if len(root) == 1:
+        return next(iter(root.values()))
+    module = tf.Module()
+    for name, each in root.items():
+        setattr(module, name, each)
+    return module
 
 
 def decode_in_graph(data: Any, *, channels: int) -> Any:

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from modelyard.errors import ConfigurationError, DatasetNotFoundError
-from modelyard.training.data import FashionMnist, fashion_dataset
+from modelyard.errors import ConfigurationError
+from modelyard.training import InputRequest
+from modelyard.training.data import FashionMnist, memory_images
 
 
 def batches(data: FashionMnist, **options: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-    return list(fashion_dataset("train", data=data, **options).as_numpy_iterator())
+    training = options.get("seed") is not None
+    source = memory_images(data, "train")
+    return list(source.batches(InputRequest(**options), training=training).as_numpy_iterator())
 
 
 def test_one_epoch_has_every_image_once_scaled(subset: FashionMnist) -> None:
@@ -29,7 +31,7 @@ def test_one_epoch_has_every_image_once_scaled(subset: FashionMnist) -> None:
 
 
 def test_without_a_seed_the_order_is_that_of_the_files(subset: FashionMnist) -> None:
-    dataset = fashion_dataset("test", batch_size=400, data=subset)
+    dataset = memory_images(subset, "test").batches(InputRequest(batch_size=400), training=False)
     found = list(dataset.as_numpy_iterator())
     assert int(dataset.cardinality()) == 3
     np.testing.assert_array_equal(np.concatenate([labels for _, labels in found]), subset.test_labels)
@@ -53,21 +55,10 @@ def test_it_goes_on_in_the_middle(subset: FashionMnist) -> None:
     assert batches(subset, batch_size=300, seed=1, skip_batches=9) == []
 
 
-def test_it_loads_the_images_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MODELYARD_DATA", "subset")
-    assert int(fashion_dataset("test", batch_size=1000).cardinality()) == 1
-
-
-def test_no_copy_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MODELYARD_DATA", str(tmp_path))
-    with pytest.raises(DatasetNotFoundError):
-        fashion_dataset("test", batch_size=10)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": "validation", "batch_size": 8}, "Unknown split 'validation'"),
+        ({"split": "validation"}, "Unknown split 'validation'"),
         ({"split": "train", "batch_size": 0}, "batch_size 0"),
         ({"split": "train", "batch_size": 8, "skip_batches": -1}, "skip_batches -1"),
         ({"split": "train", "batch_size": 8, "epoch": -1, "seed": 1}, "epoch -1"),
@@ -76,4 +67,4 @@ def test_no_copy_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_numbers_out_of_range_are_an_error(options: dict[str, Any], message: str, subset: FashionMnist) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        fashion_dataset(data=subset, **options)
+        memory_images(subset, options.pop("split")).batches(InputRequest(**options))

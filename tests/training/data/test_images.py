@@ -14,8 +14,8 @@ from modelyard.training.data import (
     Augmentation,
     FashionMnist,
     ImageCache,
-    ImageFolder,
     ImageOptions,
+    ImageSplits,
     decode_image,
     image_folder_dataset,
     scan_images,
@@ -27,11 +27,11 @@ Batches = list[tuple[np.ndarray, np.ndarray]]
 
 
 @pytest.fixture(scope="module")
-def folder(photos: Path) -> ImageFolder:
+def folder(photos: Path) -> ImageSplits:
     return scan_images(photos, save=False)
 
 
-def batches(folder: ImageFolder, split: str = "train", **options: Any) -> Batches:
+def batches(folder: ImageSplits, split: str = "train", **options: Any) -> Batches:
     arguments = {"image": IMAGE, "batch_size": 16, **options}
     return list(image_folder_dataset(split, folder=folder, **arguments).as_numpy_iterator())
 
@@ -43,7 +43,7 @@ def assert_same(found: Batches, expected: Batches) -> None:
         np.testing.assert_array_equal(one[1], other[1])
 
 
-def test_evaluation_is_bit_for_bit_what_a_server_computes(folder: ImageFolder) -> None:
+def test_evaluation_is_bit_for_bit_what_a_server_computes(folder: ImageSplits) -> None:
     @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
     def serve(data: tf.Tensor) -> tf.Tensor:
         return IMAGE.preprocess(decode_in_graph(data, channels=3))
@@ -59,7 +59,7 @@ def test_evaluation_is_bit_for_bit_what_a_server_computes(folder: ImageFolder) -
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pixels_are_those_of_servers_without_tensorflow(channels: int, folder: ImageFolder) -> None:
+def test_pixels_are_those_of_servers_without_tensorflow(channels: int, folder: ImageSplits) -> None:
     for path in folder.test.paths[:4]:
         data = path.read_bytes()
         expected = decode_without_tensorflow(data, channels)
@@ -77,7 +77,7 @@ def test_a_crop_of_one_sees_the_whole_image() -> None:
 
 
 @pytest.mark.parametrize("augmentation", [None, Augmentation()])
-def test_any_start_gives_the_rest_of_the_epoch(augmentation: Augmentation | None, folder: ImageFolder) -> None:
+def test_any_start_gives_the_rest_of_the_epoch(augmentation: Augmentation | None, folder: ImageSplits) -> None:
     options: dict[str, Any] = {"seed": 4, "epoch": 2, "augmentation": augmentation}
     whole = batches(folder, **options)
     assert_same(batches(folder, **options, skip_batches=5), whole[5:])
@@ -87,7 +87,7 @@ def test_any_start_gives_the_rest_of_the_epoch(augmentation: Augmentation | None
     assert_same(batches(folder, **options, skip_batches=6), whole[6:])
 
 
-def test_workers_together_draw_what_one_worker_draws(folder: ImageFolder) -> None:
+def test_workers_together_draw_what_one_worker_draws(folder: ImageSplits) -> None:
     options: dict[str, Any] = {"seed": 4, "augmentation": Augmentation(), "drop_remainder": True}
     whole = batches(folder, **options)
     parts = [batches(folder, **{**options, "batch_size": 8}, num_shards=2, shard_index=index) for index in range(2)]
@@ -98,7 +98,7 @@ def test_workers_together_draw_what_one_worker_draws(folder: ImageFolder) -> Non
     assert_same(joined, whole)
 
 
-def test_augmentation_crops_flips_and_shifts(folder: ImageFolder) -> None:
+def test_augmentation_crops_flips_and_shifts(folder: ImageSplits) -> None:
     plain = batches(folder, seed=1)[0][0]
     flipped = batches(folder, seed=1, image=IMAGE, augmentation=Augmentation(brightness=0, contrast=0))[0][0]
     assert not np.array_equal(plain, flipped)
@@ -119,7 +119,7 @@ def test_augmentation_crops_flips_and_shifts(folder: ImageFolder) -> None:
     assert np.ptp([each[where].mean() for each, where in zip(change, inner, strict=True)]) > 0.1
 
 
-def test_a_cache_changes_no_value_and_is_used_again(folder: ImageFolder, tmp_path: Path) -> None:
+def test_a_cache_changes_no_value_and_is_used_again(folder: ImageSplits, tmp_path: Path) -> None:
     expected = batches(folder, seed=2, augmentation=Augmentation())
     for cache in (ImageCache(), ImageCache(tmp_path), ImageCache(tmp_path)):
         assert_same(batches(folder, seed=2, augmentation=Augmentation(), cache=cache), expected)
@@ -130,7 +130,7 @@ def test_a_cache_changes_no_value_and_is_used_again(folder: ImageFolder, tmp_pat
     assert batches(folder, seed=2, cache=ImageCache(tmp_path))[0][0].min() == 1.0
 
 
-def test_shapes_are_known(folder: ImageFolder) -> None:
+def test_shapes_are_known(folder: ImageSplits) -> None:
     dataset = image_folder_dataset("train", folder=folder, image=IMAGE, batch_size=16, drop_remainder=True)
     assert dataset.element_spec[0].shape == [16, 24, 20, 3]
     assert dataset.element_spec[1].shape == [16]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from modelyard.errors import ConfigurationError, DatasetNotFoundError, TrainingError
-from modelyard.training.data import FashionMnist, load_mnist, mnist_dataset
+from modelyard.training import InputRequest
+from modelyard.training.data import FashionMnist, load_mnist, memory_images
 
 
 @pytest.fixture
@@ -40,7 +41,9 @@ def test_a_local_file_works(cache: Path, tmp_path: Path, subset: FashionMnist) -
     np.testing.assert_array_equal(data.train_images, subset.train_images)
     assert data.class_names == tuple("0123456789")
     assert data.source.endswith("2,000 + 1,000 images")
-    images, labels = next(iter(mnist_dataset("test", batch_size=50, skip_batches=2, data=data)))
+    images, labels = next(
+        iter(memory_images(data, "test").batches(InputRequest(batch_size=50, skip_batches=2), training=False))
+    )
     np.testing.assert_array_equal(labels, subset.test_labels[100:150])
     np.testing.assert_allclose(images[..., 0], subset.test_images[100:150] / 255.0, rtol=1e-6)
 
@@ -87,4 +90,4 @@ def test_a_damaged_file_and_a_wrong_split_are_errors(tmp_path: Path, subset: Fas
     with pytest.raises(TrainingError, match="cannot be read as MNIST"):
         load_mnist(path=path)
     with pytest.raises(ConfigurationError, match="Unknown split 'all' of MNIST"):
-        mnist_dataset("all", batch_size=5, data=data)  # type: ignore[arg-type]
+        memory_images(data, "all")  # type: ignore[arg-type]

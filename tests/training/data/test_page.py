@@ -1,23 +1,24 @@
-"""The page on data: its image folder, from files to a signature, as a reader would do it."""
+"""The page on data: a task in twenty lines is killed, resumed, exported and served, as a reader would do it."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from modelyard.artifact import Source
-from modelyard.export import ExportOptions, export_model
-from modelyard.training import InputRequest, restore
+from modelyard.clients import connect
+from modelyard.training._checkpoints import list_checkpoints, read_state
+from tests.support.server import serve
 from tests.training.conftest import ROOT
+
+TRAIN = ["train", "photos_task:PhotosTask", "--epochs", "3", "--steps-per-loop", "1", "--checkpoint-every", "3"]
 
 
 def block(name: str) -> str:
@@ -27,49 +28,62 @@ def block(name: str) -> str:
     return found[1]
 
 
-def run(folder: Path, *command: str) -> str:
-    environment = {**os.environ, "MODELYARD_DATA": "subset", "PHOTOS": "photos", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [str(Path(sys.executable).with_name("modelyard")), *arguments]
+    environment = {**os.environ, "MODELYARD_DATA": "subset", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
-def test_an_image_folder_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run(folder: Path, *arguments: str) -> str:
+    process = start(folder, *arguments)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    return out
+
+
+def kill(folder: Path, checkpoints: Path) -> None:
+    """Kills a run when its second checkpoint is in place."""
+    process, deadline = start(folder, *TRAIN, "--model-dir", "killed"), time.monotonic() + 240
+    while len(list_checkpoints(checkpoints)) < 2 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    out, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL, out
+
+
+def outcome(model_dir: Path) -> tuple[list[object], dict[str, bytes]]:
+    path = list_checkpoints(model_dir / "checkpoints")[-1]
+    reader = tf.train.load_checkpoint(str(path / "variables"))
+    names = [name for name in reader.get_variable_to_shape_map() if name != "_CHECKPOINTABLE_OBJECT_GRAPH"]
+    history = [(epoch.step, epoch.train, epoch.evaluation) for epoch in read_state(path).history]
+    return [*history], {name: np.asarray(reader.get_tensor(name)).tobytes() for name in names}
+
+
+def test_a_task_of_twenty_lines_is_killed_resumed_exported_and_served(tmp_path: Path) -> None:
+    task = block("task")
+    assert len([line for line in task.splitlines() if line.strip()]) <= 20
+    (tmp_path / "photos_task.py").write_text(task)
     (tmp_path / "render.py").write_text(block("render"))
-    (tmp_path / "photos_task.py").write_text(block("task"))
-    run(tmp_path, "render.py")
+    environment = {**os.environ, "MODELYARD_DATA": "subset"}
+    subprocess.run([sys.executable, "render.py"], cwd=tmp_path, env=environment, check=True, timeout=240)
     assert len(list((tmp_path / "photos").glob("*/*.jpeg"))) == 1000
-    command = Path(sys.executable).with_name("modelyard")
-    out = run(tmp_path, str(command), "train", "photos_task:PhotosTask", "--epochs", "6", "--model-dir", "run")
-    assert "photos: 6 epochs" in out
 
-    monkeypatch.setenv("PHOTOS", str(tmp_path / "photos"))
-    spec = importlib.util.spec_from_file_location("photos_task", tmp_path / "photos_task.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    task: Any = module.PhotosTask()
-    result = restore(task, tmp_path / "run")
-    assert result.metrics["test_accuracy"] > 0.6
-    options = ExportOptions(formats=("saved_model",), min_examples=64, measure_seconds=1)
-    data = task.verification_data(100)
-    report = export_model(
-        task.root, task.signatures(), data, model_dir=tmp_path / "models" / "photos", source=Source(), options=options
-    )
-    served = tf.saved_model.load(str(report.version.path)).signatures["image_bytes"]
-    images, labels = next(iter(task.eval_dataset(InputRequest(batch_size=200))))
-    files = [path.read_bytes() for path in task.folder.test.paths]
-    answer = served(image_bytes=tf.constant(files))
-    # What evaluation measured is what a client gets for the files.
-    np.testing.assert_allclose(answer["probabilities"], task.predict(images)["probabilities"], atol=1e-6)
-    accuracy = np.mean(answer["class_id"].numpy() == labels.numpy())
-    assert accuracy == pytest.approx(result.metrics["test_accuracy"], abs=1e-6)
-    assert answer["label"].numpy()[0].decode() in task.folder.class_names
+    assert "photos: 3 epochs" in run(tmp_path, *TRAIN, "--model-dir", "whole")
+    kill(tmp_path, tmp_path / "killed" / "checkpoints")
+    run(tmp_path, *TRAIN, "--model-dir", "killed")
+    numbers, values = outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "killed") == (numbers, values)
+    accuracy = read_state(list_checkpoints(tmp_path / "killed" / "checkpoints")[-1]).history[-1].evaluation["accuracy"]
+    assert accuracy > 0.5
+
+    export = ["export", "photos_task:PhotosTask", "--model-dir", "killed", "--repository", "models"]
+    run(tmp_path, *export, "--formats", "onnx", "--min-examples", "64", "--examples", "100")
+    files = sorted((tmp_path / "photos").glob("*/*.jpeg"))[::10]
+    with serve(tmp_path / "models" / "photos", model="photos", log_dir=tmp_path) as server:
+        with connect(f"grpc://{server.grpc_address}") as client:
+            images = {"image_bytes": [path.read_bytes() for path in files]}
+            answer = client.predict("photos", images, signature="image_bytes")
+    hits = [label.decode() == path.parent.name for label, path in zip(answer["label"], files, strict=True)]
+    assert np.mean(hits) > 0.5

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import FashionMnist, fashion_dataset, worker_share
+from modelyard.training import InputRequest
+from modelyard.training.data import FashionMnist, memory_images, worker_share
 from modelyard.training.data._plan import BatchPlan
 
 
@@ -80,20 +81,23 @@ def test_a_strategy_gives_each_worker_its_share(subset: FashionMnist) -> None:
     assert worker_share(context) == {"num_shards": 2, "shard_index": 1}
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     dataset = strategy.distribute_datasets_from_function(
-        lambda each: fashion_dataset("test", batch_size=100, data=subset, **worker_share(each))
+        lambda each: memory_images(subset, "test").batches(
+            InputRequest(batch_size=100, **worker_share(each)), training=False
+        )
     )
     labels = np.concatenate([batch[1].numpy() for batch in dataset])
     np.testing.assert_array_equal(labels, subset.test_labels)
 
 
 def test_static_shapes_and_shares_of_fashion(subset: FashionMnist) -> None:
-    dataset = fashion_dataset("train", batch_size=300, drop_remainder=True, data=subset, seed=1)
+    source = memory_images(subset, "train")
+    dataset = source.batches(InputRequest(batch_size=300, drop_remainder=True, seed=1))
     assert dataset.element_spec[0].shape == [300, 28, 28, 1]
     assert int(dataset.cardinality()) == 6
     shares = [
-        list(fashion_dataset("train", batch_size=150, num_shards=2, shard_index=index, data=subset, seed=1))
+        list(source.batches(InputRequest(batch_size=150, num_shards=2, shard_index=index, seed=1)))
         for index in range(2)
     ]
-    whole = list(fashion_dataset("train", batch_size=300, data=subset, seed=1))
+    whole = list(source.batches(InputRequest(batch_size=300, seed=1)))
     for expected, *parts in zip(whole, *shares, strict=True):
         np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), expected[1])

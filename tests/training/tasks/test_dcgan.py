@@ -44,7 +44,7 @@ def export(task: DcganTask, folder: Path) -> ExportReport:
         min_examples=32, batch_sizes=(1, 7), measure_seconds=0.2, latency_calls=10, runtimes=("onnxruntime", "litert")
     )
     return export_model(
-        task.root,
+        task.exported,
         task.signatures(),
         task.verification_data(48),
         model_dir=folder,

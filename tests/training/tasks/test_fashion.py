@@ -50,7 +50,7 @@ def test_the_network_is_the_tutorials(task: FashionTask) -> None:
     assert [tuple(weight.shape) for weight in task.model.weights] == [
         (3, 3, 1, 32), (32,), (3, 3, 32, 64), (64,), (1600, 64), (64,), (64, 10), (10,),
     ]  # fmt: skip
-    assert task.root is task.model
+    assert task.exported == {"model": task.model}
     assert task.model(np.zeros((2, 28, 28, 1), np.float32)).shape == (2, 10)
 
 

@@ -25,9 +25,9 @@ def test_nas_is_restored_with_its_best_child(subset: FashionMnist, tmp_path: Pat
     assert len(task.rewards) == 10
     np.testing.assert_array_equal(again.rewards, task.rewards)
     assert again.best_child == task.best_child
-    for mine, other in zip(again.root.variables, task.root.variables, strict=True):
+    for mine, other in zip(again.exported["child"].variables, task.exported["child"].variables, strict=True):
         np.testing.assert_array_equal(mine.numpy(), other.numpy())
-    assert any(variable.numpy().any() for variable in again.root.variables)
+    assert any(variable.numpy().any() for variable in again.exported["child"].variables)
 
 
 def test_nas_asks_for_the_same_children_again(subset: FashionMnist) -> None:
@@ -68,13 +68,13 @@ def test_nas_averages_and_checks_its_controller(subset: FashionMnist, tmp_path: 
     pairs = [
         (np.asarray(one), np.asarray(other))
         for one, other in zip(
-            plain.part("controller").trainable_variables, averaged.part("controller").trainable_variables, strict=True
+            plain.controller.trainable_variables, averaged.controller.trainable_variables, strict=True
         )
     ]
     assert max(float(np.abs(one - other).max()) for one, other in pairs) > 1e-3
     again = NasTask(data=subset, layers=1, kernels=(1, 3), filters=(2,), images=50, child_steps=2, learning_rate=0.1)
     restore(again, tmp_path)
-    for (_, mine), other in zip(pairs, again.part("controller").trainable_variables, strict=True):
+    for (_, mine), other in zip(pairs, again.controller.trainable_variables, strict=True):
         np.testing.assert_array_equal(mine, np.asarray(other))
 
 

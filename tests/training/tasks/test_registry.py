@@ -63,7 +63,6 @@ def test_a_task_of_your_own_is_named_by_module_and_class() -> None:
         ("no_such_module:ToyTask", "there is no module 'no_such_module'"),
         ("tests.training.no_such:ToyTask", "there is no module 'tests.training.no_such'"),
         ("tests.training.toy_task:Toy", "tests.training.toy_task has no such task"),
-        ("tests.training.library_task:Nameless", "has no name, which its model is published under"),
         ("tests.training.toy_task:EXAMPLES", "tests.training.toy_task has no such task"),
     ],
 )

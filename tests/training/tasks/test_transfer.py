@@ -27,7 +27,7 @@ def garments(session_dir: Path, subset: FashionMnist) -> Path:
 
 
 def backbone(task: TransferTask) -> Any:
-    model: Any = task.root
+    model: Any = task.model
     (found,) = (layer for layer in model.layers if hasattr(layer, "layers"))
     return found
 

@@ -116,7 +116,7 @@ def server(zoo: Callable[[str], Trained], session_dir: Path) -> Iterator[Running
     for name in BRIEF:
         run = zoo(name)
         export_model(
-            run.task.root,
+            run.task.exported,
             run.task.signatures(),
             run.task.verification_data(48),
             model_dir=repository / name,
@@ -164,7 +164,7 @@ def test_mlp_learns_and_pays_for_its_activations(zoo: Callable[[str], Trained], 
     images = run.task.verification_data(200).inputs["serving_default"]["image"]
 
     def activity(task: Any) -> float:
-        return float(np.mean(task.root.layers[1](task.root.layers[0](images))))
+        return float(np.mean(task.model.layers[1](task.model.layers[0](images))))
 
     assert run.result.metrics["regularization"] > 0
     assert free_run.metrics["regularization"] == 0
@@ -280,11 +280,11 @@ def test_nas_designs_better_networks_than_chance(zoo: Callable[[str], Trained]) 
 def test_nas_s_best_child_is_the_network_that_was_found(zoo: Callable[[str], Trained]) -> None:
     run = zoo("nas")
     assert isinstance(run.task, NasTask)
-    search: Any = run.task.part("search")
+    search: Any = run.task.search
     found_at = int(search.best_at)
     assert found_at == run.task.rewards[:, 0].argmax()
     # Cut to its own size, on the images that judged it and on the test images, it is as good as inside the search.
-    child: Any = run.task.root
+    child: Any = run.task.exported["child"]
     data = run.task.data
     for images, labels, accuracy in (
         (data.train_images[400:600], data.train_labels[400:600], float(run.task.rewards[found_at, 0])),
@@ -315,9 +315,9 @@ def test_transfer_learns_from_a_folder_of_jpegs(zoo: Callable[[str], Trained]) -
 def test_transfer_trains_the_last_layers_only(zoo: Callable[[str], Trained]) -> None:
     task = zoo("transfer").task
     assert isinstance(task, TransferTask)
-    frozen = TransferTask(folder=str(task.folder.root), weights="none", size=32, trained_layers=4, augment=False)
+    frozen = TransferTask(folder=str(task._folder), weights="none", size=32, trained_layers=4, augment=False)
     frozen.build()
-    model: Any = frozen.root
+    model: Any = frozen.model
     (backbone,) = (layer for layer in model.layers if hasattr(layer, "layers"))
     assert [layer.trainable for layer in backbone.layers[-4:]] == [True] * 4
     assert not any(layer.trainable for layer in backbone.layers[:-4])
@@ -329,7 +329,7 @@ def test_transfer_says_what_to_do_offline(zoo: Callable[[str], Trained], monkeyp
     monkeypatch.setattr("urllib.request._opener", None)
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    pretrained = TransferTask(folder=str(task.folder.root), size=96)
+    pretrained = TransferTask(folder=str(task._folder), size=96)
     with pytest.raises(DatasetNotFoundError, match="copy the file that Keras names.*--set weights=none"):
         pretrained.build()
 

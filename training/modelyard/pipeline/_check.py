@@ -37,7 +37,7 @@ def check_export(task: Task, *, options: ExportOptions, count: int) -> tuple[Tra
 
     check_model_name(task.name)
     task.build()
-    traced = trace(task.root, task.signatures())
+    traced = trace(task.exported, task.signatures())
     return traced, check_examples(traced, task.verification_data(count), options=options)
 
 

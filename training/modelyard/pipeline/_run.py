@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Source
+from modelyard.artifact import DEFAULT_SIGNATURE
 from modelyard.pipeline._check import IMAGE, IMAGE_BYTES, check_classifier, check_export
 from modelyard.pipeline._compare import Comparison, compare
 from modelyard.pipeline._picture import draw_predictions
@@ -90,7 +89,7 @@ def run_pipeline(options: RunOptions) -> RunReport:
         ServerError: A server did not start or did not answer.
         TrainingError: Training failed.
     """
-    from modelyard.export import ExportEvent, ExportOptions, ProgressBar, export_model, git_commit
+    from modelyard.export import ExportEvent, ExportOptions, ProgressBar, export_task
     from modelyard.training import JsonlLog, TensorBoardLog, Trainer, TrainerOptions
     from modelyard.training import ProgressBar as TrainingBar
     from modelyard.training.tasks import make_task
@@ -111,18 +110,11 @@ def run_pipeline(options: RunOptions) -> RunReport:
     examples = np.asarray(data.inputs[DEFAULT_SIGNATURE][IMAGE])[order]
     model_dir = options.repository / task.name
     with ProgressBar() as bar:
-        report = export_model(
-            task.root,
-            task.signatures(),
-            data,
-            model_dir=model_dir,
-            source=Source(
-                task=task.name,
-                git_commit=git_commit(Path(inspect.getfile(type(task)))),
-                data=training.data,
-                config=dict(training.config),
-                metrics=training.metrics,
-            ),
+        report = export_task(
+            task,
+            model_dir,
+            run=training,
+            data=data,
             options=export_options,
             progress=bar,
         )

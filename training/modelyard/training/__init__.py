@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from modelyard.training._resident import ResidentData
     from modelyard.training._step import apply_gradients, average_loss, loss_scaled, minimize, regularization_loss
     from modelyard.training._strategy import make_strategy
+    from modelyard.training._supervised import SupervisedTask
     from modelyard.training._tensorboard import TensorBoardLog
     from modelyard.training._throughput import Throughput, ThroughputLog
     from modelyard.training._trainer import Trainer, restore
@@ -40,6 +41,7 @@ _LAZY = {
     "PipelineResult": "modelyard.training._pipelined",
     "ProgressBar": "modelyard.training._progress",
     "ResidentData": "modelyard.training._resident",
+    "SupervisedTask": "modelyard.training._supervised",
     "TensorBoardLog": "modelyard.training._tensorboard",
     "Throughput": "modelyard.training._throughput",
     "ThroughputLog": "modelyard.training._throughput",
@@ -72,6 +74,7 @@ __all__ = [
     "PipelineResult",
     "ProgressBar",
     "ResidentData",
+    "SupervisedTask",
     "Task",
     "TensorBoardLog",
     "Throughput",

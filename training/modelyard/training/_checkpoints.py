@@ -138,13 +138,14 @@ class Checkpoints:
         for path in self._folder.glob(f"{_STAGING}*"):
             shutil.rmtree(path)
 
-    def save(self, state: RunState) -> Path:
+    def save(self, state: RunState, beside: Mapping[str, bytes] | None = None) -> Path:
         """Writes a checkpoint, then removes the oldest ones beyond the number to keep.
 
         In the background only the copy is made before it returns; see :meth:`finished`.
 
         Args:
             state: Goes beside the variables.
+            beside: More files of the checkpoint, by name.
 
         Returns:
             The folder of the checkpoint.
@@ -156,7 +157,7 @@ class Checkpoints:
         target = self._folder / f"{_PREFIX}{state.step:09d}"
         if not self._background or not self._names:
             # The first one is written in the foreground: its names are what later copies must have.
-            self._write(self._checkpoint.write, state, target)
+            self._write(self._checkpoint.write, state, target, beside or {})
             if self._background:
                 self._names = _names(target / _VARIABLES)
             done: Future[Path] = Future()
@@ -166,7 +167,7 @@ class Checkpoints:
         mirror = self._mirror = self._mirror or Mirror(self._checkpoint)
         mirror.copy()
         executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending = executor.submit(self._write, mirror.write, state, target)
+        self._pending = executor.submit(self._write, mirror.write, state, target, beside or {})
         executor.shutdown(wait=False)
         return target
 
@@ -187,7 +188,7 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         return None if pending is None else pending.result()
 
-    def _write(self, write: Callable[[str], Any], state: RunState, target: Path) -> Path:
+    def _write(self, write: Callable[[str], Any], state: RunState, target: Path, beside: Mapping[str, bytes]) -> Path:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             staged = Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._folder))
@@ -195,9 +196,11 @@ class Checkpoints:
                 write(str(staged / _VARIABLES))
                 if self._names and _names(staged / _VARIABLES) != self._names:
                     raise CheckpointError(
-                        "The task's trackables hold more than variables, which cannot be written in the background. "
+                        "The task's models hold more than variables, which cannot be written in the background. "
                         "Use async_checkpoints=False."
                     )
+                for name, content in beside.items():
+                    (staged / name).write_bytes(content)
                 (staged / _STATE).write_text(state.to_json(), "utf-8")
                 _flush(*staged.iterdir(), staged)
                 staged.rename(target)

@@ -7,10 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
+from modelyard.training._loop import DeviceLoop
 from modelyard.training._options import TrainerOptions
 from modelyard.training._peers import Peers
 from modelyard.training._resident import ResidentData, make_resident
 from modelyard.training._task import InputRequest, Task
+from modelyard.training.data._stream import Stream, StreamPosition
 
 
 class TrainInput:
@@ -26,6 +28,7 @@ class TrainInput:
         resident: The data in memory, where the loop form is ``epoch``; None elsewhere.
         element_spec: Of a batch.
         steps: Batches of an epoch.
+        position: Where the run is in data that is a stream; None where each epoch is made anew.
         shares: Processes among whom the task itself divides each batch; 1 where
             it makes whole ones.
 
@@ -41,11 +44,27 @@ class TrainInput:
         self.label = f"train_dataset of task {task.name!r}"
         self.shares = peers.can_share(options.batch_size) if task.shares_input else 1
         self.resident = self._make_resident() if options.loop == "epoch" else None
+        self.position = None if self.resident else self._find_position()
         # The spec and the length of the input come from a data set that is never iterated.
         probe = self.resident or self._dataset(epoch=0, skip_batches=0)
         peers.check_shapes(probe.element_spec, self.label)
         self.element_spec = probe.element_spec
         self.steps = self.resident.steps if self.resident else self._length(probe)
+
+    def batches(self, loop: DeviceLoop, *, epoch: int, skip_batches: int, step: int) -> Any:
+        """The rest of an epoch, for a device loop.
+
+        Args:
+            loop: What takes them.
+            epoch: From 0.
+            skip_batches: Batches of it that were used.
+            step: Batches that were used since the start of the run.
+        """
+        if self.resident is not None:
+            return self.resident.epoch(seed=self._options.seed, epoch=epoch, skip_batches=skip_batches)
+        if self.position is not None:
+            return self.position.iterator(loop, step)
+        return loop.iterate(self.rest_of_epoch(epoch, skip_batches), shared=self.shares > 1)
 
     def rest_of_epoch(self, epoch: int, skip_batches: int) -> tf.data.Dataset:
         """The batches of an epoch less the first ones, where they are not in memory.
@@ -68,7 +87,7 @@ class TrainInput:
         return dataset
 
     def batch(self, epoch: int, number: int) -> Any:
-        """One batch once more.
+        """One batch once more; None of a stream, where it is gone.
 
         Args:
             epoch: From 0.
@@ -77,7 +96,25 @@ class TrainInput:
         if self.resident is not None:
             order = self.resident.epoch(seed=self._options.seed, epoch=epoch, skip_batches=0).order
             return self.resident.batch(order, tf.constant(number, tf.int64))
-        return next(iter(self._dataset(epoch=epoch, skip_batches=number)))
+        return None if self.position else next(iter(self._dataset(epoch=epoch, skip_batches=number)))
+
+    def _find_position(self) -> StreamPosition | None:
+        task, options, layout = self._task, self._options, self._peers.layout
+        if task.train is None or type(task).train_dataset is not Task.train_dataset:
+            return None
+        source = task.data_source("train")
+        if not isinstance(source, Stream):
+            return None
+        position = StreamPosition(
+            source,
+            batch_size=options.batch_size,
+            drop_remainder=layout.fixed_shapes,
+            seed=options.seed,
+            saves=self._peers.single,
+        )
+        if options.model_dir is not None:
+            position.check()
+        return position
 
     def _make_resident(self) -> ResidentData:
         request = InputRequest(batch_size=self._options.batch_size, seed=self._options.seed)
@@ -128,6 +165,6 @@ def known_length(dataset: tf.data.Dataset, label: str, *, whole_batches: str | N
         what = {-1: "endless", -2: "of unknown length", 0: "empty"}[length]
         raise ConfigurationError(
             f"{label} is {what}; expected a finite number of batches, known beforehand. "
-            "Where you know it, say so with Dataset.apply(tf.data.experimental.assert_cardinality(n))."
+            "Where you know it, say so: Stream(dataset, steps_per_epoch=N)."
         )
     return length

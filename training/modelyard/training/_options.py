@@ -79,6 +79,9 @@ class TrainerOptions:
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
 
     def __post_init__(self) -> None:
+        for name in ("model_dir", "warm_start"):
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, Path(getattr(self, name)))
         for name in (
             "epochs",
             "batch_size",

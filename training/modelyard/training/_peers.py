@@ -33,6 +33,11 @@ class Peers:
         self._scratch: Path | None = None
         self._sum = tf.function(self._sum_over_replicas)
 
+    @property
+    def single(self) -> bool:
+        """Whether there is no strategy at all."""
+        return self._strategy is None
+
     def can_share(self, batch_size: int) -> int:
         """Into how many equal parts processes can share out the making of batches; 1 where they cannot.
 

@@ -26,7 +26,7 @@ from there to the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,10 +150,6 @@ class Pipeline(tf.Module):
     def trainable_variables(self) -> tuple[Any, ...]:
         """The weights of all stages, in order."""
         return tuple(variable for stage in self.stages for variable in stage.trainable_variables)
-
-    def trackables(self) -> Mapping[str, Any]:
-        """The stages by name, for :meth:`modelyard.training.Task.trackables`."""
-        return {f"stage_{number}": stage for number, stage in enumerate(self.stages)}
 
     def __call__(self, inputs: Any, *, training: bool = False) -> Any:
         """A batch through all stages, undivided: for evaluation and serving.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from modelyard.artifact import Location
 
 EventKind = Literal["start", "steps", "epoch", "checkpoint", "stop"]
 
@@ -96,6 +99,7 @@ class TrainResult:
         checkpoint: The newest checkpoint; None where none is kept.
         data: The data it was trained on, for people.
         config: The options that decide the numbers.
+        trained: The task, with the trained model; None where nobody gave one.
     """
 
     task: str
@@ -105,6 +109,24 @@ class TrainResult:
     checkpoint: Path | None
     data: str
     config: Mapping[str, Any]
+    trained: Any = field(default=None, repr=False, compare=False)
+
+    def export(self, destination: Location | str, **options: Any) -> Any:
+        """Exports the trained model: verified in every format, published as the next version.
+
+        Args:
+            destination: ``<repository>/<model>``.
+            **options: Of :func:`modelyard.export.export_task`.
+
+        Returns:
+            What was published, a :class:`modelyard.export.ExportReport`.
+
+        Raises:
+            ExportError: As for :func:`modelyard.export.export_task`, and so are the others.
+            MissingDependencyError: The extra ``export`` is not installed.
+        """
+        # By name, when it is called: neither room needs the other to be there.
+        return importlib.import_module("modelyard.export").export_task(self.trained, destination, run=self, **options)
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -46,6 +46,7 @@ from modelyard.training._run_state import (
     tracked,
     variable_ids,
 )
+from modelyard.training._step import evaluation
 from modelyard.training._task import InputRequest, Task
 
 
@@ -71,7 +72,7 @@ class Run:
         self._peers = Peers(strategy)
         self._input = TrainInput(task, options, self._peers)
         self._values: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
-        self._weights = list_weights(task.trackables())
+        self._weights = list_weights(task.models)
         self._metrics = find_metrics(task, strategy)
         self._ema = None if options.ema_decay is None else WeightAverage(self._weights, options.ema_decay)
         folder = options.checkpoint_dir
@@ -93,7 +94,7 @@ class Run:
         restored = self._restore()
         self._peers.check_same_step(0 if restored is None else restored.step, folder)
         if restored is None and options.warm_start is not None:
-            restore_models(find_checkpoint(options.warm_start), task.trackables())
+            restore_models(find_checkpoint(options.warm_start), task.models)
             if self._ema is not None:
                 self._ema.reset()
         self._train, self._train_metrics = self._make_loop(
@@ -109,7 +110,7 @@ class Run:
         )
         # Before the first epoch, whose work a mistake in eval_step would otherwise cost.
         self._eval, self._eval_metrics = self._make_loop(
-            task.eval_step,
+            evaluation(task.eval_step),
             self._eval_input()[0].element_spec,
             label=f"eval_step of task {task.name!r}",
             form="eager" if options.loop == "eager" else "loop",
@@ -133,7 +134,7 @@ class Run:
     ) -> tuple[DeviceLoop, StepMetrics]:
         """The loop of a step, and the metrics that it updates."""
         task, before = self._task, len(variable_ids(self._task))
-        models = describe_models(task.trackables())
+        models = describe_models(task.models)
         try:
             loop = make_loop(
                 step, element_spec, label=label, strategy=self._strategy, model_description=models, **options
@@ -196,7 +197,8 @@ class Run:
     def _epoch(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
         if self._state.epoch_step == 0:
             self._train_metrics.reset()
-        batches = self._batches()
+        state = self._state
+        batches = self._input.batches(self._train, epoch=state.epoch, skip_batches=state.epoch_step, step=state.step)
         while self._state.epoch_step < self._input.steps:
             yield from self._steps(batches, self._next_stop() - self._state.epoch_step)
             if self._state.epoch_step < self._input.steps:
@@ -209,13 +211,6 @@ class Run:
         if any(self._peers.any(guard.requested)):
             # After the last epoch as well: who pressed Ctrl-C does not want what comes after training.
             raise guard.stop()
-
-    def _batches(self) -> Any:
-        state, resident = self._state, self._input.resident
-        if resident is not None:
-            return resident.epoch(seed=self._options.seed, epoch=state.epoch, skip_batches=state.epoch_step)
-        dataset = self._input.rest_of_epoch(state.epoch, state.epoch_step)
-        return self._train.iterate(dataset, shared=self._input.shares > 1)
 
     def _checkpoint_is_due(self) -> bool:
         steps, seconds = self._options.checkpoint_every_steps, self._options.checkpoint_every_seconds
@@ -258,7 +253,8 @@ class Run:
         seconds = time.perf_counter() - self._began
         if outcome.non_finite_at is not None:
             step, at = state.step + outcome.non_finite_at + 1, state.epoch_step + outcome.non_finite_at
-            batch = describe_batch(self._input.batch(state.epoch, at))
+            bad = self._input.batch(state.epoch, at)
+            batch = "gone with the stream" if bad is None else describe_batch(bad)
             raise NonFiniteLossError(
                 f"The loss of task {self._task.name!r} is {outcome.bad_loss} at step {step} (epoch {state.epoch + 1}, "
                 f"step {at + 1} of {self._input.steps}). The batch was: {batch}. "
@@ -354,6 +350,8 @@ class Run:
         check_config(state, config, path)
         rates = learning_rates(self._task)
         state = self._checkpoints.restore(path)
+        if self._input.position is not None:
+            self._input.position.restore(path)
         self._notes = overruled(self._task, self._options, path, rates)
         self._last, self._resumed_from = path, state.step
         return replace(state, config=config)
@@ -368,7 +366,7 @@ class Run:
                 f"so its next loss would not be. {self._advice()}"
             )
         self._announce(wait=True)
-        self._checkpoints.save(self._state)
+        self._checkpoints.save(self._state, {} if self._input.position is None else self._input.position.save())
         self._saved_at = time.monotonic()
         self._announce()
 

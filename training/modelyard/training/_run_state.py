@@ -37,7 +37,7 @@ def tracked(task: Task, ema: WeightAverage | None) -> dict[str, Any]:
         task: The task.
         ema: The average of its weights, where there is one.
     """
-    return {**task.trackables(), **({} if ema is None else {"ema": ema})}
+    return {**task.models, **({} if ema is None else {"ema": ema})}
 
 
 def variable_ids(task: Task) -> set[int]:
@@ -46,7 +46,7 @@ def variable_ids(task: Task) -> set[int]:
     Args:
         task: The task, built.
     """
-    return {id(variable) for trackable in task.trackables().values() for variable in list_variables(trackable)}
+    return {id(variable) for trackable in task.models.values() for variable in list_variables(trackable)}
 
 
 def find_metrics(task: Task, strategy: tf.distribute.Strategy | None) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def find_metrics(task: Task, strategy: tf.distribute.Strategy | None) -> dict[st
     Raises:
         ConfigurationError: They do not work with this strategy, or were not made in its scope.
     """
-    metrics = {name: item for name, item in task.trackables().items() if isinstance(item, keras.metrics.Metric)}
+    metrics = {name: item for name, item in task.models.items() if isinstance(item, keras.metrics.Metric)}
     if metrics and isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise ConfigurationError(
             f"The task {task.name!r} has the metrics {', '.join(metrics)}. With parameter servers (--strategy ps) "
@@ -104,8 +104,8 @@ class StepMetrics:
             if variable.synchronization is tf.VariableSynchronization.ON_READ and id(variable) not in known:
                 raise ConfigurationError(
                     f"{label} updates the metric variable {variable.name.partition(':')[0]!r}, which nobody resets: "
-                    "its value would add up over all epochs. Return the keras.metrics object from trackables(), by "
-                    "the name of its value; the trainer then resets, merges and reads it."
+                    "its value would add up over all epochs. Make the keras.metrics object an attribute of the "
+                    "task in build(), by the name of its value; the trainer then resets, merges and reads it."
                 )
         self._metrics = {name: item for name, item in metrics.items() if parts[name] & used}
         self._strategy = strategy
@@ -159,7 +159,7 @@ def learning_rates(task: Task) -> dict[str, float]:
     """
     return {
         name: float(tf.convert_to_tensor(item.learning_rate))
-        for name, item in task.trackables().items()
+        for name, item in task.models.items()
         if isinstance(item, keras.optimizers.Optimizer) and isinstance(item.learning_rate, keras.Variable)
     }
 
@@ -255,4 +255,5 @@ def make_result(state: RunState, task: Task, *, resumed_from: int | None, checkp
         checkpoint=checkpoint,
         data=task.data_description(),
         config=state.config,
+        trained=task,
     )

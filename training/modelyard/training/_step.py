@@ -34,6 +34,7 @@ class StepContext:
         clip_norm: Greatest global norm of the gradients of one update; None for any.
         updates: Where updates wait for the last micro-batch; None applies them at once.
         used: Whether the step asked for an update.
+        training: Whether updates are made at all.
     """
 
     batch_size: Any
@@ -41,6 +42,7 @@ class StepContext:
     clip_norm: float | None = None
     updates: list[Update] | None = None
     used: bool = False
+    training: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,28 @@ class Update:
 
 
 _CONTEXT: ContextVar[StepContext | None] = ContextVar("modelyard_training_step", default=None)
+
+
+def is_training() -> bool:
+    """Whether the step that runs is one of training, as outside of any step."""
+    context = _CONTEXT.get()
+    return context is None or context.training
+
+
+def evaluation(step: Callable[[Any], Mapping[str, Any]]) -> Callable[[Any], Mapping[str, Any]]:
+    """A step that knows that it is one of evaluation, in which :func:`minimize` and :func:`apply_gradients` do nothing.
+
+    Args:
+        step: ``eval_step`` of a task; called by a device loop.
+    """
+
+    def evaluated(batch: Any) -> Mapping[str, Any]:
+        context = _CONTEXT.get()
+        if context is not None:
+            context.training = False
+        return step(batch)
+
+    return evaluated
 
 
 def average_loss(per_example: Any, *, sample_weight: Any = None) -> Any:
@@ -75,7 +99,7 @@ def average_loss(per_example: Any, *, sample_weight: Any = None) -> Any:
     """
     losses = tf.convert_to_tensor(per_example)
     if losses.shape.rank == 0:
-        raise _refusal(
+        raise refusal(
             "average_loss received a scalar; expected the loss of each example, [B, ...]. "
             "Leave out the reduction, such as with keras.losses.MeanSquaredError(reduction=None)."
         )
@@ -116,6 +140,8 @@ def minimize(loss: Any, variables: Sequence[Any], *, optimizer: Any, tape: Any) 
         tape: The ``tf.GradientTape``, no longer recording. One that is used for
             several losses must be persistent.
     """
+    if not is_training():
+        return
     with tape:
         scaled = optimizer.scale_loss(loss)
     apply_gradients(optimizer, tape.gradient(scaled, variables), variables)
@@ -135,10 +161,12 @@ def apply_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequenc
     """
     gradients, variables = list(gradients), list(variables)
     if len(gradients) != len(variables):
-        raise _refusal(
+        raise refusal(
             f"apply_gradients received {len(gradients)} gradients for {len(variables)} variables; "
             "expected one for each."
         )
+    if not is_training():
+        return
     context = _CONTEXT.get()
     update = Update(optimizer=optimizer, gradients=gradients, variables=variables)
     if context is None:
@@ -150,7 +178,7 @@ def apply_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequenc
         return
     seen = {id(variable) for earlier in context.updates for variable in earlier.variables}
     if any(id(variable) in seen for variable in variables):
-        raise _refusal(
+        raise refusal(
             "The step updates a variable twice, but with accumulate_steps above 1 every update waits for the last "
             "micro-batch, so that the second one would not see the first. Use accumulate_steps=1."
         )
@@ -242,7 +270,12 @@ def make_replica_step(
     return whole if accumulate_steps == 1 else in_parts
 
 
-def _refusal(message: str) -> ConfigurationError:
+def refusal(message: str) -> ConfigurationError:
+    """An error that a step can raise while it is traced.
+
+    Args:
+        message: What was received, expected, and what to do.
+    """
     error = ConfigurationError(message)
     # AutoGraph, which this rises through, would put another error in its place.
     error.ag_pass_through = True  # type: ignore[attr-defined]
@@ -307,9 +340,9 @@ def _sums(outputs: Any, report: StepReport) -> Any:
         return tf.zeros([0, 2], tf.float64)
     for name, value in outputs.items():
         if isinstance(value, keras.metrics.Metric):
-            raise _refusal(
+            raise refusal(
                 f"The step returned the metric object {name!r}; expected tensors. Call its update_state in the step, "
-                f"and give the object to the trainer among trackables(), which reads it after the last step."
+                f"and give the object to the trainer as an attribute of the task, which reads it after the last step."
             )
     report.names = tuple(sorted(outputs))
     return tf.stack([_sum_and_count(outputs[name]) for name in report.names])

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from modelyard.training._checkpoints import list_weights
 from modelyard.training._predictions import ImagePredictions
 from modelyard.training._results import Event
 from modelyard.training._task import Task
@@ -76,7 +77,7 @@ class TensorBoardLog:
         if self._histograms is None:
             return
         with self._writer("train").as_default(step=step):
-            for variable in self._histograms.root.trainable_variables:
+            for variable in list_weights(self._histograms.models):
                 tf.summary.histogram(getattr(variable, "path", variable.name), tf.convert_to_tensor(variable))
 
     def _write_images(self, step: int) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import dataclasses
+import difflib
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
 
+from modelyard.errors import ConfigurationError
 from modelyard.training._checkpoints import Checkpoints, find_checkpoint, list_weights, read_state, restore_models
+from modelyard.training._defaults import build
 from modelyard.training._ema import WeightAverage
 from modelyard.training._goal import Goal
 from modelyard.training._interrupt import InterruptGuard
@@ -29,29 +34,33 @@ class Trainer:
 
     Args:
         task: What to train.
-        options: How to.
+        options: How to; None for the task's recipe.
         actions: Called with every :class:`Event`, in order. What an action
             raises ends the run.
         strategy: Builds the task in its scope and runs the steps on its
             replicas, each on its part of a batch of ``options.batch_size``
             examples; None for one replica.
+        **fields: Fields of :class:`TrainerOptions`, on top of ``options``.
+
+    Raises:
+        ConfigurationError: ``TrainerOptions`` has no such field, or its value is out of its range.
 
     Example:
-        >>> task = FashionTask()
-        >>> result = Trainer(task, TrainerOptions(epochs=3, model_dir=Path("runs/fashion"))).run()
-        >>> result.metrics["test_accuracy"]
+        >>> run = Trainer(FashionTask(), epochs=3, model_dir="runs/fashion").run()
+        >>> run.metrics["test_accuracy"]
     """
 
     def __init__(
         self,
         task: Task,
-        options: TrainerOptions,
+        options: TrainerOptions | None = None,
         actions: Sequence[Action] = (),
         *,
         strategy: tf.distribute.Strategy | None = None,
+        **fields: Any,
     ) -> None:
         self._task = task
-        self._options = options
+        self._options = make_options(task, options, fields)
         self._actions = tuple(actions)
         self._strategy = strategy
 
@@ -70,7 +79,7 @@ class Trainer:
                 task, or is of a run with other options; or one could not be written.
             ConfigurationError: The task's input has no known length or another
                 one than asked for, or a step returns no loss, creates
-                variables, or updates a metric that :meth:`Task.trackables` has not.
+                variables, or updates a metric that is not among :attr:`Task.models`.
             TrainingError: An op of a step or of the input failed.
             KeyboardInterrupt: Ctrl-C was pressed. The run has stopped after a
                 whole number of steps and, where ``model_dir`` is set, saved a
@@ -111,7 +120,7 @@ class Trainer:
         with nullcontext() if self._strategy is None else self._strategy.scope():
             tf.random.set_global_generator(tf.random.Generator.from_seed(self._options.seed))
             with _precision(self._options.precision):
-                self._task.build()
+                build(self._task)
             run = Run(self._task, self._options, self._actions, self._strategy, streaming=streaming)
         yield run
 
@@ -135,11 +144,11 @@ def restore(task: Task, model_dir: Path, *, goal: Goal | None = None) -> TrainRe
             fit the task.
     """
     path = find_checkpoint(model_dir, goal=goal)
-    task.build()
+    build(task)
     state = read_state(path)
     check_task(state, task, path)
     decay = state.config.get("ema_decay")
-    ema = None if decay is None else WeightAverage(list_weights(task.trackables()), decay)
+    ema = None if decay is None else WeightAverage(list_weights(task.models), decay)
     if state.config.get("precision", "float32") == "float32":
         Checkpoints(path.parent, tracked(task, ema), keep=1).restore(path)
     else:
@@ -148,6 +157,28 @@ def restore(task: Task, model_dir: Path, *, goal: Goal | None = None) -> TrainRe
     if ema is not None:
         ema.swap()
     return make_result(state, task, resumed_from=state.step, checkpoint=path)
+
+
+def make_options(task: Task, options: TrainerOptions | None, fields: Mapping[str, Any]) -> TrainerOptions:
+    """The options of a run.
+
+    Args:
+        task: Its recipe counts where there are no options.
+        options: None for the recipe.
+        fields: On top of them.
+
+    Raises:
+        ConfigurationError: There is no such field.
+    """
+    known = [field.name for field in dataclasses.fields(TrainerOptions)]
+    for name in fields:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ConfigurationError(f"Trainer has no option {name!r}.{hint} It has {', '.join(known)}.")
+    return (
+        dataclasses.replace(options, **fields) if options is not None else TrainerOptions(**{**task.recipe, **fields})
+    )
 
 
 @contextmanager

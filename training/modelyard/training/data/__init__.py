@@ -6,47 +6,60 @@ from typing import TYPE_CHECKING, Any
 
 from modelyard.training._lazy import load_attribute
 from modelyard.training.data._fashion_mnist import FashionMnist, load_fashion_mnist
-from modelyard.training.data._folder import ImageFiles, ImageFolder, scan_images
+from modelyard.training.data._folder import ImageFiles, ImageSplits, scan_images
 from modelyard.training.data._mnist import Mnist, load_mnist
 from modelyard.training.data._plan import worker_share
 from modelyard.training.data._records import RecordFolder, RecordSplit, open_records
 from modelyard.training.data._vocabulary import read_vocabulary, write_vocabulary
 
 if TYPE_CHECKING:
-    from modelyard.training.data._datasets import fashion_dataset, mnist_dataset
+    from modelyard.training.data._datasets import memory_images
+    from modelyard.training.data._files_source import ImageFolder, Records
     from modelyard.training.data._folder_dataset import ImageCache, image_examples, image_folder_dataset
     from modelyard.training.data._images import Augmentation, ImageOptions, decode_image
     from modelyard.training.data._record_dataset import tfrecord_dataset
+    from modelyard.training.data._source import Arrays, DataExamples, DataSource
+    from modelyard.training.data._stream import Stream
 
 _LAZY = {
+    "Arrays": "modelyard.training.data._source",
     "Augmentation": "modelyard.training.data._images",
+    "DataExamples": "modelyard.training.data._source",
+    "DataSource": "modelyard.training.data._source",
     "ImageCache": "modelyard.training.data._folder_dataset",
+    "ImageFolder": "modelyard.training.data._files_source",
     "ImageOptions": "modelyard.training.data._images",
+    "Records": "modelyard.training.data._files_source",
+    "Stream": "modelyard.training.data._stream",
     "decode_image": "modelyard.training.data._images",
-    "fashion_dataset": "modelyard.training.data._datasets",
     "image_examples": "modelyard.training.data._folder_dataset",
     "image_folder_dataset": "modelyard.training.data._folder_dataset",
-    "mnist_dataset": "modelyard.training.data._datasets",
+    "memory_images": "modelyard.training.data._datasets",
     "tfrecord_dataset": "modelyard.training.data._record_dataset",
 }
 
 __all__ = [
+    "Arrays",
     "Augmentation",
+    "DataExamples",
+    "DataSource",
     "FashionMnist",
     "ImageCache",
     "ImageFiles",
     "ImageFolder",
     "ImageOptions",
+    "ImageSplits",
     "Mnist",
     "RecordFolder",
     "RecordSplit",
+    "Records",
+    "Stream",
     "decode_image",
-    "fashion_dataset",
     "image_examples",
     "image_folder_dataset",
     "load_fashion_mnist",
     "load_mnist",
-    "mnist_dataset",
+    "memory_images",
     "open_records",
     "read_vocabulary",
     "scan_images",

@@ -229,11 +229,10 @@ def _input(arguments: argparse.Namespace) -> tuple[str, Callable[[], tf.data.Dat
         Augmentation,
         ImageCache,
         ImageOptions,
-        fashion_dataset,
         image_folder_dataset,
         load_fashion_mnist,
         load_mnist,
-        mnist_dataset,
+        memory_images,
         open_records,
         scan_images,
         tfrecord_dataset,
@@ -241,12 +240,9 @@ def _input(arguments: argparse.Namespace) -> tuple[str, Callable[[], tf.data.Dat
     from modelyard.training.tasks import find_task
 
     name, split, size = arguments.input, arguments.split, arguments.batch_size
-    if name == "fashion":
-        fashion = load_fashion_mnist()
-        return name, lambda: fashion_dataset(split, batch_size=size, seed=0, data=fashion)
-    if name == "mnist":
-        mnist = load_mnist()
-        return name, lambda: mnist_dataset(split, batch_size=size, seed=0, data=mnist)
+    if name in ("fashion", "mnist"):
+        source = memory_images(load_fashion_mnist() if name == "fashion" else load_mnist(), split)
+        return name, lambda: source.batches(InputRequest(batch_size=size))
     if name.startswith("task:"):
         task = find_task(name.removeprefix("task:"))()
         return name, lambda: task.train_dataset(InputRequest(batch_size=size))

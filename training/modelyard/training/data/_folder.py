@@ -31,7 +31,7 @@ class ImageFiles:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ImageFolder:
+class ImageSplits:
     """A folder of labelled images.
 
     Attributes:
@@ -75,8 +75,8 @@ class ImageFolder:
         """
         if count < 1:
             raise ConfigurationError(f"count is {count}; expected at least one example to verify with.")
-        tested = _spread(len(self.test.paths), count)
-        trained = _spread(len(self.train.paths), count - len(tested))
+        tested = spread(len(self.test.paths), count)
+        trained = spread(len(self.train.paths), count - len(tested))
         return ImageFiles(
             paths=(*(self.test.paths[index] for index in tested), *(self.train.paths[index] for index in trained)),
             labels=np.concatenate([self.test.labels[tested], self.train.labels[trained]]),
@@ -98,7 +98,7 @@ def scan_images(
     vocabulary: Path | None = None,
     class_names: Sequence[str] | None = None,
     save: bool = True,
-) -> ImageFolder:
+) -> ImageSplits:
     """Lists a folder of labelled images.
 
     The folder is either ``root/train/<label>/*`` and ``root/test/<label>/*``, or
@@ -155,11 +155,16 @@ def scan_images(
         )
         for split, pairs in found.items()
     }
-    return ImageFolder(root=root, class_names=names, train=parts["train"], test=parts["test"])
+    return ImageSplits(root=root, class_names=names, train=parts["train"], test=parts["test"])
 
 
-def _spread(total: int, count: int) -> npt.NDArray[np.int64]:
-    """Indices at even distances, because files are in the order of their labels."""
+def spread(total: int, count: int) -> npt.NDArray[np.int64]:
+    """Indices at even distances, because files are in the order of their labels.
+
+    Args:
+        total: Files there are.
+        count: Files wanted, at most.
+    """
     return np.linspace(0, total - 1, min(total, count)).round().astype(np.int64)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import TrainingError
-from modelyard.training.data._folder import ImageFolder
+from modelyard.training.data._folder import ImageSplits
 from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish, scale
 from modelyard.training.data._plan import BatchPlan
 
@@ -35,7 +36,7 @@ class ImageCache:
         self._folder = folder
         self._arrays: dict[str, npt.NDArray[np.float32]] = {}
 
-    def images(self, source: ImageFolder, split: str, image: ImageOptions) -> npt.NDArray[np.float32]:
+    def images(self, source: ImageSplits, split: str, image: ImageOptions) -> npt.NDArray[np.float32]:
         """The images of a split, read where they are not there yet.
 
         Args:
@@ -79,7 +80,7 @@ class ImageCache:
 def image_folder_dataset(
     split: str,
     *,
-    folder: ImageFolder,
+    folder: ImageSplits,
     image: ImageOptions,
     batch_size: int,
     seed: int | None = None,
@@ -148,7 +149,7 @@ def image_folder_dataset(
 
 
 def image_examples(
-    folder: ImageFolder,
+    folder: ImageSplits,
     *,
     image: ImageOptions,
     count: int,
@@ -160,7 +161,7 @@ def image_examples(
     Args:
         folder: From :func:`scan_images`.
         image: The network's input.
-        count: How many images at most, as ``ImageFolder.examples`` takes them.
+        count: How many images at most, as ``ImageSplits.examples`` takes them.
             The description says how many of each split.
         input: The input of ``serving_default``, which gets them prepared as in
             evaluation, float32 ``[N, height, width, channels]``.
@@ -174,17 +175,36 @@ def image_examples(
         TrainingError: A file cannot be read or is no image; the message names it.
     """
     files = folder.examples(count)
-    pixels = _fill(np.empty((len(files.paths), *image.enlarged, image.channels), np.float32), files.paths, image)
-    data = np.empty(len(files.paths), dtype=object)
-    data[:] = [path.read_bytes() for path in files.paths]
+    inputs, data = load_images(files.paths, image)
     tested = min(len(files.paths), len(folder.test.paths))
     parts = [f"{tested} test", f"{len(files.paths) - tested} training"][: 1 if tested == len(files.paths) else 2]
     return VerificationData(
-        inputs={DEFAULT_SIGNATURE: {input: scale(image.middle(pixels)).numpy()}, encoded: {encoded: data}},
+        inputs={DEFAULT_SIGNATURE: {input: inputs}, encoded: {encoded: data}},
         labels=files.labels,
         class_names=folder.class_names,
         description=f"{' and '.join(parts)} images; {folder.description}",
     )
+
+
+def load_images(
+    images: Sequence[Path | bytes], image: ImageOptions
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.object_]]:
+    """Images as evaluation sees them, and as they are stored.
+
+    Args:
+        images: Files, or what is in them.
+        image: The network's input.
+
+    Returns:
+        float32 ``[N, height, width, channels]`` and bytes ``[N]``.
+
+    Raises:
+        TrainingError: One cannot be read or is no image; the message names it.
+    """
+    data = np.empty(len(images), dtype=object)
+    data[:] = [item if isinstance(item, bytes) else item.read_bytes() for item in images]
+    pixels = _fill(np.empty((len(images), *image.enlarged, image.channels), np.float32), images, image)
+    return scale(image.middle(pixels)).numpy(), data
 
 
 def _gather(images: npt.NDArray[np.float32], chosen: tf.Tensor) -> tf.Tensor:
@@ -203,18 +223,24 @@ def _read(name: tf.Tensor, channels: Any) -> tf.Tensor:
         return decode_image(data, channels=channels)
 
 
-def _fill(array: Any, paths: tuple[Path, ...], image: ImageOptions) -> Any:
-    names = tf.data.Dataset.from_tensor_slices([str(path) for path in paths])
-    images = names.map(
-        lambda name: image.enlarge(_read(name, image.channels)), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+def _fill(array: Any, images: Sequence[Path | bytes], image: ImageOptions) -> Any:
+    stored = not isinstance(images[0], Path)
+    names = tf.data.Dataset.from_tensor_slices(list(images) if stored else [str(path) for path in images])
+    decoded = names.map(
+        lambda name: image.enlarge(
+            decode_image(name, channels=image.channels) if stored else _read(name, image.channels)
+        ),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
     )
     done = 0
     try:
-        for done, pixels in enumerate(images.prefetch(tf.data.AUTOTUNE)):
+        for done, pixels in enumerate(decoded.prefetch(tf.data.AUTOTUNE)):
             array[done] = pixels.numpy()
             done += 1
     except tf.errors.OpError as exc:
-        raise TrainingError(f"The image {paths[done]} cannot be read: {_first_line(exc.message)}") from exc
+        named = f"of record {done}" if stored else str(images[done])
+        raise TrainingError(f"The image {named} cannot be read: {_first_line(exc.message)}") from exc
     return array
 
 

@@ -156,7 +156,7 @@ def worker_share(context: Any) -> dict[str, Any]:
 
     For ``strategy.distribute_datasets_from_function``::
 
-        lambda context: mnist_dataset("train", batch_size=64, seed=0, **worker_share(context))
+        lambda context: source.batches(InputRequest(batch_size=64, **worker_share(context)))
 
     Args:
         context: A ``tf.distribute.InputContext``.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
+from modelyard.artifact import FeatureSpec
 from modelyard.errors import ConfigurationError
-from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish
+from modelyard.training.data._images import PREFETCH, Augmentation, ImageOptions, decode_image, finish
 from modelyard.training.data._plan import BatchPlan
 from modelyard.training.data._records import IMAGE_KEY, LABEL_KEY, RecordFolder, RecordSplit
 
@@ -67,8 +71,6 @@ def tfrecord_dataset(
         ConfigurationError: An unknown or empty split, or a number out of its range.
     """
     files = records.split(split)
-    if shuffle_window is not None and shuffle_window < 1:
-        raise ConfigurationError(f"shuffle_window is {shuffle_window}; expected a number of records >= 1.")
     plan = BatchPlan(
         count=files.count,
         batch_size=batch_size,
@@ -79,10 +81,7 @@ def tfrecord_dataset(
         shard_index=shard_index,
         drop_remainder=drop_remainder,
     )
-    window = (
-        min(_WINDOW, max(1, _WINDOW_BYTES * files.count // files.bytes)) if shuffle_window is None else shuffle_window
-    )
-    serialized = _serialized(files, plan, window)
+    serialized = _serialized(files, plan, shuffle_window)
     fixed = files.size == image.enlarged
 
     def parse(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -109,8 +108,74 @@ def _pixels(data: tf.Tensor, image: ImageOptions, *, fixed: bool) -> tf.Tensor:
     return tf.ensure_shape(pixels, [*image.enlarged, image.channels]) if fixed else image.enlarge(pixels)
 
 
-def _serialized(files: RecordSplit, plan: BatchPlan, window: int) -> tf.data.Dataset:
+def feature_dataset(
+    files: RecordSplit, plan: BatchPlan, features: Sequence[FeatureSpec], *, shuffle_window: int | None
+) -> tf.data.Dataset:
+    """Batches of features, in the order of :func:`tfrecord_dataset`.
+
+    Args:
+        files: Where the messages are.
+        plan: Which of them each batch has.
+        features: What they hold.
+        shuffle_window: As for :func:`tfrecord_dataset`.
+
+    Returns:
+        Tensors ``[B, *shape]`` by the features' names; prefetched, of known length.
+    """
+
+    def parse(batch: tf.Tensor) -> dict[str, tf.Tensor]:
+        begin, end = plan.share(tf.size(batch))
+        parsed = parse_features(batch[begin:end], features)
+        size = plan.batch_size if plan.drop_remainder else None
+        return {name: tf.ensure_shape(part, [size, *part.shape[1:]]) for name, part in parsed.items()}
+
+    batches = _serialized(files, plan, shuffle_window).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    return batches.apply(tf.data.experimental.assert_cardinality(plan.steps - plan.start)).prefetch(PREFETCH)
+
+
+def parse_features(messages: tf.Tensor, features: Sequence[FeatureSpec]) -> dict[str, tf.Tensor]:
+    """Parses serialized Examples.
+
+    Args:
+        messages: string ``[N]``.
+        features: What they hold.
+
+    Returns:
+        ``[N, *shape]`` by name.
+    """
+    fields = {
+        spec.name: tf.io.FixedLenFeature(
+            spec.shape,
+            tf.as_dtype(spec.dtype),
+            None if spec.default is None else np.reshape(spec.default, spec.shape).tolist(),
+        )
+        for spec in features
+    }
+    return dict(tf.io.parse_example(messages, fields))
+
+
+def read_messages(files: RecordSplit, count: int) -> npt.NDArray[np.object_]:
+    """The first serialized Examples.
+
+    Args:
+        files: Where they are.
+        count: How many, at most.
+
+    Returns:
+        Bytes ``[N]``.
+    """
+    found = list(tf.data.TFRecordDataset([str(path) for path in files.paths]).take(count).as_numpy_iterator())
+    messages = np.empty(len(found), dtype=object)
+    messages[:] = found
+    return messages
+
+
+def _serialized(files: RecordSplit, plan: BatchPlan, window: int | None) -> tf.data.Dataset:
     """Global batches of serialized Examples, from the first to deliver on."""
+    if window is None:
+        window = min(_WINDOW, max(1, _WINDOW_BYTES * files.count // files.bytes))
+    if window < 1:
+        raise ConfigurationError(f"shuffle_window is {window}; expected a number of records >= 1.")
     order = (
         np.random.default_rng([plan.seed, plan.epoch]).permutation(len(files.paths))
         if plan.seed is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,22 @@ def open_records(root: Path) -> RecordFolder:
     manifest = read_manifest(root / MANIFEST_FILE) if (root / MANIFEST_FILE).is_file() else {}
     splits = {name: _split(name, [paths[index] for index in sorted(paths)], manifest) for name, paths in found.items()}
     return RecordFolder(root=root, splits=splits, class_names=tuple(manifest.get("class_names", ())))
+
+
+def list_records(paths: Sequence[Path]) -> RecordFolder:
+    """TFRecord files as one split, ``all``.
+
+    Args:
+        paths: The files, at least one; a ``manifest.json`` beside the first says how many records each has.
+
+    Raises:
+        TrainingError: A file is cut off, or the manifest is not valid.
+    """
+    root = paths[0].parent
+    manifest = read_manifest(root / MANIFEST_FILE) if (root / MANIFEST_FILE).is_file() else {}
+    split = _split("all", list(paths), manifest)
+    names = tuple(manifest.get("class_names", ()))
+    return RecordFolder(root=root, splits={"all": split}, class_names=names)
 
 
 def _split(name: str, paths: list[Path], manifest: Mapping[str, Any]) -> RecordSplit:

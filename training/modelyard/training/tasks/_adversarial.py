@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
+from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.training._step import average_loss, minimize
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import image_grid
 from modelyard.training.tasks._frechet import FrechetDistance
-from modelyard.training.tasks._images import FashionImagesTask
+from modelyard.training.tasks._images import FashionImagesTask, takes
 
 _SHOWN = 64
 _EVAL_SEED = 1
@@ -56,24 +56,11 @@ class AdversarialTask(FashionImagesTask):
 
     def build(self) -> None:
         """Creates both networks, an optimizer each, and the source of random numbers."""
-        generator, discriminator = self.make_generator(), self.make_discriminator()
-        discriminator_optimizer, generator_optimizer = self.make_optimizers()
-        discriminator_optimizer.build(discriminator.trainable_variables)
-        generator_optimizer.build(generator.trainable_variables)
-        (random,) = tf.random.get_global_generator().split(1)
-        self.keep(
-            generator=generator,
-            discriminator=discriminator,
-            discriminator_optimizer=discriminator_optimizer,
-            generator_optimizer=generator_optimizer,
-            random=random,
-            root=_Networks(generator, discriminator),
-        )
-
-    @property
-    def root(self) -> tf.Module:
-        """Generator and discriminator."""
-        return self.part("root")
+        self.generator, self.discriminator = self.make_generator(), self.make_discriminator()
+        self.discriminator_optimizer, self.generator_optimizer = self.make_optimizers()
+        self.discriminator_optimizer.build(self.discriminator.trainable_variables)
+        self.generator_optimizer.build(self.generator.trainable_variables)
+        (self.random,) = tf.random.get_global_generator().split(1)
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         """One step of the discriminator, then one of the generator.
@@ -88,7 +75,7 @@ class AdversarialTask(FashionImagesTask):
         """
         images, _ = batch
         count = tf.shape(images)[0]
-        random, generator, discriminator = self.part("random"), self.part("generator"), self.part("discriminator")
+        random, generator, discriminator = self.random, self.generator, self.discriminator
         made = generator(random.normal([count, self._latent]), training=True)
         noise = self.label_noise * random.uniform([2, count])
         with tf.GradientTape() as tape:
@@ -96,42 +83,30 @@ class AdversarialTask(FashionImagesTask):
             made_logits = discriminator(made, training=True)[:, 0]
             judged = _cross_entropy(1.0 - noise[0], real_logits) + _cross_entropy(noise[1], made_logits)
             loss = average_loss(judged / 2)
-        minimize(loss, discriminator.trainable_variables, optimizer=self.part("discriminator_optimizer"), tape=tape)
+        minimize(loss, discriminator.trainable_variables, optimizer=self.discriminator_optimizer, tape=tape)
         z = random.normal([count, self._latent])
         with tf.GradientTape() as tape:
             logits = discriminator(generator(z, training=True), training=True)[:, 0]
             fooling = _cross_entropy(tf.ones_like(logits), logits)
             loss = average_loss(fooling)
-        minimize(loss, generator.trainable_variables, optimizer=self.part("generator_optimizer"), tape=tape)
+        minimize(loss, generator.trainable_variables, optimizer=self.generator_optimizer, tape=tape)
         return _values(judged / 2, fooling, logits)
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:
-        """Losses on test images and images from fixed latent vectors.
-
-        Args:
-            batch: As for :meth:`train_step`.
-
-        Returns:
-            As for :meth:`train_step`.
-        """
+        """Losses on test images and images from fixed latent vectors, as :meth:`train_step` returns them."""
         images, _ = batch
         z = tf.random.stateless_normal([tf.shape(images)[0], self._latent], seed=[_EVAL_SEED, 0])
-        discriminator = self.part("discriminator")
-        real_logits = discriminator(images, training=False)[:, 0]
-        logits = discriminator(self.part("generator")(z, training=False), training=False)[:, 0]
+        real_logits = self.discriminator(images, training=False)[:, 0]
+        logits = self.discriminator(self.generator(z, training=False), training=False)[:, 0]
         judged = _cross_entropy(tf.ones_like(logits), real_logits) + _cross_entropy(tf.zeros_like(logits), logits)
         return _values(judged / 2, _cross_entropy(tf.ones_like(logits), logits), logits)
 
     def signatures(self) -> Mapping[str, SignatureFunction]:
         """``generate``, the default too: a latent vector to an image; ``discriminate``: an image to a probability."""
-        shape = tuple(self.part("generator").output_shape[1:])
-        generate = SignatureFunction(
-            inputs=(TensorSpec(name="z", dtype="float32", shape=(-1, self._latent)),),
-            function=lambda z: {"image": self.part("generator")(z, training=False)},
-        )
-        discriminate = SignatureFunction(
-            inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, *shape)),),
-            function=lambda image: {"real": tf.sigmoid(self.part("discriminator")(image, training=False)[:, 0])},
+        generate = takes(lambda z: {"image": self.generator(z, training=False)}, z=(self._latent,))
+        discriminate = takes(
+            lambda image: {"real": tf.sigmoid(self.discriminator(image, training=False)[:, 0])},
+            image=tuple(self.generator.output_shape[1:]),
         )
         return {"discriminate": discriminate, "generate": generate, DEFAULT_SIGNATURE: generate}
 
@@ -168,8 +143,7 @@ class AdversarialTask(FashionImagesTask):
             float32 ``[N, H, W, C]`` from 0 to 1.
         """
         z = np.random.default_rng(_EVAL_SEED).normal(size=(count, self._latent)).astype(np.float32)
-        generator = self.part("generator")
-        parts = [np.asarray(generator(z[start : start + 250], training=False)) for start in range(0, count, 250)]
+        parts = [np.asarray(self.generator(z[start : start + 250], training=False)) for start in range(0, count, 250)]
         return np.concatenate(parts)
 
     def real_images(self, count: int) -> npt.NDArray[np.float32]:
@@ -192,21 +166,3 @@ def _values(discriminator: tf.Tensor, generator: tf.Tensor, logits: tf.Tensor) -
         "generator_loss": generator,
         "fooled": tf.cast(logits > 0, tf.float32),
     }
-
-
-class _Networks(tf.Module):
-    """What export saves.
-
-    Args:
-        generator: From latent vectors to images.
-        discriminator: From images to logits.
-    """
-
-    def __init__(self, generator: keras.Model, discriminator: keras.Model) -> None:
-        super().__init__(name="adversarial")
-        self.generator = generator
-        self.discriminator = discriminator
-
-    @property
-    def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        return (*self.generator.trainable_variables, *self.discriminator.trainable_variables)

@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training._step import average_loss, minimize
 from modelyard.training.data import FashionMnist
@@ -129,9 +128,9 @@ class CapsnetTask(FashionImagesTask):
         """Creates capsules, decoder and their optimizer."""
         layers = keras.layers
         classes = len(self.data.class_names)
-        capsules = keras.Sequential(
+        self.capsules = keras.Sequential(
             [
-                keras.Input((SIDE, SIDE, 1)),
+                keras.Input((SIDE, SIDE, 1), name="image"),
                 layers.Conv2D(self._filters, 9, activation="relu"),
                 layers.Conv2D(self._maps * _DIM_PRIMARY, 9, strides=2),
                 layers.Reshape((-1, _DIM_PRIMARY)),
@@ -140,7 +139,7 @@ class CapsnetTask(FashionImagesTask):
             ],
             name="capsules",
         )
-        decoder = keras.Sequential(
+        self.decoder = keras.Sequential(
             [
                 keras.Input((classes * _DIM_CLASS,)),
                 layers.Dense(512, activation="relu"),
@@ -150,110 +149,40 @@ class CapsnetTask(FashionImagesTask):
             ],
             name="decoder",
         )
-        optimizer = keras.optimizers.Adam(self._learning_rate)
-        root = _Network(capsules, decoder)
-        optimizer.build(root.trainable_variables)
-        self.keep(capsules=capsules, decoder=decoder, optimizer=optimizer, root=root)
-
-    @property
-    def root(self) -> tf.Module:
-        """Capsules and decoder."""
-        return self.part("root")
+        self.optimizer = keras.optimizers.Adam(self._learning_rate)
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """One step of Adam on margin and reconstruction loss.
-
-        Args:
-            batch: ``(images, labels)``: float32 ``[B, 28, 28, 1]``, int64 ``[B]``.
-
-        Returns:
-            ``loss``, ``margin``, ``reconstruction`` and ``accuracy`` of each example, float32 ``[B]``.
-        """
+        """``loss``, ``margin``, ``reconstruction``, ``accuracy`` of each example, float32 ``[B]``; a step of Adam."""
+        images, labels = batch
         with tf.GradientTape() as tape:
-            values = self._values(batch, training=True)
-            loss = average_loss(values["loss"])
-        variables = list(self.root.trainable_variables)
-        minimize(loss, variables, optimizer=self.part("optimizer"), tape=tape)
-        return values
+            vectors = self.capsules(images, training=self.training)
+            lengths = tf.norm(vectors, axis=-1)
+            truth = tf.one_hot(labels, vectors.shape[1])
+            present = truth * tf.square(tf.maximum(_UPPER - lengths, 0.0))
+            absent = _DOWN * (1 - truth) * tf.square(tf.maximum(lengths - _LOWER, 0.0))
+            margin = tf.reduce_sum(present + absent, axis=-1)
+            again = self._decode(vectors, truth)
+            reconstruction = tf.reduce_sum(tf.square(again - images), axis=[1, 2, 3])
+            losses = margin + _RECONSTRUCTION * reconstruction
+            loss = average_loss(losses)
+        variables = [*self.capsules.trainable_variables, *self.decoder.trainable_variables]
+        minimize(loss, variables, optimizer=self.optimizer, tape=tape)
+        return {"loss": losses, "margin": margin, "reconstruction": reconstruction, "accuracy": hits(labels, lengths)}
 
-    def eval_step(self, batch: Any) -> Mapping[str, Any]:
-        """Losses and accuracy of a batch.
-
-        Args:
-            batch: As for :meth:`train_step`.
-
-        Returns:
-            As for :meth:`train_step`.
-        """
-        return self._values(batch, training=False)
-
-    def signatures(self) -> Mapping[str, SignatureFunction]:
-        """``serving_default``: an image to class, lengths of the class capsules, and its reconstruction."""
-        return {
-            DEFAULT_SIGNATURE: SignatureFunction(
-                inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, SIDE, SIDE, 1)),), function=self._predict
-            )
-        }
-
-    def verification_data(self, count: int) -> VerificationData:
-        """The first test images.
-
-        Args:
-            count: How many, at most.
-        """
-        return self.verification({DEFAULT_SIGNATURE: {"image": self.test_images(count)}}, classes=True)
+    def predict(self, inputs: Any) -> Mapping[str, Any]:
+        """Class, lengths of the class capsules, and the reconstruction of images."""
+        vectors = self.capsules(inputs, training=False)
+        lengths = tf.norm(vectors, axis=-1)
+        class_id = tf.argmax(lengths, axis=-1, output_type=tf.int64)
+        again = self._decode(vectors, tf.one_hot(class_id, vectors.shape[1]))
+        return {"class_id": class_id, "lengths": lengths, "reconstruction": again}
 
     def pictures(self) -> Mapping[str, npt.NDArray[np.uint8]]:
         """Ten test images over their reconstructions."""
         images = self.test_images(_SHOWN)
-        again = self._predict(tf.constant(images))["reconstruction"].numpy()
+        again = self.predict(tf.constant(images))["reconstruction"].numpy()
         return {"reconstructions": image_grid(np.concatenate([images, again]), columns=_SHOWN)}
 
-    def _values(self, batch: Any, *, training: bool) -> Mapping[str, tf.Tensor]:
-        images, labels = batch
-        vectors = self.part("capsules")(images, training=training)
-        lengths = tf.norm(vectors, axis=-1)
-        truth = tf.one_hot(labels, vectors.shape[1])
-        present = truth * tf.square(tf.maximum(_UPPER - lengths, 0.0))
-        absent = _DOWN * (1 - truth) * tf.square(tf.maximum(lengths - _LOWER, 0.0))
-        margin = tf.reduce_sum(present + absent, axis=-1)
-        again = self._decode(vectors, truth, training=training)
-        reconstruction = tf.reduce_sum(tf.square(again - images), axis=[1, 2, 3])
-        return {
-            "loss": margin + _RECONSTRUCTION * reconstruction,
-            "margin": margin,
-            "reconstruction": reconstruction,
-            "accuracy": hits(labels, lengths),
-        }
-
-    def _decode(self, vectors: tf.Tensor, mask: tf.Tensor, *, training: bool) -> tf.Tensor:
+    def _decode(self, vectors: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         size = vectors.shape[1] * vectors.shape[2]
-        return self.part("decoder")(tf.reshape(vectors * mask[..., tf.newaxis], [-1, size]), training=training)
-
-    def _predict(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        vectors = self.part("capsules")(image, training=False)
-        lengths = tf.norm(vectors, axis=-1)
-        class_id = tf.argmax(lengths, axis=-1, output_type=tf.int64)
-        return {
-            "class_id": class_id,
-            "lengths": lengths,
-            "reconstruction": self._decode(vectors, tf.one_hot(class_id, vectors.shape[1]), training=False),
-        }
-
-
-class _Network(tf.Module):
-    """What export saves.
-
-    Args:
-        capsules: From images to class capsules.
-        decoder: From masked class capsules to images.
-    """
-
-    def __init__(self, capsules: keras.Model, decoder: keras.Model) -> None:
-        super().__init__(name="capsnet")
-        self.capsules = capsules
-        self.decoder = decoder
-
-    @property
-    def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        return (*self.capsules.trainable_variables, *self.decoder.trainable_variables)
+        return self.decoder(tf.reshape(vectors * mask[..., tf.newaxis], [-1, size]))

@@ -31,7 +31,7 @@ use too, extrapolated from one, which took 223 s, 153 s of them for its steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -40,12 +40,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
+from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.training._step import average_loss, minimize
 from modelyard.training._task import InputRequest
-from modelyard.training.data import FashionMnist, fashion_dataset
+from modelyard.training.data import FashionMnist, memory_images
 from modelyard.training.plots import image_grid
-from modelyard.training.tasks._images import SIDE, FashionImagesTask
+from modelyard.training.tasks._images import SIDE, FashionImagesTask, takes
 
 _SHOWN = 10
 _MEASURED = 100
@@ -104,39 +104,23 @@ class CycleganTask(FashionImagesTask):
 
     def build(self) -> None:
         """Creates the four networks, and an optimizer each for the generators and the discriminators."""
-        root = _Networks(
-            to_drawing=self._generator("to_drawing"),
-            to_garment=self._generator("to_garment"),
-            judges_drawings=self._discriminator("judges_drawings"),
-            judges_garments=self._discriminator("judges_garments"),
+        self.to_drawing, self.to_garment = self._generator("to_drawing"), self._generator("to_garment")
+        self.judges_drawings = self._discriminator("judges_drawings")
+        self.judges_garments = self._discriminator("judges_garments")
+        self.generator_optimizer, self.discriminator_optimizer = (
+            keras.optimizers.Adam(self._learning_rate, beta_1=0.5) for _ in range(2)
         )
-        optimizers = [keras.optimizers.Adam(self._learning_rate, beta_1=0.5) for _ in range(2)]
-        for optimizer, variables in zip(optimizers, (root.generators, root.discriminators), strict=True):
-            optimizer.build(variables)
-        self.keep(root=root, generator_optimizer=optimizers[0], discriminator_optimizer=optimizers[1])
-
-    @property
-    def root(self) -> tf.Module:
-        """All four networks."""
-        return self.part("root")
+        self.generator_optimizer.build(_weights(self.to_drawing, self.to_garment))
+        self.discriminator_optimizer.build(_weights(self.judges_drawings, self.judges_garments))
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """``(garments, drawings)`` of different training images, float32 ``[B, 28, 28, 1]`` each.
-
-        Args:
-            request: Which part of which epoch.
-        """
-        domains = (fashion_dataset("train", **asdict(request), data=data) for data in self._domains)
+        """``(garments, drawings)`` of different training images, float32 ``[B, 28, 28, 1]`` each."""
+        domains = (memory_images(data, "train").batches(request) for data in self._domains)
         return tf.data.Dataset.zip(*domains).map(_without_labels)
 
     def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """``(garments, drawings)`` of the test images; these are pairs.
-
-        Args:
-            request: The batch size.
-        """
-        size, exact = request.batch_size, request.drop_remainder
-        domains = (fashion_dataset("test", batch_size=size, drop_remainder=exact, data=data) for data in self._domains)
+        """``(garments, drawings)`` of the test images; these are pairs."""
+        domains = (memory_images(data, "test").batches(request, training=False) for data in self._domains)
         return tf.data.Dataset.zip(*domains).map(_without_labels)
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
@@ -149,15 +133,16 @@ class CycleganTask(FashionImagesTask):
             ``loss``, the generators' own, its parts ``adversarial``, ``cycle`` and ``identity``, before
             they are weighted, and ``discriminator_loss``, of each example, float32 ``[B]``.
         """
-        root: _Networks = self.part("root")
         with tf.GradientTape() as tape:
             values, made = self._generator_losses(batch, training=True)
             loss = average_loss(values["loss"])
-        minimize(loss, root.generators, optimizer=self.part("generator_optimizer"), tape=tape)
+        variables = _weights(self.to_drawing, self.to_garment)
+        minimize(loss, variables, optimizer=self.generator_optimizer, tape=tape)
         with tf.GradientTape() as tape:
             judged = self._discriminator_losses(batch, made, training=True)
             loss = average_loss(judged)
-        minimize(loss, root.discriminators, optimizer=self.part("discriminator_optimizer"), tape=tape)
+        variables = _weights(self.judges_drawings, self.judges_garments)
+        minimize(loss, variables, optimizer=self.discriminator_optimizer, tape=tape)
         return {**values, "discriminator_loss": judged}
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:
@@ -181,16 +166,9 @@ class CycleganTask(FashionImagesTask):
 
     def signatures(self) -> Mapping[str, SignatureFunction]:
         """``to_drawing``, the default too: a garment to its drawing; ``to_garment``: the other way."""
-        root: _Networks = self.part("root")
-        shape = (-1, SIDE, SIDE, 1)
-        to_drawing = SignatureFunction(
-            inputs=(TensorSpec(name="garment", dtype="float32", shape=shape),),
-            function=lambda garment: {"drawing": root.to_drawing(garment, training=False)},
-        )
-        to_garment = SignatureFunction(
-            inputs=(TensorSpec(name="drawing", dtype="float32", shape=shape),),
-            function=lambda drawing: {"garment": root.to_garment(drawing, training=False)},
-        )
+        shape = (SIDE, SIDE, 1)
+        to_drawing = takes(lambda garment: {"drawing": self.to_drawing(garment, training=False)}, garment=shape)
+        to_garment = takes(lambda drawing: {"garment": self.to_garment(drawing, training=False)}, drawing=shape)
         return {"to_drawing": to_drawing, "to_garment": to_garment, DEFAULT_SIGNATURE: to_drawing}
 
     def verification_data(self, count: int) -> VerificationData:
@@ -205,11 +183,10 @@ class CycleganTask(FashionImagesTask):
 
     def pictures(self) -> Mapping[str, npt.NDArray[np.uint8]]:
         """Rows: garments, their drawings, the garments from these; other drawings, their garments, the drawings."""
-        root: _Networks = self.part("root")
         garments = self.test_images(_SHOWN)
         drawings = _floats(edge_maps(self.data.test_images[_SHOWN : 2 * _SHOWN]))
-        rows = [garments, *_there_and_back(garments, root.to_drawing, root.to_garment)]
-        rows += [drawings, *_there_and_back(drawings, root.to_garment, root.to_drawing)]
+        rows = [garments, *_there_and_back(garments, self.to_drawing, self.to_garment)]
+        rows += [drawings, *_there_and_back(drawings, self.to_garment, self.to_drawing)]
         return {"translation": image_grid(np.concatenate(rows), columns=_SHOWN)}
 
     def measurements(self) -> Mapping[str, float]:
@@ -241,14 +218,13 @@ class CycleganTask(FashionImagesTask):
     ) -> tuple[dict[str, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
         """Losses of each example, and the translations ``(drawings, garments)``."""
         garments, drawings = batch
-        root: _Networks = self.part("root")
         # Both uses of a generator in one call, which is the same: it normalizes each image alone.
-        drawn, drawn_again = tf.split(root.to_drawing(tf.concat([garments, drawings], 0), training=training), 2)
-        dressed, dressed_again = tf.split(root.to_garment(tf.concat([drawings, garments], 0), training=training), 2)
-        adversarial = _mean(tf.square(root.judges_drawings(drawn, training=training) - 1.0))
-        adversarial += _mean(tf.square(root.judges_garments(dressed, training=training) - 1.0))
-        cycle = _mean(tf.abs(root.to_garment(drawn, training=training) - garments))
-        cycle += _mean(tf.abs(root.to_drawing(dressed, training=training) - drawings))
+        drawn, drawn_again = tf.split(self.to_drawing(tf.concat([garments, drawings], 0), training=training), 2)
+        dressed, dressed_again = tf.split(self.to_garment(tf.concat([drawings, garments], 0), training=training), 2)
+        adversarial = _mean(tf.square(self.judges_drawings(drawn, training=training) - 1.0))
+        adversarial += _mean(tf.square(self.judges_garments(dressed, training=training) - 1.0))
+        cycle = _mean(tf.abs(self.to_garment(drawn, training=training) - garments))
+        cycle += _mean(tf.abs(self.to_drawing(dressed, training=training) - drawings))
         identity = _mean(tf.abs(dressed_again - garments)) + _mean(tf.abs(drawn_again - drawings))
         loss = adversarial + self._cycle_weight * cycle + self._identity_weight * identity
         return {"loss": loss, "adversarial": adversarial, "cycle": cycle, "identity": identity}, (drawn, dressed)
@@ -256,11 +232,10 @@ class CycleganTask(FashionImagesTask):
     def _discriminator_losses(self, batch: Any, made: tuple[tf.Tensor, tf.Tensor], *, training: bool) -> tf.Tensor:
         """Sum over both discriminators, of each example; no gradient goes into what was made."""
         garments, drawings = batch
-        root: _Networks = self.part("root")
         total = tf.zeros([tf.shape(garments)[0]])
         for judge, real, fake in (
-            (root.judges_drawings, drawings, made[0]),
-            (root.judges_garments, garments, made[1]),
+            (self.judges_drawings, drawings, made[0]),
+            (self.judges_garments, garments, made[1]),
         ):
             of_real, of_fake = tf.split(judge(tf.concat([real, tf.stop_gradient(fake)], 0), training=training), 2)
             total += (_mean(tf.square(of_real - 1.0)) + _mean(tf.square(of_fake))) / 2.0
@@ -287,43 +262,8 @@ class CycleganTask(FashionImagesTask):
         return keras.Model(image, layers.Conv2D(1, 4, padding="same", dtype="float32")(x), name=name)
 
 
-class _Networks(tf.Module):
-    """What export saves.
-
-    Args:
-        to_drawing: From garments to drawings.
-        to_garment: From drawings to garments.
-        judges_drawings: From a drawing to a score of each patch, 1 for real.
-        judges_garments: The same for garments.
-    """
-
-    def __init__(
-        self,
-        *,
-        to_drawing: keras.Model,
-        to_garment: keras.Model,
-        judges_drawings: keras.Model,
-        judges_garments: keras.Model,
-    ) -> None:
-        super().__init__(name="cyclegan")
-        self.to_drawing = to_drawing
-        self.to_garment = to_garment
-        self.judges_drawings = judges_drawings
-        self.judges_garments = judges_garments
-
-    @property
-    def generators(self) -> list[Any]:
-        """Weights of both generators."""
-        return [*self.to_drawing.trainable_variables, *self.to_garment.trainable_variables]
-
-    @property
-    def discriminators(self) -> list[Any]:
-        """Weights of both discriminators."""
-        return [*self.judges_drawings.trainable_variables, *self.judges_garments.trainable_variables]
-
-    @property
-    def trainable_variables(self) -> tuple[Any, ...]:
-        return (*self.generators, *self.discriminators)
+def _weights(*models: keras.Model) -> list[Any]:
+    return [value for model in models for value in model.trainable_variables]
 
 
 def _normalized(x: Any) -> Any:

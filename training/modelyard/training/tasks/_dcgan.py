@@ -46,27 +46,15 @@ Fréchet distance to test images. Pictures: 64 samples, every 500 steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import keras
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training._task import InputRequest
-from modelyard.training.data import (
-    FashionMnist,
-    ImageFolder,
-    ImageOptions,
-    image_examples,
-    image_folder_dataset,
-    scan_images,
-)
+from modelyard.training.data import DataSource, FashionMnist, ImageFolder, ImageOptions, memory_images
 from modelyard.training.tasks._adversarial import AdversarialTask
 from modelyard.training.tasks._images import SIDE
 
@@ -116,13 +104,17 @@ class DcganTask(AdversarialTask):
         self.label_noise = _NOISE if variant == "keras" else 0.0
 
     @cached_property
-    def folder(self) -> ImageFolder:
-        """The image files, listed on first use."""
-        return scan_images(Path(self._folder))
+    def train(self) -> DataSource:
+        """``(images, labels)`` of the training images."""
+        return self._files("train") if self._folder else memory_images(self.data, "train")
 
-    @property
-    def _image(self) -> ImageOptions:
-        return ImageOptions(height=_LARGE, width=_LARGE, channels=3)
+    @cached_property
+    def test(self) -> DataSource:
+        """``(images, labels)`` of the test images."""
+        return self._files("test") if self._folder else memory_images(self.data, "test")
+
+    def _files(self, split: Literal["train", "test"]) -> ImageFolder:
+        return ImageFolder(self._folder, split=split, image=ImageOptions(height=_LARGE, width=_LARGE, channels=3))
 
     def make_generator(self) -> keras.Model:
         """From a latent vector by two doublings of 7 x 7, or three of 8 x 8 for a folder."""
@@ -163,37 +155,6 @@ class DcganTask(AdversarialTask):
         discriminator, generator = (keras.optimizers.Adam(rate, beta_1=self._beta_1) for rate in rates)
         return discriminator, generator
 
-    def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """``(images, labels)`` of the training images.
-
-        Args:
-            request: Which part of which epoch.
-        """
-        if not self._folder:
-            return super().train_dataset(request)
-        return image_folder_dataset(
-            "train",
-            folder=self.folder,
-            image=self._image,
-            **asdict(request),
-        )
-
-    def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """``(images, labels)`` of the test images.
-
-        Args:
-            request: The batch size.
-        """
-        if not self._folder:
-            return super().eval_dataset(request)
-        return image_folder_dataset(
-            "test",
-            folder=self.folder,
-            image=self._image,
-            batch_size=request.batch_size,
-            drop_remainder=request.drop_remainder,
-        )
-
     def real_images(self, count: int) -> npt.NDArray[np.float32]:
         """Test images; of a folder also training images, where those are too few.
 
@@ -202,26 +163,13 @@ class DcganTask(AdversarialTask):
         """
         if not self._folder:
             return super().real_images(count)
-        return np.asarray(
-            image_examples(self.folder, image=self._image, count=count).inputs[DEFAULT_SIGNATURE]["image"]
-        )
+        images = self.test.examples(count).inputs
+        left = count - len(images)
+        return np.concatenate([images, self.train.examples(left).inputs]) if left else images
 
     def measurements(self) -> Mapping[str, float]:
         """``frechet`` for Fashion-MNIST; nothing for a folder, whose images no network here knows."""
         return {} if self._folder else super().measurements()
-
-    def verification(
-        self, inputs: Mapping[str, Mapping[str, npt.NDArray[Any]]], *, classes: bool = False
-    ) -> VerificationData:
-        """Examples made from the images.
-
-        Args:
-            inputs: By signature and input.
-            classes: Whether a signature has the output ``class_id``.
-        """
-        if not self._folder:
-            return super().verification(inputs, classes=classes)
-        return VerificationData(inputs=inputs, description=f"images of {self._folder}")
 
     def data_description(self) -> str:
         """Where the images came from."""

@@ -19,10 +19,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
-from modelyard.errors import ConfigurationError, TrainingError
+from modelyard.errors import ConfigurationError
 from modelyard.training._results import TrainResult
 from modelyard.training._task import InputRequest, Task
+from modelyard.training.data import Arrays
 from modelyard.training.plots import save_curves, save_fit
 
 SLOPE, INTERCEPT = 3.0, 2.0
@@ -93,45 +93,21 @@ class LinearTask(Task):
         random = np.random.default_rng(data_seed)
         self.x = random.normal(size=POINTS).astype(np.float32)
         self.y = (SLOPE * self.x + INTERCEPT + random.normal(size=POINTS)).astype(np.float32)
-        self._line: Any = None
+        self.train = self.test = Arrays((self.x, self.y))
 
     def build(self) -> None:
-        """Creates ``w`` and ``b``."""
-        kind = _Line if self._form == "module" else _KerasLine
-        self._line = kind(START_SLOPE, START_INTERCEPT)
-
-    @property
-    def root(self) -> tf.Module:
-        """The line.
-
-        Raises:
-            TrainingError: :meth:`build` was not called.
-        """
-        if self._line is None:
-            raise TrainingError("The task 'linear' has no line yet; call build(), run a Trainer, or restore() first.")
-        return self._line
+        """Creates ``w`` and ``b``; gradient descent has no state of its own."""
+        self.line = (_Line if self._form == "module" else _KerasLine)(START_SLOPE, START_INTERCEPT)
 
     @property
     def parameters(self) -> tuple[float, float]:
         """``W`` and ``b`` as they are now."""
-        line: Any = self.root
-        return float(line.w.numpy()), float(line.b.numpy())
-
-    def trackables(self) -> Mapping[str, Any]:
-        """The line; gradient descent has no state of its own."""
-        return {"line": self.root}
+        return float(self.line.w.numpy()), float(self.line.b.numpy())
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """One step of gradient descent, ``W -= lr dL/dW`` and ``b -= lr dL/db``.
-
-        Args:
-            batch: ``(x, y)``, float32 ``[B]`` each.
-
-        Returns:
-            ``loss``, the squared error of each point, float32 ``[B]``; ``w`` and ``b`` after the step.
-        """
+        """``loss`` of each point, ``w`` and ``b`` after a step ``W -= lr dL/dW``, ``b -= lr dL/db``."""
         x, y = batch
-        line: Any = self.root
+        line = self.line
         with tf.GradientTape() as tape:
             errors = tf.square(line(x) - y)
             loss = tf.nn.compute_average_loss(errors)
@@ -144,65 +120,18 @@ class LinearTask(Task):
         return {"loss": errors, "w": tf.identity(line.w), "b": tf.identity(line.b)}
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:
-        """Squared error of each point.
-
-        Args:
-            batch: As for :meth:`train_step`.
-
-        Returns:
-            ``loss``, float32 ``[B]``; ``w`` and ``b``.
-        """
+        """The same without the step."""
         x, y = batch
-        line: Any = self.root
+        line = self.line
         return {"loss": tf.square(line(x) - y), "w": tf.identity(line.w), "b": tf.identity(line.b)}
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """The points in their order; with the recipe's batch size, all of them in one batch.
+        """The points in their order; with the recipe's batch size, all of them in one batch."""
+        return self.train.batches(request, training=False)
 
-        Args:
-            request: Which part of which epoch.
-        """
-        size = request.batch_size
-        points = tf.data.Dataset.from_tensor_slices((self.x, self.y))
-        batches = points.batch(size * request.num_shards, drop_remainder=request.drop_remainder)
-        if request.num_shards > 1:
-            first = request.shard_index * size
-            batches = batches.map(lambda x, y: (x[first : first + size], y[first : first + size]))
-        return batches.skip(request.skip_batches)
-
-    def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """All points.
-
-        Args:
-            request: The batch size.
-        """
-        points = tf.data.Dataset.from_tensor_slices((self.x, self.y))
-        return points.batch(request.batch_size, drop_remainder=request.drop_remainder)
-
-    def signatures(self) -> Mapping[str, SignatureFunction]:
-        """``serving_default``, from ``x`` to ``y``, float32 ``[B]``."""
-        return {
-            DEFAULT_SIGNATURE: SignatureFunction(
-                inputs=(TensorSpec(name="x", dtype="float32", shape=(-1,)),),
-                function=lambda x: {"y": self.root(x)},
-            )
-        }
-
-    def verification_data(self, count: int) -> VerificationData:
-        """The first points.
-
-        Args:
-            count: How many, at most.
-
-        Raises:
-            ConfigurationError: ``count`` is below 1.
-        """
-        if count < 1:
-            raise ConfigurationError(f"count is {count}; expected at least one example to verify with.")
-        return VerificationData(
-            inputs={DEFAULT_SIGNATURE: {"x": self.x[:count]}},
-            description=f"the first points; {self.data_description()}",
-        )
+    def predict(self, inputs: Any) -> Mapping[str, Any]:
+        """From ``x`` to ``y``, float32 ``[B]``."""
+        return {"y": self.line(inputs)}
 
     def draw(self, result: TrainResult, folder: Path) -> list[Path]:
         """Draws the points with both lines, and W, b and loss by epoch.

@@ -26,15 +26,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
+from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training._step import average_loss, minimize
 from modelyard.training._task import InputRequest
 from modelyard.training.data import FashionMnist
-from modelyard.training.tasks._images import PIXELS, FashionImagesTask
+from modelyard.training.tasks._images import PIXELS, FashionImagesTask, takes
 
 #: Small initial weights for numbers up to 5, as the source has them: large ones make an inner step overshoot.
 _SPREAD = {"sinusoid": 0.3, "fashion": 1.0}
@@ -82,18 +83,12 @@ class MamlTask(FashionImagesTask):
 
     def build(self) -> None:
         """Creates both nets and an optimizer each."""
-        import keras
-
-        meta, joint = (_Net(self._sizes, spread=_SPREAD[self._problem], name=name) for name in ("meta", "joint"))
-        optimizers = [keras.optimizers.Adam(self._learning_rate) for _ in range(2)]
-        for optimizer, net in zip(optimizers, (meta, joint), strict=True):
-            optimizer.build(list(net.weights))
-        self.keep(meta=meta, joint=joint, optimizer=optimizers[0], joint_optimizer=optimizers[1])
-
-    @property
-    def root(self) -> tf.Module:
-        """The net that adapts."""
-        return self.part("meta")
+        self.meta, self.joint = (
+            _Net(self._sizes, spread=_SPREAD[self._problem], name=name) for name in ("meta", "joint")
+        )
+        self.optimizer, self.joint_optimizer = (keras.optimizers.Adam(self._learning_rate) for _ in range(2))
+        self.optimizer.build(list(self.meta.weights))
+        self.joint_optimizer.build(list(self.joint.weights))
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
         """500 batches of problems, drawn anew in each epoch.
@@ -135,17 +130,17 @@ class MamlTask(FashionImagesTask):
             ``loss`` and ``joint_loss`` of each problem, float32 ``[problems]``.
         """
         x, y, judged_x, judged_y = batch
-        meta, joint = self.part("meta"), self.part("joint")
+        meta, joint = self.meta, self.joint
         with tf.GradientTape() as tape:
             adapted = self._adapt(_tiled(meta.weights, tf.shape(x)[0]), x, y)
             losses = self._losses(adapted, judged_x, judged_y)
             loss = average_loss(losses)
-        minimize(loss, list(meta.weights), optimizer=self.part("optimizer"), tape=tape)
+        minimize(loss, list(meta.weights), optimizer=self.optimizer, tape=tape)
         with tf.GradientTape() as tape:
             both = tf.concat([x, judged_x], 1), tf.concat([y, judged_y], 1)
             joint_losses = self._losses(_tiled(joint.weights, tf.shape(x)[0]), *both)
             loss = average_loss(joint_losses)
-        minimize(loss, list(joint.weights), optimizer=self.part("joint_optimizer"), tape=tape)
+        minimize(loss, list(joint.weights), optimizer=self.joint_optimizer, tape=tape)
         return {"loss": losses, "joint_loss": joint_losses}
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:
@@ -160,7 +155,7 @@ class MamlTask(FashionImagesTask):
         """
         x, y, judged_x, judged_y = batch
         values: dict[str, tf.Tensor] = {}
-        for prefix, net in (("", self.part("meta")), ("joint_", self.part("joint"))):
+        for prefix, net in (("", self.meta), ("joint_", self.joint)):
             weights = _tiled(net.weights, tf.shape(x)[0])
             adapted = self._adapt(weights, x, y)
             values[f"{prefix}loss"] = self._losses(adapted, judged_x, judged_y)
@@ -175,11 +170,7 @@ class MamlTask(FashionImagesTask):
 
         Adaptation is not served: the gradients of its inner step have operations that neither ONNX nor TFLite has.
         """
-        return {
-            DEFAULT_SIGNATURE: SignatureFunction(
-                inputs=(TensorSpec(name="x", dtype="float32", shape=(-1, self._sizes[0])),), function=self._unadapted
-            )
-        }
+        return {DEFAULT_SIGNATURE: takes(self._unadapted, x=(self._sizes[0],))}
 
     def verification_data(self, count: int) -> VerificationData:
         """New problems.
@@ -205,7 +196,7 @@ class MamlTask(FashionImagesTask):
         return f"{_WAYS} of 10 classes at a time; {super().data_description()}"
 
     def _unadapted(self, x: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        weights = [weight[tf.newaxis] for weight in self.part("meta").weights]
+        weights = [weight[tf.newaxis] for weight in self.meta.weights]
         return {"y": _forward(weights, x[tf.newaxis])[0]}
 
     def _adapt(self, weights: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
 from modelyard.training._step import average_loss, minimize, regularization_loss
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask, hits
@@ -70,9 +69,9 @@ class MlpTask(FashionImagesTask):
     def build(self) -> None:
         """Creates the network and its optimizer."""
         layers = keras.layers
-        model = keras.Sequential(
+        self.model = keras.Sequential(
             [
-                keras.Input((SIDE, SIDE, 1)),
+                keras.Input((SIDE, SIDE, 1), name="image"),
                 layers.Reshape((PIXELS,)),
                 layers.Dense(_HIDDEN, activation="relu"),
                 ActivityRegularization(self._regularization),
@@ -81,68 +80,15 @@ class MlpTask(FashionImagesTask):
             ],
             name=self.name,
         )
-        optimizer = keras.optimizers.Adam(self._learning_rate)
-        optimizer.build(model.trainable_variables)
-        self.keep(model=model, optimizer=optimizer)
-
-    @property
-    def root(self) -> tf.Module:
-        """The network."""
-        return self.part("model")
+        self.optimizer = keras.optimizers.Adam(self._learning_rate)
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """One step of Adam on cross-entropy and the model's own loss.
-
-        Args:
-            batch: ``(images, labels)``: float32 ``[B, 28, 28, 1]``, int64 ``[B]``.
-
-        Returns:
-            ``loss`` and ``accuracy`` of each example, float32 ``[B]``; ``regularization``, a scalar.
-        """
+        """``loss`` and ``accuracy`` of each example, float32 ``[B]``, ``regularization``, a scalar; a step of Adam."""
         images, labels = batch
-        model = self.part("model")
         with tf.GradientTape() as tape:
-            logits = model(images, training=True)
+            logits = self.model(images, training=self.training)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            own = regularization_loss(model.losses)
+            own = regularization_loss(self.model.losses)
             loss = average_loss(losses) + own
-        variables = model.trainable_variables
-        minimize(loss, variables, optimizer=self.part("optimizer"), tape=tape)
+        minimize(loss, self.model.trainable_variables, optimizer=self.optimizer, tape=tape)
         return {"loss": losses, "accuracy": hits(labels, logits), "regularization": own}
-
-    def eval_step(self, batch: Any) -> Mapping[str, Any]:
-        """Loss and accuracy of a batch.
-
-        Args:
-            batch: As for :meth:`train_step`.
-
-        Returns:
-            ``loss`` and ``accuracy`` of each example, float32 ``[B]``.
-        """
-        images, labels = batch
-        logits = self.part("model")(images, training=False)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return {"loss": losses, "accuracy": hits(labels, logits)}
-
-    def signatures(self) -> Mapping[str, SignatureFunction]:
-        """``serving_default``: images, float32 ``[B, 28, 28, 1]``, to class and probabilities."""
-        return {
-            DEFAULT_SIGNATURE: SignatureFunction(
-                inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, SIDE, SIDE, 1)),), function=self._predict
-            )
-        }
-
-    def verification_data(self, count: int) -> VerificationData:
-        """The first test images.
-
-        Args:
-            count: How many, at most.
-        """
-        return self.verification({DEFAULT_SIGNATURE: {"image": self.test_images(count)}}, classes=True)
-
-    def _predict(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        logits = self.part("model")(image, training=False)
-        return {
-            "class_id": tf.argmax(logits, axis=-1, output_type=tf.int64),
-            "probabilities": tf.nn.softmax(logits),
-        }

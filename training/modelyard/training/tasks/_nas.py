@@ -31,14 +31,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training._results import TrainResult
 from modelyard.training._step import average_loss, minimize
 from modelyard.training._task import InputRequest
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import save_curves
-from modelyard.training.tasks._images import SIDE, FashionImagesTask, hits
+from modelyard.training.tasks._images import FashionImagesTask, hits
 from modelyard.training.tasks._nas_children import ChildPlan, ChildSpace
 
 _UNITS = 32
@@ -116,21 +115,21 @@ class NasTask(FashionImagesTask):
                 f"images is {self._images}; expected at most {count * 2 // 3} of {count}, as half as many more are "
                 "for judging."
             )
-        controller = _Controller(self._space.options)
-        optimizer = keras.optimizers.Adam(self._learning_rate)
-        optimizer.build(controller.trainable_variables)
+        self.controller, self.search = _Controller(self._space.options), _Search(self._space)
+        self.optimizer = keras.optimizers.Adam(self._learning_rate)
+        self.optimizer.build(self.controller.trainable_variables)
         self._child = None
-        self.keep(controller=controller, optimizer=optimizer, search=_Search(self._space))
 
     @property
-    def root(self) -> tf.Module:
+    def exported(self) -> Mapping[str, Any]:
         """The best child so far; before the first one, the smallest of all, with weights of 0."""
-        search: _Search = self.part("search")
-        found_at = int(search.best_at)
+        if not self.models:
+            return super().exported
+        found_at = int(self.search.best_at)
         if self._child is None or self._child[0] != found_at:
-            weights = [weight.numpy() for weight in search.best_weights]
-            self._child = found_at, self._space.keras_model(search.best_choices.numpy(), weights)
-        return self._child[1]
+            weights = [weight.numpy() for weight in self.search.best_weights]
+            self._child = found_at, self._space.keras_model(self.search.best_choices.numpy(), weights)
+        return {"child": self._child[1]}
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
         """Seeds of the children, ten batches in each epoch.
@@ -162,7 +161,7 @@ class NasTask(FashionImagesTask):
             ``loss`` of the controller, ``reward``, ``random_reward``, the same of children drawn
             at random, and ``entropy`` of the choices, in nats, of each child, float32 ``[M]``.
         """
-        controller, search = self.part("controller"), self.part("search")
+        controller, search = self.controller, self.search
         count, choices_each = tf.shape(batch)[0], len(self._space.options)
         draws = tf.random.stateless_uniform([2, count, choices_each], batch[0], minval=1e-7)
         options = tf.constant(self._space.options, tf.float32)
@@ -180,7 +179,7 @@ class NasTask(FashionImagesTask):
             entropy = tf.reduce_sum(matters * entropy, axis=1)
             losses = -(reward - baseline) * log_probability - self._entropy_weight * entropy
             loss = average_loss(losses)
-        minimize(loss, controller.trainable_variables, optimizer=self.part("optimizer"), tape=tape)
+        minimize(loss, controller.trainable_variables, optimizer=self.optimizer, tape=tape)
         return {"loss": losses, "reward": reward, "random_reward": random_reward, "entropy": entropy}
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:
@@ -193,33 +192,11 @@ class NasTask(FashionImagesTask):
             ``loss`` and ``accuracy`` of each example, float32 ``[B]``.
         """
         images, labels = batch
-        search: _Search = self.part("search")
+        search: _Search = self.search
         weights = [tf.convert_to_tensor(weight) for weight in search.best_weights]
         logits = self._space.forward(weights, tf.convert_to_tensor(search.best_choices), images)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return {"loss": losses, "accuracy": hits(labels, logits)}
-
-    def signatures(self) -> Mapping[str, SignatureFunction]:
-        """``serving_default`` of the best child: images, float32 ``[B, 28, 28, 1]``, to class and probabilities."""
-        child: Any = self.root
-
-        def predict(image: tf.Tensor) -> Mapping[str, tf.Tensor]:
-            logits = child(image, training=False)
-            return {
-                "class_id": tf.argmax(logits, axis=-1, output_type=tf.int64),
-                "probabilities": tf.nn.softmax(logits),
-            }
-
-        image = TensorSpec(name="image", dtype="float32", shape=(-1, SIDE, SIDE, 1))
-        return {DEFAULT_SIGNATURE: SignatureFunction(inputs=(image,), function=predict)}
-
-    def verification_data(self, count: int) -> VerificationData:
-        """The first test images.
-
-        Args:
-            count: How many, at most.
-        """
-        return self.verification({DEFAULT_SIGNATURE: {"image": self.test_images(count)}}, classes=True)
 
     def measurements(self) -> Mapping[str, float]:
         """Mean reward of all random children, of the controller's last quarter, and the best; none at the start."""
@@ -257,14 +234,14 @@ class NasTask(FashionImagesTask):
     @property
     def rewards(self) -> npt.NDArray[np.float32]:
         """Of every child so far, up to 10,000: the controller's, and the random one's beside it, float32 ``[N, 2]``."""
-        search: _Search = self.part("search")
+        search: _Search = self.search
         kept: npt.NDArray[np.float32] = search.rewards.numpy()[: int(search.count)]
         return kept
 
     @property
     def best_child(self) -> str:
         """The layers of the best child, such as ``5x5 16, pool; 3x3 8``."""
-        sizes = self._space.layer_sizes(self.part("search").best_choices.numpy())
+        sizes = self._space.layer_sizes(self.search.best_choices.numpy())
         return "; ".join(f"{size}x{size} {filters}{', pool' if pooled else ''}" for size, filters, pooled in sizes)
 
     def data_description(self) -> str:

@@ -93,9 +93,4 @@ def _imported(name: str) -> type[Task]:
         raise ConfigurationError(f"Received the task {name!r}: there is no module {exc.name!r}; {expected}.") from exc
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise ConfigurationError(f"Received the task {name!r}: {module} has no such task; {expected}.")
-    if not isinstance(getattr(found, "name", None), str):
-        raise ConfigurationError(
-            f"The task {name!r} has no name, which its model is published under; give the class one: name = "
-            f'"{attribute.lower()}".'
-        )
     return found

@@ -14,6 +14,7 @@ of them of the same class) that a distance below half the margin tells right.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import keras
@@ -21,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
+from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training._step import average_loss, minimize
 from modelyard.training._task import InputRequest
-from modelyard.training.data import FashionMnist
-from modelyard.training.tasks._images import SIDE, FashionImagesTask
+from modelyard.training.data import Arrays, FashionMnist
+from modelyard.training.tasks._images import SIDE, FashionImagesTask, takes
 
 _PAIRS_SEED = 20_06
 
@@ -65,7 +66,7 @@ class SiameseTask(FashionImagesTask):
     def build(self) -> None:
         """Creates the encoder and its optimizer."""
         layers = keras.layers
-        encoder = keras.Sequential(
+        self.encoder = keras.Sequential(
             [
                 keras.Input((SIDE, SIDE, 1)),
                 layers.Conv2D(32, 3, activation="relu"),
@@ -79,14 +80,7 @@ class SiameseTask(FashionImagesTask):
             ],
             name="encoder",
         )
-        optimizer = keras.optimizers.Adam(self._learning_rate)
-        optimizer.build(encoder.trainable_variables)
-        self.keep(encoder=encoder, optimizer=optimizer)
-
-    @property
-    def root(self) -> tf.Module:
-        """The encoder."""
-        return self.part("encoder")
+        self.optimizer = keras.optimizers.Adam(self._learning_rate)
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
         """Pairs: ``(first, second, same)``, twice as many as images, half of them of the same class.
@@ -115,17 +109,13 @@ class SiameseTask(FashionImagesTask):
         numbers = tf.data.Dataset.counter(request.skip_batches)
         return tf.data.Dataset.zip(numbers, batches).map(lambda n, batch: pair(n, batch), num_parallel_calls=2)
 
-    def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """Pairs of test images, the same ones each time, half of them of the same class.
-
-        Args:
-            request: The batch size.
-        """
-        first, second, same = self.test_pairs()
-        pairs = tf.data.Dataset.from_tensor_slices((first, second, same)).batch(
-            request.batch_size, drop_remainder=request.drop_remainder
+    @cached_property
+    def test(self) -> Arrays:
+        """Pairs of test images, the same ones each time, half of them of the same class."""
+        return Arrays(
+            self.test_pairs(),
+            prepare=lambda pair: (tf.cast(pair[0], tf.float32) / 255.0, tf.cast(pair[1], tf.float32) / 255.0, pair[2]),
         )
-        return pairs.map(lambda a, b, s: (tf.cast(a, tf.float32) / 255.0, tf.cast(b, tf.float32) / 255.0, s))
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         """One step of Adam on the mean contrastive loss of a batch of pairs.
@@ -136,30 +126,21 @@ class SiameseTask(FashionImagesTask):
         Returns:
             ``loss`` and ``accuracy`` of each pair, float32 ``[B]``.
         """
+        first, second, same = batch
         with tf.GradientTape() as tape:
-            values = self._judge(batch, training=True)
-            loss = average_loss(values["loss"])
-        variables = list(self.root.trainable_variables)
-        minimize(loss, variables, optimizer=self.part("optimizer"), tape=tape)
-        return values
-
-    def eval_step(self, batch: Any) -> Mapping[str, Any]:
-        """Loss and accuracy of a batch of pairs.
-
-        Args:
-            batch: As for :meth:`train_step`.
-
-        Returns:
-            As for :meth:`train_step`.
-        """
-        return self._judge(batch, training=False)
+            vectors = (self.encoder(image, training=self.training) for image in (first, second))
+            distance = _distances(*vectors)
+            losses = same * tf.square(distance) + (1 - same) * tf.square(tf.maximum(self._margin - distance, 0.0))
+            loss = average_loss(losses)
+        minimize(loss, self.encoder.trainable_variables, optimizer=self.optimizer, tape=tape)
+        right = tf.cast(distance < self._margin / 2, tf.float32) == same
+        return {"loss": losses, "accuracy": tf.cast(right, tf.float32)}
 
     def signatures(self) -> Mapping[str, SignatureFunction]:
         """``embed``: an image to its vector; ``distance``, the default too: two images to distance and verdict."""
-        image = TensorSpec(name="image", dtype="float32", shape=(-1, SIDE, SIDE, 1))
-        pair = tuple(TensorSpec(name=name, dtype="float32", shape=image.shape) for name in ("first", "second"))
-        distance = SignatureFunction(inputs=pair, function=self._distance_signature)
-        embed = SignatureFunction(inputs=(image,), function=lambda image: {"embedding": self._embed(image)})
+        shape = (SIDE, SIDE, 1)
+        distance = takes(self._distance_signature, first=shape, second=shape)
+        embed = takes(lambda image: {"embedding": self._embed(image)}, image=shape)
         return {"distance": distance, "embed": embed, DEFAULT_SIGNATURE: distance}
 
     def verification_data(self, count: int) -> VerificationData:
@@ -189,18 +170,7 @@ class SiameseTask(FashionImagesTask):
         return images, images[second], same
 
     def _embed(self, image: tf.Tensor) -> tf.Tensor:
-        return self.part("encoder")(image, training=False)
-
-    def _judge(self, batch: Any, *, training: bool) -> Mapping[str, tf.Tensor]:
-        first, second, same = batch
-        encoder = self.part("encoder")
-        distance = _distances(encoder(first, training=training), encoder(second, training=training))
-        apart = tf.square(tf.maximum(self._margin - distance, 0.0))
-        right = tf.cast(distance < self._margin / 2, tf.float32) == same
-        return {
-            "loss": same * tf.square(distance) + (1 - same) * apart,
-            "accuracy": tf.cast(right, tf.float32),
-        }
+        return self.encoder(image, training=False)
 
     def _distance_signature(self, first: tf.Tensor, second: tf.Tensor) -> Mapping[str, tf.Tensor]:
         distance = _distances(self._embed(first), self._embed(second))

@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, TensorSpec, VerificationData
+from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training._results import TrainResult
 from modelyard.training._step import average_loss, minimize
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import image_grid, save_curves, save_image, save_scatter
-from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask
+from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask, takes
 
 _HIDDEN = 500
 _GRID = 20
@@ -83,43 +83,23 @@ class VaeTask(FashionImagesTask):
             ],
             name="decoder",
         )
-        optimizer = keras.optimizers.Adam(self._learning_rate)
-        optimizer.build([*encoder.trainable_variables, *decoder.trainable_variables])
-        (random,) = tf.random.get_global_generator().split(1)
-        self.keep(encoder=encoder, decoder=decoder, optimizer=optimizer, random=random, root=_Pair(encoder, decoder))
-
-    @property
-    def root(self) -> tf.Module:
-        """Encoder and decoder."""
-        return self.part("root")
+        self.encoder, self.decoder = encoder, decoder
+        self.optimizer = keras.optimizers.Adam(self._learning_rate)
+        (self.random,) = tf.random.get_global_generator().split(1)
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """One step of Adam on the negative ELBO.
-
-        Args:
-            batch: ``(images, labels)``; the labels are not used.
-
-        Returns:
-            ``loss``, ``reconstruction`` and ``divergence`` of each example, in nats, float32 ``[B]``.
-        """
+        """``loss``, ``reconstruction`` and ``divergence`` of each example, in nats; a step of Adam on the first."""
         images, _ = batch
-        noise = self.part("random").normal([tf.shape(images)[0], self._latent])
+        noise = self.random.normal([tf.shape(images)[0], self._latent])
         with tf.GradientTape() as tape:
             values = self._elbo(images, noise, training=True)
             loss = average_loss(values["loss"])
-        variables = list(self.root.trainable_variables)
-        minimize(loss, variables, optimizer=self.part("optimizer"), tape=tape)
+        variables = [*self.encoder.trainable_variables, *self.decoder.trainable_variables]
+        minimize(loss, variables, optimizer=self.optimizer, tape=tape)
         return values
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:
-        """The same with z at the mean of q, so that it is the same each time.
-
-        Args:
-            batch: As for :meth:`train_step`.
-
-        Returns:
-            As for :meth:`train_step`.
-        """
+        """The same with z at the mean of q, so that it is the same each time."""
         images, _ = batch
         return self._elbo(images, tf.zeros([tf.shape(images)[0], self._latent]), training=False)
 
@@ -128,12 +108,10 @@ class VaeTask(FashionImagesTask):
 
         Reconstructions go through the mean of q: no signature draws random numbers.
         """
-        image = TensorSpec(name="image", dtype="float32", shape=(-1, SIDE, SIDE, 1))
-        z = TensorSpec(name="z", dtype="float32", shape=(-1, self._latent))
-        reconstruct = SignatureFunction(inputs=(image,), function=self._reconstruct)
+        reconstruct = takes(self._reconstruct, image=(SIDE, SIDE, 1))
         return {
-            "decode": SignatureFunction(inputs=(z,), function=self._decode),
-            "encode": SignatureFunction(inputs=(image,), function=self._encode),
+            "decode": takes(self._decode, z=(self._latent,)),
+            "encode": takes(self._encode, image=(SIDE, SIDE, 1)),
             "reconstruct": reconstruct,
             DEFAULT_SIGNATURE: reconstruct,
         }
@@ -194,9 +172,9 @@ class VaeTask(FashionImagesTask):
         return [*written, scatter, curves]
 
     def _elbo(self, images: tf.Tensor, noise: tf.Tensor, *, training: bool) -> Mapping[str, tf.Tensor]:
-        mean, log_variance = tf.split(self.part("encoder")(images, training=training), 2, axis=-1)
+        mean, log_variance = tf.split(self.encoder(images, training=training), 2, axis=-1)
         z = mean + tf.exp(log_variance / 2) * noise
-        logits = self.part("decoder")(z, training=training)
+        logits = self.decoder(z, training=training)
         errors = tf.nn.sigmoid_cross_entropy_with_logits(labels=images, logits=logits)
         reconstruction = tf.reduce_sum(errors, axis=[1, 2, 3])
         divergence = tf.reduce_sum(tf.square(mean) + tf.exp(log_variance) - 1 - log_variance, axis=-1) / 2
@@ -207,30 +185,12 @@ class VaeTask(FashionImagesTask):
         }
 
     def _encode(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        mean, log_variance = tf.split(self.part("encoder")(image, training=False), 2, axis=-1)
+        mean, log_variance = tf.split(self.encoder(image, training=False), 2, axis=-1)
         return {"mean": mean, "log_variance": log_variance}
 
     def _decode(self, z: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        return {"image": tf.sigmoid(self.part("decoder")(z, training=False))}
+        return {"image": tf.sigmoid(self.decoder(z, training=False))}
 
     def _reconstruct(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
         # Not "image": an ONNX graph cannot have an input and an output of the same name.
         return {"reconstruction": self._decode(self._encode(image)["mean"])["image"]}
-
-
-class _Pair(tf.Module):
-    """What export saves.
-
-    Args:
-        encoder: From images to mean and log variance.
-        decoder: From latent vectors to logits.
-    """
-
-    def __init__(self, encoder: keras.Model, decoder: keras.Model) -> None:
-        super().__init__(name="vae")
-        self.encoder = encoder
-        self.decoder = decoder
-
-    @property
-    def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        return (*self.encoder.trainable_variables, *self.decoder.trainable_variables)

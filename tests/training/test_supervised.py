@@ -1,0 +1,203 @@
+"""The small door: a task without a class, a GAN in one page, and what a task has where it says nothing."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from modelyard.artifact import SignatureFunction, TensorSpec, VerificationData, read_manifest
+from modelyard.errors import ConfigurationError, TrainingError
+from modelyard.export import ExportOptions
+from modelyard.training import SupervisedTask, Task, Trainer, average_loss, minimize, restore
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(120, 4)).astype(np.float32)
+LABELS = (X @ RNG.normal(size=(4, 3))).argmax(axis=1)
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+QUICK = ExportOptions(formats=("saved_model",), min_examples=16, latency_calls=10, measure_seconds=0.1)
+
+
+def make_model() -> keras.Model:
+    return keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dropout(0.1), keras.layers.Dense(3)])
+
+
+def classes(**options: Any) -> SupervisedTask:
+    given = {"loss": LOSS, "train": (X[:90], LABELS[:90]), "test": (X[90:], LABELS[90:]), **options}
+    return SupervisedTask(make_model, optimizer=keras.optimizers.Adam(0.05), **given)
+
+
+def test_a_classifier_is_trained_measured_restored_and_exported(tmp_path: Path) -> None:
+    metrics = ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(k=2)]
+    task = classes(metrics=metrics)
+    run = Trainer(task, epochs=4, batch_size=16, model_dir=str(tmp_path / "run")).run()
+    assert run.metrics["test_accuracy"] > 0.8
+    logits = np.asarray(task.model(X[90:]))
+    own = np.mean(logits.argmax(axis=1) == LABELS[90:])
+    assert run.metrics["test_accuracy"] == pytest.approx(own)
+    second = np.mean([label in row for label, row in zip(LABELS[90:], np.argsort(-logits)[:, :2], strict=True)])
+    assert run.metrics["test_sparse_top_k_categorical_accuracy"] == pytest.approx(second)
+
+    other = classes(metrics=metrics)
+    restore(other, tmp_path / "run")
+    np.testing.assert_array_equal(np.asarray(other.model(X)), np.asarray(task.model(X)))
+
+    report = run.export(tmp_path / "models" / "classes", examples=60, options=QUICK)
+    manifest = read_manifest(report.version.path)
+    assert manifest.source.metrics["test_accuracy"] == pytest.approx(own)
+    assert manifest.formats["saved_model"].verify.examples == 60
+    served = tf.saved_model.load(str(report.version.path)).signatures["serving_default"]
+    answer = served(x=tf.constant(X[90:]))
+    assert set(answer) == {"class_id", "probabilities"}
+    np.testing.assert_allclose(answer["probabilities"], tf.nn.softmax(logits), atol=1e-6)
+
+
+def test_a_step_of_the_user_s_and_a_model_that_is_there() -> None:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    seen: list[bool] = []
+
+    def step(task: SupervisedTask, batch: Any) -> Mapping[str, Any]:
+        inputs, targets = batch
+        seen.append(task.training)
+        with tf.GradientTape() as tape:
+            losses = task.losses(targets, task.model(inputs, training=task.training))
+            loss = average_loss(losses)
+        minimize(loss, task.model.trainable_variables, optimizer=task.optimizer, tape=tape)
+        return {"loss": losses}
+
+    y = X.sum(axis=1, keepdims=True)
+    task = SupervisedTask(
+        model, loss="mse", train=(X, y), test=(X, y), step=step, optimizer=keras.optimizers.Adam(0.05)
+    )
+    weights = Trainer(task, epochs=6, batch_size=16).run()
+    assert weights.metrics["test_loss"] < 0.5 * weights.epochs[0].evaluation["loss"]
+    assert task.model is model and set(seen) == {True, False}
+    # An evaluation changes nothing: the last one is that of the weights as they are now.
+    now = float(tf.reduce_mean(tf.square(model(X) - y)))
+    assert weights.metrics["test_loss"] == pytest.approx(now, rel=1e-5)
+
+
+class Gan(Task):
+    """A generator and a discriminator of points around another one, with an optimizer each."""
+
+    train = test = RNG.normal((1.5, -1.0), 0.3, size=(256, 2)).astype(np.float32)
+
+    def build(self) -> None:
+        relu, layers = {"activation": "relu"}, keras.layers
+        self.generator = keras.Sequential([keras.Input((3,)), layers.Dense(16, **relu), layers.Dense(2)])
+        self.discriminator = keras.Sequential([keras.Input((2,)), layers.Dense(16, **relu), layers.Dense(1)])
+        self.optimizers = [keras.optimizers.Adam(1e-2, beta_1=0.5) for _ in range(2)]
+        for optimizer, model in zip(self.optimizers, (self.generator, self.discriminator), strict=True):
+            optimizer.build(model.trainable_variables)
+        (self.random,) = tf.random.get_global_generator().split(1)
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        z = self.random.normal([tf.shape(batch)[0], 3])
+        with tf.GradientTape() as tape:
+            real, made = self.discriminator(batch)[:, 0], self.discriminator(self.generator(z))[:, 0]
+            judged = tf.nn.softplus(-real) + tf.nn.softplus(made)
+            loss = average_loss(judged)
+        minimize(loss, self.discriminator.trainable_variables, optimizer=self.optimizers[1], tape=tape)
+        with tf.GradientTape() as tape:
+            fooling = tf.nn.softplus(-self.discriminator(self.generator(z))[:, 0])
+            loss = average_loss(fooling)
+        minimize(loss, self.generator.trainable_variables, optimizer=self.optimizers[0], tape=tape)
+        return {"loss": judged, "generator_loss": fooling}
+
+    def signatures(self) -> Mapping[str, Any]:
+        z = TensorSpec(name="z", dtype="float32", shape=(-1, 3))
+        return {"serving_default": SignatureFunction(inputs=(z,), function=self.generate)}
+
+    def generate(self, z: Any) -> Mapping[str, Any]:
+        return {"point": self.generator(z)}
+
+    def verification_data(self, count: int) -> VerificationData:
+        z = np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32)
+        return VerificationData(inputs={"serving_default": {"z": z}})
+
+
+def distance(task: Gan) -> float:
+    """Of the middle of what it makes from the middle of what it has seen."""
+    points = np.asarray(task.generator(task.verification_data(500).inputs["serving_default"]["z"]))
+    return float(np.linalg.norm(points.mean(axis=0) - task.train.mean(axis=0)))
+
+
+def test_a_gan_of_two_optimizers_in_a_page_trains_and_is_exported(tmp_path: Path) -> None:
+    assert len(inspect.getsource(Gan).splitlines()) <= 60
+    task, fresh = Gan(), Gan()
+    result = Trainer(task, epochs=12, batch_size=32, model_dir=tmp_path / "run").run()
+    fresh.build()
+    assert distance(task) < 0.5 * distance(fresh)
+    restored = Gan()
+    restore(restored, tmp_path / "run")
+    assert distance(restored) == distance(task)
+    report = result.export(tmp_path / "models" / "gan", examples=32, options=QUICK)
+    assert read_manifest(report.version.path).source.task == "gan"
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+class ByHand(Task):
+    """Updates a plain variable, in evaluation too."""
+
+    train = test = (X, LABELS)
+
+    def build(self) -> None:
+        self.weight = tf.Variable(1.0)
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        self.weight.assign_sub(0.1)
+        return {"loss": self.weight * batch[0][:, 0]}
+
+
+class AlwaysTraining(ByHand):
+    """Has dropout in evaluation."""
+
+    def build(self) -> None:
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        return {"loss": self.dropout(batch[0], training=True)[:, 0]}
+
+
+class NoData(ByHand):
+    """Says nothing of data."""
+
+    train = test = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (ByHand, "is its step of evaluation as well, and changes variables in it"),
+        (AlwaysTraining, "training=self.training"),
+        (NoData, "has no train data. Give it train="),
+        (lambda: classes(loss=lambda labels, outputs: tf.constant(0.0)), "loss of task 'supervised' is a scalar"),
+        (lambda: classes(metrics=["nothing"]), "Keras does not know"),
+        (lambda: classes(metrics=["accuracy", "accuracy"]), "Two metrics are called 'accuracy'"),
+        (lambda: classes(loss=None), "Received no loss"),
+    ],
+)
+def test_what_would_go_wrong_is_refused(make: Callable[[], Task], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Trainer(make(), epochs=1).run()
+
+
+def test_what_is_not_there_is_said() -> None:
+    with pytest.raises(ConfigurationError, match="no option 'epoch'. Did you mean 'epochs'"):
+        Trainer(classes(), epoch=3)
+    with pytest.raises(AttributeError, match="has no 'model'. What build"):
+        _ = classes().model
+    with pytest.raises(TrainingError, match=r"call build\(\)"):
+        _ = classes().exported
+    task = SupervisedTask(make_model(), loss="mse", train=(X, X), test=(X, X))
+    with pytest.raises(ConfigurationError, match="made before the run, which has .* precision mixed_bfloat16"):
+        Trainer(task, epochs=1, precision="mixed_bfloat16").run()
+    assert (ByHand.name, AlwaysTraining.name) == ("by_hand", "always_training")

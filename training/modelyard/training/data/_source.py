@@ -1,0 +1,244 @@
+"""Data that a task can be given as it is: a source makes the batches of any epoch, from any place in it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from modelyard.artifact import FeatureSpec
+from modelyard.errors import ConfigurationError
+from modelyard.training._resident import ResidentData
+from modelyard.training.data._plan import BatchPlan
+
+if TYPE_CHECKING:
+    from modelyard.training._task import InputRequest
+
+_PREFETCH = 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DataExamples:
+    """Some examples of a source.
+
+    Attributes:
+        inputs: What the model takes, arrays ``[N, ...]``.
+        labels: int64 ``[N]``; None where the second part of a batch is no class for each example.
+        encoded: As they are stored, bytes ``[N]``: image files or ``tf.Example`` messages; None where they are tensors.
+    """
+
+    inputs: Any
+    labels: npt.NDArray[np.int64] | None = None
+    encoded: npt.NDArray[np.object_] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(tf.nest.flatten(self.inputs)[0])
+
+
+class DataSource(abc.ABC):
+    """Batches ``(inputs, labels)``, or ``(inputs, labels, weights)``, or of inputs alone.
+
+    Attributes:
+        class_names: Names of the classes in the order of their numbers; empty where nobody named them.
+        shares: Whether ``num_shards`` of a request is honoured.
+        preprocess: From the pixels of an encoded image, uint8 ``[H, W, channels]``, to one example; None for no images.
+        channels: Of these pixels, 1 or 3.
+        features: What stored ``tf.Example`` messages hold, without the label; empty for none.
+        description: Says what the data is, for people.
+    """
+
+    class_names: tuple[str, ...] = ()
+    shares: bool = True
+    preprocess: Callable[[Any], Any] | None = None
+    channels: int = 3
+    features: tuple[FeatureSpec, ...] = ()
+    description: str = ""
+
+    @property
+    @abc.abstractmethod
+    def element_spec(self) -> Any:
+        """Spec of the batches, with an unknown number of examples."""
+
+    @abc.abstractmethod
+    def batches(self, request: InputRequest, *, training: bool = True) -> tf.data.Dataset:
+        """The batches of one epoch, a pure function of the request.
+
+        Args:
+            request: Which part of which epoch.
+            training: Whether they are shuffled and changed at random.
+        """
+
+    def fitted(self, shapes: Sequence[tuple[int | None, ...]], *, class_names: tuple[str, ...]) -> DataSource:
+        """The same data in the form that a model takes.
+
+        Args:
+            shapes: Of the model's inputs, with the batch first; empty where they are not known.
+            class_names: The classes of the training data, for a source that does not know them itself.
+        """
+        return self
+
+    def resident(self, request: InputRequest) -> ResidentData | None:
+        """All of it as tensors; None where it is not in memory.
+
+        Args:
+            request: The batch size.
+        """
+        return None
+
+    def examples(self, count: int) -> DataExamples:
+        """The first examples.
+
+        Args:
+            count: How many, at most.
+        """
+        from modelyard.training._task import InputRequest
+
+        taken, parts = 0, []
+        for batch in self.batches(InputRequest(batch_size=count), training=False):
+            parts.append([np.asarray(part) for part in tf.nest.flatten(batch)])
+            taken += len(parts[-1][0])
+            if taken >= count:
+                break
+        joined = [np.concatenate(each)[:count] for each in zip(*parts, strict=True)]
+        inputs, labels = split_batch(tf.nest.pack_sequence_as(self.element_spec, joined))
+        return DataExamples(inputs=inputs, labels=labels if is_label(labels) else None)
+
+    def from_features(self, tensors: dict[str, Any]) -> Any:
+        """From the features of stored messages to what the model takes.
+
+        Args:
+            tensors: ``[N, ...]`` by name.
+        """
+        return tensors if len(tensors) > 1 else next(iter(tensors.values()))
+
+    @property
+    def inputs_spec(self) -> Any:
+        """Spec of what the model takes."""
+        return split_batch(self.element_spec)[0]
+
+    @property
+    def labels_spec(self) -> Any:
+        """Spec of the labels, where they are a class for each example; None elsewhere."""
+        labels = split_batch(self.element_spec)[1]
+        return labels if is_label(labels) else None
+
+
+class Arrays(DataSource):
+    """Data in memory.
+
+    Args:
+        arrays: Arrays, or a nest of them such as ``(inputs, labels)``, with the examples along axis 0.
+        prepare: From a batch as it is stored to what a step gets; None where they are the same.
+        class_names: Of the labels.
+        description: Says what the data is.
+
+    Raises:
+        ConfigurationError: The arrays do not have the same number of examples.
+    """
+
+    def __init__(
+        self,
+        arrays: Any,
+        *,
+        prepare: Callable[[Any], Any] | None = None,
+        class_names: Sequence[str] = (),
+        description: str = "",
+    ) -> None:
+        self._arrays = tf.nest.map_structure(np.asarray, arrays)
+        counts = {len(array) if array.ndim else 0 for array in tf.nest.flatten(self._arrays)}
+        if len(counts) != 1 or 0 in counts:
+            raise ConfigurationError(
+                f"Received arrays of {sorted(counts)} examples; expected the same number, above 0, in each, such as "
+                "(inputs, labels)."
+            )
+        (self._count,) = counts
+        self._prepare = prepare
+        self.class_names = tuple(class_names)
+        self.description = description or f"{self._count:,} examples in memory"
+
+    @cached_property
+    def _tensors(self) -> Any:
+        with tf.init_scope(), tf.device("CPU"):
+            return tf.nest.map_structure(tf.constant, self._arrays)
+
+    @cached_property
+    def element_spec(self) -> Any:
+        """Spec of the batches."""
+        return self.resident_data(1).element_spec
+
+    def batches(self, request: InputRequest, *, training: bool = True) -> tf.data.Dataset:
+        """Batches gathered from memory, one op for each.
+
+        Args:
+            request: Which part of which epoch.
+            training: Whether they are shuffled.
+        """
+        plan = BatchPlan(count=self._count, **request_fields(request, training=training))
+        size, tensors, prepare = plan.batch_size, self._tensors, self._prepare
+        with tf.device("CPU"):
+            positions = tf.constant(plan.local(plan.order()))
+
+        def batch(index: tf.Tensor) -> Any:
+            chosen = positions[index * size : (index + 1) * size]
+            if plan.drop_remainder:
+                chosen = tf.ensure_shape(chosen, [size])
+            gathered = tf.nest.map_structure(lambda tensor: tf.gather(tensor, chosen), tensors)
+            return gathered if prepare is None else prepare(gathered)
+
+        return tf.data.Dataset.range(plan.steps - plan.start).map(batch).prefetch(_PREFETCH)
+
+    def resident(self, request: InputRequest) -> ResidentData:
+        """All of it as tensors.
+
+        Args:
+            request: The batch size.
+        """
+        return self.resident_data(request.batch_size)
+
+    def resident_data(self, batch_size: int) -> ResidentData:
+        """All of it as tensors.
+
+        Args:
+            batch_size: Examples in each batch.
+        """
+        return ResidentData(tensors=self._tensors, batch_size=batch_size, prepare=self._prepare)
+
+
+def request_fields(request: InputRequest, *, training: bool) -> dict[str, Any]:
+    """The fields of a request as the arguments of an input function; without a seed where nothing is to be random.
+
+    Args:
+        request: The request.
+        training: Whether anything is random.
+    """
+    return {**vars(request), "seed": request.seed if training else None}
+
+
+def split_batch(batch: Any) -> tuple[Any, Any]:
+    """Inputs and labels of a batch, or of its spec; None for no labels.
+
+    Args:
+        batch: ``(inputs, labels, ...)``, or inputs alone.
+    """
+    if isinstance(batch, tuple) and len(batch) > 1:
+        return batch[0], batch[1]
+    return (batch[0] if isinstance(batch, tuple) else batch), None
+
+
+def is_label(labels: Any) -> bool:
+    """Whether these are a class for each example.
+
+    Args:
+        labels: An array or a spec.
+    """
+    if labels is None or isinstance(labels, dict | tuple | list):
+        return False
+    return tf.as_dtype(labels.dtype).is_integer and len(labels.shape) == 1

@@ -1,0 +1,293 @@
+"""Any ``tf.data.Dataset``: of known or unknown length or endless, batched or not, shuffled however its owner likes."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import tensorflow as tf
+
+from modelyard.errors import CheckpointError, ConfigurationError
+from modelyard.training.data._source import DataSource, split_batch
+
+if TYPE_CHECKING:
+    from modelyard.training._task import InputRequest
+
+#: Of an iterator in a checkpoint.
+_PREFIX = "input"
+_EXPERIMENTAL = tf.data.experimental
+
+
+class Stream(DataSource):
+    """A ``tf.data.Dataset`` that is read from its beginning to its end, again and again.
+
+    It stays as its owner made it, but for a ``shuffle()`` without a seed, which gets the run's. A run that goes on
+    takes up its saved iterator, with what is in its shuffle buffers. Where TensorFlow cannot save that, which is so for
+    Python generators and under a strategy, the batches that were used are read again and left out.
+
+    Args:
+        dataset: Of examples or batches ``(inputs, labels)``.
+        batched: Whether its elements are batches; None to tell by the shapes that the model takes. Examples are
+            put into batches of ``TrainerOptions.batch_size``.
+        steps_per_epoch: Batches in an epoch; None for the length of the data set, which is counted where it is
+            not known. Needed where it is endless.
+        class_names: Of the labels.
+        description: Says what the data is.
+    """
+
+    shares = False
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        *,
+        batched: bool | None = None,
+        steps_per_epoch: int | None = None,
+        class_names: Sequence[str] = (),
+        description: str = "",
+    ) -> None:
+        self._dataset = dataset
+        self._batched = batched
+        self.steps_per_epoch = steps_per_epoch
+        self._lengths: dict[tuple[int, bool], int] = {}
+        self.class_names = tuple(class_names)
+        self.description = description or "a tf.data.Dataset"
+
+    def fitted(self, shapes: Sequence[tuple[int | None, ...]], *, class_names: tuple[str, ...]) -> Self:
+        """The same data, as batches.
+
+        Args:
+            shapes: Of the model's inputs.
+            class_names: The classes of the training data.
+
+        Raises:
+            ConfigurationError: Nobody can tell whether its elements are batches.
+        """
+        self.class_names = self.class_names or class_names
+        if self._batched is None:
+            self._batched = self._is_batched(shapes)
+        return self
+
+    @cached_property
+    def element_spec(self) -> Any:
+        """Spec of the batches."""
+        return self.dataset(1).element_spec
+
+    def dataset(self, batch_size: int, *, drop_remainder: bool = False) -> tf.data.Dataset:
+        """One pass over the batches.
+
+        Args:
+            batch_size: Examples in each, where the data set has none of its own.
+            drop_remainder: Leaves out a last batch that is not full.
+        """
+        if self._batched is None:
+            self._batched = self._is_batched(())
+        return self._dataset if self._batched else self._dataset.batch(batch_size, drop_remainder=drop_remainder)
+
+    def batches(self, request: InputRequest, *, training: bool = True) -> tf.data.Dataset:
+        """One epoch, as it comes.
+
+        Args:
+            request: The batch size, and how many batches to leave out.
+            training: Makes no difference.
+        """
+        dataset = self.dataset(request.batch_size, drop_remainder=request.drop_remainder)
+        steps = self.length(request.batch_size, drop_remainder=request.drop_remainder)
+        if steps == tf.data.INFINITE_CARDINALITY:
+            return dataset
+        rest = dataset.take(steps).skip(request.skip_batches)
+        return rest.apply(_EXPERIMENTAL.assert_cardinality(max(0, steps - request.skip_batches))).prefetch(2)
+
+    def length(self, batch_size: int, *, drop_remainder: bool = False) -> int:
+        """Batches in an epoch; -1 for an endless data set.
+
+        Args:
+            batch_size: Of batches that are not there yet.
+            drop_remainder: As for :meth:`dataset`.
+        """
+        if self.steps_per_epoch is not None:
+            return self.steps_per_epoch
+        key = (batch_size, drop_remainder)
+        if key not in self._lengths:
+            dataset = self.dataset(batch_size, drop_remainder=drop_remainder)
+            length = int(dataset.cardinality())
+            if length == tf.data.UNKNOWN_CARDINALITY:
+                length = int(dataset.reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1))
+            self._lengths[key] = length
+        return self._lengths[key]
+
+    def _is_batched(self, shapes: Sequence[tuple[int | None, ...]]) -> bool:
+        spec = self._dataset.element_spec
+        inputs = [part.shape for part in tf.nest.flatten(split_batch(spec)[0])]
+        ranks = [(shape.rank, len(taken)) for shape, taken in zip(inputs, shapes, strict=False)]
+        if ranks and all(own == taken for own, taken in ranks):
+            return True
+        if ranks and all(own == taken - 1 for own, taken in ranks):
+            return False
+        first = {None if shape.rank is None or not shape.rank else shape[0] for shape in inputs}
+        scalars = any(part.shape.rank == 0 for part in tf.nest.flatten(spec))
+        if ranks or (not scalars and first != {None}):
+            raise ConfigurationError(
+                f"The data set has elements of {spec}, and the model takes {list(map(list, shapes)) or 'anything'}"
+                "; nobody can tell whether they are batches. Say it: Stream(dataset, batched=True), or False."
+            )
+        return not scalars
+
+
+class StreamPosition:
+    """Where a run is in a stream.
+
+    Args:
+        stream: The training data.
+        batch_size: Of batches that are not there yet.
+        drop_remainder: Leaves out a last batch that is not full.
+        seed: Of what is shuffled without one.
+        saves: Whether TensorFlow can save the iterator: not under a strategy.
+    """
+
+    def __init__(self, stream: Stream, *, batch_size: int, drop_remainder: bool, seed: int, saves: bool) -> None:
+        # One iterator for the whole run: what a data set shuffles depends on how often it was begun.
+        batches = stream.dataset(batch_size, drop_remainder=drop_remainder)
+        self.dataset = seeded(batches, seed).repeat().prefetch(2)
+        self._saves = saves
+        self._iterator: Any = None
+        self._saved: Path | None = None
+
+    def check(self) -> None:
+        """Makes sure that a run with checkpoints can go on from them.
+
+        Raises:
+            ConfigurationError: It draws random numbers that nobody can draw again.
+        """
+        # TensorFlow finds out only when it saves an iterator that is under way.
+        self._saves = self._saves and not _python(self.dataset)
+        unseeded = _unseeded(self.dataset)
+        if unseeded:
+            raise ConfigurationError(
+                f"The training data draws random numbers ({', '.join(unseeded)}) that a run which goes on from a "
+                "checkpoint could not draw again. Use tf.random.stateless_uniform and its like in map(), "
+                "give a shuffle() in it a seed, or train without model_dir."
+            )
+
+    def restore(self, checkpoint: Path) -> None:
+        """Goes on from a checkpoint.
+
+        Args:
+            checkpoint: Its folder.
+        """
+        self._saved = checkpoint if (checkpoint / f"{_PREFIX}.index").is_file() else None
+
+    def iterator(self, loop: Any, step: int) -> Any:
+        """The batches from a step on.
+
+        Args:
+            loop: The device loop that takes them.
+            step: Batches that were used since the start of the run.
+
+        Raises:
+            CheckpointError: The saved iterator is of other data.
+        """
+        if self._iterator is None:
+            skipped = 0 if self._saved is not None else step
+            self._iterator = loop.iterate(self.dataset.skip(skipped) if skipped else self.dataset)
+            if self._saved is not None:
+                try:
+                    tf.train.Checkpoint(iterator=self._iterator).read(str(self._saved / _PREFIX)).expect_partial()
+                except (tf.errors.OpError, ValueError) as exc:
+                    raise CheckpointError(
+                        f"The checkpoint {self._saved} has the position in other data than this run's. Use the same "
+                        "data to go on with it, or another model_dir to start anew."
+                    ) from exc
+        return self._iterator
+
+    def save(self) -> dict[str, bytes]:
+        """Files of the present position, by name; none where counting finds it again.
+
+        Raises:
+            CheckpointError: TensorFlow cannot save it.
+        """
+        if not self._saves or self._iterator is None:
+            return {}
+        try:
+            return self._write(self._iterator)
+        except tf.errors.OpError as exc:
+            raise CheckpointError(
+                f"The position in the training data cannot be saved: {exc.message} Train without model_dir, or write "
+                "train_dataset(request), which gives any part of an epoch."
+            ) from exc
+
+    def _write(self, iterator: Any) -> dict[str, bytes]:
+        with tempfile.TemporaryDirectory(prefix="modelyard-input-") as folder:
+            tf.train.Checkpoint(iterator=iterator).write(str(Path(folder) / _PREFIX))
+            return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def _python(dataset: tf.data.Dataset) -> bool:
+    """Whether a data set runs Python or draws random numbers in a function, which its iterator cannot be saved with."""
+    graph = _graph(dataset)
+    ops = {node.op for function in graph.library.function for node in function.node_def}
+    return any(op in ("PyFunc", "EagerPyFunc") or _draws(op) for op in ops)
+
+
+def _draws(op: str) -> bool:
+    return "Random" in op and "Stateless" not in op
+
+
+def _graph(dataset: tf.data.Dataset) -> Any:
+    text = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=_EXPERIMENTAL.to_variant(dataset), external_state_policy=1, strip_device_assignment=True
+    )
+    return tf.compat.v1.GraphDef.FromString(text.numpy())
+
+
+def seeded(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
+    """A data set whose shuffling, where it has no seed of its own, is a function of the run's.
+
+    Args:
+        dataset: The data set.
+        seed: Of the run.
+    """
+    graph = _graph(dataset)
+    for number, (_, constants) in enumerate(_unseeded_shuffles(graph.node)):
+        for constant, value in zip(constants, (seed, number + 1), strict=True):
+            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int64))
+    handles = {name.partition(":")[0] for node in graph.node if "Shuffle" in node.op for name in node.input}
+    generators = [
+        handle
+        for node in graph.node
+        if node.name in handles
+        for handle in node.attr["value"].tensor.resource_handle_val
+    ]
+    if not handles:
+        return dataset
+    for handle in generators:
+        # Of its own: the data set's counts how often anybody has begun to read it.
+        handle.name = f"modelyard-{uuid.uuid4()}"
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+    return _EXPERIMENTAL.from_variant(variant, dataset.element_spec)
+
+
+def _unseeded_shuffles(nodes: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """Nodes that shuffle in an order of their own, and the constants that are their seeds."""
+    constants = {node.name: node for node in nodes if node.op == "Const"}
+    for node in nodes:
+        if "Shuffle" in node.op:
+            # After the data set and the size of the buffer.
+            seeds = [
+                constants[name.partition(":")[0]] for name in node.input[2:4] if name.partition(":")[0] in constants
+            ]
+            if seeds and not any(int(tf.make_ndarray(each.attr["value"].tensor)) for each in seeds):
+                yield node, seeds
+
+
+def _unseeded(dataset: tf.data.Dataset) -> list[str]:
+    """The ops of a data set whose random numbers are other ones in another process."""
+    graph = _graph(dataset)
+    found = set()
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        found |= {node.op for node, _ in _unseeded_shuffles(nodes)} | {node.op for node in nodes if _draws(node.op)}
+    return sorted(found)
