@@ -32,7 +32,7 @@ def latencies(server: RunningServer) -> list[float]:
 
 def test_a_flooded_model_delays_no_other(tmp_path: Path) -> None:
     publish_affine(tmp_path / "models" / "fast", slope=2.0, intercept=1.0)
-    publish_slow(tmp_path / "models" / "slow", loops=150)
+    publish_slow(tmp_path / "models" / "slow", loops=400)
     over, idle = threading.Event(), threading.Event()
     flooding = threading.Event()
 

@@ -11,12 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy.typing as npt
-
 from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature
 from modelyard.errors import (
     InternalError,
-    InvalidInputError,
     InvalidModelSpecError,
     InvalidRequestError,
     ModelyardError,
@@ -32,15 +29,12 @@ from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._validation import other_signature
 from modelyard.serving._versions import Version
 from modelyard.serving._watcher import ModelWatcher
-from modelyard.serving.batching import BatchParameters, BatchQueue, Done, ModelThreads, Task, rows_of
+from modelyard.serving.batching import Batcher, Done, ModelThreads, Task
 from modelyard.wire import grpc_status_of, tensorflow_pb2
 
 _T = TypeVar("_T")
 #: More rows gain nothing as a rule, and make the first of them wait.
 _MAX_ROWS = 64
-#: Clients may send any inner shape where a model takes any: so many queues are kept for each signature.
-_MAX_QUEUES = 64
-_INPUT_SIZE = ":tensorflow:serving:batching_session:input_batch_size"
 _NO_SIGNATURE = "No signature was found with the name"
 
 
@@ -87,7 +81,7 @@ class Predictor:
         self._manager = manager
         self._metrics = metrics
         self._check_methods = check_methods
-        self._greedy = BatchParameters.greedy(max_batch_rows)
+        self._max_batch_rows = max_batch_rows
         self._new_threads = partial(
             ModelThreads,
             threads=batch_threads or workers,
@@ -97,6 +91,7 @@ class Predictor:
         )
         #: What every door's requests are counted in.
         self.statistics = statistics or ModelStatistics()
+        self._batcher = Batcher(metrics, self.statistics, max_rows=max_batch_rows)
         #: By model; what has none, such as the metrics page, is under the empty name, which no model has.
         self._threads: dict[str, ModelThreads] = {}
         self._lock = threading.Lock()
@@ -104,7 +99,7 @@ class Predictor:
     @property
     def max_batch_rows(self) -> int:
         """Rows that are computed together at most."""
-        return self._greedy.max_batch_size
+        return self._max_batch_rows
 
     @property
     def waiting(self) -> int:
@@ -170,7 +165,7 @@ class Predictor:
             )  # fmt: skip
             if request.small and plan.signature.decode is None:
                 self._decode(plan, request, task)
-                self._enqueue(plan, threads, task)
+                self._batcher.submit(plan, threads, task)
             else:
                 # Large bodies and what is encoded are decoded where they do not hold anybody up.
                 decode = partial(self._decode, plan, request, task)
@@ -219,7 +214,7 @@ class Predictor:
         """Queues a request that was decoded on a thread of its model."""
         try:
             decoded.result()
-            self._enqueue(plan, threads, task)
+            self._batcher.submit(plan, threads, task)
         # The thread has nobody else to tell.
         except Exception as exc:
             task.done(None, exc)
@@ -234,48 +229,13 @@ class Predictor:
             task.rows = plan.rows(inputs)
             task.inputs = plan.servable.decoded(plan.signature, inputs)
         except ModelyardError as exc:
-            self._failed(plan, task, exc)
+            self._batcher.failed(plan, task, exc)
             names = inputs if inputs is not None else request.names() if request.names else ()
             hint = other_signature(names, plan.signature, plan.servable.signatures)
             if hint and isinstance(exc, InvalidRequestError):
                 raise type(exc)(f"{exc.message.rstrip('.')}. {hint}") from exc
             raise
         task.decoded_ns = time.perf_counter_ns()
-
-    def _failed(self, plan: Plan, task: Task, error: ModelyardError) -> None:
-        if task.arrived_ns:
-            now = time.perf_counter_ns()
-            self.statistics.record(plan.servable.name, plan.servable.version, ok=False, total_ns=now - task.arrived_ns)
-            plan.failed(error)
-
-    def _enqueue(self, plan: Plan, threads: ModelThreads, task: Task) -> None:
-        """Queues a request whose inputs are complete."""
-        batching = plan.servable.batching
-        parameters = batching or self._greedy
-        # What has state, or takes no batch, is one call; without a row there is nothing to share, or to pad with.
-        shared = plan.shared and task.rows > 0 and _is_even(task.inputs)
-        if batching is not None and plan.signature.batched and not plan.signature.stateful and task.rows > 0:
-            self._metrics.observe(_INPUT_SIZE, {}, task.rows)
-            try:
-                task.rows, shared = rows_of(task.inputs), True
-                if task.rows > batching.max_batch_size and not batching.split_large:
-                    raise InvalidInputError(
-                        f"Task size {task.rows} is larger than maximum input batch size {batching.max_batch_size}. "
-                        "Send fewer rows a request."
-                    )
-            except ModelyardError as exc:
-                self._failed(plan, task, exc)
-                raise
-        # Only inputs of one inner shape can be stacked, unless they are padded.
-        inner = [array.shape[1:] for array in task.inputs.values()]
-        key = (shared, () if not shared or parameters.pad_variable_length else tuple(inner))
-        queue: BatchQueue | None = plan.queues.get(key)
-        if queue is None:
-            metrics = None if batching is None else self._metrics
-            queue = BatchQueue(plan, threads, parameters, self.statistics, metrics=metrics, shared=shared)
-            if len(plan.queues) < _MAX_QUEUES:
-                queue = plan.queues.setdefault(key, queue)
-        queue.submit(task)
 
     def _check_method(self, signature: Signature) -> None:
         if self._check_methods and signature.method != PREDICT_METHOD:
@@ -385,29 +345,10 @@ class Predictor:
             self._metrics.observe(":tensorflow:serving:request_example_counts", model, len(examples))
             self._metrics.count(":tensorflow:serving:request_example_count_total", model, len(examples))
             api = "MultiInference" if len(tasks) > 1 else tasks[0].method.rpartition("/")[2].capitalize()
-            answers = self._timed(
-                servable, api, lambda: tuple(infer(self._batched(servable, task), task, examples) for task in tasks)
-            )
+            batched = self._batcher.batched(servable, self._threads_of(servable.name))
+            answers = self._timed(servable, api, lambda: tuple(infer(batched, task, examples) for task in tasks))
             timing.computed()
             return answers
-
-    def _batched(self, servable: Servable, task: InferenceTask) -> Servable:
-        """A version that computes what a thread waits for in batches, where the server was told to."""
-        if servable.batching is None:
-            return servable
-
-        def compute(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-            plan = plan_of(servable, task.spec.signature_name, tuple(outputs), self._metrics)
-            future: Future[Any] = Future()
-            now = time.perf_counter_ns()
-            part = Task(
-                inputs=inputs, rows=plan.rows(inputs), encode=lambda prediction: prediction.outputs,
-                done=partial(_settle, future), caller=current_caller.get(), started_ns=now, decoded_ns=now,
-            )  # fmt: skip
-            self._enqueue(plan, self._threads_of(servable.name), part)
-            return dict(future.result())
-
-        return replace(servable, compute=compute)
 
     def _timed(self, servable: Servable, api: str, work: Callable[[], _T]) -> _T:
         """Runs the runtime's part of a request, and records it."""
@@ -494,9 +435,3 @@ def _bare(error: BaseException) -> BaseException:
     that refuses much would stand still for the garbage collector.
     """
     return error.with_traceback(None) if isinstance(error, ModelyardError) else error
-
-
-def _is_even(inputs: Arrays) -> bool:
-    """Whether all inputs have as many rows: a model that broadcasts takes others, too, but not beside a neighbour's."""
-    found = {array.shape[:1] for array in inputs.values()}
-    return len(found) == 1 and () not in found

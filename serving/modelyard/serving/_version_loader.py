@@ -12,8 +12,16 @@ from modelyard.serving._flags import ServerOptions
 from modelyard.serving._loader import load_servable
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._servable import Servable
+from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving._warmup import warm_up
-from modelyard.serving.batching import PER_MODEL_FILE, BatchParameters, read_batch_parameters, shared_graphs
+from modelyard.serving.batching import (
+    PER_MODEL_FILE,
+    Batcher,
+    BatchParameters,
+    ModelThreads,
+    read_batch_parameters,
+    shared_graphs,
+)
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -65,7 +73,7 @@ class VersionLoader:
                 elif self._options.greedy_batching and self._options.batching is None:
                     servable = replace(servable, row_wise=shared_graphs(servable))
                 if self._options.warmup_iterations:
-                    warm_up(servable, iterations=self._options.warmup_iterations, metrics=self._metrics)
+                    self._warm_up(servable)
             except BaseException:
                 servable.close()
                 raise
@@ -83,6 +91,17 @@ class VersionLoader:
             return parameters
         file = servable.path / PER_MODEL_FILE
         return read_batch_parameters(file, pad_with_zeros=parameters.pad_with_zeros) if file.is_file() else None
+
+    def _warm_up(self, servable: Servable) -> None:
+        # In batches as later, of allowed sizes; but they are no use of the model, and nobody else may join them.
+        batcher = Batcher(self._metrics, ModelStatistics(), max_rows=1)
+        threads = ModelThreads(threads=1, workers=1)
+        try:
+            batched = batcher.batched(servable, threads)
+            warm_up(batched, iterations=self._options.warmup_iterations, metrics=self._metrics)
+        finally:
+            threads.close()
+            servable.plans.clear()
 
     def _tell_of_state(self, servable: Servable) -> None:
         names = sorted(name for name, signature in servable.signatures.items() if signature.stateful)

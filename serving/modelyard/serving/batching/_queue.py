@@ -196,7 +196,9 @@ class BatchQueue:
             plan.succeeded.add(counted)
             plan.latency.add(seconds * 1e6, counted)
             answers = _encoded(plan, batch, outputs)
-            *others, (size, infer_ns) = executions
+            *others, (size, _) = executions
+            # What all of them took besides, such as merging, is the last one's: the sums are those of the requests.
+            infer_ns = computed_ns - begun_ns - sum(ns for _, ns in others)
             for rows, ns in others:
                 self._statistics.record_execution(name, version, rows=rows, infer_ns=ns)
             input_ns = sum(task.decoded_ns - task.started_ns for task in batch)
@@ -298,28 +300,6 @@ def _times(task: Task, begun_ns: int, computed_ns: int, *, ok: bool) -> RequestT
     total_ns = ended_ns - task.arrived_ns
     infer_ns, output_ns = computed_ns - begun_ns, ended_ns - computed_ns
     return RequestTimes(ok, total_ns, begun_ns - task.arrived_ns - decode_ns, decode_ns, infer_ns, output_ns, task.rows)
-
-
-def rows_of(inputs: Arrays) -> int:
-    """The rows of a request that is to share a batch.
-
-    Args:
-        inputs: Arrays with the same size of dimension 0.
-
-    Raises:
-        InvalidInputError: An input has no dimension, or they have different sizes.
-    """
-    for name, array in inputs.items():
-        if array.ndim == 0:
-            raise InvalidInputError(
-                f"Batching Run() input tensors must have at least one dimension; {name!r} has none."
-            )
-    found = {array.shape[0] for array in inputs.values()}
-    if len(found) > 1:
-        raise InvalidInputError(
-            f"Batching Run() input tensors must have equal 0th-dimension size; received {sorted(found)}."
-        )
-    return next(iter(found), 1)
 
 
 def merge(parts: Sequence[Arrays], parameters: BatchParameters) -> Arrays:
