@@ -66,10 +66,11 @@ def test_a_step_of_the_user_s_and_a_model_that_is_there() -> None:
         inputs, targets = batch
         seen.append(task.training)
         with tf.GradientTape() as tape:
-            losses = task.losses(targets, task.model(inputs, training=task.training))
+            outputs = task.model(inputs, training=task.training)
+            losses = task.losses(targets, outputs)
             loss = average_loss(losses)
         minimize(loss, task.model.trainable_variables, optimizer=task.optimizer, tape=tape)
-        return {"loss": losses}
+        return {"loss": losses, **task.measure(targets, outputs)}
 
     y = X.sum(axis=1, keepdims=True)
     task = SupervisedTask(
@@ -81,6 +82,20 @@ def test_a_step_of_the_user_s_and_a_model_that_is_there() -> None:
     # An evaluation changes nothing: the last one is that of the weights as they are now.
     now = float(tf.reduce_mean(tf.square(model(X) - y)))
     assert weights.metrics["test_loss"] == pytest.approx(now, rel=1e-5)
+    assert weights.metrics["test_error"] == pytest.approx(weights.metrics["test_far"], rel=1e-5)
+
+
+def test_weights_of_examples_count_in_the_loss() -> None:
+    """Those of weight 0 are of another line, which is not learned."""
+    y = X.sum(axis=1, keepdims=True)
+    wrong = np.arange(len(X)) % 2 == 0
+    data = (X, np.where(wrong[:, None], -y, y), (~wrong).astype(np.float32))
+    task = SupervisedTask(
+        lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]),
+        loss="mse", train=data, test=(X, y), optimizer=keras.optimizers.Adam(0.05),
+    )  # fmt: skip
+    run = Trainer(task, epochs=12, batch_size=16).run()
+    assert run.metrics["test_loss"] < 0.1 * run.epochs[0].evaluation["loss"]
 
 
 class Gan(Task):
@@ -183,6 +198,7 @@ class NoData(ByHand):
         (lambda: classes(metrics=["nothing"]), "Keras does not know"),
         (lambda: classes(metrics=["accuracy", "accuracy"]), "Two metrics are called 'accuracy'"),
         (lambda: classes(loss=None), "Received no loss"),
+        (lambda: classes(metrics=["accuracy"], step=lambda task, batch: {"loss": batch[0]}), "leaves its metrics out"),
     ],
 )
 def test_what_would_go_wrong_is_refused(make: Callable[[], Task], message: str) -> None:

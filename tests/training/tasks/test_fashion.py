@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from modelyard.artifact import EncodedImageFunction, SignatureFunction, decode_image
-from modelyard.errors import ConfigurationError, TrainingError
+from modelyard.errors import ConfigurationError
 from modelyard.training import InputRequest, Trainer, TrainerOptions, TrainResult
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import FashionTask
@@ -136,7 +136,7 @@ def test_a_learning_rate_that_cannot_be_is_an_error(rate: float) -> None:
 
 
 def test_before_build_there_is_no_model(subset: FashionMnist) -> None:
-    with pytest.raises(TrainingError, match=r"call build\(\)"):
+    with pytest.raises(AttributeError, match=r"has no 'model'. What build\(\) makes"):
         _ = FashionTask(data=subset).model
 
 

@@ -77,7 +77,7 @@ def _predict(task: Task, count: int, seed: int) -> ImagePredictions | str:
     if pool.ndim != 4:
         return f"The input {name!r} of task {task.name!r} has shape {pool.shape}; expected images."
     chosen = np.random.default_rng(seed).permutation(len(pool))[:count]
-    outputs = function.function(tf.constant(pool[chosen]))
+    outputs = function.function(**{name: tf.constant(pool[chosen])})
     if not {"label", "class_id"} & set(outputs):
         return f"{DEFAULT_SIGNATURE!r} of task {task.name!r} returns {sorted(outputs)}; expected 'label' or 'class_id'."
     return ImagePredictions(

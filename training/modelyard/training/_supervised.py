@@ -33,7 +33,7 @@ class SupervisedTask(Task):
             that return a value for each example; by name, or in a list.
         optimizer: A Keras optimizer, or its name. Each run makes one of the same configuration.
         step: Replaces the step: called with this task and a batch, it returns ``{"loss": ...}``. It has
-            ``task.model``, ``task.optimizer`` and :meth:`losses`.
+            ``task.model``, ``task.optimizer``, :meth:`losses` and :meth:`measure`.
         name: What logs, checkpoints and manifests call the task.
 
     Raises:
@@ -99,20 +99,46 @@ class SupervisedTask(Task):
             batch: ``(inputs, labels)``, or ``(inputs, labels, weights)``.
 
         Returns:
-            ``loss`` and the metrics that are functions, of each example, float32 ``[B]``.
+            ``loss``, times the weights, and the metrics that are functions, of each example, float32 ``[B]``.
+
+        Raises:
+            ConfigurationError: There are metrics, and the step that was given leaves them out.
         """
         if self._step is not None:
-            return self._step(self, batch)
+            self._measured = not (self.metrics or self._functions)
+            values = self._step(self, batch)
+            if not self._measured:
+                raise refusal(
+                    f"The step of task {self.name!r} leaves its metrics out. Let it return "
+                    "{'loss': losses, **task.measure(labels, outputs)}."
+                )
+            return values
         inputs, labels, *weights = batch
+        weight = weights[0] if weights else None
         with tf.GradientTape() as tape:
             outputs = self.model(inputs, training=self.training)
             losses = self.losses(labels, outputs)
-            loss = average_loss(losses, sample_weight=weights[0] if weights else None)
-            loss += regularization_loss(self.model.losses)
+            if weight is not None:
+                losses *= tf.cast(weight, losses.dtype)
+            loss = average_loss(losses) + regularization_loss(self.model.losses)
         minimize(loss, self.model.trainable_variables, optimizer=self.optimizer, tape=tape)
+        return {"loss": losses, **self.measure(labels, outputs, sample_weight=weight)}
+
+    def measure(self, labels: Any, outputs: Any, *, sample_weight: Any = None) -> dict[str, Any]:
+        """Updates the metrics that are objects, and computes those that are functions: for a step of your own.
+
+        Args:
+            labels: ``[B, ...]``.
+            outputs: Of the model.
+            sample_weight: For the objects, ``[B]``.
+
+        Returns:
+            The values of the functions by name, float32 ``[B]``.
+        """
+        self._measured = True
         for metric in self.metrics.values():
-            metric.update_state(labels, outputs, sample_weight=weights[0] if weights else None)
-        return {"loss": losses, **{name: function(labels, outputs) for name, function in self._functions.items()}}
+            metric.update_state(labels, outputs, sample_weight=sample_weight)
+        return {name: function(labels, outputs) for name, function in self._functions.items()}
 
     def losses(self, labels: Any, outputs: Any) -> Any:
         """The loss of each example.

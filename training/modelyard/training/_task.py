@@ -106,6 +106,9 @@ class Task(abc.ABC):
             cls.name = "_".join(words).lower() or "task"
 
     def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):
+            # A property of the class has failed: its own error says why.
+            return object.__getattribute__(self, name)
         raise AttributeError(
             f"The task {self.name!r} has no {name!r}. What build() makes is there after build(), Trainer.run() or "
             "restore()."

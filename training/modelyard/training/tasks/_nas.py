@@ -125,10 +125,12 @@ class NasTask(FashionImagesTask):
         """The best child so far; before the first one, the smallest of all, with weights of 0."""
         if not self.models:
             return super().exported
-        found_at = int(self.search.best_at)
-        if self._child is None or self._child[0] != found_at:
-            weights = [weight.numpy() for weight in self.search.best_weights]
-            self._child = found_at, self._space.keras_model(self.search.best_choices.numpy(), weights)
+        # A signature that is being traced asks, too.
+        with tf.init_scope():
+            found_at = int(self.search.best_at)
+            if self._child is None or self._child[0] != found_at:
+                weights = [weight.numpy() for weight in self.search.best_weights]
+                self._child = found_at, self._space.keras_model(self.search.best_choices.numpy(), weights)
         return {"child": self._child[1]}
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
