@@ -1,15 +1,15 @@
 //! What all connections share.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use crate::batch::Plans;
 use crate::host::Host;
-use crate::transport::ConnectionLimits;
+use crate::transport::{Budget, ConnectionLimits};
 
 /// The life of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +64,7 @@ pub struct Core {
     pub phase: watch::Sender<Phase>,
     pub connections: AtomicUsize,
     pub plans: Plans,
+    pub budget: Arc<Budget>,
 }
 
 impl Core {

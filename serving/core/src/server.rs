@@ -15,7 +15,7 @@ use crate::batch::{Key, Plan, Plans};
 use crate::core::{Admission, Core, Options, Phase};
 use crate::forms::{DType, InputSpec, Signature};
 use crate::host::Host;
-use crate::transport::{Api, ConnectionLimits, Listener, TlsFiles, server_config};
+use crate::transport::{Api, Budget, ConnectionLimits, Listener, TlsFiles, server_config};
 
 /// Clients of HTTP/1.1 get so long to send what they were about to send, and are told with the answer that it was the
 /// last.
@@ -36,8 +36,8 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         handlers, *, threads, max_body_bytes, max_message_bytes, rest_timeout_s, wrong_rest_port,
-        wrong_grpc_port, max_streams=1024, max_header_bytes=65536, header_timeout_s=75.0, max_age_s=0.0,
-        max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false,
+        wrong_grpc_port, max_connections=0, max_streams=1024, max_header_bytes=32768, header_timeout_s=20.0,
+        body_timeout_s=20.0, idle_timeout_s=75.0, max_inflight_bytes=0, max_age_s=0.0, max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false,
         max_json_depth=100, tensor_content=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
@@ -49,9 +49,13 @@ impl Server {
         rest_timeout_s: f64,
         wrong_rest_port: String,
         wrong_grpc_port: String,
+        max_connections: usize,
         max_streams: u32,
         max_header_bytes: u32,
         header_timeout_s: f64,
+        body_timeout_s: f64,
+        idle_timeout_s: f64,
+        max_inflight_bytes: usize,
         max_age_s: f64,
         max_waiting: usize,
         max_delay_s: f64,
@@ -62,9 +66,12 @@ impl Server {
         tensor_content: bool,
     ) -> PyResult<Server> {
         let connections = ConnectionLimits {
+            max_connections,
             max_streams,
             max_header_bytes,
             header_timeout: seconds(header_timeout_s)?,
+            body_timeout: seconds(body_timeout_s)?,
+            idle_timeout: seconds(idle_timeout_s)?,
             max_age: if max_age_s > 0.0 { Some(seconds(max_age_s)?) } else { None },
         };
         let options = Options {
@@ -98,6 +105,7 @@ impl Server {
             phase: watch::Sender::new(Phase::Serving),
             connections: AtomicUsize::new(0),
             plans: Plans::default(),
+            budget: Budget::new(max_inflight_bytes),
         };
         Ok(Server { core: Arc::new(core), runtime: Mutex::new(Some(runtime)) })
     }
@@ -185,6 +193,12 @@ impl Server {
     #[getter]
     fn waiting(&self) -> usize {
         self.core.plans.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of requests that are read or answered.
+    #[getter]
+    fn inflight_bytes(&self) -> usize {
+        self.core.budget.used()
     }
 
     /// Connections that are open.

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -191,10 +192,14 @@ def _transports(
         core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
+        channel_arguments = options.grpc_channel_arguments
+        if options.transport != "asyncio":
+            # gRPC's own server has them as arguments; those that are given go before.
+            channel_arguments = (*options.limits.channel_arguments(), *channel_arguments)
         grpc_options = GrpcOptions(
             port=options.port,
             socket_path=options.grpc_socket_path,
-            channel_arguments=options.grpc_channel_arguments,
+            channel_arguments=channel_arguments,
             tls=options.tls,
             tensor_content=options.tensor_content,
             health=options.health,
@@ -207,7 +212,7 @@ def _transports(
         if core is not None:
             from modelyard.serving.native import NativeGrpc
 
-            native = NativeGrpc(core, GrpcioServer(options.grpc_channel_arguments))
+            native = NativeGrpc(core, GrpcioServer(channel_arguments))
         more = OipGrpc(oip, metrics).services()
         transports.append(GrpcServer(predictor, manager, admin, metrics, grpc_options, more=more, native=native))
     if options.rest_api_port:
@@ -243,7 +248,15 @@ def _transports(
         if options.transport == "python":
             from modelyard.serving.asgi import UvicornServer
 
-            transports.append(UvicornServer(app, port=options.rest_api_port, tls=rest_tls, reuse_port=link is not None))
+            transports.append(
+                UvicornServer(
+                    app,
+                    port=options.rest_api_port,
+                    limits=options.limits,
+                    tls=rest_tls,
+                    reuse_port=link is not None,
+                )
+            )
             return transports
         from modelyard.serving.http1 import Http1Server
         from modelyard.serving.http2 import WrongPort
@@ -274,11 +287,12 @@ def _native_core(
         )
     from modelyard.serving.native import NativeCore, NativeOptions
 
+    streams = "grpc.max_concurrent_streams" in dict(options.grpc_channel_arguments)
     core = NativeCore(
         NativeOptions(
             max_body_bytes=options.max_body_bytes,
-            max_message_bytes=limits.max_message_bytes,
-            max_streams=limits.max_streams,
+            max_message_bytes=options.limits.largest(limits.max_message_bytes),
+            limits=replace(options.limits, max_streams=limits.max_streams) if streams else options.limits,
             max_age_s=limits.max_age_s,
             rest_timeout_s=options.rest_timeout_s,
             wrong_rest_port=_wrong_rest_port(options),
@@ -302,6 +316,7 @@ def _native_core(
         parallel=options.workers,
     )
     metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
+    metrics.watch(":modelyard:serving:request_bytes_in_flight", {}, lambda: core.inflight_bytes)
     return core
 
 
