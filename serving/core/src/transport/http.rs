@@ -40,9 +40,13 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
     let (body, mut problem) = match tokio::time::timeout(core.options.rest_timeout, reading).await {
         Ok(Ok(body)) => (body, None),
         Ok(Err(Unread::Problem(problem))) => (Bytes::new(), Some(problem)),
-        Ok(Err(Unread::Refused(refusal))) => {
+        Ok(Err(Unread::Slow(text))) => {
             drop(tokio::spawn(drain(incoming)));
-            return finish(core, refusal, version, request_id, true);
+            return finish(core, error(StatusCode::REQUEST_TIMEOUT, &text), version, request_id, true);
+        }
+        Ok(Err(Unread::Full(text))) => {
+            drop(tokio::spawn(drain(incoming)));
+            return finish(core, busy(&text), version, request_id, true);
         }
         // The client has gone: nobody reads this.
         Ok(Err(Unread::Gone)) => return response(StatusCode::BAD_REQUEST, HeaderMap::new(), Bytes::new()),
@@ -99,7 +103,8 @@ fn finish(
 enum Unread {
     /// Python says so.
     Problem(Problem),
-    Refused(Response<Reply>),
+    Slow(String),
+    Full(String),
     Gone,
 }
 
@@ -114,7 +119,7 @@ async fn read(core: &Core, headers: &HeaderMap, body: &mut Incoming, charge: &mu
     take(core, claimed, charge)?;
     loop {
         let frame = match pace.next(size, body.frame()).await {
-            None => return Err(Unread::Refused(error(StatusCode::REQUEST_TIMEOUT, &pace.refusal(size)))),
+            None => return Err(Unread::Slow(pace.refusal(size))),
             Some(None) => break,
             Some(Some(frame)) => frame.map_err(|_| Unread::Gone)?,
         };
@@ -143,7 +148,7 @@ fn take(core: &Core, size: usize, charge: &mut Charge) -> Result<(), Unread> {
     if size > core.options.max_body_bytes {
         return Err(Unread::Problem(Problem::TooLarge));
     }
-    if charge.reach(size) { Ok(()) } else { Err(Unread::Refused(busy(&core.budget.refusal()))) }
+    if charge.reach(size) { Ok(()) } else { Err(Unread::Full(core.budget.refusal())) }
 }
 
 /// Reads what is left of a body, for a while: a connection that is closed while more comes is reset, and its answer may
