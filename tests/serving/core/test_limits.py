@@ -18,6 +18,7 @@ from tests.support.server import free_port
 core = pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core")
 
 _METHOD = "/test.Service/Echo"
+_STREAM = "/test.Service/Stream"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 _DATA, _HEADERS, _SETTINGS, _GOAWAY = 0, 1, 4, 7
 
@@ -28,8 +29,17 @@ class Echo:
     def rest(self, exchange: Any) -> None:
         exchange.respond(200, [], b"%d" % len(exchange.body))
 
+    def __init__(self) -> None:
+        self.streams: list[Any] = []
+
     def call(self, call: Any) -> None:
-        call.respond(call.message)
+        if call.path == _STREAM:
+            self.streams.append(call)
+        else:
+            call.respond(call.message)
+
+    def feed(self, call: Any, message: bytes | None) -> None:
+        """The test takes the messages of a stream."""
 
     def gone(self, item: Any) -> None:
         """Nobody waits for it."""
@@ -41,8 +51,8 @@ class Echo:
 class Ports:
     """A core with short limits."""
 
-    def __init__(self, server: Any, rest: int, grpc_port: int) -> None:
-        self.server, self.rest, self.grpc = server, rest, grpc_port
+    def __init__(self, handlers: Echo, server: Any, rest: int, grpc_port: int) -> None:
+        self.handlers, self.server, self.rest, self.grpc = handlers, server, rest, grpc_port
 
     def inflight(self, wanted: int) -> None:
         """Waits until so many bytes of requests are held."""
@@ -59,15 +69,16 @@ class Ports:
 @contextlib.contextmanager
 def serving(**limits: Any) -> Iterator[Ports]:
     rest, grpc_port = free_port(), free_port()
+    handlers = Echo()
     server = core.Server(
-        Echo(), threads=1, max_body_bytes=1 << 20, max_message_bytes=1 << 20, rest_timeout_s=30.0,
+        handlers, threads=1, max_body_bytes=1 << 20, max_message_bytes=1 << 20, rest_timeout_s=30.0,
         wrong_rest_port="", wrong_grpc_port="not gRPC", **limits,
     )  # fmt: skip
-    server.set_methods({_METHOD: False})
+    server.set_methods({_METHOD: False, _STREAM: True})
     server.listen(grpc=False, port=rest)
     server.listen(grpc=True, port=grpc_port)
     try:
-        yield Ports(server, rest, grpc_port)
+        yield Ports(handlers, server, rest, grpc_port)
     finally:
         server.stop(0.0)
 
@@ -103,20 +114,21 @@ def frame(kind: int, flags: int, payload: bytes, *, stream: int = 1) -> bytes:
     return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
-def call_head(*more: tuple[str, str], end: bool = False) -> bytes:
-    fields = ((":method", "POST"), (":scheme", "http"), (":path", _METHOD), ("content-type", "application/grpc"))
+def call_head(*more: tuple[str, str], path: str = _METHOD, end: bool = False) -> bytes:
+    fields = ((":method", "POST"), (":scheme", "http"), (":path", path), ("content-type", "application/grpc"))
     return frame(_HEADERS, 5 if end else 4, encode([*fields, *more]))
 
 
-def frames(connection: socket.socket, last: int) -> list[tuple[int, bytes]]:
-    """Kinds and contents of frames, to the first of a kind, or to the end."""
+def frames(connection: socket.socket, last: int, twice: int = -1) -> list[tuple[int, bytes]]:
+    """Kinds and contents of frames, to the first of a kind, or the second of another, or to the end."""
     data, found = b"", []
     while True:
         while len(data) >= 9 and len(data) >= 9 + int.from_bytes(data[:3]):
             size = 9 + int.from_bytes(data[:3])
             found.append((data[3], data[9:size]))
             data = data[size:]
-        if any(kind == last for kind, _ in found):
+        kinds = [kind for kind, _ in found]
+        if last in kinds or kinds.count(twice) == 2:
             return found
         more = connection.recv(65536)
         if not more:
@@ -231,6 +243,25 @@ def test_bytes_in_flight_are_limited_before_they_are_there() -> None:
         # A client that goes gives back what it had.
         ports.inflight(0)
         assert ask(ports.rest, "POST / HTTP/1.1\r\ncontent-length: 300", b"a" * 300)[2] == b"300"
+
+
+def test_messages_of_a_stream_are_charged_until_the_next_is_taken() -> None:
+    def message(size: int) -> bytes:
+        return frame(_DATA, 0, b"\0" + size.to_bytes(4) + b"a" * size)
+
+    with serving(max_inflight_bytes=1000) as ports:
+        with connected(ports.grpc, _PREFACE + call_head(path=_STREAM) + message(100) + message(50)) as connection:
+            ports.inflight(150)
+            (call,) = ports.handlers.streams
+            call.took()
+            assert ports.server.inflight_bytes == 150
+            call.took()
+            assert ports.server.inflight_bytes == 50
+            connection.sendall(message(960))
+            # What it was answered so far, and its trailers.
+            blocks = [content for kind, content in frames(connection, -1, _HEADERS) if kind == _HEADERS]
+            assert dict(decode(blocks[-1]))["grpc-status"] == "8"
+        ports.inflight(0)
 
 
 def test_a_compressed_message_is_charged_as_it_grows() -> None:
