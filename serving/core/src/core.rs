@@ -15,7 +15,9 @@ use crate::transport::{Budget, ConnectionLimits};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Serving,
-    /// No new connections; answers over HTTP/1.1 are the last of theirs, clients of HTTP/2 are told to go.
+    /// No new connections.
+    Unlisted,
+    /// Answers over HTTP/1.1 are the last of theirs, clients of HTTP/2 are told to go.
     Closing,
     /// Idle connections are closed.
     Draining,
@@ -62,6 +64,8 @@ pub struct Core {
     /// Paths of gRPC's methods; whether each takes or gives a stream.
     pub methods: OnceLock<HashMap<String, bool>>,
     pub phase: watch::Sender<Phase>,
+    /// Ports that are open.
+    pub listeners: AtomicUsize,
     pub connections: AtomicUsize,
     pub plans: Plans,
     pub budget: Arc<Budget>,
@@ -70,6 +74,6 @@ pub struct Core {
 impl Core {
     /// Whether answers over HTTP/1.1 must say that they are the last.
     pub fn closing(&self) -> bool {
-        *self.phase.borrow() != Phase::Serving
+        *self.phase.borrow() >= Phase::Closing
     }
 }

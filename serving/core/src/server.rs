@@ -103,6 +103,7 @@ impl Server {
             host: Host::new(handlers),
             methods: OnceLock::new(),
             phase: watch::Sender::new(Phase::Serving),
+            listeners: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             plans: Plans::default(),
             budget: Budget::new(max_inflight_bytes),
@@ -143,6 +144,7 @@ impl Server {
                 Some(number) => PyOSError::new_err((number, error.to_string())),
                 None => PyOSError::new_err(error.to_string()),
             })?;
+            self.core.listeners.fetch_add(1, Ordering::Relaxed);
             runtime.spawn(listener.run(self.core.clone()));
             Ok(())
         })
@@ -213,10 +215,13 @@ impl Server {
         py.detach(|| {
             let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
             let end = Instant::now() + grace;
+            // Clients that are told to go come back at once: a port that closes just then would reset them.
+            self.core.phase.send_replace(Phase::Unlisted);
+            wait(&self.core.listeners, end);
             self.core.phase.send_replace(Phase::Closing);
-            self.wait(end.min(Instant::now() + LAST_CALL));
+            wait(&self.core.connections, end.min(Instant::now() + LAST_CALL));
             self.core.phase.send_replace(Phase::Draining);
-            self.wait(end);
+            wait(&self.core.connections, end);
             self.core.phase.send_replace(Phase::Ended);
             runtime.shutdown_background();
         });
@@ -224,12 +229,10 @@ impl Server {
     }
 }
 
-impl Server {
-    /// Waits until no connection is open.
-    fn wait(&self, end: Instant) {
-        while self.core.connections.load(Ordering::Relaxed) > 0 && Instant::now() < end {
-            std::thread::sleep(TICK);
-        }
+/// Waits until there is none.
+fn wait(number: &AtomicUsize, end: Instant) {
+    while number.load(Ordering::Relaxed) > 0 && Instant::now() < end {
+        std::thread::sleep(TICK);
     }
 }
 

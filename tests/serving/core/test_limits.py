@@ -281,3 +281,11 @@ def test_what_is_no_http_is_refused() -> None:
         with connected(ports.grpc, b"NONSENSE /\r\n\r\n" + b"\0" * 20) as connection:
             assert connection.recv(1) == b""
         assert ask(ports.grpc, "GET / HTTP/1.1")[0] == 400
+
+
+def test_a_connection_without_a_request_delays_no_stop() -> None:
+    with serving() as ports, connected(ports.rest), connected(ports.grpc, b"PR"), connected(ports.grpc, _PREFACE):
+        assert ask(ports.rest, "GET / HTTP/1.1")[0] == 200
+        begun = time.monotonic()
+        ports.server.stop(20.0)
+        assert time.monotonic() - begun < 10.0

@@ -62,10 +62,16 @@ impl Listener {
 
     /// Accepts connections until the server stops.
     pub async fn run(self, core: Arc<Core>) {
+        self.accept(&core).await;
+        drop(self);
+        core.listeners.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    async fn accept(&self, core: &Arc<Core>) {
         let mut phase = core.phase.subscribe();
         loop {
             tokio::select! {
-                () = reached(&mut phase, Phase::Closing) => break,
+                () = reached(&mut phase, Phase::Unlisted) => break,
                 accepted = self.socket.accept() => match accepted {
                     Ok((stream, address)) => {
                         // It costs time alone where that fails.
@@ -91,7 +97,7 @@ impl Listener {
             let _counted = counted;
             let limits = &core.options.connections;
             match tls {
-                None => match start(&stream, limits).await {
+                None => match start(&stream, &core).await {
                     None => {}
                     Some(start) if api == Api::Grpc && !METHODS.contains(&&start) && &start != HTTP2 => {
                         turn_away(stream).await;
@@ -135,20 +141,29 @@ impl Drop for Counted {
 }
 
 /// How a client begins; `None` where it does not in time.
-async fn start(stream: &TcpStream, limits: &ConnectionLimits) -> Option<[u8; 3]> {
+async fn start(stream: &TcpStream, core: &Core) -> Option<[u8; 3]> {
+    let limits = &core.options.connections;
     let mut start = [0; 3];
-    let first = tokio::time::timeout(limits.idle_timeout, stream.peek(&mut start)).await.ok()?.ok()?;
-    if first < start.len() {
-        tokio::time::timeout(limits.header_timeout, async {
-            // There is no event for more bytes than there are: this is for clients that send letter by letter.
-            while stream.peek(&mut start).await.is_ok_and(|size| size > 0 && size < start.len()) {
-                tokio::time::sleep(PEEK_PAUSE).await;
-            }
-        })
-        .await
-        .ok()?;
+    let begin = async {
+        let first = tokio::time::timeout(limits.idle_timeout, stream.peek(&mut start)).await.ok()?.ok()?;
+        if first < start.len() {
+            tokio::time::timeout(limits.header_timeout, async {
+                // There is no event for more bytes than there are: this is for clients that send letter by letter.
+                while stream.peek(&mut start).await.is_ok_and(|size| size > 0 && size < start.len()) {
+                    tokio::time::sleep(PEEK_PAUSE).await;
+                }
+            })
+            .await
+            .ok()?;
+        }
+        Some(start)
+    };
+    let mut phase = core.phase.subscribe();
+    tokio::select! {
+        start = begin => start,
+        // It has no request.
+        () = reached(&mut phase, Phase::Draining) => None,
     }
-    Some(start)
 }
 
 /// Ends a connection that speaks neither HTTP/2 nor HTTP/1.1 on the gRPC port, without a reset.
@@ -193,16 +208,16 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
     let leaving = leave(&mut phase, api, limits.max_age);
     if http2 {
         let mut connection = pin!(http2_builder(api, &limits).serve_connection(io, service));
-        let overdue = tokio::select! {
+        tokio::select! {
             // A connection that ends with an error has nobody left to tell.
             _ = connection.as_mut() => return,
-            overdue = activity.overdue(&limits) => Some(overdue),
-            () = leaving => None,
-        };
+            _ = activity.overdue(&limits) => {}
+            () = leaving => {}
+        }
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             _ = connection.as_mut() => {}
-            () = left(&activity, &limits, overdue) => {}
+            () = left(&activity) => {}
             () = reached(&mut phase, Phase::Ended) => {}
         }
         return;
@@ -227,16 +242,13 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
     Pin::new(&mut connection).graceful_shutdown();
     tokio::select! {
         _ = &mut connection => {}
-        () = left(&activity, &limits, overdue) => {}
+        () = left(&activity) => {}
         () = reached(&mut phase, Phase::Ended) => {}
     }
 }
 
 /// Returns when a client that was told to go has had the time for it, and waits for no answer.
-async fn left(activity: &Activity, limits: &ConnectionLimits, overdue: Option<Overdue>) {
-    if overdue.is_none() {
-        activity.overdue(limits).await;
-    }
+async fn left(activity: &Activity) {
     tokio::time::sleep(REFUSING).await;
     while activity.is_answering() {
         tokio::time::sleep(REFUSING).await;
