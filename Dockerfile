@@ -23,17 +23,36 @@ RUN python -m venv /tmp/build \
     && /tmp/build/bin/python -m hatchling build -t wheel -d /wheel \
     && rm -rf /tmp/build
 
+# ---- the native core, by Debian's newer Rust (1.85 or later): no other stage has a compiler ---------------------------
+FROM ${BASE} AS core
+ARG SOURCE_DATE_EPOCH=1577836800
+ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+RUN apt-get update -qq \
+    && apt-get install -y -qq --no-install-recommends ca-certificates cargo-web gcc libc6-dev rustc-web >/dev/null \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY constraints.txt ./
+COPY serving/core serving/core
+# The paths of the build are no part of the library.
+RUN python -m venv /tmp/build \
+    && /tmp/build/bin/pip install --quiet --constraint constraints.txt maturin \
+    && RUSTFLAGS="--remap-path-prefix=/root=/build" /tmp/build/bin/maturin build --quiet --release --strip --locked \
+        --manifest-path serving/core/Cargo.toml --interpreter python --out /wheel \
+    && rm -rf /tmp/build serving/core/target
+
 # ---- one environment for each image: installed, slimmed, listed -----------------------------------------------------
 FROM wheel AS tools
 COPY deploy/image/tools.txt deploy/image/make_environment.sh deploy/image/slim.py deploy/image/licences.py /tools/
 RUN python -m venv /tools/venv && /tools/venv/bin/pip install --quiet --requirement /tools/tools.txt
 
 FROM tools AS serving-environment
+COPY --from=core /wheel /core
 # More where a repository is in an object store: --build-arg SERVING_EXTRAS=serving,remote
 ARG SERVING_EXTRAS=serving
 RUN sh /tools/make_environment.sh "${SERVING_EXTRAS}"
 
 FROM tools AS serving-full-environment
+COPY --from=core /wheel /core
 RUN sh /tools/make_environment.sh serving,openvino,tensorflow
 
 FROM tools AS training-environment

@@ -11,10 +11,10 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install core loadtest data demo test lint types unit format wire results image-test bench-clients bench-serving bench-models bench-training bench-input bench-applications bench-export bench-quantize clean
+.PHONY: help install core loadtest data demo test lint types unit format wire results fallback h2spec image-test bench-clients bench-serving bench-models bench-training bench-input bench-applications bench-export bench-quantize clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 install: $(VENV)/.installed $(VENV)/.core ## Make .venv with modelyard, its native core where there is Rust, and everything that its tests need
 
@@ -53,12 +53,23 @@ test: install lint types unit ## Lint, types and all tests
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@sh serving/core/lint.sh
 
 types: install
 	$(BIN)/mypy
 
 unit: install
 	$(BIN)/pytest -q --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# What a transport can get wrong; the rest of the contract is the same code behind all of them.
+FALLBACK := $(patsubst %,tests/contract/test_%.py,four_doors grpc headers health in_flight lifecycle oip_grpc oip_rest \
+	overload request_ids rest sagemaker stop tls wrong_port)
+
+fallback: install ## Run the contract's tests of transports on those of machines without Rust
+	MODELYARD_TEST_TRANSPORT=python $(BIN)/pytest -q --numprocesses $(JOBS) --dist loadfile $(FALLBACK)
+
+h2spec: install ## Run h2spec's cases of HTTP/2 against the native core's gRPC port, where there is Go
+	$(BIN)/pytest -q tests/serving/core/h2spec_checks.py
 
 format: install ## Format and sort the code
 	$(BIN)/ruff check --fix .

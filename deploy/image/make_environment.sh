@@ -5,8 +5,10 @@ extras=$1
 export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 python -m venv --without-pip /opt/modelyard
 wheel=$(echo /wheel/*.whl)
+# The native core, where this image has it.
+core=$(find /core -name '*.whl' 2>/dev/null || true)
 python -m pip --python /opt/modelyard/bin/python install --quiet --no-compile --constraint /src/constraints.txt \
-  "modelyard[$extras] @ file://$wheel"
+  "modelyard[$extras] @ file://$wheel" $core
 
 # Before slimming: the lists are made of whole packages.
 mkdir -p /opt/modelyard/share

@@ -100,9 +100,13 @@ class Server:
         rest_timeout_s: float,
         wrong_rest_port: str,
         wrong_grpc_port: str,
+        max_connections: int = 0,
         max_streams: int = 1024,
-        max_header_bytes: int = 65536,
-        header_timeout_s: float = 75.0,
+        max_header_bytes: int = 32768,
+        header_timeout_s: float = 20.0,
+        body_timeout_s: float = 20.0,
+        idle_timeout_s: float = 75.0,
+        max_inflight_bytes: int = 0,
         max_age_s: float = 0.0,
         max_waiting: int = 0,
         max_delay_s: float = 0.0,
@@ -115,6 +119,9 @@ class Server:
     @property
     def waiting(self) -> int:
         """Requests that wait for a batch or are computed."""
+    @property
+    def inflight_bytes(self) -> int:
+        """Bytes of requests that are read or answered."""
     @property
     def connections(self) -> int:
         """Connections that are open."""

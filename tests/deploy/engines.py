@@ -23,6 +23,8 @@ from tests.support.server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "python:3.11-slim-bookworm"
+#: Where that cannot be had; another number where its content changes, for machines keep it.
+STAND_IN = "localhost/modelyard/base:2"
 GRPC_PORT, REST_PORT = 8500, 8501
 
 
@@ -227,8 +229,7 @@ class Buildah:
         return _output("buildah", *arguments, env=self._environment)
 
     def _ensure_base(self) -> str:
-        local = f"localhost/{BASE}"
-        for name in (local, f"docker.io/library/{BASE}"):
+        for name in (STAND_IN, f"docker.io/library/{BASE}"):
             done = subprocess.run(
                 ["buildah", "inspect", "--type=image", name], env=self._environment, capture_output=True, check=False
             )
@@ -240,10 +241,10 @@ class Buildah:
         )  # fmt: skip
         if pulled.returncode == 0:
             return f"docker.io/library/{BASE}"
-        self._make_stand_in(local)
-        return local
+        self._make_stand_in()
+        return STAND_IN
 
-    def _make_stand_in(self, name: str) -> None:
+    def _make_stand_in(self) -> None:
         """Debian's own Python where the official image cannot be had: the same system, the same Python version."""
         _need("debootstrap", "debootstrap")
         with tempfile.TemporaryDirectory() as folder:
@@ -260,12 +261,14 @@ class Buildah:
             # Where the network is behind a proxy with a certificate of its own, this machine trusts it.
             shutil.copy("/etc/ssl/certs/ca-certificates.crt", root / "usr/local/share/host-ca.crt")
             (root / "etc/pip.conf").write_text("[global]\ncert = /usr/local/share/host-ca.crt\n")
+            (root / "root/.cargo").mkdir()
+            (root / "root/.cargo/config.toml").write_text('[http]\ncainfo = "/usr/local/share/host-ca.crt"\n')
             container = self._buildah("from", "scratch").strip()
             self._buildah("add", "-q", container, str(root), "/")
             self._buildah(
                 "config", "--env=PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", container
             )
-            self._buildah("commit", "-q", container, name)
+            self._buildah("commit", "-q", container, STAND_IN)
             self._buildah("rm", container)
 
     def build(self, target: str) -> str:

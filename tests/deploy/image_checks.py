@@ -134,7 +134,10 @@ def test_no_tensorflow_no_compiler_no_root(engine: Engine, image: str, repositor
         wait_answer(container, 2.0)
         missing = container.execute(["python", "-c", "import tensorflow"])
         assert missing.returncode == 1 and "ModuleNotFoundError" in missing.stderr
-        found = python(container, "import shutil; print([t for t in ('cc', 'gcc', 'g++', 'make') if shutil.which(t)])")
+        found = python(
+            container,
+            "import shutil; print([t for t in ('cargo', 'cc', 'gcc', 'g++', 'make', 'rustc') if shutil.which(t)])",
+        )
         assert found == "[]"
         ids = python(container, "import re; print(re.findall(r'[UG]id:\\s+(\\d+)', open('/proc/1/status').read()))")
         assert ids == str([str(USER), str(USER)])
@@ -148,8 +151,20 @@ def test_no_tensorflow_no_compiler_no_root(engine: Engine, image: str, repositor
             )
         )
         assert names[0] == "CycloneDX"
-        assert {"modelyard", "onnxruntime", "grpcio"} <= set(names[1])
+        assert {"modelyard", "modelyard-core", "onnxruntime", "grpcio"} <= set(names[1])
         assert "cyclonedx-bom" not in names[1]
+
+
+def test_the_native_core_serves(engine: Engine, image: str, repository: Path) -> None:
+    with running(engine, image, repository, "--transport=native") as container:
+        wait_answer(container, 2.0)
+        with connect(f"grpc://127.0.0.1:{container.grpc_port}") as client:
+            assert client.predict("affine", {"x": np.array(_X, np.float32)})["y"].tolist() == [2 * x for x in _X]
+        connection = http.client.HTTPConnection("127.0.0.1", container.rest_port, timeout=30)
+        connection.request("GET", "/metrics")
+        # The core alone counts them.
+        assert "request_bytes_in_flight 0" in connection.getresponse().read().decode()
+        connection.close()
 
 
 def test_nothing_can_be_written(engine: Engine, image: str, repository: Path) -> None:

@@ -35,12 +35,21 @@ def test_follows_the_schema(path: Path) -> None:
     assert schema_errors("github-workflows", wrong) != []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_calls_targets_that_exist(path: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    called = {word for command in commands(path) for word in re.findall(r"^make ([a-z-]+)", command, re.MULTILINE)}
-    assert {"lint", "types", "unit", "image-test", "demo", "loadtest"} <= called
+def test_calls_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    lines = [command for path in FILES for command in commands(path)]
+    called = {word for command in lines for word in re.findall(r"^make ([a-z0-9-]+)", command, re.MULTILINE)}
+    assert {"lint", "types", "unit", "h2spec", "image-test", "demo", "loadtest"} <= called
     assert called <= targets
+
+
+def test_wheels_are_built_by_the_pinned_maturin() -> None:
+    wheels = load(ROOT / ".github" / "workflows" / "wheels.yaml")["jobs"]["core"]
+    (action,) = [step["with"] for step in wheels["steps"] if "maturin-action" in step.get("uses", "")]
+    version = action["maturin-version"].removeprefix("v")
+    assert f"maturin=={version}\n" in (ROOT / "constraints.txt").read_text()
+    systems = {entry["target"] for entry in wheels["strategy"]["matrix"]["include"]}
+    assert {"x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "universal2-apple-darwin"} == systems
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

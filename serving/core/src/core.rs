@@ -1,21 +1,23 @@
 //! What all connections share.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use crate::batch::Plans;
 use crate::host::Host;
-use crate::transport::ConnectionLimits;
+use crate::transport::{Budget, ConnectionLimits};
 
 /// The life of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Serving,
-    /// No new connections; answers over HTTP/1.1 are the last of theirs, clients of HTTP/2 are told to go.
+    /// No new connections.
+    Unlisted,
+    /// Answers over HTTP/1.1 are the last of theirs, clients of HTTP/2 are told to go.
     Closing,
     /// Idle connections are closed.
     Draining,
@@ -62,13 +64,16 @@ pub struct Core {
     /// Paths of gRPC's methods; whether each takes or gives a stream.
     pub methods: OnceLock<HashMap<String, bool>>,
     pub phase: watch::Sender<Phase>,
+    /// Ports that are open.
+    pub listeners: AtomicUsize,
     pub connections: AtomicUsize,
     pub plans: Plans,
+    pub budget: Arc<Budget>,
 }
 
 impl Core {
     /// Whether answers over HTTP/1.1 must say that they are the last.
     pub fn closing(&self) -> bool {
-        *self.phase.borrow() != Phase::Serving
+        *self.phase.borrow() >= Phase::Closing
     }
 }

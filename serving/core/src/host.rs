@@ -1,5 +1,6 @@
 //! Python's side: requests that are handed over whole, and who waits for them.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::core::Core;
-use crate::transport::Peer;
+use crate::transport::{Charge, Peer};
 
 /// Messages of a stream that its handler has not taken: a client that sends faster waits for its window.
 const MAX_WAITING_MESSAGES: usize = 16;
@@ -125,6 +126,9 @@ pub struct Call {
     frames: mpsc::UnboundedSender<Frame<Bytes>>,
     unsent: Arc<AtomicUsize>,
     room: Arc<Semaphore>,
+    /// What messages of a stream take that its handler has not answered: the last that it took, and those that wait.
+    held: Mutex<VecDeque<Charge>>,
+    taken: AtomicBool,
 }
 
 #[pymethods]
@@ -165,6 +169,10 @@ impl Call {
 
     /// A message of the client was taken: there is room for another.
     fn took(&self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.taken.swap(true, Ordering::Relaxed) {
+            held.pop_front();
+        }
         self.room.add_permits(1);
     }
 
@@ -278,6 +286,8 @@ pub fn call(
         frames: frame_sender.clone(),
         unsent: unsent.clone(),
         room: room.clone(),
+        held: Mutex::default(),
+        taken: AtomicBool::new(false),
     };
     let call = core.host.tell(|py, host| {
         let call = Py::new(py, call)?;
@@ -304,9 +314,10 @@ impl Waiting {
         Waiting { core: core.clone(), pending: Some(pending) }
     }
 
-    /// Gives Python a message of a stream, or its end.
-    pub fn feed(&self, message: Option<&[u8]>) {
+    /// Gives Python a message of a stream, and what it takes, or its end.
+    pub fn feed(&self, message: Option<&[u8]>, charge: Charge) {
         if let Some(Pending::Call(call)) = &self.pending {
+            call.get().held.lock().unwrap_or_else(PoisonError::into_inner).push_back(charge);
             self.core.host.tell(|py, host| {
                 let message = message.map(|message| PyBytes::new(py, message));
                 host.call_method1(py, "feed", (call.clone_ref(py), message))
@@ -325,7 +336,12 @@ impl Drop for Waiting {
         let Some(pending) = self.pending.take() else { return };
         match &pending {
             Pending::Rest(exchange) => exchange.get().gone.store(true, Ordering::Relaxed),
-            Pending::Call(call) => call.get().gone.store(true, Ordering::Relaxed),
+            Pending::Call(call) => {
+                let call = call.get();
+                call.gone.store(true, Ordering::Relaxed);
+                // Python may keep the call for a while.
+                call.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            }
         }
         self.core.host.tell(|py, host| match pending {
             Pending::Rest(exchange) => host.call_method1(py, "gone", (exchange,)),

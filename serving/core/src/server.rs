@@ -16,7 +16,7 @@ use crate::core::{Admission, Core, Options, Phase};
 use crate::forms::{DType, InputSpec, Signature};
 use crate::host::Host;
 use crate::threads;
-use crate::transport::{Api, ConnectionLimits, Listener, TlsFiles, server_config};
+use crate::transport::{Api, Budget, ConnectionLimits, Listener, TlsFiles, server_config};
 
 /// Clients of HTTP/1.1 get so long to send what they were about to send, and are told with the answer that it was the
 /// last.
@@ -37,8 +37,8 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         handlers, *, threads, max_body_bytes, max_message_bytes, rest_timeout_s, wrong_rest_port,
-        wrong_grpc_port, max_streams=1024, max_header_bytes=65536, header_timeout_s=75.0, max_age_s=0.0,
-        max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false,
+        wrong_grpc_port, max_connections=0, max_streams=1024, max_header_bytes=32768, header_timeout_s=20.0,
+        body_timeout_s=20.0, idle_timeout_s=75.0, max_inflight_bytes=0, max_age_s=0.0, max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false,
         max_json_depth=100, tensor_content=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
@@ -50,9 +50,13 @@ impl Server {
         rest_timeout_s: f64,
         wrong_rest_port: String,
         wrong_grpc_port: String,
+        max_connections: usize,
         max_streams: u32,
         max_header_bytes: u32,
         header_timeout_s: f64,
+        body_timeout_s: f64,
+        idle_timeout_s: f64,
+        max_inflight_bytes: usize,
         max_age_s: f64,
         max_waiting: usize,
         max_delay_s: f64,
@@ -63,9 +67,12 @@ impl Server {
         tensor_content: bool,
     ) -> PyResult<Server> {
         let connections = ConnectionLimits {
+            max_connections,
             max_streams,
             max_header_bytes,
             header_timeout: seconds(header_timeout_s)?,
+            body_timeout: seconds(body_timeout_s)?,
+            idle_timeout: seconds(idle_timeout_s)?,
             max_age: if max_age_s > 0.0 { Some(seconds(max_age_s)?) } else { None },
         };
         let options = Options {
@@ -99,8 +106,10 @@ impl Server {
             host: Host::new(handlers),
             methods: OnceLock::new(),
             phase: watch::Sender::new(Phase::Serving),
+            listeners: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             plans: Plans::default(),
+            budget: Budget::new(max_inflight_bytes),
         };
         Ok(Server { core: Arc::new(core), runtime: Mutex::new(Some(runtime)) })
     }
@@ -138,6 +147,7 @@ impl Server {
                 Some(number) => PyOSError::new_err((number, error.to_string())),
                 None => PyOSError::new_err(error.to_string()),
             })?;
+            self.core.listeners.fetch_add(1, Ordering::Relaxed);
             runtime.spawn(listener.run(self.core.clone()));
             Ok(())
         })
@@ -190,6 +200,12 @@ impl Server {
         self.core.plans.waiting.load(Ordering::Relaxed)
     }
 
+    /// Bytes of requests that are read or answered.
+    #[getter]
+    fn inflight_bytes(&self) -> usize {
+        self.core.budget.used()
+    }
+
     /// Connections that are open.
     #[getter]
     fn connections(&self) -> usize {
@@ -202,10 +218,13 @@ impl Server {
         py.detach(|| {
             let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
             let end = Instant::now() + grace;
+            // Clients that are told to go come back at once: a port that closes just then would reset them.
+            self.core.phase.send_replace(Phase::Unlisted);
+            wait(&self.core.listeners, end);
             self.core.phase.send_replace(Phase::Closing);
-            self.wait(end.min(Instant::now() + LAST_CALL));
+            wait(&self.core.connections, end.min(Instant::now() + LAST_CALL));
             self.core.phase.send_replace(Phase::Draining);
-            self.wait(end);
+            wait(&self.core.connections, end);
             self.core.phase.send_replace(Phase::Ended);
             runtime.shutdown_background();
         });
@@ -213,12 +232,10 @@ impl Server {
     }
 }
 
-impl Server {
-    /// Waits until no connection is open.
-    fn wait(&self, end: Instant) {
-        while self.core.connections.load(Ordering::Relaxed) > 0 && Instant::now() < end {
-            std::thread::sleep(TICK);
-        }
+/// Waits until there is none.
+fn wait(number: &AtomicUsize, end: Instant) {
+    while number.load(Ordering::Relaxed) > 0 && Instant::now() < end {
+        std::thread::sleep(TICK);
     }
 }
 

@@ -133,6 +133,24 @@ FLAGS: tuple[Flag, ...] = (
     _ours("resource_preserving", "bool", False, "unload the old version before the new one is loaded"),
     _ours("rest_api_ssl", "bool", True, "with --ssl_config_file, serve REST with TLS too"),
     _ours("rest_api_max_body_bytes", "int", 100 << 20, "largest REST body"),
+    _ours("max_inflight_bytes", "int", 1 << 30,
+          "bytes of requests that each process may be reading or answering; more are refused with 503 or "
+          "RESOURCE_EXHAUSTED and asked to come back, by what they say of their size, before it is taken (0: any "
+          "number; native only)"),
+    _ours("max_connections", "int", 10_000,
+          "connections of each process; requests on more are refused with 503 or RESOURCE_EXHAUSTED (0: any number; "
+          "python: REST's alone)"),
+    _ours("max_concurrent_streams", "int", 1024,
+          "calls of one HTTP/2 connection at the same time; the client keeps or repeats others (0: any number)"),
+    _ours("max_header_bytes", "int", 32 << 10,
+          "bytes of a request's line and header fields; more are refused with 431 (python: 400)"),
+    _ours("header_timeout_seconds", "float", 20.0,
+          "time for a request's line and header fields to come once they have begun; HTTP/1.1 is answered 408 then (0: "
+          "any; over HTTP/2 --idle_timeout_seconds stands for it)"),
+    _ours("body_timeout_seconds", "float", 20.0,
+          "time for a body to come, beyond a second for each 16 kB of it; late ones are answered 408 or "
+          "DEADLINE_EXCEEDED (0: any; native only)"),
+    _ours("idle_timeout_seconds", "float", 75.0, "connections without a request are closed after so long (0: never)"),
     _ours("rest_api_max_json_depth", "int", 100, "deepest nesting of a REST body"),
     _ours("sagemaker", "bool", False,
           "answer /ping and /invocations on SageMaker's port; its argument serve switches this on too"),

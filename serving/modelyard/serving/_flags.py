@@ -27,6 +27,7 @@ from modelyard.serving._config import (
 from modelyard.serving._cpus import available_cpus
 from modelyard.serving._flag_files import with_files
 from modelyard.serving._flag_table import FLAGS, Flag
+from modelyard.serving._limits import TransportLimits, transport_limits
 from modelyard.serving._loader import LoadOptions
 from modelyard.serving._tls import TlsConfig, read_tls_config
 from modelyard.serving._watcher import WatchOptions
@@ -90,6 +91,7 @@ class ServerOptions:
         grpc_socket_path: UNIX socket for gRPC; empty for none.
         grpc_channel_arguments: More gRPC channel arguments.
         transport: What serves both ports: ``native`` or ``python``.
+        limits: What clients may have it hold.
         rest_api_port: REST port; 0 for none.
         models: The models to serve.
         model_config_file: The file that ``models`` came from, to look at again; None for none.
@@ -134,6 +136,7 @@ class ServerOptions:
     grpc_socket_path: str = ""
     grpc_channel_arguments: tuple[tuple[str, int | str], ...] = ()
     transport: str = field(default_factory=lambda: transport_of(""))
+    limits: TransportLimits = TransportLimits()
     model_config_file: Path | None = None
     model_config_poll_s: float = 0.0
     model_repository: Location | None = None
@@ -217,6 +220,8 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
             "socket. Use --workers=1, or ports."
         )
     cpus = max(1, available_cpus() // processes)
+    transport = transport_of(args.transport)
+    limits = transport_limits(args, transport)
     batching = _batching(args, cpus)
     config_file = Path(args.model_config_file) if args.model_config_file else None
     repository = _repository(args, environment or {})
@@ -238,7 +243,8 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         port=args.port,
         grpc_socket_path=args.grpc_socket_path,
         grpc_channel_arguments=_channel_arguments(args.grpc_channel_arguments),
-        transport=transport_of(args.transport),
+        transport=transport,
+        limits=limits,
         rest_api_port=args.rest_api_port,
         models=models,
         model_config_file=config_file,
@@ -273,7 +279,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         strict_json=args.rest_api_strict_json,
         rest_extensions=args.rest_api_extensions,
         check_methods=args.enable_signature_method_name_check,
-        max_body_bytes=args.rest_api_max_body_bytes,
+        max_body_bytes=limits.largest(args.rest_api_max_body_bytes),
         max_json_depth=args.rest_api_max_json_depth,
         remote_admin=args.allow_remote_admin,
         health=args.enable_grpc_healthcheck_service,

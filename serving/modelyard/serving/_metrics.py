@@ -112,6 +112,8 @@ FAMILIES: Sequence[tuple[str, str, str, tuple[float, ...]]] = (
     (":modelyard:serving:predictions", "counter", "Predictions by model, version and status.", ()),
     (":modelyard:serving:requests_in_flight", "gauge", "Requests for predictions that are waiting or being computed.",
      ()),
+    (":modelyard:serving:request_bytes_in_flight", "gauge",
+     "Bytes of requests that the native core is reading or answering.", ()),
 )  # fmt: skip
 
 

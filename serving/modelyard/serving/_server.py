@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -195,7 +196,9 @@ def _transports(
             health=options.health,
             reflection=options.reflection,
         )
-        library = GrpcioServer(options.grpc_channel_arguments, reuse_port=link is not None)
+        # gRPC's own server has its limits as arguments; those that are given go before.
+        arguments = (*options.limits.channel_arguments(), *options.grpc_channel_arguments)
+        library = GrpcioServer(arguments, reuse_port=link is not None)
         transport: GrpcioServer | NativeGrpc = library
         if core is not None and limits_of(options.grpc_channel_arguments) is not None:
             from modelyard.serving.native import NativeGrpc
@@ -238,7 +241,9 @@ def _transports(
         else:
             from modelyard.serving.asgi import UvicornServer
 
-            transports.append(UvicornServer(app, port=port, tls=tls, reuse_port=link is not None))
+            transports.append(
+                UvicornServer(app, port=port, limits=options.limits, tls=tls, reuse_port=link is not None)
+            )
     return transports
 
 
@@ -261,11 +266,12 @@ def _native_core(
         ) from exc
 
     limits = limits_of(options.grpc_channel_arguments) or GrpcLimits()
+    streams = "grpc.max_concurrent_streams" in dict(options.grpc_channel_arguments)
     core = NativeCore(
         NativeOptions(
             max_body_bytes=options.max_body_bytes,
-            max_message_bytes=limits.max_message_bytes,
-            max_streams=limits.max_streams,
+            max_message_bytes=options.limits.largest(limits.max_message_bytes),
+            limits=replace(options.limits, max_streams=limits.max_streams) if streams else options.limits,
             max_age_s=limits.max_age_s,
             rest_timeout_s=options.rest_timeout_s,
             wrong_rest_port=_wrong_rest_port(options),
@@ -289,6 +295,7 @@ def _native_core(
         parallel=options.workers,
     )
     metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
+    metrics.watch(":modelyard:serving:request_bytes_in_flight", {}, lambda: core.inflight_bytes)
     return core
 
 

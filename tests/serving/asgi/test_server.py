@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from modelyard.errors import ConfigurationError, DeadlineExceededError, ModelyardError, RequestTooLargeError
+from modelyard.serving._limits import TransportLimits
 from modelyard.serving._requests import Caller
 from modelyard.serving.asgi import UvicornServer
-from modelyard.serving.asgi import _protocol as protocol_module
-from modelyard.serving.asgi._protocol import MAX_HEAD_BYTES
 from modelyard.serving.http import Answer, HttpRequest
 from tests.support.server import free_port
 
@@ -69,10 +68,10 @@ class Client:
 Test = Callable[[Client, Echo, UvicornServer], Awaitable[None]]
 
 
-def run(test: Test, **options: Any) -> None:
+def run(test: Test, *, limits: TransportLimits | None = None, **options: Any) -> None:
     async def main() -> None:
         app, port = Echo(**options), free_port()
-        server = UvicornServer(app, port=port)
+        server = UvicornServer(app, port=port, limits=limits)
         await server.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
@@ -188,7 +187,7 @@ def test_whoever_hangs_up_waits_no_more() -> None:
         b"nonsense\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / ",
         b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nX: " + b"a" * MAX_HEAD_BYTES,
+        b"GET / HTTP/1.1\r\nX: " + b"a" * TransportLimits().max_header_bytes,
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
     ids=lambda value: repr(value)[:30],
@@ -223,9 +222,7 @@ def test_an_offer_of_another_protocol_costs_nobody_a_body() -> None:
     run(test)
 
 
-def test_half_begun_connections_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol_module, "HEAD_S", 0.1)
-
+def test_half_begun_connections_are_ended() -> None:
     async def test(client: Client, _: Echo, __: UvicornServer) -> None:
         assert await client.ended()
         for begin in (b"GET / HT", b"POST /slow HTTP/1.1\r\nContent-Length: 1\r\n\r\naGET / HT"):
@@ -238,7 +235,7 @@ def test_half_begun_connections_are_ended(monkeypatch: pytest.MonkeyPatch) -> No
             assert await reader.read() == b""
             writer.close()
 
-    run(test)
+    run(test, limits=TransportLimits(header_timeout_s=0.1))
 
 
 def test_a_stop_answers_what_runs_and_says_goodbye() -> None:

@@ -16,4 +16,6 @@ mod texts;
 pub mod v2_grpc;
 pub mod v2_rest;
 
+#[cfg(feature = "python")]
+pub(crate) use proto::{put_bytes, put_varint};
 pub use tensor::{AnswerSpec, DType, InputSpec, OutputView, Shape, Signature, Tensor, ends_of_strings};

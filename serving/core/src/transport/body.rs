@@ -11,6 +11,8 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::transport::activity::Request;
+
 /// What follows the head of an answer.
 pub enum Reply {
     /// The whole body, and the trailers after it.
@@ -62,5 +64,34 @@ impl Body for Reply {
             }
             _ => SizeHint::default(),
         }
+    }
+}
+
+/// An answer, and the request that it ends where it is sent.
+pub struct Answering {
+    reply: Reply,
+    _request: Request,
+}
+
+impl Answering {
+    pub fn new(reply: Reply, request: Request) -> Answering {
+        Answering { reply, _request: request }
+    }
+}
+
+impl Body for Answering {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.get_mut().reply).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.reply.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.reply.size_hint()
     }
 }

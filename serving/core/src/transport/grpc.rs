@@ -15,8 +15,10 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::core::Core;
+use crate::forms::{put_bytes, put_varint};
 use crate::host::{self, CallEnd, OpenCall};
 use crate::transport::http::{REQUEST_ID, drain, error, request_id};
+use crate::transport::limits::{Charge, Pace, RETRY};
 use crate::transport::{Peer, Reply};
 use crate::usual;
 
@@ -38,6 +40,8 @@ const PREFIX: usize = 5;
 const MAX_TIMEOUT_DIGITS: usize = 8;
 /// Room for a message is taken as it comes, beyond so many bytes.
 const MAX_ROOM: usize = 1 << 20;
+/// A compressed message is inflated in pieces of so many bytes.
+const PIECE: u64 = 1 << 20;
 
 /// Why a call ends without an answer.
 pub struct Refusal {
@@ -54,14 +58,25 @@ impl Refusal {
         let mut fields = HeaderMap::new();
         let Some(pause) = self.retry_after else { return fields };
         fields.insert(PUSHBACK, HeaderValue::from(pause.as_millis() as u64));
-        let duration = [number(1, pause.as_secs()), number(2, u64::from(pause.subsec_nanos()))].concat();
-        let detail = [bytes(1, RETRY_INFO.as_bytes()), bytes(2, &bytes(1, &duration))].concat();
-        let status = [number(1, u64::from(self.code)), bytes(2, self.text.as_bytes()), bytes(3, &detail)].concat();
+        // The messages google.protobuf.Duration, Any and google.rpc.Status.
+        let (mut duration, mut retry, mut detail, mut status) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        put_number(&mut duration, 1 << 3, pause.as_secs());
+        put_number(&mut duration, 2 << 3, u64::from(pause.subsec_nanos()));
+        put_bytes(&mut retry, 1 << 3 | 2, &duration);
+        put_bytes(&mut detail, 1 << 3 | 2, RETRY_INFO.as_bytes());
+        put_bytes(&mut detail, 2 << 3 | 2, &retry);
+        put_number(&mut status, 1 << 3, u64::from(self.code));
+        put_bytes(&mut status, 2 << 3 | 2, self.text.as_bytes());
+        put_bytes(&mut status, 3 << 3 | 2, &detail);
         // Base64 is always a valid value.
         if let Ok(value) = HeaderValue::from_str(&BASE64.encode(status)) {
             fields.insert(DETAILS, value);
         }
         fields
+    }
+
+    fn for_now(text: String) -> Refusal {
+        Refusal { code: RESOURCE_EXHAUSTED, text, retry_after: Some(RETRY) }
     }
 
     fn new(code: u16, text: impl Into<String>) -> Refusal {
@@ -80,11 +95,14 @@ pub async fn serve_grpc(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
     if request.version() < Version::HTTP_2 {
         let mut response = error(StatusCode::BAD_REQUEST, &core.options.wrong_grpc_port);
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        drain(request.into_body());
+        drop(tokio::spawn(drain(request.into_body())));
         return response;
     }
     if !is_grpc(request.headers()) {
-        return foreign(&request, &core.options.wrong_grpc_port);
+        let response = foreign(&request, &core.options.wrong_grpc_port);
+        // What is wrong with the rest of a request is found before the answer ends it.
+        drain(request.into_body()).await;
+        return response;
     }
     let (parts, body) = request.into_parts();
     let request_id = request_id(&parts.headers);
@@ -116,9 +134,14 @@ async fn unary(
     let deadline = timeout.and_then(|timeout| arrived.checked_add(timeout));
     let work = async {
         let encoding = parts.headers.get(ENCODING).cloned();
-        let message = match read_message(&mut body, encoding.as_ref(), core.options.max_message_bytes).await {
+        let mut room = Room { core, encoding, charge: core.budget.charge() };
+        let message = match read_message(&mut body, &mut room).await {
             Ok(message) => message,
-            Err(refusal) => return status_reply(refusal.code, &refusal.text, refusal.trailers(), id),
+            Err(refusal) => {
+                // Whoever is told to end before its message is sent may be in the middle of it.
+                drop(tokio::spawn(drain(body)));
+                return status_reply(refusal.code, &refusal.text, refusal.trailers(), id);
+            }
         };
         match usual::grpc(core, &parts, &message, arrived, deadline).await {
             Some(Ok(answer)) => message_reply(answer, id),
@@ -173,11 +196,11 @@ fn stream(
         return stopping(request_id);
     };
     let OpenCall { waiting, end, sender, frames, unsent, room } = open;
-    let max_bytes = core.options.max_message_bytes;
+    let core = core.clone();
     tokio::spawn(async move {
         let mut end = end;
         let deadline = tokio::time::sleep(timeout.unwrap_or(Duration::MAX));
-        let mut feeding = std::pin::pin!(feed(&waiting, body, &room, encoding.as_ref(), max_bytes));
+        let mut feeding = std::pin::pin!(feed(&core, &waiting, body, &room, encoding));
         let mut deadline = std::pin::pin!(deadline);
         let mut fed = false;
         let trailers = loop {
@@ -217,21 +240,33 @@ fn stopping(request_id: Option<HeaderValue>) -> Response<Reply> {
 
 /// Gives Python the messages of a stream as there is room for them.
 async fn feed(
+    core: &Core,
     waiting: &host::Waiting,
     mut body: Incoming,
-    room: &tokio::sync::Semaphore,
-    encoding: Option<&HeaderValue>,
-    max_bytes: usize,
+    free: &tokio::sync::Semaphore,
+    encoding: Option<HeaderValue>,
 ) -> Result<(), Refusal> {
     let mut data = BytesMut::new();
+    let mut room = Room { core, encoding, charge: core.budget.charge() };
+    let mut pace = None;
     loop {
-        while let Some(message) = split_message(&mut data, encoding, max_bytes)? {
-            if let Ok(permit) = room.acquire().await {
+        while let Some(message) = split_message(&mut data, &mut room)? {
+            if let Ok(permit) = free.acquire().await {
                 permit.forget();
             }
-            waiting.feed(Some(&message));
+            waiting.feed(Some(&message), std::mem::replace(&mut room.charge, core.budget.charge()));
+            pace = None;
         }
-        match body.frame().await {
+        let received = data.len();
+        let next = match (received > 0).then(|| pace.get_or_insert_with(|| room.pace())) {
+            // Between two messages a stream may be silent.
+            None => body.frame().await,
+            Some(pace) => match pace.next(received, body.frame()).await {
+                Some(next) => next,
+                None => return Err(Refusal::new(DEADLINE_EXCEEDED, pace.refusal(received))),
+            },
+        };
+        match next {
             // A client that has gone is seen by its answer's stream.
             Some(Err(_)) => return Ok(()),
             Some(Ok(frame)) => {
@@ -240,7 +275,7 @@ async fn feed(
                 }
             }
             None => {
-                waiting.feed(None);
+                waiting.feed(None, room.charge);
                 return Ok(());
             }
         }
@@ -248,31 +283,30 @@ async fn feed(
 }
 
 /// Takes the first message off a stream's bytes, where it is whole.
-fn split_message(
-    data: &mut BytesMut,
-    encoding: Option<&HeaderValue>,
-    max_bytes: usize,
-) -> Result<Option<Bytes>, Refusal> {
+fn split_message(data: &mut BytesMut, room: &mut Room<'_>) -> Result<Option<Bytes>, Refusal> {
     let Some((flag, size)) = prefix(data) else { return Ok(None) };
-    if size > max_bytes {
-        return Err(too_large(size, max_bytes));
-    }
+    room.take(size)?;
     if data.len() < PREFIX + size {
         return Ok(None);
     }
     data.advance(PREFIX);
-    plain(flag, data.split_to(size).freeze(), encoding, max_bytes).map(Some)
+    room.plain(flag, data.split_to(size).freeze()).map(Some)
 }
 
 /// The message of a unary call.
-async fn read_message(body: &mut Incoming, encoding: Option<&HeaderValue>, max_bytes: usize) -> Result<Bytes, Refusal> {
+async fn read_message(body: &mut Incoming, room: &mut Room<'_>) -> Result<Bytes, Refusal> {
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        // A client that has gone reads no answer.
-        let Ok(data) = frame.map_err(|_| Refusal::new(INTERNAL, "The request was reset."))?.into_data() else {
-            continue;
+    let pace = room.pace();
+    loop {
+        let received = first.len() + whole.len();
+        let frame = match pace.next(received, body.frame()).await {
+            None => return Err(Refusal::new(DEADLINE_EXCEEDED, pace.refusal(received))),
+            Some(None) => break,
+            // A client that has gone reads no answer.
+            Some(Some(frame)) => frame.map_err(|_| Refusal::new(INTERNAL, "The request was reset."))?,
         };
+        let Ok(data) = frame.into_data() else { continue };
         if first.is_empty() && whole.is_empty() {
             first = data;
         } else {
@@ -284,10 +318,7 @@ async fn read_message(body: &mut Incoming, encoding: Option<&HeaderValue>, max_b
             whole.extend_from_slice(&data);
         }
         let known: &[u8] = if whole.is_empty() { &first } else { &whole };
-        let size = prefix(known).map_or(0, |(_, size)| size).max(known.len().saturating_sub(PREFIX));
-        if size > max_bytes {
-            return Err(too_large(size, max_bytes));
-        }
+        room.take(prefix(known).map_or(0, |(_, size)| size).max(known.len().saturating_sub(PREFIX)))?;
         if body.is_end_stream() {
             break;
         }
@@ -296,7 +327,7 @@ async fn read_message(body: &mut Incoming, encoding: Option<&HeaderValue>, max_b
     match prefix(&message) {
         Some((flag, size)) if size == message.len() - PREFIX => {
             message.advance(PREFIX);
-            plain(flag, message, encoding, max_bytes)
+            room.plain(flag, message)
         }
         _ => Err(Refusal::new(INTERNAL, "A unary call must have exactly one whole message.")),
     }
@@ -308,28 +339,63 @@ fn prefix(data: &[u8]) -> Option<(u8, usize)> {
     Some((head[0], u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize))
 }
 
-fn plain(flag: u8, data: Bytes, encoding: Option<&HeaderValue>, max_bytes: usize) -> Result<Bytes, Refusal> {
-    if flag == 0 {
-        return Ok(data);
+/// What a message may take.
+struct Room<'a> {
+    core: &'a Core,
+    /// How messages are compressed.
+    encoding: Option<HeaderValue>,
+    charge: Charge,
+}
+
+impl Room<'_> {
+    fn pace(&self) -> Pace {
+        Pace::new(self.core.options.connections.body_timeout)
     }
-    let name = encoding.map_or("identity", |value| value.to_str().unwrap_or_default());
-    let mut inflated = Vec::new();
-    let limit = max_bytes as u64 + 1;
-    let read = match name {
-        "gzip" if flag == 1 => GzDecoder::new(&*data).take(limit).read_to_end(&mut inflated),
-        "deflate" if flag == 1 => ZlibDecoder::new(&*data).take(limit).read_to_end(&mut inflated),
-        _ => {
-            let text = "A message says that it is compressed, but the call's headers do not say how.";
-            return Err(Refusal::new(INTERNAL, text));
+
+    /// Takes room for a message of so many bytes in all.
+    fn take(&mut self, size: usize) -> Result<(), Refusal> {
+        let max_bytes = self.core.options.max_message_bytes;
+        if size > max_bytes {
+            return Err(too_large(size, max_bytes));
         }
-    };
-    match read {
-        Ok(_) if inflated.len() > max_bytes => Err(Refusal::new(
-            RESOURCE_EXHAUSTED,
-            format!("Received message larger than max (more than {max_bytes} after decompression)"),
-        )),
-        Ok(_) => Ok(inflated.into()),
-        Err(error) => Err(Refusal::new(INTERNAL, format!("A message is no {name}: {error}"))),
+        if self.charge.reach(size) { Ok(()) } else { Err(Refusal::for_now(self.core.budget.refusal())) }
+    }
+
+    /// The message itself.
+    fn plain(&mut self, flag: u8, data: Bytes) -> Result<Bytes, Refusal> {
+        if flag == 0 {
+            return Ok(data);
+        }
+        let name = self.encoding.as_ref().map_or("identity", |value| value.to_str().unwrap_or_default()).to_owned();
+        match &*name {
+            "gzip" if flag == 1 => self.inflate(&name, data.len(), GzDecoder::new(&*data)),
+            "deflate" if flag == 1 => self.inflate(&name, data.len(), ZlibDecoder::new(&*data)),
+            _ => {
+                let text = "A message says that it is compressed, but the call's headers do not say how.";
+                Err(Refusal::new(INTERNAL, text))
+            }
+        }
+    }
+
+    /// Inflates a message piece by piece, as there is room.
+    fn inflate(&mut self, name: &str, packed: usize, mut decoder: impl Read) -> Result<Bytes, Refusal> {
+        let max_bytes = self.core.options.max_message_bytes;
+        let mut inflated = Vec::new();
+        loop {
+            let before = inflated.len();
+            let read = decoder.by_ref().take(PIECE).read_to_end(&mut inflated);
+            read.map_err(|error| Refusal::new(INTERNAL, format!("A message is no {name}: {error}")))?;
+            if inflated.len() > max_bytes {
+                let text = format!("Received message larger than max (more than {max_bytes} after decompression)");
+                return Err(Refusal::new(RESOURCE_EXHAUSTED, text));
+            }
+            if inflated.len() == before {
+                return Ok(inflated.into());
+            }
+            if !self.charge.reach(packed + inflated.len()) {
+                return Err(Refusal::for_now(self.core.budget.refusal()));
+            }
+        }
     }
 }
 
@@ -382,6 +448,12 @@ pub fn status_reply(code: u16, text: &str, trailers: HeaderMap, request_id: Opti
     response
 }
 
+/// Refuses a call for want of room.
+pub fn refuse_for_now(text: &str, headers: &HeaderMap) -> Response<Reply> {
+    let refusal = Refusal::for_now(text.to_owned());
+    status_reply(refusal.code, text, refusal.trailers(), request_id(headers))
+}
+
 /// Refuses a call at the wrong port.
 pub fn refuse(code: u16, text: &str, headers: &HeaderMap) -> Response<Reply> {
     status_reply(code, text, HeaderMap::new(), request_id(headers))
@@ -414,31 +486,12 @@ fn status_fields(code: u16, text: &str, mut fields: HeaderMap) -> HeaderMap {
     fields
 }
 
-/// A varint field of a protobuf message; nothing for 0, as proto3 has it.
-fn number(field: u8, mut value: u64) -> Vec<u8> {
-    let mut data = Vec::new();
+/// A varint field, which proto3 leaves out where it is 0.
+fn put_number(out: &mut Vec<u8>, tag: u8, value: u64) {
     if value > 0 {
-        data.push(field << 3);
-        while value >= 0x80 {
-            data.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        data.push(value as u8);
+        out.push(tag);
+        put_varint(out, value);
     }
-    data
-}
-
-/// A field of bytes.
-fn bytes(field: u8, value: &[u8]) -> Vec<u8> {
-    let mut data = vec![field << 3 | 2];
-    let mut size = value.len();
-    while size >= 0x80 {
-        data.push(size as u8 | 0x80);
-        size >>= 7;
-    }
-    data.push(size as u8);
-    data.extend_from_slice(value);
-    data
 }
 
 /// A status message as header fields have it (gRPC over HTTP2, "Status-Message").

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use crate::core::Core;
 use crate::host::{self, Answer, Problem, RestRequest};
 use crate::transport::grpc;
+use crate::transport::limits::{Charge, Pace, RETRY};
 use crate::transport::{Peer, Reply};
 use crate::usual;
 
@@ -34,16 +35,25 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
     let version = request.version();
     let request_id = request_id(request.headers());
     let (parts, mut incoming) = request.into_parts();
-    let (body, mut problem) =
-        match tokio::time::timeout(core.options.rest_timeout, read(core, &parts.headers, &mut incoming)).await {
-            Ok(Some(Ok(body))) => (body, None),
-            Ok(Some(Err(problem))) => (Bytes::new(), Some(problem)),
-            // The client has gone: nobody reads this.
-            Ok(None) => return response(StatusCode::BAD_REQUEST, HeaderMap::new(), Bytes::new()),
-            Err(_) => (Bytes::new(), Some(Problem::Late)),
-        };
+    let mut charge = core.budget.charge();
+    let reading = read(core, &parts.headers, &mut incoming, &mut charge);
+    let (body, mut problem) = match tokio::time::timeout(core.options.rest_timeout, reading).await {
+        Ok(Ok(body)) => (body, None),
+        Ok(Err(Unread::Problem(problem))) => (Bytes::new(), Some(problem)),
+        Ok(Err(Unread::Slow(text))) => {
+            drop(tokio::spawn(drain(incoming)));
+            return finish(core, error(StatusCode::REQUEST_TIMEOUT, &text), version, request_id, true);
+        }
+        Ok(Err(Unread::Full(text))) => {
+            drop(tokio::spawn(drain(incoming)));
+            return finish(core, busy(&text), version, request_id, true);
+        }
+        // The client has gone: nobody reads this.
+        Ok(Err(Unread::Gone)) => return response(StatusCode::BAD_REQUEST, HeaderMap::new(), Bytes::new()),
+        Err(_) => (Bytes::new(), Some(Problem::Late)),
+    };
     if problem.is_some() {
-        drain(incoming);
+        drop(tokio::spawn(drain(incoming)));
     }
     let usual = match problem {
         None => {
@@ -65,33 +75,57 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
             host::rest(core, RestRequest { parts, body, peer, request_id, problem }).await
         }
     };
-    let mut response = match answer {
+    let response = match answer {
         Some(Answer { status, headers, body }) => response(status, headers, body),
         None => error(StatusCode::SERVICE_UNAVAILABLE, "The server is stopping; ask another one."),
     };
+    finish(core, response, version, request_id, problem.is_some())
+}
+
+/// What all answers have; the last one on its connection says so.
+fn finish(
+    core: &Core,
+    mut response: Response<Reply>,
+    version: Version,
+    request_id: Option<HeaderValue>,
+    last: bool,
+) -> Response<Reply> {
     if let Some(id) = request_id {
         response.headers_mut().insert(REQUEST_ID, id);
     }
-    if version < Version::HTTP_2 && (core.closing() || problem.is_some()) {
+    if version < Version::HTTP_2 && (last || core.closing()) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
 
-/// The whole body, or why it is not read to its end; `None` where the client has gone.
-async fn read(core: &Core, headers: &HeaderMap, body: &mut Incoming) -> Option<Result<Bytes, Problem>> {
-    let limit = core.options.max_body_bytes;
+/// Why a body is not read to its end.
+enum Unread {
+    /// Python says so.
+    Problem(Problem),
+    Slow(String),
+    Full(String),
+    Gone,
+}
+
+/// The whole body, for which there is room.
+async fn read(core: &Core, headers: &HeaderMap, body: &mut Incoming, charge: &mut Charge) -> Result<Bytes, Unread> {
     let claimed: Option<u64> = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if claimed.is_some_and(|size| size > limit as u64) {
-        return Some(Err(Problem::TooLarge));
-    }
+    let claimed = claimed.map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX));
+    let pace = Pace::new(core.options.connections.body_timeout);
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.ok()?.into_data() else { continue };
-        if first.len() + whole.len() + data.len() > limit {
-            return Some(Err(Problem::TooLarge));
-        }
+    let mut size = 0;
+    take(core, claimed, charge)?;
+    loop {
+        let frame = match pace.next(size, body.frame()).await {
+            None => return Err(Unread::Slow(pace.refusal(size))),
+            Some(None) => break,
+            Some(Some(frame)) => frame.map_err(|_| Unread::Gone)?,
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        size += data.len();
+        take(core, size, charge)?;
         if first.is_empty() && whole.is_empty() {
             first = data;
             if body.is_end_stream() {
@@ -100,19 +134,28 @@ async fn read(core: &Core, headers: &HeaderMap, body: &mut Incoming) -> Option<R
             continue;
         }
         if whole.is_empty() {
-            whole.reserve(claimed.map_or(0, |size| size as usize).min(MAX_ROOM).max(first.len() + data.len()));
+            whole.reserve(claimed.min(MAX_ROOM).max(size));
             whole.extend_from_slice(&first);
             first = Bytes::new();
         }
         whole.extend_from_slice(&data);
     }
-    Some(Ok(if whole.is_empty() { first } else { whole.freeze() }))
+    Ok(if whole.is_empty() { first } else { whole.freeze() })
+}
+
+/// Takes room for a body of so many bytes.
+fn take(core: &Core, size: usize, charge: &mut Charge) -> Result<(), Unread> {
+    if size > core.options.max_body_bytes {
+        return Err(Unread::Problem(Problem::TooLarge));
+    }
+    if charge.reach(size) { Ok(()) } else { Err(Unread::Full(core.budget.refusal())) }
 }
 
 /// Reads what is left of a body, for a while: a connection that is closed while more comes is reset, and its answer may
 /// be lost.
-pub fn drain(mut body: Incoming) {
-    tokio::spawn(tokio::time::timeout(LINGER, async move { while let Some(Ok(_)) = body.frame().await {} }));
+pub async fn drain(mut body: Incoming) {
+    // Whatever comes later is not waited for.
+    drop(tokio::time::timeout(LINGER, async { while let Some(Ok(_)) = body.frame().await {} }).await);
 }
 
 /// The caller's id for a request, where it is one that can be repeated as it is.
@@ -127,6 +170,25 @@ fn response(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response<Rep
     let mut response = Response::new(Reply::of(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
+    response
+}
+
+/// Asks a client to come back later.
+fn busy(text: &str) -> Response<Reply> {
+    let mut response = error(StatusCode::SERVICE_UNAVAILABLE, text);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY.as_secs()));
+    response
+}
+
+/// Refuses a request of either API for want of room, and ends its connection.
+pub fn refuse_for_now(version: Version, headers: &HeaderMap, text: &str) -> Response<Reply> {
+    if grpc::is_grpc(headers) {
+        return grpc::refuse_for_now(text, headers);
+    }
+    let mut response = busy(text);
+    if version < Version::HTTP_2 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }
 

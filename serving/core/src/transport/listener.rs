@@ -3,28 +3,39 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::core::{Core, Phase};
-use crate::transport::{Peer, serve_grpc, serve_http};
+use crate::transport::activity::{Activity, Overdue, Watched};
+use crate::transport::http::refuse_for_now;
+use crate::transport::{Answering, ConnectionLimits, Peer, Reply, serve_grpc, serve_http};
 
 const BACKLOG: i32 = 2048;
 /// An accept that fails for want of descriptors or memory is tried again after so long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Connections beyond the limit that are told so; more are closed without a word.
+const MAX_REFUSING: usize = 64;
+/// How long they get to send a request that can be refused.
+const REFUSING: Duration = Duration::from_secs(1);
+/// How HTTP/2 begins, and how HTTP/1.1's usual methods do.
+const HTTP2: &[u8; 3] = b"PRI";
+const METHODS: [&[u8; 3]; 9] = [b"GET", b"HEA", b"POS", b"PUT", b"DEL", b"CON", b"OPT", b"TRA", b"PAT"];
+const PEEK_PAUSE: Duration = Duration::from_millis(20);
+/// hyper's own.
+const MIN_BUFFER: usize = 8192;
 /// What a client may send of a body, or a server of an answer, before the other side has read it.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
@@ -34,19 +45,6 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 pub enum Api {
     Rest,
     Grpc,
-}
-
-/// Limits of connections.
-#[derive(Clone, Copy, Debug)]
-pub struct ConnectionLimits {
-    /// Calls of one HTTP/2 connection at the same time.
-    pub max_streams: u32,
-    /// Bytes of a request's header fields.
-    pub max_header_bytes: u32,
-    /// A request's header fields must be there after so long; also, how long a connection may be idle.
-    pub header_timeout: Duration,
-    /// Connections of the gRPC port end in an orderly way after so long.
-    pub max_age: Option<Duration>,
 }
 
 /// A bound socket, its API, and how it speaks TLS.
@@ -64,10 +62,16 @@ impl Listener {
 
     /// Accepts connections until the server stops.
     pub async fn run(self, core: Arc<Core>) {
+        self.accept(&core).await;
+        drop(self);
+        core.listeners.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    async fn accept(&self, core: &Arc<Core>) {
         let mut phase = core.phase.subscribe();
         loop {
             tokio::select! {
-                () = reached(&mut phase, Phase::Closing) => break,
+                () = reached(&mut phase, Phase::Unlisted) => break,
                 accepted = self.socket.accept() => match accepted {
                     Ok((stream, address)) => {
                         // It costs time alone where that fails.
@@ -84,15 +88,31 @@ impl Listener {
     fn spawn(&self, stream: TcpStream, peer: Peer, core: Arc<Core>) {
         let (api, tls) = (self.api, self.tls.clone());
         let counted = Counted::new(core.clone());
+        let full = match core.options.connections.max_connections {
+            0 => false,
+            limit if counted.number > limit + MAX_REFUSING => return,
+            limit => counted.number > limit,
+        };
         tokio::spawn(async move {
             let _counted = counted;
+            let limits = &core.options.connections;
             match tls {
-                None => serve(stream, peer, api, core).await,
+                None => match start(&stream, &core).await {
+                    None => {}
+                    Some(start) if api == Api::Grpc && !METHODS.contains(&&start) && &start != HTTP2 => {
+                        turn_away(stream).await;
+                    }
+                    Some(start) => {
+                        let http2 = &start == HTTP2;
+                        serve(stream, Connection { peer, api, http2, full, core }).await;
+                    }
+                },
                 Some(acceptor) => {
-                    let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
+                    let handshake = tokio::time::timeout(limits.header_timeout, acceptor.accept(stream));
                     // A client that cannot agree on TLS was told so in an alert.
                     if let Ok(Ok(stream)) = handshake.await {
-                        serve(stream, peer, api, core).await;
+                        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                        serve(stream, Connection { peer, api, http2, full, core }).await;
                     }
                 }
             }
@@ -101,31 +121,151 @@ impl Listener {
 }
 
 /// One open connection, as long as it lives.
-struct Counted(Arc<Core>);
+struct Counted {
+    core: Arc<Core>,
+    /// How many there are with it.
+    number: usize,
+}
 
 impl Counted {
     fn new(core: Arc<Core>) -> Counted {
-        core.connections.fetch_add(1, Ordering::Relaxed);
-        Counted(core)
+        let number = core.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        Counted { core, number }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.core.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Peer, api: Api, core: Arc<Core>) {
-    let limits = core.options.connections;
+/// How a client begins; `None` where it does not in time.
+async fn start(stream: &TcpStream, core: &Core) -> Option<[u8; 3]> {
+    let limits = &core.options.connections;
+    let mut start = [0; 3];
+    let begin = async {
+        let first = tokio::time::timeout(limits.idle_timeout, stream.peek(&mut start)).await.ok()?.ok()?;
+        if first < start.len() {
+            tokio::time::timeout(limits.header_timeout, async {
+                // There is no event for more bytes than there are: this is for clients that send letter by letter.
+                while stream.peek(&mut start).await.is_ok_and(|size| size > 0 && size < start.len()) {
+                    tokio::time::sleep(PEEK_PAUSE).await;
+                }
+            })
+            .await
+            .ok()?;
+        }
+        Some(start)
+    };
     let mut phase = core.phase.subscribe();
-    let mut builder = Builder::new(TokioExecutor::new());
+    tokio::select! {
+        start = begin => start,
+        // It has no request.
+        () = reached(&mut phase, Phase::Draining) => None,
+    }
+}
+
+/// Ends a connection that speaks neither HTTP/2 nor HTTP/1.1 on the gRPC port, without a reset.
+async fn turn_away(mut stream: TcpStream) {
+    // Both fail where the client has gone, too.
+    drop(stream.shutdown().await);
+    drop(tokio::time::timeout(REFUSING, tokio::io::copy(&mut stream, &mut tokio::io::sink())).await);
+}
+
+/// What is known of a connection.
+struct Connection {
+    peer: Peer,
+    api: Api,
+    http2: bool,
+    /// There are too many: its requests are refused.
+    full: bool,
+    core: Arc<Core>,
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, connection: Connection) {
+    let Connection { peer, api, http2, full, core } = connection;
+    let mut limits = core.options.connections;
+    if full {
+        limits.idle_timeout = limits.idle_timeout.min(REFUSING);
+        limits.max_age = None;
+    }
+    let activity = Activity::new(!http2);
+    let io = TokioIo::new(Watched::new(stream, activity.clone()));
+    let (handler, requests) = (core.clone(), activity.clone());
+    let service = service_fn(move |request| {
+        let (core, answered) = (handler.clone(), requests.request());
+        async move {
+            let response = match api {
+                _ if full => too_many(&core, &request),
+                Api::Rest => serve_http(&core, request, peer).await,
+                Api::Grpc => serve_grpc(&core, request, peer).await,
+            };
+            Ok::<_, Infallible>(response.map(|reply| Answering::new(reply, answered)))
+        }
+    });
+    let mut phase = core.phase.subscribe();
+    let leaving = leave(&mut phase, api, limits.max_age);
+    if http2 {
+        let mut connection = pin!(http2_builder(api, &limits).serve_connection(io, service));
+        tokio::select! {
+            // A connection that ends with an error has nobody left to tell.
+            _ = connection.as_mut() => return,
+            _ = activity.overdue(&limits) => {}
+            () = leaving => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            _ = connection.as_mut() => {}
+            () = left(&activity) => {}
+            () = reached(&mut phase, Phase::Ended) => {}
+        }
+        return;
+    }
+    let mut connection = http1_builder(&limits).serve_connection(io, service);
+    let overdue = tokio::select! {
+        _ = &mut connection => return,
+        overdue = activity.overdue(&limits) => Some(overdue),
+        () = leaving => None,
+    };
+    if overdue == Some(Overdue::Head) {
+        // hyper would close the connection without a word.
+        let mut stream = connection.into_parts().io.into_inner();
+        let said = tokio::time::timeout(REFUSING, async {
+            stream.write_all(too_slow(&limits).as_bytes()).await?;
+            stream.shutdown().await
+        });
+        // A client that has gone needs no answer.
+        drop(said.await);
+        return;
+    }
+    Pin::new(&mut connection).graceful_shutdown();
+    tokio::select! {
+        _ = &mut connection => {}
+        () = left(&activity) => {}
+        () = reached(&mut phase, Phase::Ended) => {}
+    }
+}
+
+/// Returns when a client that was told to go has had the time for it, and waits for no answer.
+async fn left(activity: &Activity) {
+    tokio::time::sleep(REFUSING).await;
+    while activity.is_answering() {
+        tokio::time::sleep(REFUSING).await;
+    }
+}
+
+fn http1_builder(limits: &ConnectionLimits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    let head = limits.max_header_bytes as usize;
+    // Time limits are watched here, so that a late head is answered.
+    builder.timer(TokioTimer::new()).header_read_timeout(None).max_header_size(head).max_buf_size(head.max(MIN_BUFFER));
     builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
-        .max_buf_size((limits.max_header_bytes as usize).max(8192))
-        .http2()
+}
+
+fn http2_builder(api: Api, limits: &ConnectionLimits) -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.max_streams)
         .max_header_list_size(limits.max_header_bytes)
@@ -133,30 +273,31 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, pee
         .initial_connection_window_size(CONNECTION_WINDOW);
     if api == Api::Grpc {
         // gRPC's metadata has none.
-        builder.http2().auto_date_header(false);
+        builder.auto_date_header(false);
     }
-    let handler = core.clone();
-    let service = service_fn(move |request| {
-        let core = handler.clone();
-        async move {
-            Ok::<_, Infallible>(match api {
-                Api::Rest => serve_http(&core, request, peer).await,
-                Api::Grpc => serve_grpc(&core, request, peer).await,
-            })
-        }
-    });
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let leaving = leave(&mut phase, api, limits.max_age);
-    tokio::select! {
-        // A connection that ends with an error has nobody left to tell.
-        _ = connection.as_mut() => return,
-        () = leaving => {}
-    }
-    connection.as_mut().graceful_shutdown();
-    tokio::select! {
-        _ = connection.as_mut() => {}
-        () = reached(&mut phase, Phase::Ended) => {}
-    }
+    builder
+}
+
+/// Refuses a request on a connection that is one too many.
+fn too_many(core: &Core, request: &http::Request<hyper::body::Incoming>) -> http::Response<Reply> {
+    let text = format!(
+        "The server has {} connections already (--max_connections); try again later.",
+        core.options.connections.max_connections
+    );
+    refuse_for_now(request.version(), request.headers(), &text)
+}
+
+/// The answer to a head that does not come.
+fn too_slow(limits: &ConnectionLimits) -> String {
+    let seconds = limits.header_timeout.as_secs_f64();
+    let body = format!(
+        "{{\"error\": \"The request's header fields were not there after {seconds} s (--header_timeout_seconds).\"}}"
+    );
+    format!(
+        "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 /// Returns when a connection should end: HTTP/1.1 clients are told by an answer first.

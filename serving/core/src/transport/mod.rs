@@ -1,15 +1,18 @@
 //! Sockets, TLS, HTTP/1.1, HTTP/2 and gRPC framing, on hyper and rustls. No models in here.
 
+mod activity;
 mod body;
 mod grpc;
 mod http;
+mod limits;
 mod listener;
 mod peer;
 mod tls;
 
-pub use self::body::Reply;
+pub use self::body::{Answering, Reply};
 pub use self::grpc::{RESOURCE_EXHAUSTED, Refusal, serve_grpc};
 pub use self::http::serve_http;
-pub use self::listener::{Api, ConnectionLimits, Listener};
+pub use self::limits::{Budget, Charge, ConnectionLimits};
+pub use self::listener::{Api, Listener};
 pub use self::peer::Peer;
 pub use self::tls::{TlsFiles, server_config};

@@ -7,10 +7,8 @@ import re
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-#: What stands before a body may have so many bytes.
-MAX_HEAD_BYTES = 32 << 10
-#: And it must be whole after so long.
-HEAD_S = 20.0
+from modelyard.serving._limits import TransportLimits
+
 _BODY = (b"content-length", b"transfer-encoding")
 _END = b"\r\n\r\n"
 #: A field that does not go on in the next line.
@@ -24,6 +22,7 @@ class BoundedProtocol(HttpToolsProtocol):
     its first request, whatever body that has. So offers are left out here.
     """
 
+    limits: TransportLimits
     _in_head = True
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
@@ -31,7 +30,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Takes the transport."""
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(HEAD_S, transport.close)
+        self._head_timer = self.loop.call_later(self.limits.header_timeout_s, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends what waits."""
@@ -45,10 +44,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 data = _without_offer(data)
             self._head_bytes += len(data)
             if self._head_timer is None:
-                self._head_timer = self.loop.call_later(HEAD_S, self.transport.close)
+                self._head_timer = self.loop.call_later(self.limits.header_timeout_s, self.transport.close)
         super().data_received(data)
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response(f"The request's line and header fields take more than {MAX_HEAD_BYTES} bytes.")
+        limit = self.limits.max_header_bytes
+        if self._in_head and self._head_bytes > limit and not self.transport.is_closing():
+            self.send_400_response(f"The request's line and header fields take more than {limit} bytes.")
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
@@ -57,6 +57,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade() and any(name in _BODY for name, _ in self.headers):
             # An offer that came in pieces: rather none than a wrong answer.
             raise ValueError("an offer of another protocol, with a body")
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.max_header_bytes:
+            raise ValueError("header fields that came at once, and are too many")
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -68,6 +70,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def bounded(limits: TransportLimits) -> type[BoundedProtocol]:
+    """The protocol with limits.
+
+    Args:
+        limits: Those of header fields.
+    """
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
 
 
 def _without_offer(data: bytes) -> bytes:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterator
 
 import uvicorn
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving._limits import TransportLimits
 from modelyard.serving._listen import BACKLOG, listen
 from modelyard.serving._tls import TlsConfig
 from modelyard.serving.asgi._adapter import Adapter
-from modelyard.serving.asgi._protocol import BoundedProtocol
+from modelyard.serving.asgi._protocol import bounded
 from modelyard.serving.http import Application
 
-#: A connection on which nothing happens is closed after so long.
-_IDLE_S = 75
 #: How long connections get at a stop to send what they were about to send.
 _LAST_CALL_S = 0.3
 _TICK_S = 0.01
@@ -37,18 +37,28 @@ class UvicornServer:
     Args:
         app: Answers the requests.
         port: Port to listen on, on all addresses.
+        limits: What clients may have it hold; None for the defaults.
         tls: Key and certificate; None for plain text.
         reuse_port: Other processes may listen on the same port.
     """
 
-    def __init__(self, app: Application, *, port: int, tls: TlsConfig | None = None, reuse_port: bool = False) -> None:
+    def __init__(
+        self,
+        app: Application,
+        *,
+        port: int,
+        limits: TransportLimits | None = None,
+        tls: TlsConfig | None = None,
+        reuse_port: bool = False,
+    ) -> None:
+        limits = limits or TransportLimits()
         self._adapter = Adapter(app)
         self._port = port
         self._reuse_port = reuse_port
         self._server = _Server(
             uvicorn.Config(
                 self._adapter,
-                http=BoundedProtocol,
+                http=bounded(limits),
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -61,7 +71,9 @@ class UvicornServer:
                 proxy_headers=False,
                 server_header=False,
                 backlog=BACKLOG,
-                timeout_keep_alive=_IDLE_S,
+                timeout_keep_alive=math.ceil(limits.idle_timeout_s),
+                # It refuses the last one that it counts.
+                limit_concurrency=limits.max_connections + 1 if limits.max_connections else None,
                 ssl_context_factory=None if tls is None else lambda *_: tls.context(),
             )
         )

@@ -12,6 +12,7 @@ from typing import Any
 import modelyard_core
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving._limits import TransportLimits
 from modelyard.serving._manager import ModelManager
 from modelyard.serving._metrics import Metrics
 from modelyard.serving._statistics import ModelStatistics
@@ -29,7 +30,7 @@ class NativeOptions:
     Attributes:
         max_body_bytes: Largest body of a REST request.
         max_message_bytes: Largest message of a gRPC call.
-        max_streams: Calls of one connection at the same time.
+        limits: What clients may have the core hold.
         max_age_s: Connections of the gRPC port are ended in an orderly way after so long; 0 for never.
         rest_timeout_s: Time that a REST body, and its answer, may take.
         wrong_rest_port: What gRPC's clients are told at the REST port.
@@ -47,7 +48,7 @@ class NativeOptions:
 
     max_body_bytes: int
     max_message_bytes: int
-    max_streams: int
+    limits: TransportLimits
     max_age_s: float
     rest_timeout_s: float
     wrong_rest_port: str
@@ -87,7 +88,13 @@ class NativeCore:
             rest_timeout_s=options.rest_timeout_s,
             wrong_rest_port=options.wrong_rest_port,
             wrong_grpc_port=options.wrong_grpc_port,
-            max_streams=options.max_streams,
+            max_connections=options.limits.max_connections,
+            max_streams=options.limits.max_streams,
+            max_header_bytes=options.limits.max_header_bytes,
+            header_timeout_s=options.limits.header_timeout_s,
+            body_timeout_s=options.limits.body_timeout_s,
+            idle_timeout_s=options.limits.idle_timeout_s,
+            max_inflight_bytes=options.limits.max_inflight_bytes,
             max_age_s=options.max_age_s,
             max_waiting=options.max_waiting,
             max_delay_s=options.max_delay_s,
@@ -102,6 +109,11 @@ class NativeCore:
     def waiting(self) -> int:
         """Requests that the core has let in and not answered."""
         return self._server.waiting
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Bytes of requests that the core reads or answers."""
+        return self._server.inflight_bytes
 
     def answer_usual(
         self,
@@ -132,14 +144,7 @@ class NativeCore:
             ConfigurationError: The port or the certificate cannot be used.
         """
         self._exchanges = Exchanges(app)
-        try:
-            self._server.listen(grpc=False, port=port, reuse_port=self._options.reuse_port, tls=_texts(tls))
-        except OSError as exc:
-            raise ConfigurationError(
-                f"REST cannot listen on port {port}: {exc.strerror}. Is it in use? Choose another with --rest_api_port."
-            ) from exc
-        except ValueError as exc:
-            raise _bad_certificate(exc) from exc
+        self._listen(port, tls, flag="--rest_api_port")
         self._parts.add(part)
 
     def serve_grpc(self, part: object, methods: Methods, addresses: Mapping[str, TlsConfig | None]) -> None:
@@ -156,16 +161,21 @@ class NativeCore:
         self._calls = Calls(methods)
         self._server.set_methods({path: _is_stream(handler) for path, handler in methods.items()})
         for address, tls in addresses.items():
-            port = int(address.rpartition(":")[2])
-            try:
-                self._server.listen(grpc=True, port=port, reuse_port=self._options.reuse_port, tls=_texts(tls))
-            except OSError as exc:
-                raise ConfigurationError(
-                    f"gRPC cannot listen on {address}: {exc.strerror}. Is the port in use? Choose another with --port."
-                ) from exc
-            except ValueError as exc:
-                raise _bad_certificate(exc) from exc
+            self._listen(int(address.rpartition(":")[2]), tls, flag="--port")
         self._parts.add(part)
+
+    def _listen(self, port: int, tls: TlsConfig | None, *, flag: str) -> None:
+        grpc = flag == "--port"
+        texts = None if tls is None else (tls.key, tls.certificate, tls.authority if tls.verify_client else None)
+        try:
+            self._server.listen(grpc=grpc, port=port, reuse_port=self._options.reuse_port, tls=texts)
+        except OSError as exc:
+            raise ConfigurationError(
+                f"{'gRPC' if grpc else 'REST'} cannot listen on port {port}: {exc.strerror}. Is it in use? Choose "
+                f"another with {flag}."
+            ) from exc
+        except ValueError as exc:
+            raise ConfigurationError(f"The key or a certificate in --ssl_config_file cannot be used: {exc}") from exc
 
     async def stop(self, part: object, grace_s: float) -> None:
         """Takes no new connections, and answers what was sent, once every transport has asked for it.
@@ -224,11 +234,3 @@ def _processors() -> int:
 
 def _is_stream(handler: object) -> bool:
     return bool(getattr(handler, "request_streaming", False) or getattr(handler, "response_streaming", False))
-
-
-def _texts(tls: TlsConfig | None) -> tuple[str, str, str | None] | None:
-    return None if tls is None else (tls.key, tls.certificate, tls.authority if tls.verify_client else None)
-
-
-def _bad_certificate(error: ValueError) -> ConfigurationError:
-    return ConfigurationError(f"The key or a certificate in --ssl_config_file cannot be used: {error}")

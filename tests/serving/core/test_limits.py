@@ -1,0 +1,291 @@
+"""What clients may have the core hold, over sockets: connections, header fields, time, bytes of requests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from modelyard.clients._hpack import decode, encode
+from tests.support.server import free_port
+
+core = pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core")
+
+_METHOD = "/test.Service/Echo"
+_STREAM = "/test.Service/Stream"
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+_DATA, _HEADERS, _SETTINGS, _GOAWAY = 0, 1, 4, 7
+
+
+class Echo:
+    """In place of the handlers: says how many bytes came, and sends messages back."""
+
+    def rest(self, exchange: Any) -> None:
+        exchange.respond(200, [], b"%d" % len(exchange.body))
+
+    def __init__(self) -> None:
+        self.streams: list[Any] = []
+
+    def call(self, call: Any) -> None:
+        if call.path == _STREAM:
+            self.streams.append(call)
+        else:
+            call.respond(call.message)
+
+    def feed(self, call: Any, message: bytes | None) -> None:
+        """The test takes the messages of a stream."""
+
+    def gone(self, item: Any) -> None:
+        """Nobody waits for it."""
+
+    def learn(self, *key: Any) -> None:
+        """There are no plans."""
+
+
+class Ports:
+    """A core with short limits."""
+
+    def __init__(self, handlers: Echo, server: Any, rest: int, grpc_port: int) -> None:
+        self.handlers, self.server, self.rest, self.grpc = handlers, server, rest, grpc_port
+
+    def inflight(self, wanted: int) -> None:
+        """Waits until so many bytes of requests are held."""
+        deadline = time.monotonic() + 10
+        while self.server.inflight_bytes != wanted:
+            assert time.monotonic() < deadline, self.server.inflight_bytes
+            time.sleep(0.005)
+
+    def call(self, message: bytes) -> Any:
+        with grpc.insecure_channel(f"127.0.0.1:{self.grpc}") as channel:
+            return channel.unary_unary(_METHOD, bytes, bytes)(message, timeout=20)
+
+
+@contextlib.contextmanager
+def serving(**limits: Any) -> Iterator[Ports]:
+    rest, grpc_port = free_port(), free_port()
+    handlers = Echo()
+    server = core.Server(
+        handlers, threads=1, max_body_bytes=1 << 20, max_message_bytes=1 << 20, rest_timeout_s=30.0,
+        wrong_rest_port="", wrong_grpc_port="not gRPC", **limits,
+    )  # fmt: skip
+    server.set_methods({_METHOD: False, _STREAM: True})
+    server.listen(grpc=False, port=rest)
+    server.listen(grpc=True, port=grpc_port)
+    try:
+        yield Ports(handlers, server, rest, grpc_port)
+    finally:
+        server.stop(0.0)
+
+
+@contextlib.contextmanager
+def connected(port: int, data: bytes = b"") -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(data)
+        yield connection
+
+
+def to_the_end(connection: socket.socket) -> bytes:
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := connection.recv(65536):
+            data += more
+    return data
+
+
+def ask(port: int, head: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+    """One request on a connection of its own."""
+    with connected(port, head.encode() + b"\r\nhost: x\r\nconnection: close\r\n\r\n" + body) as connection:
+        return answer(to_the_end(connection))
+
+
+def answer(data: bytes) -> tuple[int, dict[str, str], bytes]:
+    head, _, body = data.partition(b"\r\n\r\n")
+    start, *lines = head.decode().split("\r\n")
+    return int(start.split()[1]), dict(line.split(": ", 1) for line in lines), body
+
+
+def frame(kind: int, flags: int, payload: bytes, *, stream: int = 1) -> bytes:
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+def call_head(*more: tuple[str, str], path: str = _METHOD, end: bool = False) -> bytes:
+    fields = ((":method", "POST"), (":scheme", "http"), (":path", path), ("content-type", "application/grpc"))
+    return frame(_HEADERS, 5 if end else 4, encode([*fields, *more]))
+
+
+def frames(connection: socket.socket, last: int, twice: int = -1) -> list[tuple[int, bytes]]:
+    """Kinds and contents of frames, to the first of a kind, or the second of another, or to the end."""
+    data, found = b"", []
+    while True:
+        while len(data) >= 9 and len(data) >= 9 + int.from_bytes(data[:3]):
+            size = 9 + int.from_bytes(data[:3])
+            found.append((data[3], data[9:size]))
+            data = data[size:]
+        kinds = [kind for kind, _ in found]
+        if last in kinds or kinds.count(twice) == 2:
+            return found
+        more = connection.recv(65536)
+        if not more:
+            return found
+        data += more
+
+
+def fields_of(connection: socket.socket) -> dict[str, str]:
+    return dict(decode(next(content for kind, content in frames(connection, _HEADERS) if kind == _HEADERS)))
+
+
+def pushback(error: grpc.RpcError) -> list[Any]:
+    """Milliseconds after which a refused call may be tried again."""
+    return [each.value for each in error.trailing_metadata() if each.key == "grpc-retry-pushback-ms"]
+
+
+def test_connections_beyond_the_limit_are_told_to_come_back() -> None:
+    with serving(max_connections=1) as ports, connected(ports.rest) as first:
+        status, headers, body = ask(ports.rest, "GET / HTTP/1.1")
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        assert "1 connections already (--max_connections)" in json.loads(body)["error"]
+        with pytest.raises(grpc.RpcError) as caught:
+            ports.call(b"x")
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert pushback(caught.value) == ["1000"]
+        # Many more are closed at once.
+        with contextlib.ExitStack() as stack:
+            crowd = [stack.enter_context(connected(ports.rest)) for _ in range(70)]
+            crowd[-1].settimeout(0.5)
+            assert crowd[-1].recv(1) == b""
+        first.close()
+        deadline = time.monotonic() + 10
+        while ports.server.connections and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert ask(ports.rest, "GET / HTTP/1.1")[0] == 200
+
+
+def test_a_head_that_does_not_come_to_an_end_is_answered_408() -> None:
+    with serving(header_timeout_s=0.3) as ports:
+        for begin in (b"GET / HTTP/1.1\r\nhost: x\r\n", b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET "):
+            with connected(ports.rest, begin) as connection:
+                if begin.endswith(b"GET "):
+                    # The next one on a connection.
+                    assert b"200 OK" in connection.recv(65536)
+                    connection.sendall(b"/ HT")
+                status, headers, body = answer(to_the_end(connection))
+                assert (status, headers["connection"]) == (408, "close")
+                assert "after 0.3 s (--header_timeout_seconds)" in json.loads(body)["error"]
+        with connected(ports.grpc, b"PR") as connection:
+            assert to_the_end(connection) == b""
+
+
+def test_idle_connections_are_closed() -> None:
+    with serving(idle_timeout_s=0.3, header_timeout_s=10.0) as ports:
+        with connected(ports.rest, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n") as used, connected(ports.rest) as silent:
+            assert answer(to_the_end(used))[0] == 200
+            assert to_the_end(silent) == b""
+        for begin in (_PREFACE, _PREFACE[:20], _PREFACE + call_head()[:20]):
+            with connected(ports.grpc, begin) as connection:
+                found = frames(connection, last=-1)
+                # Over HTTP/2 in an orderly way, where it has begun.
+                assert (_GOAWAY in [kind for kind, _ in found]) == (begin != _PREFACE[:20])
+
+
+def test_header_fields_are_limited() -> None:
+    with serving(max_header_bytes=10_000, max_streams=3) as ports:
+        assert ask(ports.rest, "GET / HTTP/1.1\r\nx: " + "a" * 9000)[0] == 200
+        assert ask(ports.rest, "GET / HTTP/1.1\r\nx: " + "a" * 11_000)[0] == 431
+        with connected(ports.grpc, _PREFACE + call_head(("x", "a" * 11_000), end=True)) as connection:
+            assert fields_of(connection)[":status"] == "431"
+        with connected(ports.grpc, _PREFACE) as connection:
+            settings = next(content for kind, content in frames(connection, _SETTINGS) if kind == _SETTINGS)
+            pairs = {settings[i : i + 2]: settings[i + 2 : i + 6] for i in range(0, len(settings), 6)}
+            # SETTINGS_MAX_CONCURRENT_STREAMS and SETTINGS_MAX_HEADER_LIST_SIZE.
+            assert [int.from_bytes(pairs[key]) for key in (b"\0\3", b"\0\6")] == [3, 10_000]
+
+
+def test_a_body_that_comes_too_slowly_is_refused() -> None:
+    with serving(body_timeout_s=0.3, max_inflight_bytes=1000) as ports:
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
+        with connected(ports.rest, head + b"12345") as connection:
+            status, headers, body = answer(connection.recv(65536))
+            assert (status, headers["connection"]) == (408, "close")
+            assert "5 bytes of the request's body came" in json.loads(body)["error"]
+        with connected(ports.grpc, _PREFACE + call_head() + frame(_DATA, 0, b"\0\0\0\0\x64abc")) as connection:
+            fields = fields_of(connection)
+            assert fields["grpc-status"] == "4" and "--body_timeout_seconds" in fields["grpc-message"]
+        ports.inflight(0)
+
+
+def test_bytes_in_flight_are_limited_before_they_are_there() -> None:
+    with serving(max_inflight_bytes=1000) as ports:
+        with connected(ports.rest, b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 800\r\n\r\n") as first:
+            ports.inflight(800)
+            status, headers, body = ask(ports.rest, "POST / HTTP/1.1\r\ncontent-length: 300", b"a" * 300)
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert "holds 800 bytes of requests already, of --max_inflight_bytes=1000" in json.loads(body)["error"]
+            # Without a length, as its bytes come.
+            chunked = b"12c\r\n" + b"a" * 300 + b"\r\n0\r\n\r\n"
+            assert ask(ports.rest, "POST / HTTP/1.1\r\ntransfer-encoding: chunked", chunked)[0] == 503
+            with pytest.raises(grpc.RpcError) as caught:
+                ports.call(b"a" * 300)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert pushback(caught.value) == ["1000"]
+            assert ports.call(b"a" * 200) == b"a" * 200
+            first.sendall(b"a" * 800)
+            assert answer(first.recv(65536))[0] == 200
+        ports.inflight(0)
+        with connected(ports.grpc, _PREFACE + call_head() + frame(_DATA, 0, b"\0\0\0\3\x84")):
+            ports.inflight(900)
+            assert ask(ports.rest, "POST / HTTP/1.1\r\ncontent-length: 300", b"a" * 300)[0] == 503
+        # A client that goes gives back what it had.
+        ports.inflight(0)
+        assert ask(ports.rest, "POST / HTTP/1.1\r\ncontent-length: 300", b"a" * 300)[2] == b"300"
+
+
+def test_messages_of_a_stream_are_charged_until_the_next_is_taken() -> None:
+    def message(size: int) -> bytes:
+        return frame(_DATA, 0, b"\0" + size.to_bytes(4) + b"a" * size)
+
+    with serving(max_inflight_bytes=1000) as ports:
+        with connected(ports.grpc, _PREFACE + call_head(path=_STREAM) + message(100) + message(50)) as connection:
+            ports.inflight(150)
+            (call,) = ports.handlers.streams
+            call.took()
+            assert ports.server.inflight_bytes == 150
+            call.took()
+            assert ports.server.inflight_bytes == 50
+            connection.sendall(message(960))
+            # What it was answered so far, and its trailers.
+            blocks = [content for kind, content in frames(connection, -1, _HEADERS) if kind == _HEADERS]
+            assert dict(decode(blocks[-1]))["grpc-status"] == "8"
+        ports.inflight(0)
+
+
+def test_a_compressed_message_is_charged_as_it_grows() -> None:
+    with serving(max_inflight_bytes=100_000) as ports:
+        address = f"127.0.0.1:{ports.grpc}"
+        with grpc.insecure_channel(address, compression=grpc.Compression.Gzip) as channel:
+            echo = channel.unary_unary(_METHOD, bytes, bytes)
+            with pytest.raises(grpc.RpcError) as caught:
+                echo(b"\0" * 500_000, timeout=20)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert len(echo(b"\0" * 50_000, timeout=20)) == 50_000
+        ports.inflight(0)
+
+
+def test_what_is_no_http_is_refused() -> None:
+    with serving() as ports:
+        with connected(ports.grpc, b"NONSENSE /\r\n\r\n" + b"\0" * 20) as connection:
+            assert connection.recv(1) == b""
+        assert ask(ports.grpc, "GET / HTTP/1.1")[0] == 400
+
+
+def test_a_connection_without_a_request_delays_no_stop() -> None:
+    with serving() as ports, connected(ports.rest), connected(ports.grpc, b"PR"), connected(ports.grpc, _PREFACE):
+        assert ask(ports.rest, "GET / HTTP/1.1")[0] == 200
+        begun = time.monotonic()
+        ports.server.stop(20.0)
+        assert time.monotonic() - begun < 10.0
