@@ -73,8 +73,12 @@ def test_a_step_of_the_user_s_and_a_model_that_is_there() -> None:
         return {"loss": losses, **task.measure(targets, outputs)}
 
     y = X.sum(axis=1, keepdims=True)
+    metrics = {
+        "error": keras.metrics.MeanSquaredError(),
+        "far": lambda labels, outputs: tf.reduce_mean(tf.square(labels - outputs), axis=-1),
+    }
     task = SupervisedTask(
-        model, loss="mse", train=(X, y), test=(X, y), step=step, optimizer=keras.optimizers.Adam(0.05)
+        model, loss="mse", train=(X, y), test=(X, y), step=step, metrics=metrics, optimizer=keras.optimizers.Adam(0.05)
     )
     weights = Trainer(task, epochs=6, batch_size=16).run()
     assert weights.metrics["test_loss"] < 0.5 * weights.epochs[0].evaluation["loss"]
