@@ -32,7 +32,6 @@ def test_defaults_and_no_limits() -> None:
     [
         ("python", "--body_timeout_seconds=1", "--body_timeout_seconds=1.0 is no limit of --transport=python; native"),
         ("python", "--max_inflight_bytes=1", "--max_inflight_bytes=1 is no limit of --transport=python; native have"),
-        ("asyncio", "--max_connections=1", "native and python have it"),
         ("python", "--max_header_bytes=100", "expected 8192 or more"),
         ("python", "--idle_timeout_seconds=-1", "expected 0 or more"),
     ],
