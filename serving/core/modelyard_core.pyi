@@ -23,11 +23,12 @@ class _Handlers(Protocol):
 class _Run(Protocol):
     """Computes a batch: from bytes and shapes, shapes and bytes in C order, or a list of strings.
 
+    ``waited`` has the rows of each request, and the microseconds that it waited, where there are batching parameters.
     None where another version answers such requests now.
     """
 
     def __call__(
-        self, batch: Sequence[tuple[bytes, tuple[int, ...]]]
+        self, batch: Sequence[tuple[bytes, tuple[int, ...]]], waited: Sequence[tuple[int, float]] | None
     ) -> Sequence[tuple[tuple[int, ...], bytes | Sequence[bytes | str]]] | None: ...
 
 @final
@@ -158,6 +159,7 @@ class Server:
         max_rows: int,
         shared: bool,
         parallel: int,
+        batching: tuple[float, int, Sequence[int]] | None = None,
     ) -> bool:
         """Has requests with a key answered here, in batches that ``run`` computes.
 
@@ -175,6 +177,8 @@ class Server:
             max_rows: Rows that are computed together at most.
             shared: Requests may share a batch.
             parallel: Batches that are computed at the same time.
+            batching: Of TensorFlow Serving's parameters: seconds that a batch waits for more, rows that may wait, and
+                the sizes that batches are padded to (empty for any); None to wait for nothing.
 
         Returns:
             False where a dtype is none that can be.

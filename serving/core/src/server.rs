@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
-use crate::batch::{Key, Plan, Plans};
+use crate::batch::{Batching, Key, Plan, Plans};
 use crate::core::{Admission, Core, Options, Phase};
 use crate::forms::{DType, InputSpec, Signature};
 use crate::host::Host;
@@ -158,7 +158,7 @@ impl Server {
     /// `inputs` are names, dtypes and shapes (None for any rank), `outputs` names and dtypes. Returns False where a
     /// dtype is none that can be.
     #[pyo3(signature = (*, model, version, label, signature, wanted, answers, name, inputs, outputs, run, max_rows,
-        shared, parallel))]
+        shared, parallel, batching=None))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
     fn add_plan(
         &self,
@@ -175,18 +175,25 @@ impl Server {
         max_rows: usize,
         shared: bool,
         parallel: usize,
-    ) -> bool {
+        batching: Option<(f64, usize, Vec<usize>)>,
+    ) -> PyResult<bool> {
         let inputs: Option<Vec<InputSpec>> = inputs
             .into_iter()
             .map(|(name, dtype, shape)| Some(InputSpec { name, dtype: DType::by_name(&dtype)?, shape }))
             .collect();
         let outputs: Option<Vec<(String, DType)>> =
             outputs.into_iter().map(|(name, dtype)| Some((name, DType::of_output(&dtype)?))).collect();
-        let (Some(inputs), Some(outputs)) = (inputs, outputs) else { return false };
+        let (Some(inputs), Some(outputs)) = (inputs, outputs) else { return Ok(false) };
+        let batching = match batching {
+            None => None,
+            Some((timeout_s, max_queued_rows, sizes)) => {
+                Some(Batching { timeout: seconds(timeout_s)?, max_queued_rows, sizes })
+            }
+        };
         let key = Key { model, version, label, signature, outputs: wanted };
         let signature = Signature { name, inputs };
-        self.core.plans.add(Plan::new(key, answers, signature, outputs, run, max_rows, shared, parallel));
-        true
+        self.core.plans.add(Plan::new(key, answers, signature, outputs, run, batching, max_rows, shared, parallel));
+        Ok(true)
     }
 
     /// What was measured since the last time, by plan: see the stub.
@@ -197,7 +204,7 @@ impl Server {
     /// Requests that wait for a batch or are computed.
     #[getter]
     fn waiting(&self) -> usize {
-        self.core.plans.waiting.load(Ordering::Relaxed)
+        self.core.plans.waiting()
     }
 
     /// Bytes of requests that are read or answered.

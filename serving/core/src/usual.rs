@@ -13,7 +13,7 @@ use crate::batch::{Computed, Key, Outcome, Plan, Request, Sample};
 use crate::core::Core;
 use crate::forms::{AnswerSpec, OutputView, Tensor, json, predict_grpc, v2_grpc, v2_rest};
 use crate::host::Answer;
-use crate::transport::{RESOURCE_EXHAUSTED, Refusal};
+use crate::transport::{RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
 
 const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
@@ -35,7 +35,8 @@ pub struct Urgency {
 /// Why a request is not let in.
 pub struct Overload {
     pub text: String,
-    pub retry_after: Duration,
+    /// When there may be room; `None` for a full batch queue, which upstream says is unavailable.
+    pub retry_after: Option<Duration>,
 }
 
 /// A gRPC call: its answer with gRPC's prefix, or why it is refused.
@@ -226,10 +227,14 @@ fn content(kind: HeaderValue) -> HeaderMap {
 /// How REST's clients are told.
 fn too_many(overload: &Overload, before: &str, after: &str) -> Answer {
     let mut fields = content(JSON);
-    // The smallest number that the header can say is one second.
-    fields.insert(RETRY_AFTER, HeaderValue::from(overload.retry_after.as_secs_f64().ceil().max(1.0) as u64));
+    let mut status = StatusCode::SERVICE_UNAVAILABLE;
+    if let Some(time) = overload.retry_after {
+        // The smallest number that the header can say is one second.
+        fields.insert(RETRY_AFTER, HeaderValue::from(time.as_secs_f64().ceil().max(1.0) as u64));
+        status = StatusCode::TOO_MANY_REQUESTS;
+    }
     let body = format!("{{{before}\"error\": \"{}\"{after}}}", overload.text);
-    Answer { status: StatusCode::TOO_MANY_REQUESTS, headers: fields, body: body.into() }
+    Answer { status, headers: fields, body: body.into() }
 }
 
 /// The plan for a key; where there is none, Python is asked for one, and answers the request itself.
@@ -299,25 +304,29 @@ async fn compute(
     if let Err(overload) = admit(core, plan, rows, urgency) {
         return Some(Err(overload));
     }
-    let _requests = Counted::new(&core.plans.waiting, 1);
+    let _requests = Counted::new(&plan.waiting, 1);
     let _rows = Counted::new(&plan.outstanding, rows);
     let Urgency { arrived, deadline, low_priority } = urgency;
     match queue.answer(Request { tensors, rows, low_priority, deadline }).await {
         Outcome::Computed(computed, range) => Some(Ok(Answered { computed, range, rows, arrived, decoded })),
         Outcome::HandOver => None,
+        Outcome::Full => {
+            let text = "The batch scheduling queue to which this task was submitted is full. Try again in a moment.";
+            Some(Err(Overload { text: text.to_owned(), retry_after: None }))
+        }
     }
 }
 
 /// Lets a request in, or says why not.
 fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency) -> Result<(), Overload> {
     let limits = &core.options.admission;
-    let waiting = core.plans.waiting.load(Ordering::Relaxed);
+    let waiting = plan.waiting.load(Ordering::Relaxed);
     if limits.max_waiting > 0 && waiting >= limits.max_waiting {
         let text = format!(
             "The server is overloaded: {waiting} requests wait, the most that --max_queued_requests allows. Try again \
              in a moment."
         );
-        return Err(Overload { text, retry_after: RETRY.0 });
+        return Err(Overload { text, retry_after: Some(RETRY.0) });
     }
     let left = urgency.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let Some(limit) = left.into_iter().chain(limits.max_delay).min() else { return Ok(()) };
@@ -332,7 +341,7 @@ fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency) -> Result<(), 
         wait.as_secs_f64(),
         limit.as_secs_f64()
     );
-    Err(Overload { text, retry_after: (wait - limit).clamp(RETRY.0, RETRY.1) })
+    Err(Overload { text, retry_after: Some((wait - limit).clamp(RETRY.0, RETRY.1)) })
 }
 
 /// A request, or its rows, that was let in, as long as it is not answered.
@@ -357,5 +366,6 @@ fn is_low(headers: &HeaderMap) -> bool {
 
 /// How gRPC's clients are told.
 fn refusal(overload: Overload) -> Refusal {
-    Refusal { code: RESOURCE_EXHAUSTED, text: overload.text, retry_after: Some(overload.retry_after) }
+    let code = if overload.retry_after.is_some() { RESOURCE_EXHAUSTED } else { UNAVAILABLE };
+    Refusal { code, text: overload.text, retry_after: overload.retry_after }
 }

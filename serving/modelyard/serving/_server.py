@@ -292,7 +292,7 @@ def _native_core(
         predictor.statistics,
         check_methods=options.check_methods,
         max_rows=options.max_batch_rows,
-        parallel=options.workers,
+        parallel=(options.batching.threads if options.batching else 0) or options.workers,
     )
     metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
     metrics.watch(":modelyard:serving:request_bytes_in_flight", {}, lambda: core.inflight_bytes)

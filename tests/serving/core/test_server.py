@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -31,9 +34,10 @@ class HandedOver:
         """There are no other plans."""
 
 
-def run(batch: Sequence[tuple[bytes, tuple[int, ...]]]) -> Any:
+def run(batch: Sequence[tuple[bytes, tuple[int, ...]]], waited: Any) -> Any:
     """Labels of numbers, and twice them; text for those that are not negative."""
     ((data, shape),) = batch
+    assert waited is None
     values = np.frombuffer(data, np.float32)
     labels = [f"größe {value:g}" if value >= 0 else b"\xff" for value in values]
     return [(shape, labels), (shape, (values * 2).tobytes())]
@@ -108,7 +112,63 @@ def test_other_things_than_strings_are_handed_over(server: tuple[Any, int]) -> N
     core_server, port = server
     assert core_server.add_plan(
         model="odd", version=None, label=None, signature="", wanted=[], answers=1, name="",
-        run=lambda batch: [((1,), [1.5])],
+        run=lambda batch, waited: [((1,), [1.5])],
         max_rows=1, inputs=[("x", "float32", None)], outputs=[("y", "string")], shared=True, parallel=1,
     )  # fmt: skip
     assert ask(port, "/v1/models/odd:predict", {"instances": [1.0]}) == (418, b"handed over")
+
+
+def test_batching_parameters_are_kept(server: tuple[Any, int]) -> None:
+    core_server, port = server
+    batches: list[tuple[list[float], list[int]]] = []
+    gate = threading.Event()
+    gate.set()
+
+    def double(batch: Sequence[tuple[bytes, tuple[int, ...]]], waited: Sequence[tuple[int, float]]) -> Any:
+        gate.wait(30)
+        values = np.frombuffer(batch[0][0], np.float32)
+        batches.append((values.tolist(), [rows for rows, _ in waited]))
+        assert all(0 <= microseconds < 30e6 for _, microseconds in waited)
+        return [(batch[0][1], (values * 2).tobytes())]
+
+    for model, timeout_s, queued in (("patient", 20.0, 100), ("brief", 0.5, 100), ("narrow", 0.0, 4)):
+        assert core_server.add_plan(
+            model=model, version=None, label=None, signature="", wanted=[], answers=1, name="", run=double, max_rows=4,
+            inputs=[("x", "float32", [-1])], outputs=[("y", "float32")], shared=True, parallel=1,
+            batching=(timeout_s, queued, [2, 4]),
+        )  # fmt: skip
+
+    def predict(model: str, *values: float) -> tuple[int, Any]:
+        status, body = ask(port, f"/v1/models/{model}:predict", {"instances": values})
+        return status, json.loads(body).get("predictions") if status == 200 else body.decode()
+
+    with ThreadPoolExecutor(4) as pool:
+        # It is full, and waits for nothing more.
+        started = time.monotonic()
+        answers = list(pool.map(lambda value: predict("patient", value), [1.0, 2.0, 3.0, 4.0]))
+        assert answers == [(200, [2.0]), (200, [4.0]), (200, [6.0]), (200, [8.0])]
+        assert time.monotonic() - started < 15
+        ((values, rows),) = batches
+        assert (sorted(values), rows) == ([1.0, 2.0, 3.0, 4.0], [1, 1, 1, 1])
+        batches.clear()
+        # It is not full: its time passes, and it is padded.
+        started = time.monotonic()
+        assert predict("brief", 5.0, 6.0, 7.0) == (200, [10.0, 12.0, 14.0])
+        assert 0.5 <= time.monotonic() - started < 15
+        assert batches == [([5.0, 6.0, 7.0, 5.0], [3])]
+        assert predict("brief", *[1.0] * 5) == (418, "handed over")
+        # One is computed, four rows wait, and no more may.
+        gate.clear()
+        first = pool.submit(predict, "narrow", 1.0)
+        while core_server.waiting < 1:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        waiting = [pool.submit(predict, "narrow", float(n), float(n)) for n in (2, 3)]
+        while core_server.waiting < 3:
+            time.sleep(0.01)
+        status, text = predict("narrow", 4.0)
+        assert (status, "The batch scheduling queue to which this task was submitted is full" in text) == (503, True)
+        gate.set()
+        assert [first.result(), *(each.result() for each in waiting)] == [
+            (200, [2.0]), (200, [4.0, 4.0]), (200, [6.0, 6.0]),
+        ]  # fmt: skip

@@ -64,6 +64,22 @@ pub struct Output {
     pub ends: Vec<usize>,
 }
 
+/// TensorFlow Serving's batching parameters.
+pub struct Batching {
+    /// How long the first request of a batch waits for others.
+    pub timeout: Duration,
+    /// Rows that may wait, beyond one request.
+    pub max_queued_rows: usize,
+    /// Batches are padded to one of these sizes; empty for any.
+    pub sizes: Vec<usize>,
+}
+
+/// A request of a batch, for the metrics of TensorFlow Serving's batching.
+pub struct Waited {
+    pub rows: usize,
+    pub time: Duration,
+}
+
 /// What the requests with one key ask for.
 pub struct Plan {
     pub key: Key,
@@ -74,12 +90,16 @@ pub struct Plan {
     /// Called with the inputs' bytes and shapes; returns the outputs' shapes and bytes, or None where the version has
     /// changed meanwhile.
     run: Py<PyAny>,
+    /// Where a version has parameters for it; else what is there is computed, and nothing waits for others.
+    pub batching: Option<Batching>,
     /// Rows that are computed together at most.
     pub max_rows: usize,
     /// Requests may share a batch.
     pub shared: bool,
     /// Batches that are computed at the same time.
     pub parallel: usize,
+    /// Requests for its model that were let in and are not answered yet.
+    pub waiting: Arc<AtomicUsize>,
     /// Rows of requests that were let in and are not answered yet.
     pub outstanding: AtomicUsize,
     queues: Mutex<HashMap<Vec<Shape>, Arc<Queue>>>,
@@ -97,6 +117,7 @@ impl Plan {
         signature: Signature,
         outputs: Vec<(String, DType)>,
         run: Py<PyAny>,
+        batching: Option<Batching>,
         max_rows: usize,
         shared: bool,
         parallel: usize,
@@ -107,9 +128,11 @@ impl Plan {
             signature,
             outputs,
             run,
+            batching,
             max_rows: max_rows.max(1),
             shared,
             parallel: parallel.max(1),
+            waiting: Arc::default(),
             outstanding: AtomicUsize::new(0),
             queues: Mutex::default(),
             stats: Mutex::default(),
@@ -137,7 +160,9 @@ impl Plan {
     pub fn rows(&self, tensors: &[Tensor]) -> Option<usize> {
         if self.shared {
             let rows = *tensors.first()?.shape.first()?;
-            return tensors.iter().all(|tensor| tensor.shape.first() == Some(&rows)).then_some(rows);
+            // Python refuses what is larger than a batch of the parameters, or splits it.
+            let fits = self.batching.is_none() || rows <= self.max_rows;
+            return (fits && tensors.iter().all(|tensor| tensor.shape.first() == Some(&rows))).then_some(rows);
         }
         let free = |spec: &InputSpec| spec.shape.as_ref().is_none_or(|shape| shape.first() == Some(&-1));
         let index = self.signature.inputs.iter().position(free);
@@ -161,37 +186,61 @@ impl Plan {
         self.row_ns.store(mean.max(1.0) as u64, Ordering::Relaxed);
     }
 
-    /// Computes a batch whose inputs have the same inner shapes; `None` where Python must find out why it cannot be.
+    /// The size that a batch of so many rows is computed with.
+    pub fn padded(&self, rows: usize) -> usize {
+        let sizes = self.batching.iter().filter(|_| self.shared && rows > 0).flat_map(|batching| &batching.sizes);
+        sizes.copied().find(|size| *size >= rows).unwrap_or(rows)
+    }
+
+    /// Computes a batch of `size` rows, whose inputs have the same inner shapes; `None` where Python must find out why
+    /// it cannot be.
     ///
-    /// The inputs are copied once, into the memory that the runtime reads.
-    pub fn compute(&self, batch: &[&[Tensor]], rows: usize) -> Option<Vec<Output>> {
+    /// The inputs are copied once, into the memory that the runtime reads. What is missing is, as upstream, the first
+    /// row of the last request again.
+    pub fn compute(&self, batch: &[&[Tensor]], waited: &[Waited], size: usize) -> Option<Vec<Output>> {
         let begun = Instant::now();
         // Where it fails, the requests go to Python one by one, which says what is wrong with whichever of them it is.
-        let outputs = Python::try_attach(|py| self.call(py, batch, rows).unwrap_or_default()).flatten()?;
-        self.learn(begun.elapsed(), rows);
+        let outputs = Python::try_attach(|py| self.call(py, batch, waited, size).unwrap_or_default()).flatten()?;
+        self.learn(begun.elapsed(), size);
         Some(outputs)
     }
 
-    fn call(&self, py: Python<'_>, batch: &[&[Tensor]], rows: usize) -> PyResult<Option<Vec<Output>>> {
+    fn call(
+        &self,
+        py: Python<'_>,
+        batch: &[&[Tensor]],
+        waited: &[Waited],
+        size: usize,
+    ) -> PyResult<Option<Vec<Output>>> {
+        let rows = waited.iter().map(|request| request.rows).sum::<usize>();
+        let last = waited.last().map_or(1, |request| request.rows.max(1));
         let mut inputs = Vec::with_capacity(self.signature.inputs.len());
         for index in 0..self.signature.inputs.len() {
-            let size = batch.iter().map(|tensors| tensors[index].data.len()).sum();
-            let data = PyBytes::new_with(py, size, |room| {
+            let padding = batch.last().filter(|_| size > rows).map(|tensors| &tensors[index].data);
+            let padding = padding.map_or(&[][..], |data| &data[..data.len() / last]);
+            let bytes = batch.iter().map(|tensors| tensors[index].data.len()).sum::<usize>();
+            let data = PyBytes::new_with(py, bytes + padding.len() * (size - rows), |room| {
                 let mut at = 0;
                 for tensors in batch {
                     let part = &tensors[index].data;
                     room[at..at + part.len()].copy_from_slice(part);
                     at += part.len();
                 }
+                for _ in rows..size {
+                    room[at..at + padding.len()].copy_from_slice(padding);
+                    at += padding.len();
+                }
                 Ok(())
             })?;
             let mut shape = batch[0][index].shape.clone();
-            if batch.len() > 1 {
-                shape[0] = rows;
+            if batch.len() > 1 || size > rows {
+                shape[0] = size;
             }
             inputs.push((data, PyTuple::new(py, shape)?));
         }
-        let answer = self.run.bind(py).call1((PyList::new(py, inputs)?,))?;
+        let waited: Vec<_> = waited.iter().map(|request| (request.rows, request.time.as_secs_f64() * 1e6)).collect();
+        let waited = self.batching.as_ref().filter(|_| self.shared).map(|_| waited);
+        let answer = self.run.bind(py).call1((PyList::new(py, inputs)?, waited))?;
         if answer.is_none() {
             self.stale.store(true, Ordering::Relaxed);
             return Ok(None);
@@ -204,7 +253,8 @@ impl Plan {
             let count = shape.iter().product::<usize>();
             let fits = if *dtype == DType::String { ends.len() == count } else { data.len() == count * dtype.size() };
             // The outputs of several requests must be told apart by their rows.
-            if !fits || (batch.len() > 1 && shape.first() != Some(&rows)) {
+            let together = batch.len() > 1 || (self.shared && self.batching.is_some());
+            if !fits || (together && shape.first() != Some(&size)) {
                 return Ok(None);
             }
             outputs.push(Output { name: name.clone(), dtype: *dtype, shape: shape.into(), data, ends });
@@ -246,8 +296,8 @@ pub struct Plans {
     known: RwLock<HashMap<Key, Known>>,
     /// Plans that were replaced, as long as requests hold them: they count, too.
     retired: Mutex<Vec<Arc<Plan>>>,
-    /// Requests that were let in and are not answered yet.
-    pub waiting: AtomicUsize,
+    /// By model, requests that were let in and are not answered yet.
+    waiting: Mutex<HashMap<String, Arc<AtomicUsize>>>,
 }
 
 impl Plans {
@@ -271,9 +321,18 @@ impl Plans {
     }
 
     /// Adds a plan.
-    pub fn add(&self, plan: Plan) {
+    pub fn add(&self, mut plan: Plan) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        plan.waiting = waiting.entry(plan.key.model.clone()).or_default().clone();
+        drop(waiting);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         self.retire(known.insert(plan.key.clone(), Known::Plan(Arc::new(plan))));
+    }
+
+    /// Requests that were let in and are not answered yet.
+    pub fn waiting(&self) -> usize {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.values().map(|number| number.load(Ordering::Relaxed)).sum()
     }
 
     fn retire(&self, old: Option<Known>) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::batch::plan::{Output, Plan};
+use crate::batch::plan::{Output, Plan, Waited};
 use crate::forms::Tensor;
 
 /// What takes longer is computed on a thread of its own: it would hold up the connections of this one.
@@ -24,7 +24,7 @@ pub struct Computed {
     pub outputs: Vec<Output>,
     pub begun: Instant,
     pub ended: Instant,
-    /// Its rows.
+    /// Its rows, those that pad it included.
     pub rows: usize,
     /// One of its requests was answered.
     pub counted: AtomicBool,
@@ -36,6 +36,8 @@ pub enum Outcome {
     Computed(Arc<Computed>, Option<Range<usize>>),
     /// Python must say what is wrong with it.
     HandOver,
+    /// More may not wait.
+    Full,
 }
 
 /// A request for a batch.
@@ -49,6 +51,7 @@ pub struct Request {
 /// A request that waits.
 struct Item {
     request: Request,
+    since: Instant,
     reply: oneshot::Sender<Outcome>,
 }
 
@@ -56,8 +59,21 @@ struct Item {
 struct State {
     urgent: VecDeque<Item>,
     patient: VecDeque<Item>,
+    /// Rows of both.
+    rows: usize,
     /// Batches that are computed.
     running: usize,
+    /// Somebody comes back when the first batch has waited for its time.
+    timer: bool,
+}
+
+/// What may be done now.
+enum Next {
+    Nothing,
+    /// A batch, and its rows.
+    Batch(Turn, Vec<Item>, usize),
+    /// The requests wait for others until then.
+    At(Instant),
 }
 
 /// The requests that wait for one plan, and for inputs of one inner shape.
@@ -82,8 +98,13 @@ impl Queue {
         let (reply, outcome) = oneshot::channel();
         {
             let mut state = self.lock();
+            let most = self.plan.batching.as_ref().map_or(usize::MAX, |batching| batching.max_queued_rows);
+            if state.rows > 0 && state.rows.saturating_add(request.rows) > most {
+                return Outcome::Full;
+            }
+            state.rows += request.rows;
             let waiting = if request.low_priority { &mut state.patient } else { &mut state.urgent };
-            waiting.push_back(Item { request, reply });
+            waiting.push_back(Item { request, since: Instant::now(), reply });
         }
         // What else arrived at the same time comes along, and what was answered is sent.
         tokio::task::yield_now().await;
@@ -94,23 +115,39 @@ impl Queue {
 
     /// Computes a batch of what waits, where that is allowed now.
     fn work(self: &Arc<Self>) {
-        let Some((turn, batch, rows)) = self.begin() else { return };
-        if self.plan.expected(rows).is_some_and(|time| time <= IN_PLACE) {
-            turn.compute(batch, rows);
-        } else {
-            tokio::task::spawn_blocking(move || turn.compute(batch, rows));
+        match self.begin() {
+            Next::Nothing => {}
+            Next::Batch(turn, batch, rows) => {
+                if self.plan.expected(rows).is_some_and(|time| time <= IN_PLACE) {
+                    turn.compute(batch, rows);
+                } else {
+                    tokio::task::spawn_blocking(move || turn.compute(batch, rows));
+                }
+            }
+            Next::At(when) => {
+                let queue = self.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep_until(when.into()).await;
+                    queue.lock().timer = false;
+                    queue.work();
+                });
+            }
         }
     }
 
-    /// The next batch, without requests that nobody waits for any more; `None` where nothing waits, or as many batches
+    /// The next batch, without requests that nobody waits for any more; nothing where nothing waits, or as many batches
     /// as allowed are computed already.
-    fn begin(self: &Arc<Self>) -> Option<(Turn, Vec<Item>, usize)> {
+    fn begin(self: &Arc<Self>) -> Next {
         let mut state = self.lock();
         if state.running >= self.plan.parallel {
-            return None;
+            return Next::Nothing;
         }
         let most = self.most_rows();
-        let State { urgent, patient, running } = &mut *state;
+        if let Some(when) = self.waits_until(&state, most) {
+            let set = std::mem::replace(&mut state.timer, true);
+            return if set { Next::Nothing } else { Next::At(when) };
+        }
+        let State { urgent, patient, rows: waiting, running, .. } = &mut *state;
         let mut batch: Vec<Item> = Vec::new();
         let mut rows = 0;
         'full: for queue in [urgent, patient] {
@@ -119,6 +156,7 @@ impl Queue {
                     break 'full;
                 }
                 let Some(item) = queue.pop_front() else { break };
+                *waiting -= item.request.rows;
                 if item.reply.is_closed() || item.request.deadline.is_some_and(|deadline| deadline < Instant::now()) {
                     continue;
                 }
@@ -127,16 +165,26 @@ impl Queue {
             }
         }
         if batch.is_empty() {
-            return None;
+            return Next::Nothing;
         }
         *running += 1;
-        Some((Turn(self.clone()), batch, rows))
+        Next::Batch(Turn(self.clone()), batch, rows)
+    }
+
+    /// Until when what waits may wait for others; `None` where it may be computed.
+    fn waits_until(&self, state: &State, most: usize) -> Option<Instant> {
+        let timeout = self.plan.batching.as_ref().filter(|_| self.plan.shared)?.timeout;
+        if timeout.is_zero() || state.rows >= most {
+            return None;
+        }
+        let first = [state.urgent.front(), state.patient.front()].into_iter().flatten().map(|item| item.since).min()?;
+        Some(first + timeout).filter(|when| *when > Instant::now())
     }
 
     /// Rows of a batch.
     fn most_rows(&self) -> usize {
         match self.plan.expected(1) {
-            Some(row) if row < IN_PLACE => {
+            Some(row) if row < IN_PLACE && self.plan.batching.is_none() => {
                 let piece = (PIECE.as_nanos() / row.as_nanos().max(1)) as usize;
                 piece.max(MIN_PIECE_ROWS).min(self.plan.max_rows)
             }
@@ -153,7 +201,10 @@ impl Turn {
         let plan = &self.0.plan;
         let inputs: Vec<&[Tensor]> = batch.iter().map(|item| item.request.tensors.as_slice()).collect();
         let begun = Instant::now();
-        let Some(outputs) = plan.compute(&inputs, rows) else {
+        let waited: Vec<_> =
+            batch.iter().map(|item| Waited { rows: item.request.rows, time: begun - item.since }).collect();
+        let size = plan.padded(rows);
+        let Some(outputs) = plan.compute(&inputs, &waited, size) else {
             for item in batch {
                 // Whoever has gone needs no answer; so below.
                 let _ = item.reply.send(Outcome::HandOver);
@@ -161,8 +212,8 @@ impl Turn {
             return;
         };
         let computed =
-            Arc::new(Computed { outputs, begun, ended: Instant::now(), rows, counted: AtomicBool::new(false) });
-        let alone = batch.len() == 1;
+            Arc::new(Computed { outputs, begun, ended: Instant::now(), rows: size, counted: AtomicBool::new(false) });
+        let alone = batch.len() == 1 && size == rows;
         let mut at = 0;
         for item in batch {
             let range = at..at + item.request.rows;
@@ -179,7 +230,6 @@ impl Drop for Turn {
         state.running -= 1;
         let left = !state.urgent.is_empty() || !state.patient.is_empty();
         drop(state);
-        // At the very end there is nobody to compute any more.
         if !left {
             return;
         }

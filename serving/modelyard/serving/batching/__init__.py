@@ -2,12 +2,14 @@
 
 from modelyard.serving.batching._admission import ModelThreads
 from modelyard.serving.batching._batcher import Batcher
+from modelyard.serving.batching._counts import BatchCounts
 from modelyard.serving.batching._parameters import PER_MODEL_FILE, BatchParameters, read_batch_parameters
 from modelyard.serving.batching._queue import Done, Task
 from modelyard.serving.batching._sharing import probe, shared_graphs
 
 __all__ = [
     "PER_MODEL_FILE",
+    "BatchCounts",
     "BatchParameters",
     "Batcher",
     "Done",

@@ -17,12 +17,12 @@ from modelyard.serving._requests import Arrays, current_caller
 from modelyard.serving._servable import Servable
 from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving.batching._admission import ModelThreads
+from modelyard.serving.batching._counts import BatchCounts
 from modelyard.serving.batching._parameters import BatchParameters
 from modelyard.serving.batching._queue import BatchQueue, Task
 
 #: Clients may send any inner shape where a model takes any: so many queues are kept for each signature.
 _MAX_QUEUES = 64
-_INPUT_SIZE = ":tensorflow:serving:batching_session:input_batch_size"
 
 
 class Batcher:
@@ -61,7 +61,7 @@ class Batcher:
             # What has state, or takes no batch, is one call.
             shared = plan.signature.batched and not plan.signature.stateful
             if shared:
-                self._metrics.observe(_INPUT_SIZE, {}, task.rows)
+                BatchCounts(self._metrics, batching).request(task.rows)
                 self._check(plan, task, batching)
         # Without a row there is nothing to share, or to pad with.
         shared = shared and task.rows > 0
@@ -70,8 +70,8 @@ class Batcher:
         key = (shared, tuple(array.shape[1:] for array in task.inputs.values()) if apart else ())
         queue: BatchQueue | None = plan.queues.get(key)
         if queue is None:
-            metrics = None if batching is None else self._metrics
-            queue = BatchQueue(plan, threads, parameters, self._statistics, metrics=metrics, shared=shared)
+            counts = BatchCounts(self._metrics, batching) if batching is not None and shared else None
+            queue = BatchQueue(plan, threads, parameters, self._statistics, counts=counts, shared=shared)
             if len(plan.queues) < _MAX_QUEUES:
                 queue = plan.queues.setdefault(key, queue)
         queue.submit(task)

@@ -53,6 +53,11 @@ class BatchParameters:
             return self.max_execution_batch_size
         return self.max_batch_size
 
+    @property
+    def max_queued_rows(self) -> int:
+        """Rows that may wait in one queue."""
+        return self.max_enqueued_batches * self.max_batch_size
+
     def padded_size(self, rows: int) -> int:
         """The size that a batch of so many rows is computed with.
 

@@ -20,15 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.errors import InternalError, InvalidInputError, ModelNotReadyError, ModelyardError, UnavailableError
-from modelyard.serving._metrics import Metrics
 from modelyard.serving._plans import Plan
 from modelyard.serving._requests import Arrays, Caller, Prediction
 from modelyard.serving._statistics import Execution, ModelStatistics, RequestTimes
 from modelyard.serving.batching._admission import Cost, ModelThreads
+from modelyard.serving.batching._counts import BatchCounts
 from modelyard.serving.batching._parameters import BatchParameters
 
 _LOG = logging.getLogger("modelyard.serving")
-_PREFIX = ":tensorflow:serving:batching_session:"
 
 Done = Callable[[Any, BaseException | None], object]
 _Answer = tuple[Any, BaseException | None]
@@ -74,7 +73,7 @@ class BatchQueue:
         threads: Their model's.
         parameters: How they are batched.
         statistics: Where they are counted.
-        metrics: Where the batches of a batch scheduler are counted, too; None for nowhere.
+        counts: Where batches are counted, too; None for nowhere.
         shared: Requests are computed together.
     """
 
@@ -85,14 +84,14 @@ class BatchQueue:
         parameters: BatchParameters,
         statistics: ModelStatistics,
         *,
-        metrics: Metrics | None = None,
+        counts: BatchCounts | None = None,
         shared: bool = True,
     ) -> None:
         self._plan = plan
         self._threads = threads
         self._parameters = parameters
         self._statistics = statistics
-        self._metrics = metrics
+        self._counts = counts
         self._shared = shared
         # Calls that change a state come one after the other: no thread but one is to wait for it.
         self._most_running = 1 if plan.signature.stateful else threads.threads
@@ -114,8 +113,7 @@ class BatchQueue:
         with self._condition:
             if refusal := self._threads.refusal(None):
                 raise refusal
-            most = self._parameters.max_enqueued_batches * self._parameters.max_batch_size
-            if self._tasks and self._rows + task.rows > most:
+            if self._tasks and self._rows + task.rows > self._parameters.max_queued_rows:
                 raise UnavailableError(
                     "The batch scheduling queue to which this task was submitted is full. Try again in a moment."
                 )
@@ -221,10 +219,9 @@ class BatchQueue:
 
         There are several where one request is larger than a batch.
         """
-        if self._metrics is not None and self._shared:
-            pool = {"thread_pool_name": self._parameters.pool_name}
+        if self._counts is not None:
             for task in batch:
-                self._metrics.observe(f"{_PREFIX}queuing_latency", pool, (begun_ns - task.decoded_ns) / 1e3)
+                self._counts.waited((begun_ns - task.decoded_ns) / 1e3)
         inputs = merge([task.inputs for task in batch], self._parameters)
         rows, most = sum(task.rows for task in batch), self._parameters.execution_batch_size
         if not self._shared or self._parameters.accept_larger or rows <= most:
@@ -246,10 +243,8 @@ class BatchQueue:
                 name: np.concatenate([array, np.repeat(array[padding : padding + 1], size - rows, axis=0)])
                 for name, array in inputs.items()
             }
-        if self._metrics is not None and self._shared:
-            self._metrics.observe(f"{_PREFIX}processed_batch_size", {}, size)
-            self._metrics.observe(f"{_PREFIX}padding_size", {"execution_batch_size": str(size)}, size - rows)
-            self._metrics.count(f"{_PREFIX}wrapped_run_count", {})
+        if self._counts is not None:
+            self._counts.execution(rows, size=size)
             alone = False
         started_ns = time.perf_counter_ns()
         outputs = self._plan.servable.compute(self._plan.signature.compute, inputs, self._plan.outputs)

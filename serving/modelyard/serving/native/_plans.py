@@ -17,6 +17,7 @@ from modelyard.serving._plans import Plan, plan_of
 from modelyard.serving._requests import ModelSpec
 from modelyard.serving._servable import Servable
 from modelyard.serving._statistics import ModelStatistics
+from modelyard.serving.batching import BatchCounts
 from modelyard.wire import DType, dtype_by_name
 
 _Batch = Sequence[tuple[bytes, tuple[int, ...]]]
@@ -31,23 +32,27 @@ class Batches:
         manager: Where the version is.
         spec: What the requests ask for.
         plan: What that is at present.
+        metrics: Where batches of versions with batching parameters are counted.
     """
 
-    def __init__(self, manager: ModelManager, spec: ModelSpec, plan: Plan) -> None:
+    def __init__(self, manager: ModelManager, spec: ModelSpec, plan: Plan, metrics: Metrics) -> None:
         self._manager = manager
         self._spec = spec
         self._servable: Servable = plan.servable
+        batching = plan.servable.batching
+        self._counts = None if batching is None else BatchCounts(metrics, batching)
         self._graph = plan.signature.compute
         self._inputs = [(each.name, dtype_by_name(each.dtype).numpy) for each in plan.signature.inputs]
         dtypes = {each.name: dtype_by_name(each.dtype) for each in plan.signature.outputs}
         self._names = plan.outputs
         self._outputs = [(name, dtypes[name]) for name in plan.outputs]
 
-    def __call__(self, batch: _Batch) -> list[_Output] | None:
+    def __call__(self, batch: _Batch, waited: Sequence[tuple[int, float]] | None) -> list[_Output] | None:
         """Computes a batch, on a thread of the core.
 
         Args:
             batch: Bytes and shape of each input, in the signature's order.
+            waited: The rows of each request, and the microseconds that it waited; None without batching parameters.
 
         Returns:
             Shape and bytes of each output; None where another version answers such requests now.
@@ -71,6 +76,11 @@ class Batches:
             outputs = self._servable.compute(self._graph, inputs, self._names)
         finally:
             watcher.give_back(version)
+        if waited is not None and self._counts is not None:
+            for rows, microseconds in waited:
+                self._counts.request(rows)
+                self._counts.waited(microseconds)
+            self._counts.execution(sum(rows for rows, _ in waited), size=batch[0][1][0])
         return [_plain(outputs[name], dtype) for name, dtype in self._outputs]
 
 
@@ -141,6 +151,8 @@ class Plans:
         described = plan.signature
         dtypes = {spec.name: spec.dtype for spec in described.outputs}
         shapes = servable.check_shapes
+        batching = servable.batching
+        most = self._max_rows if batching is None else batching.execution_batch_size
         self._server.add_plan(
             model=model,
             version=version,
@@ -151,10 +163,13 @@ class Plans:
             name=plan.name,
             inputs=[(each.name, each.dtype, each.shape if shapes else None) for each in described.inputs],
             outputs=[(name, dtypes[name]) for name in plan.outputs],
-            run=Batches(self._manager, spec, plan),
-            max_rows=self._max_rows,
-            shared=plan.shared,
+            run=Batches(self._manager, spec, plan, self._metrics),
+            max_rows=most,
+            shared=plan.shared if batching is None else described.batched,
             parallel=self._parallel,
+            batching=None
+            if batching is None
+            else (batching.timeout_s, batching.max_queued_rows, batching.allowed_batch_sizes),
         )
 
     def _is_usual(self, plan: Plan) -> bool:
@@ -163,7 +178,8 @@ class Plans:
             signature.decode is None
             # What the core cannot answer after all is computed again: that would advance a state twice.
             and not signature.stateful
-            and not servable.scheduled
+            # Requests of several lengths in one batch are padded in Python.
+            and not (servable.batching is not None and servable.batching.pad_variable_length)
             and not servable.defaults.get(signature.compute)
             and bool(signature.inputs)
             and not (self._check_methods and signature.method != PREDICT_METHOD)
