@@ -145,8 +145,8 @@ def test_the_list_of_models(tmp_path: Path) -> None:
 
 def test_the_configuration_shows_no_secrets(tmp_path: Path) -> None:
     from modelyard.serving import ModelManager, ServerOptions, WatchOptions
-    from modelyard.serving._tls import TlsConfig
-    from modelyard.serving.rest import config_json
+    from modelyard.serving.config import TlsConfig
+    from modelyard.serving.handlers.rest import config_json
 
     options = ServerOptions(
         port=1, rest_api_port=0, models=(), tls=TlsConfig(key="the key", certificate="the certificate")

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf import text_format
 
 from modelyard.errors import ConfigurationError
-from modelyard.serving._tls import read_tls_config
+from modelyard.serving.config._tls import read_tls_config
 from modelyard.wire import MODEL_SERVICE, config_pb2, serving_pb2
 from tests.support.models import publish_affine
 from tests.support.server import TRANSPORT, RunningServer, serve

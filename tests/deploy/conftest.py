@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import yaml
 
-from modelyard.serving._metrics import FAMILIES
+from modelyard.serving.metrics import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

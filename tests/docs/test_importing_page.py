@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from modelyard.artifact import read_manifest
-from modelyard.serving._loader import LoadOptions, load_servable
+from modelyard.serving import LoadOptions, load_servable
 from tests.support.exports import MEASURE_BRIEFLY
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "importing.md"

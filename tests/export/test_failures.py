@@ -18,7 +18,7 @@ from modelyard.export import ExportEvent, ExportOptions, export
 from modelyard.export._cli import main
 from modelyard.export._failures import gist, keep_log
 from modelyard.export._files import load_file, weight_files
-from modelyard.serving._loader import LoadOptions, load_servable
+from modelyard.serving import LoadOptions, load_servable
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, runtimes=())
 

@@ -17,8 +17,8 @@ from modelyard.artifact import SignatureFunction, TensorSpec, read_manifest
 from modelyard.errors import ConversionError, VerificationError
 from modelyard.export import ExportOptions, ExportReport, export
 from modelyard.export._cli import main
-from modelyard.serving._loader import LoadOptions, Runtime, load_servable
-from modelyard.serving._servable import Servable
+from modelyard.serving import LoadOptions, Servable, load_servable
+from modelyard.serving.backends import Runtime
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.2, batch_sizes=(1, 5), runtimes=())

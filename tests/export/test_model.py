@@ -35,7 +35,8 @@ from modelyard.errors import ConversionError, ManifestError, PublishError, Verif
 from modelyard.export import ExportEvent, ExportReport, Format, export_model
 from modelyard.export._choice import rank_runtimes
 from modelyard.export._latency import thread_counts
-from modelyard.serving._loader import LoadOptions, Runtime, load_servable
+from modelyard.serving import LoadOptions, load_servable
+from modelyard.serving.backends import Runtime
 from tests.export.conftest import COUNT, NAMES, OPTIONS, Classifier, Signatures, make_data, make_signatures
 
 ROOT = Path(__file__).parents[2]

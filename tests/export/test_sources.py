@@ -21,7 +21,7 @@ from modelyard.export import ExportOptions, compute_reference, export, trace, ve
 from modelyard.export._cli import main
 from modelyard.export._files import load_file
 from modelyard.export._unsafe_ops import read_saved_model, unsafe_ops
-from modelyard.serving._loader import LoadOptions, load_servable
+from modelyard.serving import LoadOptions, load_servable
 from modelyard.wire import tensorflow_pb2
 from tests.support.saved_models import save_tf1_half_plus_two
 from tests.support.tflite import with_signatures
@@ -416,11 +416,8 @@ def test_words_are_looked_up_without_tensorflow(tmp_path: Path) -> None:
         "city": rng.choice(np.array([b"Bern", b"Paris", "Zürich".encode(), b"Oslo"], object), (20, 1)),
         "year": rng.choice([2023, 2024, 2025], (20, 1)),
     }
-    report = export(
-        model, tmp_path / "m", data=data, options=replace(OPTIONS, runtimes=("openvino",), optional=("tflite",))
-    )
-    # TFLite's tables are of strings to int64 and back only.
-    assert set(report.manifest.formats) == {"saved_model", "onnx"}
+    report = export(model, tmp_path / "m", data=data, options=replace(OPTIONS, runtimes=("openvino",)))
+    assert set(report.manifest.formats) == {"saved_model", "onnx", "tflite"}
     assert report.manifest.formats["onnx"].other_runtimes == {}
     servable = load_servable("m", 1, report.version.path, LoadOptions(runtime="onnxruntime"))
     try:

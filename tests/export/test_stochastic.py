@@ -20,7 +20,7 @@ from modelyard.errors import ConfigurationError, VerificationError
 from modelyard.export import ExportOptions, ExportReport, export
 from modelyard.export._cli import make_parser
 from modelyard.export._distribution import DRAWS, EXAMPLES, SIGNIFICANCE, compare_draws, take_draws
-from modelyard.serving._loader import LoadOptions, load_servable
+from modelyard.serving import LoadOptions, load_servable
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=())
 X = TensorSpec(name="x", dtype="float32", shape=(-1, 2))

@@ -34,7 +34,7 @@ from modelyard.export._freeze import LARGE
 from modelyard.export._onnx import newest_opset
 from modelyard.export._quantize import OnnxVariant
 from modelyard.export._runtimes import load_runtime, runtimes_of
-from modelyard.serving._loader import LoadOptions, load_servable
+from modelyard.serving import LoadOptions, load_servable
 from tests.export.conftest import COUNT, OPTIONS, Classifier, Signatures
 
 ALL: tuple[Precision, ...] = ("float32", "float16", "bfloat16", "int8_dynamic", "int8")

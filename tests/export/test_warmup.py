@@ -17,9 +17,10 @@ from modelyard.errors import PublishError
 from modelyard.export import ExportReport, Reference
 from modelyard.export import _warmup as module
 from modelyard.export._warmup import write_warmup
-from modelyard.serving._loader import LoadOptions, Runtime, load_servable
-from modelyard.serving._metrics import Metrics
-from modelyard.serving._warmup import warm_up
+from modelyard.serving import LoadOptions, load_servable
+from modelyard.serving.backends import Runtime
+from modelyard.serving.metrics import Metrics
+from modelyard.serving.prediction import warm_up
 from tests.export.conftest import OPTIONS
 from tests.support.example_models import publish_examples
 

@@ -28,6 +28,20 @@ ALLOWED: dict[str, set[str]] = {
     "pipeline": {"errors", "console", "wire", "artifact", "clients", "training", "export", "serving"},
     "loadtests": {"errors", "wire", "clients", "artifact", "training"},
 }
+#: The packages of the server, from the bottom: each may import those before it.
+SERVER = (
+    "requests",
+    "backends",
+    "config",
+    "metrics",
+    "servables",
+    "repository",
+    "batching",
+    "prediction",
+    "transports",
+    "handlers",
+    "runtime",
+)
 FRAMEWORKS = {"tensorflow", "keras", "tf2onnx", "tensorflow_serving"}
 MAY_USE_FRAMEWORKS = ("training/modelyard/training", "export/modelyard/export", "serving/modelyard/serving/backends")
 #: Rooms of the base install and of [serving]: TensorFlow may be nowhere near them.
@@ -41,8 +55,10 @@ FREE_OF_TENSORFLOW = (
     "modelyard.deploy",
     "modelyard.serving",
     "modelyard.serving.backends",
-    "modelyard.serving.grpc",
-    "modelyard.serving.rest",
+    "modelyard.serving.handlers.grpc",
+    "modelyard.serving.handlers.rest",
+    "modelyard.serving.transports.asgi",
+    "modelyard.serving.transports.grpc",
     "modelyard.loadtests",
     "modelyard.training",
     "modelyard.training.data",
@@ -93,6 +109,33 @@ def test_rooms_use_each_others_doors() -> None:
                 and parts[1] != room_of(path)
                 and any(part.startswith("_") for part in parts[2:])
             ):
+                found.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert found == []
+
+
+def test_no_private_name_crosses_a_package_of_the_server() -> None:
+    found = []
+    for path in library_files():
+        if room_of(path) != "serving":
+            continue
+        package = path.relative_to(ROOT).parent.parts[1:]
+        for name, line, _ in imports(path):
+            parts = name.split(".")
+            private = next((index for index, part in enumerate(parts) if part.startswith("_")), None)
+            if parts[:2] == ["modelyard", "serving"] and private is not None and tuple(parts[:private]) != package:
+                found.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert found == []
+
+
+def test_packages_of_the_server_import_what_is_below_them() -> None:
+    found = []
+    for path in library_files():
+        parts = path.relative_to(ROOT).parts
+        if room_of(path) != "serving" or len(parts) < 5:
+            continue
+        for name, line, at_import in imports(path):
+            other = name.split(".")[2] if name.startswith("modelyard.serving.") else parts[3]
+            if at_import and other != parts[3] and SERVER.index(other) > SERVER.index(parts[3]):
                 found.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert found == []
 

@@ -57,7 +57,7 @@ def test_doors_are_sorted_and_open() -> None:
     patching = {"modelyard.loadtests.users"}
     names = set(doors())
     if importlib.util.find_spec("modelyard_core") is None:
-        names.discard("modelyard.serving.native")
+        names.discard("modelyard.serving.transports.native")
     assert names > patching
     for group in (sorted(names - patching), sorted(patching)):
         command = [sys.executable, "-c", _CHECK_DOORS, *group]

@@ -10,7 +10,7 @@ from typing import Any, cast
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError
 from modelyard.serving import Servable
-from modelyard.serving.batching import BatchParameters
+from modelyard.serving.config import BatchParameters
 
 Arrays = dict[str, Any]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from modelyard.artifact import Signature, TensorSpec
-from modelyard.serving._validation import complete_inputs
+from modelyard.serving.requests import complete_inputs
 from modelyard.wire import dtype_by_name
 
 #: Random cases of each test; the comparison before a release takes 20,000 and more.

@@ -1,15 +1,11 @@
 """The serving room: a drop-in for TensorFlow Serving that needs no TensorFlow."""
 
-from modelyard.serving._config import ModelConfig, VersionPolicy
-from modelyard.serving._flags import ServerOptions, parse_flags
-from modelyard.serving._loader import LoadOptions, load_servable
-from modelyard.serving._manager import ModelManager
-from modelyard.serving._predictor import ModelMetadata, Predictor
-from modelyard.serving._requests import ModelSpec, Prediction, PredictRequest
-from modelyard.serving._servable import Servable
-from modelyard.serving._server import Server, run
-from modelyard.serving._states import VersionState, VersionStatus
-from modelyard.serving._watcher import WatchOptions
+from modelyard.serving.config import LoadOptions, ModelConfig, ServerOptions, VersionPolicy, WatchOptions, parse_flags
+from modelyard.serving.prediction import ModelMetadata, Predictor
+from modelyard.serving.repository import ModelManager, VersionState, VersionStatus
+from modelyard.serving.requests import ModelSpec, Prediction, PredictRequest
+from modelyard.serving.runtime import Server, run
+from modelyard.serving.servables import Servable, load_servable
 
 __all__ = [
     "LoadOptions",

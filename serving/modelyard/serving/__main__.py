@@ -2,7 +2,7 @@
 
 import sys
 
-from modelyard.serving._cli import main
+from modelyard.serving.runtime import main
 
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))

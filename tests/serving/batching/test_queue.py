@@ -24,9 +24,9 @@ from modelyard.errors import (
     UnavailableError,
 )
 from modelyard.serving import ModelConfig, ModelManager, ModelSpec, Predictor, PredictRequest, WatchOptions
-from modelyard.serving._metrics import Metrics
-from modelyard.serving._requests import Caller
-from modelyard.serving.batching import BatchParameters
+from modelyard.serving.config import BatchParameters
+from modelyard.serving.metrics import Metrics
+from modelyard.serving.requests import Caller
 from tests.support.doubler import Arrays, Doubler, servable
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError
-from modelyard.serving.rest._floats import float_texts
-from modelyard.serving.rest._predict import Form, inputs_of, parse_body, predict_answer
+from modelyard.serving.handlers.rest import float_texts
+from modelyard.serving.handlers.rest._predict import Form, inputs_of, parse_body, predict_answer
 from modelyard.wire import dtype_by_name
 from tests.support.forms import (
     DTYPES,

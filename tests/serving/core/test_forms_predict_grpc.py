@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from modelyard.artifact import Signature
-from modelyard.serving import _messages
-from modelyard.serving._predict_codec import predict_writer
-from modelyard.serving._requests import ModelSpec, Prediction, PredictRequest
+from modelyard.serving import ModelSpec, Prediction, PredictRequest
+from modelyard.serving.prediction import _messages, predict_writer
 from modelyard.wire import array_to_tensor, serving_pb2, tensorflow_pb2
 from tests.support.forms import (
     DTYPES,

@@ -5,6 +5,18 @@ from modelyard.serving.backends._base import Arrays, Backend
 from modelyard.serving.backends._litert import LitertBackend
 from modelyard.serving.backends._onnxruntime import OnnxRuntimeBackend
 from modelyard.serving.backends._openvino import OpenVinoBackend
+from modelyard.serving.backends._runtimes import (
+    RUNTIME_FILES,
+    RUNTIME_FORMATS,
+    TRITON_ONNX,
+    TRITON_SAVED_MODEL,
+    Runtime,
+    available_runtimes,
+    is_installed,
+    missing_runtime,
+    onnx_graphs,
+    saved_model_of,
+)
 from modelyard.serving.backends._saved_model import SAVED_MODEL_NAME, read_meta_graph
 from modelyard.serving.backends._saved_model_state import state_changes
 from modelyard.serving.backends._tensorflow import TensorFlowBackend
@@ -15,9 +27,19 @@ __all__ = [
     "LitertBackend",
     "OnnxRuntimeBackend",
     "OpenVinoBackend",
+    "RUNTIME_FILES",
+    "RUNTIME_FORMATS",
+    "Runtime",
     "SAVED_MODEL_NAME",
+    "TRITON_ONNX",
+    "TRITON_SAVED_MODEL",
     "TensorFlowBackend",
     "adapt",
+    "available_runtimes",
+    "is_installed",
+    "missing_runtime",
+    "onnx_graphs",
     "read_meta_graph",
+    "saved_model_of",
     "state_changes",
 ]

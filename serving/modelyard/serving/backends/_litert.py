@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from modelyard.artifact import Signature, TensorSpec, tflite_signatures
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
-from modelyard.serving._validation import shape_fits
 from modelyard.serving.backends._base import Arrays
+from modelyard.serving.requests import shape_fits
 from modelyard.wire import dtype_by_numpy
 
 #: Names of tensors by the names that a signature gives them.

@@ -3,19 +3,15 @@
 from modelyard.serving.batching._admission import ModelThreads
 from modelyard.serving.batching._batcher import Batcher
 from modelyard.serving.batching._counts import BatchCounts
-from modelyard.serving.batching._parameters import PER_MODEL_FILE, BatchParameters, read_batch_parameters
 from modelyard.serving.batching._queue import Done, Task
 from modelyard.serving.batching._sharing import probe, shared_graphs
 
 __all__ = [
-    "PER_MODEL_FILE",
     "BatchCounts",
-    "BatchParameters",
     "Batcher",
     "Done",
     "ModelThreads",
     "Task",
     "probe",
-    "read_batch_parameters",
     "shared_graphs",
 ]

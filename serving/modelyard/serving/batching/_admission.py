@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from modelyard.errors import ModelyardError, OverloadedError, UnavailableError
-from modelyard.serving._requests import Caller
+from modelyard.serving.requests import Caller
 
 #: Weight of the newest batch in the running means: some five batches after a change they have followed it, so that a
 #: rush for a model that takes as long for 60 rows as for one is answered in batches of 60 after a few of one.

@@ -11,15 +11,13 @@ from typing import Any
 import numpy.typing as npt
 
 from modelyard.errors import InvalidInputError, ModelyardError
-from modelyard.serving._metrics import Metrics
-from modelyard.serving._plans import Plan, plan_of
-from modelyard.serving._requests import Arrays, current_caller
-from modelyard.serving._servable import Servable
-from modelyard.serving._statistics import ModelStatistics
 from modelyard.serving.batching._admission import ModelThreads
 from modelyard.serving.batching._counts import BatchCounts
-from modelyard.serving.batching._parameters import BatchParameters
 from modelyard.serving.batching._queue import BatchQueue, Task
+from modelyard.serving.config import BatchParameters
+from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.requests import Arrays, current_caller
+from modelyard.serving.servables import Plan, Servable, plan_of
 
 #: Clients may send any inner shape where a model takes any: so many queues are kept for each signature.
 _MAX_QUEUES = 64

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from modelyard.serving._metrics import Metrics
-from modelyard.serving.batching._parameters import BatchParameters
+from modelyard.serving.config import BatchParameters
+from modelyard.serving.metrics import Metrics
 
 _PREFIX = ":tensorflow:serving:batching_session:"
 

@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.errors import InternalError, InvalidInputError, ModelNotReadyError, ModelyardError, UnavailableError
-from modelyard.serving._plans import Plan
-from modelyard.serving._requests import Arrays, Caller, Prediction
-from modelyard.serving._statistics import Execution, ModelStatistics, RequestTimes
 from modelyard.serving.batching._admission import Cost, ModelThreads
 from modelyard.serving.batching._counts import BatchCounts
-from modelyard.serving.batching._parameters import BatchParameters
+from modelyard.serving.config import BatchParameters
+from modelyard.serving.metrics import Execution, ModelStatistics, RequestTimes
+from modelyard.serving.requests import Arrays, Caller, Prediction
+from modelyard.serving.servables import Plan
 
 _LOG = logging.getLogger("modelyard.serving")
 

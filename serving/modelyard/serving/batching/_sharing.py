@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from modelyard.artifact import EXPERIMENT_ROWS, Signature, row_experiment
 from modelyard.errors import ModelyardError
-from modelyard.serving._requests import Arrays
-from modelyard.serving._servable import Servable
 from modelyard.serving.backends import Backend
+from modelyard.serving.requests import Arrays
+from modelyard.serving.servables import Servable
 from modelyard.wire import dtype_by_name
 
 _LOG = logging.getLogger("modelyard.serving")

@@ -1,0 +1,34 @@
+"""Configuration files in protobuf text format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf import text_format
+from google.protobuf.message import Message
+
+from modelyard.errors import ConfigurationError
+
+_M = TypeVar("_M", bound=Message)
+
+
+def read_text_proto(path: Path, message: _M, *, flag: str) -> _M:
+    """Reads a configuration file in protobuf text format.
+
+    Args:
+        path: The file.
+        message: An empty message of the file's type, which is filled.
+        flag: The flag that named the file, for errors.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or is not such a message.
+    """
+    try:
+        return text_format.Parse(path.read_text("utf-8"), message)
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigurationError(f"{flag}={path} cannot be read: {exc}") from exc
+    except text_format.ParseError as exc:
+        raise ConfigurationError(
+            f"{flag}={path} is not a {message.DESCRIPTOR.full_name} in protobuf text format: {exc}"
+        ) from exc

@@ -1,0 +1,15 @@
+"""The Open Inference Protocol (KServe's v2) with Triton's extensions, on the same data plane and ports.
+
+REST below /v2 and gRPC ``inference.GRPCInferenceService``; the specification is
+KServe's open-inference-protocol repository and Triton's protocol extensions.
+"""
+
+from modelyard.serving.handlers.oip._grpc import OipGrpc
+from modelyard.serving.handlers.oip._rest import OipRest
+from modelyard.serving.handlers.oip._service import OipService
+
+__all__ = [
+    "OipGrpc",
+    "OipRest",
+    "OipService",
+]

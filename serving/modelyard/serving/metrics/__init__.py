@@ -1,0 +1,26 @@
+"""What is counted: Prometheus' metrics and Triton's statistics."""
+
+from modelyard.serving.metrics._metrics import FAMILIES, Metrics
+from modelyard.serving.metrics._page import Snapshot, merged, page
+from modelyard.serving.metrics._statistics import (
+    Duration,
+    Execution,
+    ExecutionStatistics,
+    ModelStatistics,
+    RequestTimes,
+    VersionStatistics,
+)
+
+__all__ = [
+    "Duration",
+    "Execution",
+    "ExecutionStatistics",
+    "FAMILIES",
+    "Metrics",
+    "ModelStatistics",
+    "RequestTimes",
+    "Snapshot",
+    "VersionStatistics",
+    "merged",
+    "page",
+]

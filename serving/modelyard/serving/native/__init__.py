@@ -1,6 +1,0 @@
-"""The native core as a transport: gRPC and REST on ``modelyard_core``, which hands over what it does not answer."""
-
-from modelyard.serving.native._core import NativeCore, NativeOptions
-from modelyard.serving.native._transports import NativeGrpc, NativeRest
-
-__all__ = ["NativeCore", "NativeGrpc", "NativeOptions", "NativeRest"]

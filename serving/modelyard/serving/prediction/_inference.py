@@ -1,0 +1,195 @@
+"""Classify, Regress and MultiInference: predictions over serialized ``tf.Example`` messages.
+
+The checks and their words are those of TensorFlow Serving's classifier.cc,
+regressor.cc and multi_inference.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import CLASSIFY_METHOD, REGRESS_METHOD, Signature
+from modelyard.errors import InvalidInputError, InvalidModelSpecError, InvalidRequestError, UnsupportedError
+from modelyard.serving.requests import ModelSpec, format_shape
+from modelyard.serving.servables import Servable
+
+_INPUT = "inputs"
+_CLASSES = "classes"
+_SCORES = "scores"
+_OUTPUT = "outputs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceTask:
+    """One task of a request over examples.
+
+    Attributes:
+        spec: The servable and the signature.
+        method: ``tensorflow/serving/classify`` or ``tensorflow/serving/regress``.
+    """
+
+    spec: ModelSpec
+    method: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification:
+    """The answer of a classify task over N examples with K classes.
+
+    Attributes:
+        spec: The task's spec, resolved.
+        labels: bytes ``[N, K]``, or None where the signature has none.
+        scores: float32 ``[N, K]``, or None where the signature has none.
+    """
+
+    spec: ModelSpec
+    labels: npt.NDArray[Any] | None
+    scores: npt.NDArray[np.float32] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression:
+    """The answer of a regress task over N examples.
+
+    Attributes:
+        spec: The task's spec, resolved.
+        values: float32 ``[N]``.
+    """
+
+    spec: ModelSpec
+    values: npt.NDArray[np.float32]
+
+
+def check_tasks(tasks: Sequence[InferenceTask]) -> None:
+    """Checks that the tasks of a MultiInference request go together.
+
+    Args:
+        tasks: At least one.
+
+    Raises:
+        InvalidModelSpecError: A task names no model, or another one than the first.
+        InvalidRequestError: Two tasks ask for the same signature.
+    """
+    seen: set[str] = set()
+    for task in tasks:
+        if not task.spec.name:
+            raise InvalidModelSpecError("Found ModelSpec with an empty model name.")
+        if task.spec.name != tasks[0].spec.name:
+            raise InvalidModelSpecError(
+                "All ModelSpecs in a MultiInferenceRequest must access the same model name. "
+                f"Received {tasks[0].spec.name!r} and {task.spec.name!r}."
+            )
+        if task.spec.signature_name in seen:
+            raise InvalidRequestError(f"Duplicate evaluation of signature: {task.spec.signature_name}")
+        seen.add(task.spec.signature_name)
+
+
+def infer(servable: Servable, task: InferenceTask, examples: Sequence[bytes]) -> Classification | Regression:
+    """Computes one task.
+
+    Args:
+        servable: The servable that the task's spec means.
+        task: What to compute.
+        examples: Serialized ``tf.Example`` messages.
+
+    Raises:
+        InvalidInputError: There are no examples, or the model refuses them.
+        InvalidRequestError: The signature does not suit the task.
+        UnsupportedError: The method is neither classify nor regress.
+    """
+    if task.method not in (CLASSIFY_METHOD, REGRESS_METHOD):
+        raise UnsupportedError(f"Unsupported signature method_name: {task.method}")
+    name = task.spec.signature_name
+    signature = servable.signatures[name]
+    spec = replace(task.spec, version=servable.version, label=None, signature=name)
+    wanted = _classify_outputs(signature) if task.method == CLASSIFY_METHOD else _regress_outputs(signature)
+    if not examples:
+        raise InvalidInputError("Input is empty.")
+    batch = np.empty(len(examples), dtype=object)
+    batch[:] = examples
+    outputs = servable.run(signature, {_INPUT: batch}, wanted)
+    if task.method == CLASSIFY_METHOD:
+        return _classification(spec, outputs, len(examples))
+    return _regression(spec, outputs[_OUTPUT], len(examples))
+
+
+def _check_input(signature: Signature, kind: str) -> None:
+    if signature.inputs[0].name != _INPUT:
+        raise InvalidRequestError(
+            f"No {kind} inputs found in SignatureDef: its input is {signature.inputs[0].name!r}; expected {_INPUT!r}."
+        )
+
+
+def _classify_outputs(signature: Signature) -> tuple[str, ...]:
+    _count_inputs(signature)
+    names = [spec.name for spec in signature.outputs]
+    if len(names) not in (1, 2):
+        raise InvalidRequestError(f"Expected one or two output Tensors, found {len(names)}")
+    _check_input(signature, "classification")
+    wanted = tuple(name for name in (_CLASSES, _SCORES) if name in names)
+    if not wanted:
+        raise InvalidRequestError(
+            f'Expected classification signature outputs to contain at least one of "{_CLASSES}" or "{_SCORES}". '
+            f"Signature was: outputs {names}"
+        )
+    return wanted
+
+
+def _regress_outputs(signature: Signature) -> tuple[str, ...]:
+    _count_inputs(signature)
+    names = [spec.name for spec in signature.outputs]
+    if len(names) != 1:
+        raise InvalidRequestError(f"Expected one output Tensor. The signature has {names}.")
+    _check_input(signature, "regression")
+    if names != [_OUTPUT]:
+        raise InvalidRequestError(
+            f"No regression outputs found in SignatureDef: its output is {names[0]!r}; expected {_OUTPUT!r}."
+        )
+    return (_OUTPUT,)
+
+
+def _count_inputs(signature: Signature) -> None:
+    if len(signature.inputs) != 1:
+        raise InvalidRequestError(
+            f"Expected one input Tensor. The signature has {sorted(spec.name for spec in signature.inputs)}."
+        )
+
+
+def _classification(spec: ModelSpec, outputs: Mapping[str, npt.NDArray[Any]], count: int) -> Classification:
+    for name, kind in ((_CLASSES, np.dtype(object)), (_SCORES, np.dtype(np.float32))):
+        array = outputs.get(name)
+        if array is None:
+            continue
+        if array.ndim != 2:
+            raise InvalidRequestError(
+                f"Expected Tensor shape: [batch_size num_classes] but got {format_shape(array.shape)}"
+            )
+        if array.dtype != kind:
+            wanted = "DT_STRING" if name == _CLASSES else "DT_FLOAT"
+            raise InvalidRequestError(f"Expected {name} Tensor of {wanted}. Got: {array.dtype}")
+        if array.shape[0] != count:
+            raise InvalidRequestError(f"Expected {name} output batch size of {count}. Got: {array.shape[0]}")
+    labels, scores = outputs.get(_CLASSES), outputs.get(_SCORES)
+    if labels is not None and scores is not None and labels.shape[1] != scores.shape[1]:
+        raise InvalidRequestError(
+            f"Tensors class and score should match in dim_size(1). Got {labels.shape[1]} vs. {scores.shape[1]}"
+        )
+    return Classification(spec=spec, labels=labels, scores=scores)
+
+
+def _regression(spec: ModelSpec, array: npt.NDArray[Any], count: int) -> Regression:
+    if not (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
+        raise InvalidRequestError(
+            "Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got "
+            f"{format_shape(array.shape)}"
+        )
+    if array.shape[0] != count:
+        raise InvalidRequestError(f"Input batch size did not match output batch size: {count} vs. {array.shape[0]}")
+    if array.dtype != np.float32:
+        raise InvalidRequestError(f"Expected output Tensor of DT_FLOAT.  Got: {array.dtype}")
+    return Regression(spec=spec, values=array.reshape(-1))

@@ -1,0 +1,16 @@
+"""Models and their versions: what is there, what should be, and who is asked."""
+
+from modelyard.serving.repository._admin import Admin
+from modelyard.serving.repository._manager import ModelManager
+from modelyard.serving.repository._states import VersionState, VersionStatus
+from modelyard.serving.repository._versions import Version
+from modelyard.serving.repository._watcher import ModelWatcher
+
+__all__ = [
+    "Admin",
+    "ModelManager",
+    "ModelWatcher",
+    "Version",
+    "VersionState",
+    "VersionStatus",
+]

@@ -1,0 +1,233 @@
+"""Changes of the configuration while the server runs: reload requests and the polled config file."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from modelyard.artifact import Location
+from modelyard.errors import (
+    ConfigurationError,
+    FixedConfigurationError,
+    ModelyardError,
+    PermissionDeniedError,
+    ServerError,
+)
+from modelyard.serving.config import ModelConfig, models_from_message, models_of_repository, read_text_proto
+from modelyard.serving.repository._manager import ModelManager
+from modelyard.wire import serving_pb2
+
+_LOG = logging.getLogger("modelyard.serving")
+
+#: What is to be changed: ``kind``, ``about`` (a later change about the same replaces it), and what goes with the kind.
+Change = dict[str, str]
+
+#: Longest wait for the versions of a new model to be tried.
+_RELOAD_TIMEOUT_S = 600.0
+
+
+class Admin:
+    """Changes the models that are served.
+
+    Args:
+        manager: The models.
+        allow_remote: Whether other hosts than this one may ask for changes.
+        everywhere: Makes a change in all processes that serve together, by :meth:`apply` in each; None where this
+            is the only one.
+    """
+
+    def __init__(
+        self,
+        manager: ModelManager,
+        *,
+        allow_remote: bool,
+        everywhere: Callable[[Change], Awaitable[None]] | None = None,
+    ) -> None:
+        self._manager = manager
+        self._allow_remote = allow_remote
+        self._everywhere = everywhere or self.apply
+        self._repository: Location | None = None
+        #: Changes happen one after the other.
+        self.changing = asyncio.Lock()
+
+    def check_peer(self, host: str | None) -> None:
+        """Refuses changes that come from elsewhere.
+
+        Args:
+            host: The caller's IP address; None for a UNIX socket.
+
+        Raises:
+            PermissionDeniedError: Another host, and the server was not told to allow that.
+        """
+        if self._allow_remote or host is None:
+            return
+        with contextlib.suppress(ValueError):
+            address = ipaddress.ip_address(host)
+            mapped = getattr(address, "ipv4_mapped", None)
+            if (mapped or address).is_loopback:
+                return
+        raise PermissionDeniedError(
+            f"Configuration changes from {host} are refused: only this host itself may ask for them. "
+            "Start the server with --allow_remote_admin to change that."
+        )
+
+    async def reload_message(self, config: serving_pb2.ModelServerConfig) -> None:
+        """Replaces the configuration by that of a reload request.
+
+        Args:
+            config: The request's.
+
+        Raises:
+            ConfigurationError: Another kind of config than a model list, or one
+                whose models make no sense.
+            FixedConfigurationError: The models are those of a repository that is polled.
+            ModelNotReadyError: A label points to a version that is not loaded.
+            ServerError: A new model did not become available.
+        """
+        if self._repository is not None:
+            raise FixedConfigurationError(
+                f"The models are those of --model_repository={self._repository}, which is looked at again and again: "
+                "a reload would be undone. For labels use labels.json (modelyard repo label); for reloads start the "
+                "server with --model_control_mode=none, or with --model_config_file."
+            )
+        if config.WhichOneof("config") != "model_config_list":
+            # Upstream takes no action on an empty message: it must not unload everything.
+            raise ConfigurationError(
+                "ServerModelConfig type not supported by HandleReloadConfigRequest. Only model_config_list is "
+                f"supported; received {config.WhichOneof('config') or 'nothing'}."
+            )
+        self._check_platforms(config)
+        text = base64.b64encode(config.SerializeToString()).decode()
+        await self._everywhere({"kind": "reload", "about": "configuration", "config": text})
+
+    async def load(self, name: str) -> None:
+        """Loads a model, and returns when it can answer.
+
+        Args:
+            name: The model.
+
+        Raises:
+            LoadError: A version cannot be loaded, or there is none.
+            ModelNotFoundError: The model is not configured.
+            UnsupportedError: The server is not in explicit mode.
+        """
+        await self._everywhere({"kind": "load", "about": f"model {name}", "name": name})
+
+    async def unload(self, name: str) -> None:
+        """Unloads a model, and returns when that is done; raises as :meth:`load` does.
+
+        Args:
+            name: The model.
+        """
+        await self._everywhere({"kind": "unload", "about": f"model {name}", "name": name})
+
+    async def apply(self, change: Change) -> None:
+        """Makes a change in this process.
+
+        Args:
+            change: What :meth:`reload_message`, :meth:`load` or :meth:`unload` asked for.
+
+        Raises:
+            ModelyardError: As they say.
+        """
+        async with self.changing:
+            if change["kind"] == "reload":
+                config = serving_pb2.ModelServerConfig.FromString(base64.b64decode(change["config"]))
+                await self.reload(models_from_message(config))
+            elif change["kind"] == "load":
+                await asyncio.to_thread(self._manager.load_model, change["name"])
+            else:
+                await asyncio.to_thread(self._manager.unload_model, change["name"])
+
+    def _check_platforms(self, config: serving_pb2.ModelServerConfig) -> None:
+        platforms = {model.name: model.platform for model in self._manager.configs}
+        for item in config.model_config_list.config:
+            platform = platforms.get(item.name, item.model_platform)
+            if item.model_platform not in ("", platform):
+                raise ConfigurationError(
+                    f"Illegal to change a model's platform. For model {item.name} platform was {platform} and new "
+                    f"platform requested is {item.model_platform}"
+                )
+
+    async def reload(self, configs: Sequence[ModelConfig], *, timeout_s: float = _RELOAD_TIMEOUT_S) -> None:
+        """Replaces the configuration, off the event loop.
+
+        Args:
+            configs: The new models.
+            timeout_s: Seconds to wait for them; 0 only begins to load them.
+
+        Raises:
+            ModelNotReadyError: A label points to a version that is not loaded.
+            ServerError: A new model did not become available.
+        """
+        try:
+            await asyncio.to_thread(self._manager.reload, configs, timeout_s=timeout_s)
+        except ServerError as exc:
+            _LOG.error("configuration replaced, but %s", exc.message)
+            raise
+        _LOG.info("configuration replaced; the models are: %s", ", ".join(sorted(self._manager.names)) or "none")
+
+    async def poll_file(self, path: Path, wait_s: float) -> None:
+        """Applies a model config file again and again; what is wrong with it is logged once, and nothing changes.
+
+        As upstream, the file wins over reload requests.
+
+        Args:
+            path: The file.
+            wait_s: Seconds between two looks.
+        """
+        await self._poll(lambda: self._read_file(path), wait_s, str(path))
+
+    async def poll_repository(self, repository: Location, wait_s: float) -> None:
+        """Serves what models a repository has, again and again; as :meth:`poll_file` does.
+
+        Meanwhile, reload requests are refused.
+
+        Args:
+            repository: The repository.
+            wait_s: Seconds between two looks.
+        """
+        self._repository = repository
+        await self._poll(lambda: self._read_repository(repository), wait_s, str(repository))
+
+    async def _poll(self, read: Callable[[], Sequence[ModelConfig]], wait_s: float, what: str) -> None:
+        complaint = ""
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                configs = await asyncio.to_thread(read)
+                if configs != self._manager.configs:
+                    # The next change may come while these load.
+                    await self.reload(configs, timeout_s=0.0)
+                complaint = ""
+            except ModelyardError as exc:
+                if exc.message != complaint:
+                    _LOG.error("the configuration stays as it was: %s", exc.message)
+                complaint = exc.message
+            # Nobody waits for this task: if it died, changes of the file would go unnoticed.
+            except Exception:
+                _LOG.exception("%s could not be applied; trying again", what)
+
+    def _read_repository(self, repository: Location) -> Sequence[ModelConfig]:
+        models = models_of_repository(repository)
+        if not models and self._manager.names:
+            # Nothing is unloaded because a mount is away: what is left then is an empty folder.
+            raise ConfigurationError(
+                f"{repository} holds no model any more; what was served stays until it holds one, or the server ends."
+            )
+        return models
+
+    def _read_file(self, path: Path) -> Sequence[ModelConfig]:
+        message = read_text_proto(path, serving_pb2.ModelServerConfig(), flag="--model_config_file")
+        if message.WhichOneof("config") is None:
+            # A file that is being written is empty for a moment.
+            raise ConfigurationError(
+                f"{path} is empty; expected a model_config_list, which may itself be empty: model_config_list {{}}"
+            )
+        self._check_platforms(message)
+        return models_from_message(message)

@@ -1,0 +1,307 @@
+"""The model manager: one watcher per configured model, replaced as a whole when the configuration changes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from modelyard.errors import (
+    InvalidModelSpecError,
+    ModelNotFoundError,
+    ModelNotReadyError,
+    ServerError,
+    UnsupportedError,
+)
+from modelyard.serving.config import ModelConfig, WatchOptions
+from modelyard.serving.repository._states import VersionStatus
+from modelyard.serving.repository._watcher import Loader, ModelWatcher
+from modelyard.serving.requests import ModelSpec
+from modelyard.serving.servables import Servable
+
+#: Longest wait at the end for versions that are being loaded: nobody will ask for them.
+_STOP_S = 3.0
+
+
+class ModelManager:
+    """Keeps the configured models loaded and hands out their servables.
+
+    Args:
+        configs: The models.
+        load: Loads one version; called on a model's own thread.
+        options: How base paths are watched.
+        allow_new_labels: A new label may point to a version that is not loaded.
+
+    Raises:
+        ModelNotReadyError: There are labels, and they may not point to
+            versions that are not loaded.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[ModelConfig],
+        load: Loader,
+        options: WatchOptions,
+        *,
+        allow_new_labels: bool = False,
+    ) -> None:
+        self._load = load
+        self._options = options
+        self._allow_new_labels = allow_new_labels
+        self._reloading = threading.Lock()
+        # Replaced, never changed: readers need no lock.
+        self._watchers: dict[str, ModelWatcher] = {}
+        for config in configs:
+            self._check_labels(config)
+        self._watchers = {config.name: self._watcher(config) for config in configs}
+        # Models that a reload removed still answer status requests.
+        self._retired: dict[str, ModelWatcher] = {}
+        # Those that a reload added.
+        self._added: frozenset[ModelWatcher] = frozenset()
+        self._stopped = False
+
+    def _watcher(self, config: ModelConfig) -> ModelWatcher:
+        return ModelWatcher(config, self._load, self._options)
+
+    def start(self) -> None:
+        """Starts to watch the base paths."""
+        for watcher in self._watchers.values():
+            watcher.start()
+
+    def stop(self) -> bool:
+        """Stops watching, unloads everything, once no request holds it, and ends what waits for a model.
+
+        Returns:
+            Whether nothing is being loaded any more; what takes longer than a few seconds is left behind.
+        """
+        with self._reloading:
+            self._stopped = True
+            watchers = [*self._watchers.values(), *self._retired.values()]
+        for watcher in watchers:
+            watcher.request_stop()
+        end = time.monotonic() + _STOP_S
+        return all([watcher.stop(max(0.0, end - time.monotonic())) for watcher in watchers])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The configured models."""
+        return tuple(self._watchers)
+
+    @property
+    def configs(self) -> tuple[ModelConfig, ...]:
+        """The configuration in force."""
+        return tuple(watcher.config for watcher in self._watchers.values())
+
+    def labels(self, name: str) -> Mapping[str, int]:
+        """The labels of a model that requests may name: of its configuration, and of ``labels.json``.
+
+        Args:
+            name: The model.
+        """
+        watcher = self._watchers.get(name)
+        return {} if watcher is None else watcher.labels
+
+    def reload(self, configs: Sequence[ModelConfig], *, timeout_s: float) -> None:
+        """Replaces the configuration: models that are not in it are unloaded.
+
+        Labels are checked first, against the versions that are loaded now;
+        nothing is changed where one of them fails. What a model served before
+        stays served until its new base path has something better.
+
+        Args:
+            configs: The new models.
+            timeout_s: Seconds to wait until new base paths are looked at, and
+                until what is gone is unloaded; 0 only begins with it.
+
+        Raises:
+            ModelNotReadyError: A label points to a version that is not loaded.
+            ServerError: The configuration is in force, but a new model or one
+                with a new base path did not become available while it was waited for.
+        """
+        end = time.monotonic() + timeout_s
+        with self._reloading:
+            if self._stopped:
+                return
+            for config in configs:
+                self._check_labels(config)
+            before = self._watchers
+            watchers = {config.name: before.get(config.name) or self._watcher(config) for config in configs}
+            new = [watcher for name, watcher in watchers.items() if name not in before]
+            changed = [(watchers[config.name], config) for config in configs if watchers[config.name].config != config]
+            moved = [watcher for watcher, config in changed if watcher.config.base_path != config.base_path]
+            gone = [watcher for name, watcher in before.items() if name not in watchers]
+            self._added = self._added.intersection(watchers.values()).union(new)
+            self._retired |= {watcher.config.name: watcher for watcher in gone}
+            for watcher in new:
+                watcher.start()
+            for watcher, config in changed:
+                watcher.configure(config)
+            # Before anything is waited for: one model that loads slowly keeps no other from coming or going.
+            self._watchers = watchers
+        leaving = [threading.Thread(target=watcher.stop, daemon=True) for watcher in gone]
+        for thread in leaving:
+            thread.start()
+        if timeout_s == 0:
+            return
+        for watcher in (*new, *(watcher for watcher, _ in changed)):
+            watcher.wait_until_polled(max(0.0, end - time.monotonic()))
+        for thread in leaving:
+            thread.join(max(0.0, end - time.monotonic()))
+        reasons = {each.config.name: each.failure() for each in (*new, *moved) if each.enabled}
+        failures = [f"{{{name}: {reason}}}" for name, reason in reasons.items() if reason]
+        if failures:
+            raise ServerError(f"{len(failures)} servable(s) did not become available: {{{', '.join(failures)}}}")
+
+    def _check_labels(self, config: ModelConfig) -> None:
+        known = self._watchers.get(config.name)
+        for label, version in config.labels.items():
+            if known is not None and known.is_available(version):
+                continue
+            current = None if known is None else known.config.labels.get(label)
+            if not self._allow_new_labels or current not in (None, version):
+                raise ModelNotReadyError(
+                    f"Request to assign label {label!r} to version {version} of model {config.name}, which is not "
+                    "currently available for inference. Load the version first, then set the label; new labels may be "
+                    "set before with --allow_version_labels_for_unavailable_models."
+                )
+
+    def ready(self, name: str) -> bool:
+        """Whether a model has a version that can answer.
+
+        Args:
+            name: The model.
+        """
+        watcher = self._watchers.get(name)
+        return watcher is not None and watcher.is_ready()
+
+    def all_ready(self) -> bool:
+        """Whether every model that is meant to be loaded can answer; one that was added counts when it was tried."""
+        watchers = [watcher for watcher in self._watchers.values() if watcher.enabled]
+        return all(watcher.is_ready() or self._is_coming(watcher) for watcher in watchers)
+
+    def _is_coming(self, watcher: ModelWatcher) -> bool:
+        return watcher in self._added and not watcher.wait_until_polled(0.0)
+
+    def load_model(self, name: str) -> None:
+        """Loads a model's aspired versions, on the calling thread; in explicit mode only.
+
+        Args:
+            name: The model.
+
+        Raises:
+            LoadError: A version cannot be loaded, or there is none.
+            ModelNotFoundError: The model is not configured.
+            UnsupportedError: The server is not in explicit mode.
+        """
+        self._controlled(name).enable()
+
+    def unload_model(self, name: str) -> None:
+        """Unloads a model, on the calling thread, once no request holds it; in explicit mode only.
+
+        Args:
+            name: The model.
+
+        Raises:
+            ModelNotFoundError: The model is not configured.
+            UnsupportedError: The server is not in explicit mode.
+        """
+        self._controlled(name).disable()
+
+    def _controlled(self, name: str) -> ModelWatcher:
+        if not self._options.explicit:
+            raise UnsupportedError(
+                "Models are not loaded or unloaded on request here; start the server with "
+                "--model_control_mode=explicit for that."
+            )
+        watcher = self._watchers.get(name)
+        if watcher is None:
+            raise ModelNotFoundError(f"Model {name!r} is not configured{self._hint()}")
+        return watcher
+
+    def wait_until_polled(self, timeout_s: float) -> bool:
+        """Waits until every model's versions were tried once.
+
+        Args:
+            timeout_s: Seconds to wait at most.
+
+        Returns:
+            Whether that happened in time.
+        """
+        end = time.monotonic() + timeout_s
+        return all(watcher.wait_until_polled(max(0.0, end - time.monotonic())) for watcher in self._watchers.values())
+
+    @contextmanager
+    def acquire(self, spec: ModelSpec) -> Iterator[Servable]:
+        """Lends a servable; it stays loaded until it is given back.
+
+        Args:
+            spec: Which one.
+
+        Yields:
+            The servable.
+
+        Raises:
+            InvalidModelSpecError: No name, or an unknown version label.
+            ModelNotFoundError: Unknown model or version.
+            UnavailableError: The model is configured but was not loaded yet.
+        """
+        with self.watcher(spec).acquire(spec) as servable:
+            yield servable
+
+    def has(self, name: str) -> bool:
+        """Whether there is a model of that name.
+
+        Args:
+            name: The model.
+        """
+        return name in self._watchers
+
+    def watcher(self, spec: ModelSpec) -> ModelWatcher:
+        """Who lends a model's servables, for callers that hold one across callbacks.
+
+        Args:
+            spec: Which model.
+
+        Raises:
+            InvalidModelSpecError: No name.
+            ModelNotFoundError: Unknown model.
+        """
+        if not spec.name:
+            raise InvalidModelSpecError("ModelSpec has no name specified.")
+        watcher = self._watchers.get(spec.name)
+        if watcher is None:
+            raise ModelNotFoundError(f"Servable not found for request: {spec.describe()}{self._hint()}")
+        return watcher
+
+    def status(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:
+        """States of a model's versions, newest first.
+
+        Args:
+            name: The model.
+            version: One version; None for all.
+
+        Raises:
+            InvalidModelSpecError: No model name.
+            ModelNotFoundError: Unknown model or version.
+        """
+        if not name:
+            raise InvalidModelSpecError("ModelSpec has no name specified.")
+        watcher = self._watchers.get(name) or self._retired.get(name)
+        statuses = () if watcher is None else watcher.statuses()
+        if not statuses:
+            raise ModelNotFoundError(
+                f"Could not find any versions of model {name}" + (self._hint() if watcher is None else "")
+            )
+        if version is None:
+            return statuses
+        found = tuple(status for status in statuses if status.version == version)
+        if not found:
+            raise ModelNotFoundError(
+                f"Could not find version {version} of model {name}; it has {[status.version for status in statuses]}."
+            )
+        return found
+
+    def _hint(self) -> str:
+        names = ", ".join(sorted(self._watchers))
+        return f"; the models here are: {names}." if names else "; there are no models here."

@@ -1,0 +1,45 @@
+"""What a request asks for, and what an answer holds."""
+
+from modelyard.serving.requests._requests import (
+    FIELDS_OF_ONE_CALL,
+    PRIORITY_KEY,
+    REQUEST_ID,
+    Arrays,
+    Caller,
+    ModelSpec,
+    Prediction,
+    PredictRequest,
+    current_caller,
+    request_id_of,
+)
+from modelyard.serving.requests._validation import (
+    MAX_VERSION,
+    check_output_filter,
+    complete_inputs,
+    cpp_dtype_name,
+    format_shape,
+    other_signature,
+    shape_fits,
+    whole_number,
+)
+
+__all__ = [
+    "Arrays",
+    "Caller",
+    "FIELDS_OF_ONE_CALL",
+    "MAX_VERSION",
+    "ModelSpec",
+    "PRIORITY_KEY",
+    "PredictRequest",
+    "Prediction",
+    "REQUEST_ID",
+    "check_output_filter",
+    "complete_inputs",
+    "cpp_dtype_name",
+    "current_caller",
+    "format_shape",
+    "other_signature",
+    "request_id_of",
+    "shape_fits",
+    "whole_number",
+]

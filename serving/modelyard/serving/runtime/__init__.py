@@ -1,0 +1,10 @@
+"""The process: start, stop, workers."""
+
+from modelyard.serving.runtime._cli import main
+from modelyard.serving.runtime._server import Server, run
+
+__all__ = [
+    "Server",
+    "main",
+    "run",
+]

@@ -1,0 +1,103 @@
+"""From a version directory to a servable that can take traffic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from modelyard.serving.batching import Batcher, ModelThreads, shared_graphs
+from modelyard.serving.config import PER_MODEL_FILE, BatchParameters, ModelConfig, ServerOptions, read_batch_parameters
+from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.prediction import warm_up
+from modelyard.serving.servables import Servable, load_servable
+
+_LOG = logging.getLogger("modelyard.serving")
+
+
+class VersionLoader:
+    """Makes versions ready: backend, batching, warm-up; and counts the attempts.
+
+    Args:
+        options: How versions are loaded, batched and warmed up.
+        metrics: Where attempts are counted.
+        settle: Called when a version is ready.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        metrics: Metrics,
+        *,
+        settle: Callable[[], None] | None = None,
+    ) -> None:
+        self._options = options
+        self._settle = settle
+        self._metrics = metrics
+
+    def load(self, config: ModelConfig, version: int, path: Path) -> Servable:
+        """Loads one version, in the runtime of the flags, or else the one that the model's platform asks for.
+
+        Args:
+            config: The model.
+            version: Its version.
+            path: The version directory.
+
+        Raises:
+            ArtifactError: The version cannot be loaded.
+            ConfigurationError: Its batching parameters make no sense.
+            RequestError: A warm-up record cannot be replayed.
+        """
+        labels = {"model_path": str(path)}
+        attempts = ":tensorflow:cc:saved_model:load_attempt_count"
+        self._metrics.know(config.name)
+        load = self._options.load
+        try:
+            servable = load_servable(config.name, version, path, replace(load, runtime=load.runtime or config.runtime))
+            try:
+                self._tell_of_state(servable)
+                batching = self._batching(servable)
+                if batching is not None:
+                    servable = replace(servable, batching=batching)
+                elif self._options.greedy_batching and self._options.batching is None:
+                    servable = replace(servable, row_wise=shared_graphs(servable))
+                if self._options.warmup_iterations:
+                    self._warm_up(servable)
+            except BaseException:
+                servable.close()
+                raise
+        except Exception:
+            self._metrics.count(attempts, {**labels, "status": "fail"})
+            raise
+        self._metrics.count(attempts, {**labels, "status": "success"})
+        if self._settle is not None:
+            self._settle()
+        return servable
+
+    def _batching(self, servable: Servable) -> BatchParameters | None:
+        parameters = self._options.batching
+        if parameters is None or not self._options.per_model_batching:
+            return parameters
+        file = servable.path / PER_MODEL_FILE
+        return read_batch_parameters(file, pad_with_zeros=parameters.pad_with_zeros) if file.is_file() else None
+
+    def _warm_up(self, servable: Servable) -> None:
+        # In batches as later, of allowed sizes; but they are no use of the model, and nobody else may join them.
+        batcher = Batcher(self._metrics, ModelStatistics(), max_rows=1)
+        threads = ModelThreads(threads=1, workers=1)
+        try:
+            batched = batcher.batched(servable, threads)
+            warm_up(batched, iterations=self._options.warmup_iterations, metrics=self._metrics)
+        finally:
+            threads.close()
+            servable.plans.clear()
+
+    def _tell_of_state(self, servable: Servable) -> None:
+        names = sorted(name for name, signature in servable.signatures.items() if signature.stateful)
+        if names and self._options.processes > 1:
+            _LOG.warning(
+                "model %s version %d: %s keeps state between calls, and each of %d processes has its own; serve it "
+                "with --workers=1",
+                servable.name, servable.version, ", ".join(map(repr, names)), self._options.processes,
+            )  # fmt: skip

@@ -1,0 +1,14 @@
+"""Versions that are loaded."""
+
+from modelyard.serving.servables._loader import load_servable
+from modelyard.serving.servables._memory import settle_memory
+from modelyard.serving.servables._plans import Plan, plan_of
+from modelyard.serving.servables._servable import Servable
+
+__all__ = [
+    "Plan",
+    "Servable",
+    "load_servable",
+    "plan_of",
+    "settle_memory",
+]

@@ -1,0 +1,9 @@
+"""What carries requests and answers: the native core, or uvicorn and grpc.aio."""
+
+from modelyard.serving.transports._listen import BACKLOG, listen, reserve
+
+__all__ = [
+    "BACKLOG",
+    "listen",
+    "reserve",
+]

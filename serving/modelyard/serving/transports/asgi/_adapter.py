@@ -1,0 +1,135 @@
+"""An application of HTTP as one of ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from modelyard.errors import ModelyardError
+from modelyard.serving.requests import FIELDS_OF_ONE_CALL, PRIORITY_KEY, REQUEST_ID, Caller, request_id_of
+from modelyard.serving.transports.http import Answer, Application, HttpRequest
+
+Event = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
+#: After an answer that comes before the end of its request, the client gets so long to read it.
+_LINGER_S = 5.0
+_CLOSE = (b"connection", b"close")
+_ID = REQUEST_ID.encode()
+_LENGTH = b"content-length"
+#: What the application has no use for.
+_DROPPED = FIELDS_OF_ONE_CALL | {_LENGTH}
+
+
+class _Gone(Exception):
+    """The client has hung up."""
+
+
+class Adapter:
+    """An application as uvicorn calls one.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+        #: Answers tell clients that their connection ends.
+        self.closing = False
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        fields = _joined(scope["headers"])
+        caller = Caller(
+            low_priority=fields.get(PRIORITY_KEY.encode()) == b"low", request_id=request_id_of(fields.get(_ID, b""))
+        )
+        try:
+            body, problem = await self._read(int(fields.get(_LENGTH, 0)), receive)
+            request = HttpRequest(
+                method=scope["method"],
+                path=scope["raw_path"].decode("latin-1"),
+                query=scope["query_string"].decode("latin-1"),
+                headers={
+                    name.decode("latin-1"): value.decode("latin-1")
+                    for name, value in fields.items()
+                    if name not in _DROPPED
+                },
+                body=body,
+                client=scope["client"][0] if scope["client"] else None,
+                caller=caller,
+                problem=problem,
+            )
+            if problem is None:
+                await self._send(await self._answer(request, caller, receive), caller, send)
+            else:
+                await self._refuse(await self._app.answer(request), caller, receive, send)
+        except (_Gone, asyncio.CancelledError):
+            # In both cases nobody is there to be answered: the server cancels what runs when it has closed all
+            # connections, and what uvicorn would make of an exception is an error in the log.
+            caller.leave()
+
+    async def _read(self, length: int, receive: Receive) -> tuple[bytes, ModelyardError | None]:
+        """The body, or why there is none."""
+        limit = self._app.max_body_bytes
+        if length > limit:
+            return b"", self._app.too_large()
+        parts, size, more = [], 0, True
+        try:
+            async with asyncio.timeout(self._app.timeout_s):
+                while more:
+                    event = await receive()
+                    if event["type"] == "http.disconnect":
+                        raise _Gone
+                    parts.append(event["body"])
+                    size += len(event["body"])
+                    if size > limit:
+                        return b"", self._app.too_large()
+                    more = event["more_body"]
+        except TimeoutError:
+            return b"", self._app.late()
+        return b"".join(parts), None
+
+    async def _answer(self, request: HttpRequest, caller: Caller, receive: Receive) -> Answer:
+        """The answer to a whole request, for as long as its client is there."""
+        listening = asyncio.create_task(_listen(receive, caller))
+        try:
+            return await self._app.answer(request)
+        finally:
+            listening.cancel()
+
+    async def _send(self, answer: Answer, caller: Caller, send: Send, *, last: bool = False) -> None:
+        headers = [*answer.headers, (_LENGTH, b"%d" % len(answer.body))]
+        if caller.request_id:
+            headers.append((_ID, caller.request_id.encode()))
+        if last or self.closing:
+            headers.append(_CLOSE)
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body, "more_body": last})
+
+    async def _refuse(self, answer: Answer, caller: Caller, receive: Receive, send: Send) -> None:
+        """Answers a request whose body is not read to its end."""
+        await self._send(answer, caller, send, last=True)
+        # A connection that is closed while more comes is reset, and its answer may be lost.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while (await receive()).get("more_body", False):
+                    pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _listen(receive: Receive, caller: Caller) -> None:
+    """Waits for the client to hang up: nothing else comes behind a body."""
+    await receive()
+    caller.leave()
+
+
+def _joined(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Fields by name; several of one name are joined by commas."""
+    fields: dict[bytes, bytes] = {}
+    for name, raw in headers:
+        value = raw.strip(b" \t")
+        fields[name] = fields[name] + b", " + value if name in fields else value
+    return fields

@@ -1,0 +1,86 @@
+"""uvicorn's protocol, with limits on what stands before a body, and deaf to offers of other protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from modelyard.serving.config import TransportLimits
+
+_BODY = (b"content-length", b"transfer-encoding")
+_END = b"\r\n\r\n"
+#: A field that does not go on in the next line.
+_UPGRADE = re.compile(rb"\r\n(?i:upgrade):[^\r\n]*(?=\r\n[^ \t])")
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 by httptools, which takes a head however long it is, and waits for its end for ever.
+
+    It also takes what follows a head that offers another protocol for that protocol's: Java's client offers HTTP/2 with
+    its first request, whatever body that has. So offers are left out here.
+    """
+
+    limits: TransportLimits
+    _in_head = True
+    _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Takes the transport."""
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(self.limits.header_timeout_s, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends what waits."""
+        self._end_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes what the client sends."""
+        if self._in_head:
+            if not self._head_bytes:
+                data = _without_offer(data)
+            self._head_bytes += len(data)
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(self.limits.header_timeout_s, self.transport.close)
+        super().data_received(data)
+        limit = self.limits.max_header_bytes
+        if self._in_head and self._head_bytes > limit and not self.transport.is_closing():
+            self.send_400_response(f"The request's line and header fields take more than {limit} bytes.")
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        self._in_head = False
+        self._end_timer()
+        if self.parser.should_upgrade() and any(name in _BODY for name, _ in self.headers):
+            # An offer that came in pieces: rather none than a wrong answer.
+            raise ValueError("an offer of another protocol, with a body")
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.max_header_bytes:
+            raise ValueError("header fields that came at once, and are too many")
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The body is: what follows is another head."""
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_complete()
+
+    def _end_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+def bounded(limits: TransportLimits) -> type[BoundedProtocol]:
+    """The protocol with limits.
+
+    Args:
+        limits: Those of header fields.
+    """
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
+
+
+def _without_offer(data: bytes) -> bytes:
+    end = data.find(_END) + len(_END)
+    return data if end < len(_END) else _UPGRADE.sub(b"", data[:end]) + data[end:]

@@ -1,0 +1,209 @@
+"""gRPC calls that the native core hands over, answered by ``grpc.aio`` handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NoReturn
+
+import grpc
+import modelyard_core
+
+from modelyard.serving.transports.grpc import Metadata, request_id_in, unknown_method
+
+_LOG = logging.getLogger("modelyard.serving.grpc")
+
+Methods = Mapping[str, Any]
+_ENCODINGS = ("identity", "deflate", "gzip")
+#: How often a stream looks whether its client has read what was sent.
+_UNSENT_S = 0.01
+
+
+class _Aborted(Exception):
+    """A handler has ended its call."""
+
+
+class Context:
+    """What a handler may ask of its call: the part of ``grpc.aio.ServicerContext`` that handlers here use.
+
+    Args:
+        call: The call.
+        handler: The method's.
+        metadata: The client's metadata.
+    """
+
+    def __init__(self, call: modelyard_core.Call, handler: Any, metadata: Metadata) -> None:
+        self._call = call
+        self._handler = handler
+        self._metadata = metadata
+        self._deadline = None if call.timeout_s is None else time.monotonic() + call.timeout_s
+        self.code = grpc.StatusCode.OK
+        self.details = ""
+        self.trailers: Metadata = ()
+        #: The messages of a stream; None for its end.
+        self.messages: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def peer(self) -> str:
+        """The client's address."""
+        return self._call.peer
+
+    def invocation_metadata(self) -> Metadata:
+        """The client's metadata."""
+        return self._metadata
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the client's deadline; None where it has none."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def trailing_metadata(self) -> Metadata:
+        """What goes back beside the status that a handler gives: nothing, since the core adds what it must."""
+        return ()
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """Sets the status that the call ends with."""
+        self.code = code
+
+    def set_details(self, details: str) -> None:
+        """Sets the message that the call ends with."""
+        self.details = details
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+        """Ends the call."""
+        self.code, self.details, self.trailers = code, details, tuple(trailing_metadata)
+        raise _Aborted
+
+    async def write(self, message: Any) -> None:
+        """Sends one message of a stream, when there is room for it."""
+        self._call.send(_serialized(self._handler, message))
+        while self._call.unsent and not self._call.gone():
+            # Streams here are few and small: looking again now and then is enough.
+            await asyncio.sleep(_UNSENT_S)
+
+
+class Calls:
+    """Answers calls by handlers.
+
+    Args:
+        methods: ``grpc.RpcMethodHandler`` by path.
+    """
+
+    def __init__(self, methods: Methods) -> None:
+        self._methods = methods
+        self._running: dict[modelyard_core.Call, tuple[Context, asyncio.Task[None]]] = {}
+
+    def begin(self, call: modelyard_core.Call) -> None:
+        """Answers a call."""
+        handler = self._methods.get(call.path)
+        metadata, refusal = _read_head(call, self._methods)
+        if refusal is not None:
+            call.finish(refusal[0].value[0], refusal[1], [])
+            return
+        context = Context(call, handler, metadata)
+        task = asyncio.get_running_loop().create_task(self._guard(call, handler, context))
+        self._running[call] = (context, task)
+        task.add_done_callback(lambda _: self._running.pop(call, None))
+
+    def feed(self, call: modelyard_core.Call, message: bytes | None) -> None:
+        """Takes a message of a stream; None for its end."""
+        if call in self._running:
+            self._running[call][0].messages.put_nowait(message)
+
+    def leave(self, call: object) -> None:
+        """The client has gone, or its time is over."""
+        if isinstance(call, modelyard_core.Call) and call in self._running:
+            self._running[call][1].cancel()
+
+    def cancel(self) -> None:
+        """Ends what still runs."""
+        for _, task in list(self._running.values()):
+            task.cancel()
+
+    async def _guard(self, call: modelyard_core.Call, handler: Any, context: Context) -> None:
+        try:
+            if handler.request_streaming or handler.response_streaming:
+                await self._stream(call, handler, context)
+            else:
+                request = _parsed(handler, call.message or b"")
+                response = await handler.unary_unary(request, context)
+                if context.code is grpc.StatusCode.OK:
+                    call.respond(_serialized(handler, response))
+                    return
+        except _Aborted:
+            _LOG.debug("%s was aborted by its handler", call.path)
+        # Handlers map their own errors; whatever else escapes is a bug, and its text is not for strangers.
+        except Exception:
+            _LOG.exception("request %s: %s failed unexpectedly", request_id_in(context) or "-", call.path)
+            context.code = grpc.StatusCode.UNKNOWN
+            context.details, context.trailers = "Unexpected error. The server's log has the details.", ()
+        trailers = [(name.encode(), _plain_value(value)) for name, value in context.trailers]
+        call.finish(context.code.value[0], context.details, trailers)
+
+    async def _stream(self, call: modelyard_core.Call, handler: Any, context: Context) -> None:
+        requests = _requests(call, handler, context)
+        if handler.request_streaming:
+            answers = handler.stream_stream(requests, context)
+        else:
+            answers = handler.unary_stream(await anext(requests), context)
+        if inspect.isasyncgen(answers):
+            async for answer in answers:
+                await context.write(answer)
+        else:
+            # It writes by itself.
+            await answers
+
+
+async def _requests(call: modelyard_core.Call, handler: Any, context: Context) -> AsyncIterator[Any]:
+    while (data := await context.messages.get()) is not None:
+        call.took()
+        yield _parsed(handler, data)
+
+
+def _parsed(handler: Any, data: bytes) -> Any:
+    return handler.request_deserializer(data) if handler.request_deserializer is not None else data
+
+
+def _serialized(handler: Any, message: Any) -> bytes:
+    serializer = handler.response_serializer
+    data: bytes = serializer(message) if serializer is not None else message
+    return data
+
+
+def _plain_value(value: str | bytes) -> bytes:
+    return value.encode("ascii") if isinstance(value, str) else base64.b64encode(value).rstrip(b"=")
+
+
+def _read_head(call: modelyard_core.Call, methods: Methods) -> tuple[Metadata, tuple[grpc.StatusCode, str] | None]:
+    """The client's metadata, and why the call is refused; None where its head makes sense."""
+    fields = call.headers
+    values = dict(fields)
+    if call.path not in methods:
+        return (), (grpc.StatusCode.UNIMPLEMENTED, unknown_method(call.path, methods))
+    encoding = values.get(b"grpc-encoding", b"identity").decode("latin-1")
+    if encoding not in _ENCODINGS:
+        text = f"Messages compressed by {encoding!r} cannot be read; expected {','.join(_ENCODINGS)}."
+        return (), (grpc.StatusCode.UNIMPLEMENTED, text)
+    timeout = values.get(b"grpc-timeout")
+    if timeout is not None and call.timeout_s is None:
+        return (), (grpc.StatusCode.INTERNAL, f"grpc-timeout is {timeout!r}; expected digits and a unit.")
+    try:
+        return _metadata(fields), None
+    except (binascii.Error, ValueError) as exc:
+        return (), (grpc.StatusCode.INTERNAL, f"Binary metadata is no base64: {exc}")
+
+
+def _metadata(fields: list[tuple[bytes, bytes]]) -> Metadata:
+    result: list[tuple[str, str | bytes]] = []
+    for name, value in fields:
+        if name.startswith(b"grpc-") or name in (b"content-type", b"te", b"user-agent"):
+            continue
+        key = name.decode("latin-1")
+        if name.endswith(b"-bin"):
+            result.append((key, base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)))
+        else:
+            result.append((key, value.decode("latin-1")))
+    return tuple(result)

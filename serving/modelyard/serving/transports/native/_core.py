@@ -1,0 +1,234 @@
+"""One native core for all ports: what it hands over goes to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import modelyard_core
+
+from modelyard.errors import ConfigurationError
+from modelyard.serving.config import TlsConfig, TransportLimits
+from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.repository import ModelManager
+from modelyard.serving.transports.http import Application
+from modelyard.serving.transports.native._calls import Calls, Methods
+from modelyard.serving.transports.native._plans import Plans
+from modelyard.serving.transports.native._rest import Exchanges
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeOptions:
+    """Limits of the core, and what it says of the ports.
+
+    Attributes:
+        max_body_bytes: Largest body of a REST request.
+        max_message_bytes: Largest message of a gRPC call.
+        limits: What clients may have the core hold.
+        max_age_s: Connections of the gRPC port are ended in an orderly way after so long; 0 for never.
+        rest_timeout_s: Time that a REST body, and its answer, may take.
+        wrong_rest_port: What gRPC's clients are told at the REST port.
+        wrong_grpc_port: What others are told at the gRPC port.
+        max_waiting: Requests that may wait; 0 for any number.
+        max_delay_s: Seconds that a request may have to wait; 0 for any time.
+        usual_rest: REST predictions of the usual form are answered by the core.
+        strict_json: REST answers never hold NaN or infinities.
+        json_extensions: JSON may hold half, bfloat16 and uint16.
+        max_json_depth: Deepest nesting of a JSON body.
+        tensor_content: Answers of Predict carry ``tensor_content``.
+        threads: Threads of the transport; 0 for one a processor.
+        reuse_port: Other processes may listen on the same ports.
+    """
+
+    max_body_bytes: int
+    max_message_bytes: int
+    limits: TransportLimits
+    max_age_s: float
+    rest_timeout_s: float
+    wrong_rest_port: str
+    wrong_grpc_port: str
+    max_waiting: int = 0
+    max_delay_s: float = 0.0
+    usual_rest: bool = True
+    strict_json: bool = False
+    json_extensions: bool = False
+    max_json_depth: int = 100
+    tensor_content: bool = False
+    threads: int = 0
+    reuse_port: bool = False
+
+
+class NativeCore:
+    """The core, with what answers what it hands over.
+
+    Args:
+        options: Limits.
+    """
+
+    def __init__(self, options: NativeOptions) -> None:
+        self._options = options
+        self._calls: Calls | None = None
+        self._exchanges: Exchanges | None = None
+        self._plans: Plans | None = None
+        self._parts: set[object] = set()
+        self._stopping: asyncio.Task[None] | None = None
+        self._all_stopping = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._server = modelyard_core.Server(
+            self,
+            threads=options.threads or _processors(),
+            max_body_bytes=options.max_body_bytes,
+            max_message_bytes=options.max_message_bytes,
+            rest_timeout_s=options.rest_timeout_s,
+            wrong_rest_port=options.wrong_rest_port,
+            wrong_grpc_port=options.wrong_grpc_port,
+            max_connections=options.limits.max_connections,
+            max_streams=options.limits.max_streams,
+            max_header_bytes=options.limits.max_header_bytes,
+            header_timeout_s=options.limits.header_timeout_s,
+            body_timeout_s=options.limits.body_timeout_s,
+            idle_timeout_s=options.limits.idle_timeout_s,
+            max_inflight_bytes=options.limits.max_inflight_bytes,
+            max_age_s=options.max_age_s,
+            max_waiting=options.max_waiting,
+            max_delay_s=options.max_delay_s,
+            usual_rest=options.usual_rest,
+            strict_json=options.strict_json,
+            json_extensions=options.json_extensions,
+            max_json_depth=options.max_json_depth,
+            tensor_content=options.tensor_content,
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Requests that the core has let in and not answered."""
+        return self._server.waiting
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Bytes of requests that the core reads or answers."""
+        return self._server.inflight_bytes
+
+    def answer_usual(
+        self,
+        manager: ModelManager,
+        metrics: Metrics,
+        statistics: ModelStatistics,
+        *,
+        check_methods: bool,
+        max_rows: int,
+        parallel: int,
+    ) -> None:
+        """Has the core answer predictions of the usual form by itself; see :class:`Plans`."""
+        self._plans = Plans(
+            self._server, manager, metrics, statistics, check_methods=check_methods, max_rows=max_rows,
+            parallel=parallel,
+        )  # fmt: skip
+
+    def serve_rest(self, part: object, app: Application, port: int, tls: TlsConfig | None) -> None:
+        """Listens for REST.
+
+        Args:
+            part: Who asks.
+            app: Answers what the core does not.
+            port: The port.
+            tls: Key and certificate; None for plain text.
+
+        Raises:
+            ConfigurationError: The port or the certificate cannot be used.
+        """
+        self._exchanges = Exchanges(app)
+        self._listen(port, tls, flag="--rest_api_port")
+        self._parts.add(part)
+
+    def serve_grpc(self, part: object, methods: Methods, addresses: Mapping[str, TlsConfig | None]) -> None:
+        """Listens for gRPC.
+
+        Args:
+            part: Who asks.
+            methods: The handlers by path.
+            addresses: Where to listen, ``host:port``, and how.
+
+        Raises:
+            ConfigurationError: An address or the certificate cannot be used.
+        """
+        self._calls = Calls(methods)
+        self._server.set_methods({path: _is_stream(handler) for path, handler in methods.items()})
+        for address, tls in addresses.items():
+            self._listen(int(address.rpartition(":")[2]), tls, flag="--port")
+        self._parts.add(part)
+
+    def _listen(self, port: int, tls: TlsConfig | None, *, flag: str) -> None:
+        grpc = flag == "--port"
+        texts = None if tls is None else (tls.key, tls.certificate, tls.authority if tls.verify_client else None)
+        try:
+            self._server.listen(grpc=grpc, port=port, reuse_port=self._options.reuse_port, tls=texts)
+        except OSError as exc:
+            raise ConfigurationError(
+                f"{'gRPC' if grpc else 'REST'} cannot listen on port {port}: {exc.strerror}. Is it in use? Choose "
+                f"another with {flag}."
+            ) from exc
+        except ValueError as exc:
+            raise ConfigurationError(f"The key or a certificate in --ssl_config_file cannot be used: {exc}") from exc
+
+    async def stop(self, part: object, grace_s: float) -> None:
+        """Takes no new connections, and answers what was sent, once every transport has asked for it.
+
+        Args:
+            part: Who asks.
+            grace_s: Seconds that running requests get.
+        """
+        self._parts.discard(part)
+        if self._parts:
+            await self._all_stopping.wait()
+        else:
+            self._all_stopping.set()
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace_s))
+        await self._stopping
+
+    async def _stop(self, grace_s: float) -> None:
+        await asyncio.to_thread(self._server.stop, grace_s)
+        for work in (self._calls, self._exchanges):
+            if work is not None:
+                work.cancel()
+
+    # What the core calls, on threads of its own.
+
+    def rest(self, exchange: modelyard_core.Exchange) -> None:
+        """A REST request is to be answered."""
+        if self._exchanges is not None:
+            self._loop.call_soon_threadsafe(self._exchanges.begin, exchange)
+
+    def call(self, call: modelyard_core.Call) -> None:
+        """A gRPC call is to be answered."""
+        if self._calls is not None:
+            self._loop.call_soon_threadsafe(self._calls.begin, call)
+
+    def feed(self, call: modelyard_core.Call, message: bytes | None) -> None:
+        """A stream has another message, or has ended."""
+        if self._calls is not None:
+            self._loop.call_soon_threadsafe(self._calls.feed, call, message)
+
+    def learn(self, *key: Any) -> None:
+        """Requests with a key came that the core knows nothing of."""
+        if self._plans is not None:
+            self._loop.call_soon_threadsafe(partial(self._plans.learn, *key))
+
+    def gone(self, item: modelyard_core.Call | modelyard_core.Exchange) -> None:
+        """Nobody waits for an answer any more."""
+        work = self._calls if isinstance(item, modelyard_core.Call) else self._exchanges
+        if work is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(work.leave, item)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _is_stream(handler: object) -> bool:
+    return bool(getattr(handler, "request_streaming", False) or getattr(handler, "response_streaming", False))

@@ -1,0 +1,203 @@
+"""What the native core may answer itself: plans for the keys that requests have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import modelyard_core
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.artifact import PREDICT_METHOD
+from modelyard.errors import ModelyardError, PredictionError
+from modelyard.serving.batching import BatchCounts
+from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.repository import ModelManager
+from modelyard.serving.requests import ModelSpec
+from modelyard.serving.servables import Plan, Servable, plan_of
+from modelyard.wire import DType, dtype_by_name
+
+_Batch = Sequence[tuple[bytes, tuple[int, ...]]]
+#: A shape, and bytes in C order; of strings, each.
+_Output = tuple[tuple[int, ...], bytes | list[bytes | str]]
+
+
+class Batches:
+    """Computes the batches of one plan.
+
+    Args:
+        manager: Where the version is.
+        spec: What the requests ask for.
+        plan: What that is at present.
+        metrics: Where batches of versions with batching parameters are counted.
+    """
+
+    def __init__(self, manager: ModelManager, spec: ModelSpec, plan: Plan, metrics: Metrics) -> None:
+        self._manager = manager
+        self._spec = spec
+        self._servable: Servable = plan.servable
+        batching = plan.servable.batching
+        self._counts = None if batching is None else BatchCounts(metrics, batching)
+        self._graph = plan.signature.compute
+        self._inputs = [(each.name, dtype_by_name(each.dtype).numpy) for each in plan.signature.inputs]
+        dtypes = {each.name: dtype_by_name(each.dtype) for each in plan.signature.outputs}
+        self._names = plan.outputs
+        self._outputs = [(name, dtypes[name]) for name in plan.outputs]
+
+    def __call__(self, batch: _Batch, waited: Sequence[tuple[int, float]] | None) -> list[_Output] | None:
+        """Computes a batch, on a thread of the core.
+
+        Args:
+            batch: Bytes and shape of each input, in the signature's order.
+            waited: The rows of each request, and the microseconds that it waited; None without batching parameters.
+
+        Returns:
+            Shape and bytes of each output; None where another version answers such requests now.
+
+        Raises:
+            PredictionError: The runtime failed, or its outputs are not those that the signature promises.
+        """
+        try:
+            watcher = self._manager.watcher(self._spec)
+            version = watcher.lend(self._spec)
+        except ModelyardError:
+            # The general path says what is the matter.
+            return None
+        try:
+            if version.loaded is not self._servable:
+                return None
+            inputs = {
+                name: np.ndarray(shape, dtype, data)
+                for (name, dtype), (data, shape) in zip(self._inputs, batch, strict=True)
+            }
+            outputs = self._servable.compute(self._graph, inputs, self._names)
+        finally:
+            watcher.give_back(version)
+        if waited is not None and self._counts is not None:
+            for rows, microseconds in waited:
+                self._counts.request(rows)
+                self._counts.waited(microseconds)
+            self._counts.execution(sum(rows for rows, _ in waited), size=batch[0][1][0])
+        return [_plain(outputs[name], dtype) for name, dtype in self._outputs]
+
+
+def _plain(array: npt.NDArray[Any], dtype: DType) -> _Output:
+    if dtype.name == "string":
+        return array.shape, array.ravel().tolist()
+    if array.dtype != dtype.numpy:
+        raise PredictionError(f"An output is {array.dtype}; the signature promises {dtype.name}.")
+    return array.shape, array.tobytes()
+
+
+class Plans:
+    """Finds out for the core which requests it may answer itself.
+
+    Args:
+        server: The core.
+        manager: The models.
+        metrics: Where predictions are counted.
+        statistics: So, too.
+        check_methods: Calls by another method than the signature's are refused.
+        max_rows: Rows that are computed together at most.
+        parallel: Batches of one plan that are computed at the same time.
+    """
+
+    def __init__(
+        self,
+        server: modelyard_core.Server,
+        manager: ModelManager,
+        metrics: Metrics,
+        statistics: ModelStatistics,
+        *,
+        check_methods: bool,
+        max_rows: int,
+        parallel: int,
+    ) -> None:
+        self._server = server
+        self._manager = manager
+        self._metrics = metrics
+        self._statistics = statistics
+        self._check_methods = check_methods
+        self._max_rows = max_rows
+        self._parallel = parallel
+        #: By model and version: what counted batches were computed by, though the version may be gone.
+        self._runtimes: dict[tuple[str, int], str] = {}
+        metrics.before_reading(self.fetch)
+        statistics.before_reading(self.fetch)
+
+    def learn(self, model: str, version: int | None, label: str | None, signature: str, outputs: Sequence[str]) -> None:
+        """Gives the core a plan for a key, where requests with it are answered by a graph of numbers alone.
+
+        Args:
+            model: As the request names it.
+            version: So, too.
+            label: So, too.
+            signature: So, too; empty for the default.
+            outputs: So, too; empty for all.
+        """
+        spec = ModelSpec(name=model, version=version, label=label, signature=signature)
+        try:
+            with self._manager.acquire(spec) as servable:
+                plan = plan_of(servable, spec.signature_name, tuple(outputs), self._metrics)
+        except ModelyardError:
+            # The general path says what is wrong with such requests.
+            return
+        if not self._is_usual(plan):
+            return
+        self._runtimes[model, servable.version] = servable.backend.name
+        described = plan.signature
+        dtypes = {spec.name: spec.dtype for spec in described.outputs}
+        shapes = servable.check_shapes
+        batching = servable.batching
+        most = self._max_rows if batching is None else batching.execution_batch_size
+        self._server.add_plan(
+            model=model,
+            version=version,
+            label=label,
+            signature=signature,
+            wanted=list(outputs),
+            answers=servable.version,
+            name=plan.name,
+            inputs=[(each.name, each.dtype, each.shape if shapes else None) for each in described.inputs],
+            outputs=[(name, dtypes[name]) for name in plan.outputs],
+            run=Batches(self._manager, spec, plan, self._metrics),
+            max_rows=most,
+            shared=plan.shared if batching is None else described.batched,
+            parallel=self._parallel,
+            batching=None
+            if batching is None
+            else (batching.timeout_s, batching.max_queued_rows, batching.allowed_batch_sizes),
+        )
+
+    def _is_usual(self, plan: Plan) -> bool:
+        servable, signature = plan.servable, plan.signature
+        return (
+            signature.decode is None
+            # What the core cannot answer after all is computed again: that would advance a state twice.
+            and not signature.stateful
+            # Requests of several lengths in one batch are padded in Python.
+            and not (servable.batching is not None and servable.batching.pad_variable_length)
+            and not servable.defaults.get(signature.compute)
+            and bool(signature.inputs)
+            and not (self._check_methods and signature.method != PREDICT_METHOD)
+        )
+
+    def fetch(self) -> None:
+        """Adds what the core has counted to the metrics and the statistics."""
+        for found in self._server.take_statistics():
+            self._add(found)
+
+    def _add(self, found: Mapping[str, Any]) -> None:
+        if not found["executions"] and not found["succeeded"]:
+            return
+        model, version = found["model"], found["version"]
+        for api, entrypoint, counts, total in found["requests"]:
+            self._metrics.add_requests(model, api=api, entrypoint=entrypoint, counts=counts, sum_us=total)
+        self._metrics.counter(
+            ":modelyard:serving:predictions", {"model": model, "version": str(version), "status": "OK"}
+        ).add(found["succeeded"])
+        if found["runtime"][0]:
+            labels = {"model_name": model, "API": "Predict", "runtime": self._runtimes[model, version]}
+            self._metrics.histogram(":tensorflow:serving:runtime_latency", labels).merge(*found["runtime"])
+        self._statistics.add_counted(found)

@@ -1,0 +1,64 @@
+"""REST requests that the native core hands over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import modelyard_core
+
+from modelyard.errors import ModelyardError
+from modelyard.serving.requests import PRIORITY_KEY, Caller
+from modelyard.serving.transports.http import Application, HttpRequest
+
+
+class Exchanges:
+    """Answers them by an application.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+        self._running: dict[modelyard_core.Exchange, tuple[Caller, asyncio.Task[None]]] = {}
+
+    def begin(self, exchange: modelyard_core.Exchange) -> None:
+        """Answers a request."""
+        caller = Caller(
+            gone=exchange.gone,
+            low_priority=exchange.headers.get(PRIORITY_KEY) == "low",
+            request_id=exchange.request_id,
+        )
+        task = asyncio.get_running_loop().create_task(self._answer(exchange, caller))
+        self._running[exchange] = (caller, task)
+        task.add_done_callback(lambda _: self._running.pop(exchange, None))
+
+    def leave(self, exchange: object) -> None:
+        """The client has hung up: what has begun is finished, for others may wait for the same."""
+        if isinstance(exchange, modelyard_core.Exchange) and exchange in self._running:
+            self._running[exchange][0].leave()
+
+    def cancel(self) -> None:
+        """Ends what still runs."""
+        for _, task in list(self._running.values()):
+            task.cancel()
+
+    async def _answer(self, exchange: modelyard_core.Exchange, caller: Caller) -> None:
+        answer = await self._app.answer(
+            HttpRequest(
+                method=exchange.method,
+                path=exchange.path,
+                query=exchange.query,
+                headers=exchange.headers,
+                body=exchange.body,
+                client=exchange.client,
+                caller=caller,
+                problem=self._problem(exchange.problem),
+            )
+        )
+        exchange.respond(answer.status, answer.headers, answer.body)
+
+    def _problem(self, name: str | None) -> ModelyardError | None:
+        if name is None:
+            return None
+        return self._app.late() if name == "late" else self._app.too_large()

@@ -1,0 +1,56 @@
+"""The file of batching parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modelyard.errors import ConfigurationError
+from modelyard.serving.config import BatchParameters, read_batch_parameters
+
+PARAMETERS = """
+max_batch_size { value: 8 } batch_timeout_micros { value: 2500 } max_enqueued_batches { value: 3 }
+num_batch_threads { value: 5 } thread_pool_name { value: "pool" } allowed_batch_sizes: 2 allowed_batch_sizes: 4
+pad_variable_length_inputs: true enable_large_batch_splitting { value: true } max_execution_batch_size { value: 4 }
+"""
+
+
+def test_the_parameters_file(tmp_path: Path) -> None:
+    file = tmp_path / "batching.config"
+    file.write_text(PARAMETERS)
+    assert read_batch_parameters(file) == BatchParameters(
+        max_batch_size=8,
+        timeout_s=0.0025,
+        max_enqueued_batches=3,
+        threads=5,
+        pool_name="pool",
+        allowed_batch_sizes=(2, 4),
+        pad_variable_length=True,
+        split_large=True,
+        max_execution_batch_size=4,
+    )
+    file.write_text("")
+    assert read_batch_parameters(file) == BatchParameters()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_batch_size: 8", "in protobuf text format"),
+        ("max_batch_size { value: 0 }", "max_batch_size is 0; expected a positive number"),
+        ("batch_timeout_micros { value: -1 }", "batch_timeout_micros is -1"),
+        ("max_batch_size { value: 8 } allowed_batch_sizes: 4 allowed_batch_sizes: 2", "expected ascending"),
+        ("max_batch_size { value: 8 } allowed_batch_sizes: 4", "it must equal the largest batch, 8"),
+        (
+            "max_batch_size { value: 8 } enable_large_batch_splitting { value: true } "
+            "max_execution_batch_size { value: 16 }",
+            "must not exceed max_batch_size",
+        ),
+    ],
+)
+def test_parameters_that_make_no_sense(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "batching.config"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=message):
+        read_batch_parameters(file)

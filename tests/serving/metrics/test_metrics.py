@@ -1,0 +1,107 @@
+"""The Prometheus page, character by character."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from modelyard.serving.metrics import FAMILIES, Metrics, merged, page
+from modelyard.serving.metrics._metrics import EXAMPLE_BUCKETS, LATENCY_BUCKETS_US
+
+COUNTER = ":tensorflow:serving:request_count"
+HISTOGRAM = ":tensorflow:serving:request_example_counts"
+GAUGE = ":modelyard:serving:requests_in_flight"
+PADDING = ":tensorflow:serving:batching_session:wrapped_run_count"
+
+
+def lines_of(metrics: Metrics, name: str) -> list[str]:
+    return [
+        line for line in metrics.render().splitlines() if line.split(" ")[-2 if line[0] != "#" else 2].startswith(name)
+    ]
+
+
+def test_a_counter() -> None:
+    metrics = Metrics()
+    metrics.count(COUNTER, {"model_name": "abc", "status": "OK"})
+    metrics.count(COUNTER, {"model_name": "abc", "status": "OK"})
+    assert lines_of(metrics, COUNTER) == [
+        f"# HELP {COUNTER} Requests by model and status.",
+        f"# TYPE {COUNTER} counter",
+        f'{COUNTER}{{model_name="abc",status="OK"}} 2',
+    ]
+
+
+def test_a_counter_without_labels() -> None:
+    metrics = Metrics()
+    metrics.count(PADDING, {}, 5)
+    assert lines_of(metrics, PADDING)[-1] == f"{PADDING}{{}} 5"
+
+
+def test_a_histogram() -> None:
+    metrics = Metrics()
+    for value in (2, 20, 200):
+        metrics.observe(HISTOGRAM, {"model": "good"}, value)
+    bounds = [f"{bound:g}" for bound in EXAMPLE_BUCKETS]
+    counts = [sum(value <= bound for value in (2, 20, 200)) for bound in EXAMPLE_BUCKETS]
+    assert lines_of(metrics, HISTOGRAM)[2:] == [
+        *(f'{HISTOGRAM}_bucket{{model="good",le="{b}"}} {c}' for b, c in zip(bounds, counts, strict=True)),
+        f'{HISTOGRAM}_bucket{{model="good",le="+Inf"}} 3',
+        f'{HISTOGRAM}_sum{{model="good"}} 222',
+        f'{HISTOGRAM}_count{{model="good"}} 3',
+    ]
+
+
+def test_upstream_s_buckets() -> None:
+    assert len(LATENCY_BUCKETS_US) == 33
+    assert [f"{bound:g}" for bound in LATENCY_BUCKETS_US[:6]] == ["10", "18", "32.4", "58.32", "104.976", "188.957"]
+    assert LATENCY_BUCKETS_US[-1] == pytest.approx(10 * 1.8**32)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [('"abc\\"', '\\"abc\\\\\\"'), ("a\nb", "a\\nb"), ("ü", "ü"), ("a,b}", "a,b}")]
+)
+def test_label_values_are_escaped(value: str, text: str) -> None:
+    metrics = Metrics()
+    metrics.count(PADDING, {"name": value})
+    assert lines_of(metrics, PADDING)[-1] == f'{PADDING}{{name="{text}"}} 1'
+
+
+def test_names_that_nobody_serves_share_a_series() -> None:
+    metrics = Metrics()
+    metrics.know("real")
+    statuses = ("NOT_FOUND", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "FAILED_PRECONDITION")
+    for number in range(100):
+        for status in statuses:
+            metrics.record_request(f"made up {number}", api="predict", entrypoint="REST", status=status, seconds=0.1)
+    metrics.record_request("real", api="predict", entrypoint="REST", status="NOT_FOUND", seconds=0.1)
+    assert lines_of(metrics, COUNTER)[2:] == [
+        *(f'{COUNTER}{{model_name="",status="{status}"}} 100' for status in statuses),
+        f'{COUNTER}{{model_name="real",status="NOT_FOUND"}} 1',
+    ]
+
+
+def test_every_family_is_on_the_page_from_the_start() -> None:
+    page = Metrics().render()
+    for name, kind, text, _ in FAMILIES:
+        assert f"# HELP {name} {text}\n# TYPE {name} {kind}\n" in page
+
+
+def test_sums_over_processes() -> None:
+    processes = [Metrics(), Metrics()]
+    for number, metrics in enumerate(processes, start=1):
+        metrics.count(COUNTER, {"model_name": "abc", "status": "OK"}, number)
+        metrics.observe(HISTOGRAM, {"model": "good"}, 20 * number)
+        metrics.watch(GAUGE, {}, lambda number=number: number)  # type: ignore[misc]
+    processes[1].count(COUNTER, {"model_name": "other", "status": "OK"})
+    # As they come from another process.
+    snapshots = json.loads(json.dumps([each.snapshot() for each in processes]))
+    text = page(merged(snapshots), FAMILIES)
+    assert f'{COUNTER}{{model_name="abc",status="OK"}} 3\n' in text
+    assert f'{COUNTER}{{model_name="other",status="OK"}} 1\n' in text
+    assert f'{HISTOGRAM}_bucket{{model="good",le="32"}} 1\n' in text
+    assert f'{HISTOGRAM}_bucket{{model="good",le="64"}} 2\n' in text
+    assert f'{HISTOGRAM}_sum{{model="good"}} 60\n' in text
+    assert f"{GAUGE}{{}} 3\n" in text
+    past = page(merged(snapshots, gauges=False), FAMILIES)
+    assert f"{GAUGE}{{}}" not in past and f'{COUNTER}{{model_name="abc",status="OK"}} 3\n' in past

@@ -1,0 +1,100 @@
+"""Statistics of model versions: counts, parts of the time, and many threads at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from modelyard.serving.metrics import Duration, Execution, ExecutionStatistics, ModelStatistics, RequestTimes
+
+
+def test_a_version_that_was_never_asked_has_zeros() -> None:
+    row = ModelStatistics().of("m", 1)
+    assert (row.name, row.version, row.last_inference_ms, row.execution_count) == ("m", 1, 0, 0)
+    assert row.success == Duration()
+
+
+def test_successes_and_failures_are_apart() -> None:
+    statistics = ModelStatistics()
+    statistics.record("m", 1, ok=True, total_ns=10, queue_ns=1, input_ns=2, infer_ns=3, output_ns=4, rows=8)
+    statistics.record("m", 1, ok=False, total_ns=5, queue_ns=1)
+    statistics.record("m", 2, ok=True, total_ns=7)
+    row = statistics.of("m", 1)
+    assert (row.inference_count, row.execution_count) == (8, 1)
+    assert (row.success, row.fail) == (Duration(count=1, ns=10), Duration(count=1, ns=5))
+    parts = (row.queue, row.compute_input, row.compute_infer, row.compute_output)
+    assert [(part.count, part.ns) for part in parts] == [(1, 1), (1, 2), (1, 3), (1, 4)]
+    assert statistics.of("m", 2).success.ns == 7
+
+
+def test_requests_that_share_a_batch_are_one_execution() -> None:
+    statistics = ModelStatistics()
+    times = [RequestTimes(True, 100, 10, 2, 60, 6, 3), RequestTimes(True, 90, 5, 3, 60, 6, 1)]
+    statistics.record_all("m", 1, [*times, RequestTimes(False, 70)], Execution(4, 5, 60, 6))
+    statistics.record_all("m", 1, [RequestTimes(False, 5)])
+    row = statistics.of("m", 1)
+    assert (row.inference_count, row.execution_count, row.success.count, row.fail.count) == (4, 1, 2, 2)
+    one = Duration(count=1, ns=60)
+    assert row.batches == {
+        4: ExecutionStatistics(compute_input=Duration(count=1, ns=5), compute_infer=one, compute_output=Duration(1, 6))
+    }
+    # A scheduler computed what these requests are part of, and says so itself.
+    statistics.record_all("m", 1, times[:1])
+    statistics.record_execution("m", 1, rows=8, infer_ns=50)
+    assert (statistics.of("m", 1).execution_count, statistics.of("m", 1).inference_count) == (2, 7)
+    assert statistics.of("m", 1).batches[8].compute_infer == Duration(count=1, ns=50)
+    assert row.batches.keys() == {4}, "a copy changed"
+
+
+def test_strangers_cannot_make_it_remember_any_number_of_sizes() -> None:
+    statistics = ModelStatistics()
+    for rows in range(1, 1001):
+        statistics.record("m", 1, ok=True, total_ns=1, rows=rows)
+    row = statistics.of("m", 1)
+    assert (row.execution_count, row.inference_count) == (1000, 500_500)
+    assert len(row.batches) == 256
+
+
+def test_a_copy_does_not_change() -> None:
+    statistics = ModelStatistics()
+    statistics.record("m", 1, ok=True, total_ns=1)
+    row = statistics.of("m", 1)
+    statistics.record("m", 1, ok=True, total_ns=1)
+    assert (row.success.count, statistics.of("m", 1).success.count) == (1, 2)
+
+
+def test_the_parts_of_a_request_are_its_whole() -> None:
+    statistics = ModelStatistics()
+    arrived = time.perf_counter_ns()
+    with statistics.measure("m", 1, arrived_ns=arrived) as timing:
+        timing.decoded(3)
+        timing.computed()
+    row = statistics.of("m", 1)
+    assert row.inference_count == 3
+    assert row.queue.ns + row.compute_input.ns + row.compute_infer.ns + row.compute_output.ns == row.success.ns
+
+
+def test_an_exception_is_a_failure_and_goes_on() -> None:
+    statistics = ModelStatistics()
+    with pytest.raises(KeyError), statistics.measure("m", 1, arrived_ns=time.perf_counter_ns()):
+        raise KeyError("x")
+    row = statistics.of("m", 1)
+    assert (row.fail.count, row.success.count, row.inference_count) == (1, 0, 0)
+
+
+def test_no_count_is_lost_between_threads() -> None:
+    statistics = ModelStatistics()
+
+    def work() -> None:
+        for _ in range(500):
+            statistics.record("m", 1, ok=True, total_ns=1, rows=2)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    row = statistics.of("m", 1)
+    assert (row.execution_count, row.inference_count, row.success.ns) == (2000, 4000, 2000)

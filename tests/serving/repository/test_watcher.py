@@ -1,0 +1,123 @@
+"""One model's watcher with loaders that fail in ways that files on disk do not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modelyard.errors import InternalError, LoadError, ModelNotFoundError, ModelyardError
+from modelyard.serving import (
+    LoadOptions,
+    ModelConfig,
+    ModelSpec,
+    Servable,
+    VersionPolicy,
+    VersionState,
+    WatchOptions,
+    load_servable,
+)
+from modelyard.serving.repository import ModelWatcher
+from tests.support.models import publish_affine
+
+TIMEOUT_S = 60.0
+
+
+def load(config: ModelConfig, version: int, path: Path) -> Servable:
+    return load_servable(config.name, version, path, LoadOptions())
+
+
+class Failing:
+    """Loads after some failures."""
+
+    def __init__(self, error: Exception, failures: int) -> None:
+        self.error, self.failures, self.calls = error, failures, 0
+
+    def __call__(self, config: ModelConfig, version: int, path: Path) -> Servable:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+        return load(config, version, path)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ModelConfig:
+    publish_affine(tmp_path / "m", slope=1.0, intercept=0.0)
+    return ModelConfig(name="m", base_path=tmp_path / "m")
+
+
+def watched(
+    config: ModelConfig, loader: Callable[[ModelConfig, int, Path], Servable], *, retries: int = 5
+) -> ModelWatcher:
+    options = WatchOptions(poll_wait_s=0.01, max_load_retries=retries, retry_interval_s=0.001)
+    watcher = ModelWatcher(config, loader, options)
+    watcher.start()
+    assert watcher.wait_until_polled(TIMEOUT_S)
+    return watcher
+
+
+def test_unexpected_failures_are_tried_again(config: ModelConfig) -> None:
+    loader = Failing(RuntimeError("the disk hiccuped"), failures=3)
+    watcher = watched(config, loader)
+    assert (loader.calls, watcher.is_ready(), watcher.failure()) == (4, True, "")
+    watcher.stop()
+    assert [status.state for status in watcher.statuses()] == [VersionState.END]
+
+
+def test_after_the_last_try_the_version_ends(config: ModelConfig) -> None:
+    loader = Failing(RuntimeError("the disk hiccuped"), failures=100)
+    watcher = watched(config, loader, retries=2)
+    (status,) = watcher.statuses()
+    assert (loader.calls, status.state) == (3, VersionState.END)
+    assert isinstance(status.error, InternalError)
+    assert "RuntimeError: the disk hiccuped" in watcher.failure()
+    with pytest.raises(ModelNotFoundError, match="the disk hiccuped"), watcher.acquire(ModelSpec(name="m")):
+        pass
+    watcher.stop()
+
+
+def test_files_that_do_not_suit_are_not_tried_again_until_they_change(config: ModelConfig) -> None:
+    loader = Failing(LoadError("no runtime"), failures=1)
+    watcher = watched(config, loader)
+    for _ in range(3):
+        watcher.configure(config)
+        assert watcher.wait_until_polled(TIMEOUT_S)
+    assert (loader.calls, watcher.is_ready()) == (1, False)
+    assert isinstance(config.base_path, Path)
+    (config.base_path / "1" / "touched").touch()
+    watcher.configure(config)
+    assert watcher.wait_until_polled(TIMEOUT_S)
+    assert (loader.calls, watcher.is_ready()) == (2, True)
+    watcher.stop()
+
+
+def test_a_base_path_that_is_looked_at_once_is_looked_at_again_for_a_new_configuration(config: ModelConfig) -> None:
+    watcher = ModelWatcher(config, load, WatchOptions(poll_wait_s=0))
+    watcher.start()
+    for number in range(2, 12):
+        # Right after the start or long after the thread has ended: no change may be lost.
+        publish_affine(config.base_path, slope=1.0, intercept=0.0)
+        watcher.configure(
+            ModelConfig(name="m", base_path=config.base_path, policy=VersionPolicy(specific=frozenset({number})))
+        )
+        assert watcher.wait_until_polled(TIMEOUT_S)
+        assert watcher.is_available(number)
+    watcher.stop()
+
+
+def test_unloading_waits_for_the_last_request(config: ModelConfig) -> None:
+    watcher = watched(config, load)
+    with watcher.acquire(ModelSpec(name="m")) as servable:
+        stopping = threading.Thread(target=watcher.stop)
+        stopping.start()
+        while watcher.statuses()[0].state is not VersionState.UNLOADING:
+            pass
+        with pytest.raises(ModelyardError), watcher.acquire(ModelSpec(name="m")):
+            pass
+        # What is lent can still compute.
+        assert servable.backend.signatures.keys() == {"serving_default"}
+        assert stopping.is_alive()
+    stopping.join(TIMEOUT_S)
+    assert watcher.statuses()[0].state is VersionState.END

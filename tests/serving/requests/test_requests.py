@@ -1,0 +1,39 @@
+"""Request ids: which are taken, and that the log names them where something fails."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from modelyard.serving.handlers.rest._types import error_answer
+from modelyard.serving.requests import Caller, request_id_of
+from modelyard.serving.transports.grpc import failure_of
+
+
+@pytest.mark.parametrize("value", [b"a", b"0af7651916cd43dd-b7ad6b7169203331", b"~" * 128])
+def test_ids(value: bytes) -> None:
+    assert request_id_of(value) == value.decode()
+
+
+@pytest.mark.parametrize("value", [b"", b"a" * 129, b"a b", b"a\r\nb: c", b"a\n", b"\xc3\xa4", b"a\0"])
+def test_what_is_none(value: bytes) -> None:
+    assert request_id_of(value) == ""
+
+
+def test_the_log_and_the_answer_name_the_caller_s_id(caplog: pytest.LogCaptureFixture) -> None:
+    answer = error_answer(RuntimeError("secret"), "GET /", caller=Caller(request_id="mine"))
+    code, text = failure_of(RuntimeError("secret"), "/Predict", "yours")
+    assert [record.getMessage() for record in caplog.records] == [
+        "request mine: GET / failed unexpectedly",
+        "request yours: /Predict failed unexpectedly",
+    ]
+    assert (answer.status, code) == (500, "INTERNAL")
+    for message, name in ((json.loads(answer.body)["error"], "mine"), (text, "yours")):
+        assert message == f"Internal error. The server's log has the details under request {name}."
+
+
+def test_an_id_of_our_own_where_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    answer = error_answer(RuntimeError("secret"), "GET /", caller=Caller())
+    (record,) = caplog.records
+    assert record.getMessage().split()[1].rstrip(":") in json.loads(answer.body)["error"]
