@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from modelyard.serving._flag_table import FLAGS
-from modelyard.serving._metrics import FAMILIES
+from modelyard.serving.config import FLAGS
+from modelyard.serving.metrics import FAMILIES
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
 
 PAGE = Path(__file__).with_name("migrating-from-tensorflow-serving.md")
