@@ -59,7 +59,7 @@ ALONE = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from modelyard.serving._loader import LoadOptions, load_servable
+from modelyard.serving import LoadOptions, load_servable
 servable = load_servable("m", 1, Path(sys.argv[1]), LoadOptions(threads=int(sys.argv[2])))
 signature = servable.signature("serving_default")
 name = signature.inputs[0].name

@@ -54,7 +54,7 @@ _COMMANDS = {
         module="modelyard.export._process", extra="training,export", summary="export a trained model, verified"
     ),
     "serve": _Command(
-        module="modelyard.serving._cli", extra="serving", summary="serve a model repository over gRPC and REST"
+        module="modelyard.serving.runtime", extra="serving", summary="serve a model repository over gRPC and REST"
     ),
     "deploy": _Command(
         module="modelyard.deploy._cli", extra="", summary="render what a managed cloud needs to train and to serve"

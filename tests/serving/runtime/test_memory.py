@@ -26,11 +26,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 import psutil
-from modelyard.serving._config import ModelConfig
-from modelyard.serving._loader import LoadOptions, load_servable
-from modelyard.serving._manager import ModelManager
-from modelyard.serving._requests import ModelSpec
-from modelyard.serving._watcher import WatchOptions
+from modelyard.serving import LoadOptions, ModelConfig, ModelManager, ModelSpec, WatchOptions, load_servable
 
 options = LoadOptions(runtime=sys.argv[1], interpreters=2)
 manager = ModelManager(

@@ -55,7 +55,7 @@ def children(process: int) -> set[int]:
     for pid in map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()):
         # One that has just ended is none.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if b"modelyard.serving.workers" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"modelyard.serving.runtime.workers" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.add(pid)
     return found
 
