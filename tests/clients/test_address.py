@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelyard.clients import ClientOptions, connect
-from modelyard.clients._address import FORMS, parse_address
+from modelyard.clients.transport._address import FORMS, parse_address
 from modelyard.errors import ConfigurationError
 
 

@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from modelyard.clients import _fast_predict
-from modelyard.clients._answer_forms import Form
-from modelyard.clients._fast_predict import response_of
+from modelyard.clients.protocols import _fast_predict
+from modelyard.clients.protocols._answer_forms import Form
+from modelyard.clients.protocols._fast_predict import response_of
 from modelyard.wire import array_to_tensor, serving_pb2, tensor_to_array, varint
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (7,), (2, 3), (1, 1, 4), (300,)]

@@ -15,8 +15,8 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients import BalanceOptions, ClientOptions, connect, connect_async
-from modelyard.clients._address import parse_address, parse_addresses, resolve
-from modelyard.clients._pool import Pool
+from modelyard.clients.transport import Pool, parse_addresses
+from modelyard.clients.transport._address import parse_address, resolve
 from tests.clients.conftest import url_of
 from tests.support.server import RunningServer, free_port, serve
 

@@ -17,7 +17,7 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients import ClientOptions, RetryOptions, connect, connect_async
-from modelyard.clients._engine import RetryBudget
+from modelyard.clients.transport._engine import RetryBudget
 from modelyard.wire import MODEL_SERVICE, serving_pb2
 from tests.clients.conftest import connected, peer
 

@@ -13,9 +13,8 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients import ClassScore, Client, ClientOptions, InferenceTask, ModelConfig, connect
-from modelyard.clients._examples import to_examples
-from modelyard.clients._flows import ExamplesCall
-from modelyard.clients._requests import Target
+from modelyard.clients.protocols import ExamplesCall, Target
+from modelyard.clients.protocols.tfs._examples import to_examples
 from modelyard.wire import tensorflow_pb2
 from tests.clients.conftest import KINDS, connected, url_of
 from tests.support.models import publish_affine

@@ -12,9 +12,8 @@ import pytest
 
 from modelyard import errors
 from modelyard.cli import main
-from modelyard.clients import SignatureInfo, TensorInfo
-from modelyard.clients._files import read_rows
-from modelyard.clients._sinks import done_rows, open_sink
+from modelyard.clients import SignatureInfo, TensorInfo, read_rows
+from modelyard.clients.cli._sinks import done_rows, open_sink
 from modelyard.training.data import FashionMnist
 from modelyard.wire import read_records, tensorflow_pb2
 from tests.support.server import RunningServer

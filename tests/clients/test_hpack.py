@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from modelyard.clients._hpack import decode, encode
+from modelyard.clients.http import decode_fields as decode
+from modelyard.clients.http import encode_fields as encode
 from modelyard.errors import ProtocolError
 from modelyard.wire.hpack import STATIC_TABLE, huffman_codes
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from modelyard.clients import SignatureInfo, TensorInfo
-from modelyard.clients._inputs import check_inputs, check_outputs, needs_signature, to_arrays
+from modelyard.clients.values import check_inputs, check_outputs, needs_signature, to_arrays
 from modelyard.errors import InvalidInputError
 
 

@@ -29,7 +29,8 @@ from modelyard.clients import (
     connect,
     connect_async,
 )
-from modelyard.clients._hpack import decode, encode
+from modelyard.clients.http import decode_fields as decode
+from modelyard.clients.http import encode_fields as encode
 from modelyard.wire import serving_pb2
 from tests.clients.conftest import connected, peer
 from tests.support.server import RunningServer

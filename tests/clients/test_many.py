@@ -12,7 +12,7 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients import Client, ManyOptions, RowResult, connect, connect_async
-from modelyard.clients._many import batch_steps, stack
+from modelyard.clients.api._many import batch_steps, stack
 from modelyard.training.data import FashionMnist
 from tests.clients.conftest import url_of
 from tests.support.server import RunningServer

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from modelyard.clients._numbers import array_json
+from modelyard.clients.values import array_json
 
 
 def read(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from modelyard.clients import BalanceOptions, ClientOptions, RetryOptions, TlsOptions, connect
-from modelyard.clients._options import is_secret
+from modelyard.clients.transport._options import is_secret
 from modelyard.errors import ConfigurationError
 
 

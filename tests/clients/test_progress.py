@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from modelyard.clients import ManyOptions, ProgressBar, connect
-from modelyard.clients._files import count_rows
+from modelyard.clients.values import count_rows
 from modelyard.errors import ConfigurationError
 from tests.clients.conftest import url_of
 from tests.support.server import RunningServer

@@ -10,9 +10,8 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients import SignatureInfo, TensorInfo, VersionState
-from modelyard.clients._requests import Target
-from modelyard.clients._responses import (
-    error_from_body,
+from modelyard.clients.protocols import Target, error_from_body
+from modelyard.clients.protocols._responses import (
     metadata_from_json,
     metadata_from_message,
     prediction_from_json,

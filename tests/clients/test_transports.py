@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from modelyard import errors
-from modelyard.clients._address import parse_address
-from modelyard.clients._lean_rest import LeanRestTransport
-from modelyard.clients._options import ClientOptions
-from modelyard.clients._rest import _error
+from modelyard.clients import ClientOptions
+from modelyard.clients.transport._address import parse_address
+from modelyard.clients.transport.lean import LeanRestTransport
+from modelyard.clients.transport.libraries._rest import _error
 from tests.clients.conftest import connected, peer
 
 

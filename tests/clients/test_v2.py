@@ -13,9 +13,8 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients import Client, connect
-from modelyard.clients._flows import Answer, PredictCall
-from modelyard.clients._requests import Target
-from modelyard.clients._v2_codec import array_to_raw, infer_json, prediction_from_answer, raw_to_array
+from modelyard.clients.protocols import Answer, PredictCall, Target
+from modelyard.clients.protocols.v2._codec import array_to_raw, infer_json, prediction_from_answer, raw_to_array
 from tests.clients.conftest import KINDS, connected, peer
 from tests.support.server import RunningServer
 

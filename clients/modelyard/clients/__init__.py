@@ -1,13 +1,20 @@
 """The clients room: one interface to a served model, over gRPC or REST, blocking or not, without TensorFlow."""
 
-from modelyard.clients._async_client import AsyncClient, connect_async
-from modelyard.clients._client import Client, connect
-from modelyard.clients._files import SourceRow, read_rows
-from modelyard.clients._many import ManyOptions, RowResult
-from modelyard.clients._model import AsyncModel, BoundSignature, Model, prepare_inputs
-from modelyard.clients._options import BalanceOptions, ClientOptions, RetryOptions, TlsOptions
-from modelyard.clients._progress import ProgressBar
-from modelyard.clients._results import (
+from modelyard.clients.api import (
+    AsyncClient,
+    AsyncModel,
+    BoundSignature,
+    Client,
+    ManyOptions,
+    Model,
+    ProgressBar,
+    RowResult,
+    connect,
+    connect_async,
+    prepare_inputs,
+)
+from modelyard.clients.transport import BalanceOptions, ClientOptions, RetryOptions, TlsOptions
+from modelyard.clients.values import (
     Classification,
     ClassScore,
     InferenceTask,
@@ -17,9 +24,11 @@ from modelyard.clients._results import (
     Prediction,
     Regression,
     SignatureInfo,
+    SourceRow,
     TensorInfo,
     VersionState,
     VersionStatus,
+    read_rows,
 )
 
 __all__ = [

@@ -12,7 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
-from modelyard.clients._hpack import decode, encode
+from modelyard.clients.http import decode_fields as decode
+from modelyard.clients.http import encode_fields as encode
 from tests.support.server import free_port
 
 core = pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core")

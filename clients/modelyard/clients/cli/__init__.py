@@ -1,0 +1,7 @@
+"""``modelyard predict``."""
+
+from modelyard.clients.cli._cli import main
+
+__all__ = [
+    "main",
+]

@@ -1,0 +1,296 @@
+"""Where results go: lines for people, CSV, JSON lines, or one file of arrays."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.clients.api import RowResult
+from modelyard.errors import ConfigurationError, InvalidRequestError
+
+_FORMATS = ("csv", "jsonl", "npz")
+Outputs = Mapping[str, npt.NDArray[Any]]
+
+
+class Sink(ABC):
+    """Takes results, one at a time."""
+
+    @abstractmethod
+    def write(self, name: str, result: RowResult) -> None:
+        """Takes one result.
+
+        Args:
+            name: What the row is called.
+            result: What came of it.
+        """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(complete=kind is None)
+
+    @abstractmethod
+    def close(self, *, complete: bool) -> None:
+        """Ends the output.
+
+        Args:
+            complete: Whether all results were written.
+        """
+
+
+def open_sink(output: str | None, *, resume: bool) -> Sink:
+    """Opens the output that the command line names.
+
+    Args:
+        output: ``csv`` or ``jsonl`` for standard output, or a file whose name
+            ends so or in ``.npz``; None for lines of label and probability.
+        resume: Go on with a file of JSON lines.
+
+    Raises:
+        ConfigurationError: Another output, or one that cannot be written.
+    """
+    if output is None:
+        return Lines()
+    kind = output if output in _FORMATS else Path(output).suffix.lower().removeprefix(".")
+    to_stdout = output in _FORMATS
+    if kind not in _FORMATS or (to_stdout and kind == "npz"):
+        raise ConfigurationError(
+            f"Cannot write to {output!r}: expected csv or jsonl, or a file whose name ends in .csv, .jsonl or .npz."
+        )
+    if resume and (kind != "jsonl" or to_stdout):
+        raise ConfigurationError(f"Cannot go on with {output!r}: --resume takes a file of JSON lines (.jsonl).")
+    if kind == "npz":
+        return Arrays(Path(output))
+    try:
+        file = None if to_stdout else Path(output).open("a" if resume else "w", encoding="utf-8", newline="")
+    except OSError as exc:
+        raise ConfigurationError(f"{output} cannot be written: {exc.strerror}.") from exc
+    return Csv(file) if kind == "csv" else JsonLines(file)
+
+
+def done_rows(output: str) -> set[int]:
+    """Indices of the rows that a file of JSON lines has answers for.
+
+    Args:
+        output: The file; none is none.
+
+    Raises:
+        ConfigurationError: The file holds something else.
+    """
+    done: set[int] = set()
+    try:
+        with Path(output).open(encoding="utf-8") as lines:
+            for line in lines:
+                row = json.loads(line)
+                if "error" not in row:
+                    done.add(int(row["index"]))
+    except FileNotFoundError:
+        return done
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise ConfigurationError(f"Cannot go on with {output}: it holds something else than our JSON lines.") from exc
+    return done
+
+
+class Lines(Sink):
+    """``name, label, probability`` with tabs between."""
+
+    def write(self, name: str, result: RowResult) -> None:
+        """Takes one result; failures are reported elsewhere.
+
+        Args:
+            name: What the row is called.
+            result: What came of it.
+
+        Raises:
+            InvalidRequestError: The model is no classifier.
+        """
+        if result.outputs is None:
+            return
+        label, probability = _label(result.outputs)
+        sys.stdout.write(f"{name}\t{label}\t{probability:.4f}\n")
+
+    def close(self, *, complete: bool) -> None:
+        """Nothing to end.
+
+        Args:
+            complete: Of no matter.
+        """
+
+
+class _Text(Sink):
+    def __init__(self, file: TextIO | None) -> None:
+        self._own = file
+        self._file = sys.stdout if file is None else file
+
+    def close(self, *, complete: bool) -> None:
+        """Closes the file.
+
+        Args:
+            complete: Of no matter: what is written stays.
+        """
+        if self._own is not None:
+            self._own.close()
+
+
+class JsonLines(_Text):
+    """An object for each row: index, input, and the outputs or the error."""
+
+    def write(self, name: str, result: RowResult) -> None:
+        """Takes one result.
+
+        Args:
+            name: What the row is called.
+            result: What came of it.
+        """
+        row: dict[str, Any] = {"index": result.index, "input": name}
+        if result.outputs is None:
+            row["error"] = "" if result.error is None else result.error.message
+        else:
+            row["outputs"] = {key: _plain(value.tolist()) for key, value in result.outputs.items()}
+        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+class Csv(_Text):
+    """A line for each row; an output of several values has a column for each."""
+
+    def __init__(self, file: TextIO | None) -> None:
+        super().__init__(file)
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._columns: list[str] | None = None
+        self._early: list[tuple[int, str, str]] = []
+
+    def write(self, name: str, result: RowResult) -> None:
+        """Takes one result; those that fail before the first answer wait for it, because it names the columns.
+
+        Args:
+            name: What the row is called.
+            result: What came of it.
+
+        Raises:
+            InvalidRequestError: Rows have outputs of different shapes, which columns cannot hold.
+        """
+        if result.outputs is None:
+            error = "" if result.error is None else result.error.message
+            if self._columns is None:
+                self._early.append((result.index, name, error))
+            else:
+                self._writer.writerow([result.index, name, error, *[""] * len(self._columns)])
+            return
+        cells = dict(cell for key, value in result.outputs.items() for cell in _cells(key, value))
+        if self._columns is None:
+            self._start(list(cells))
+        elif list(cells) != self._columns:
+            raise InvalidRequestError(f"{name}: its outputs have another shape than the first row's. Use jsonl.")
+        self._writer.writerow([result.index, name, "", *cells.values()])
+
+    def close(self, *, complete: bool) -> None:
+        """Closes the file.
+
+        Args:
+            complete: Of no matter: what is written stays.
+        """
+        if self._columns is None:
+            self._start([])
+        super().close(complete=complete)
+
+    def _start(self, columns: list[str]) -> None:
+        self._columns = columns
+        self._writer.writerow(["index", "input", "error", *columns])
+        for index, name, error in self._early:
+            self._writer.writerow([index, name, error, *[""] * len(columns)])
+
+
+class Arrays(Sink):
+    """One array for each output, with ``index`` and ``input`` beside; held in memory until the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._index: list[int] = []
+        self._names: list[str] = []
+        self._rows: list[Outputs] = []
+
+    def write(self, name: str, result: RowResult) -> None:
+        """Takes one result; rows that failed are left out, as ``index`` shows.
+
+        Args:
+            name: What the row is called.
+            result: What came of it.
+        """
+        if result.outputs is not None:
+            self._index.append(result.index)
+            self._names.append(name)
+            self._rows.append(result.outputs)
+
+    def close(self, *, complete: bool) -> None:
+        """Writes the file, where all results are there.
+
+        Args:
+            complete: Whether they are.
+
+        Raises:
+            ConfigurationError: The file cannot be written.
+            InvalidRequestError: Rows have outputs of different shapes.
+        """
+        if not complete:
+            return
+        names = list(self._rows[0]) if self._rows else []
+        try:
+            columns = {name: _stacked([row[name] for row in self._rows]) for name in names}
+        except ValueError as exc:
+            raise InvalidRequestError(f"Rows have outputs of different shapes: {exc}. Use jsonl.") from exc
+        reserved = {"index": np.array(self._index, np.int64), "input": np.array(self._names, np.str_)}
+        try:
+            np.savez(self._path, allow_pickle=False, **{**columns, **reserved})
+        except OSError as exc:
+            raise ConfigurationError(f"{self._path} cannot be written: {exc.strerror}.") from exc
+
+
+def _stacked(values: list[Any]) -> npt.NDArray[Any]:
+    array = np.stack(values)
+    # Object arrays need pickle: strings are kept as bytes of a fixed width.
+    return array.astype(np.bytes_) if array.dtype.kind == "O" else array
+
+
+def _cells(name: str, value: npt.NDArray[Any]) -> list[tuple[str, Any]]:
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return [(name, _plain(array.item()))]
+    return [(f"{name}[{','.join(map(str, where))}]", _plain(array[where])) for where in np.ndindex(*array.shape)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"b64": base64.b64encode(value).decode("ascii")}
+    return value
+
+
+def _label(outputs: Outputs) -> tuple[str, float]:
+    missing = [name for name in ("class_id", "probabilities") if name not in outputs]
+    if missing:
+        raise InvalidRequestError(
+            f"The model returns {', '.join(sorted(outputs))}; a classifier also returns {' and '.join(missing)}. "
+            "Choose a form with --output."
+        )
+    index = int(outputs["class_id"])
+    label = _plain(np.asarray(outputs["label"]).item()) if "label" in outputs else index
+    return str(label), float(outputs["probabilities"][index])

@@ -1,0 +1,68 @@
+"""What HTTP requests and answers share, whoever carries them: pure functions."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+
+from modelyard.clients.protocols import Answer, Call, error_from_body
+from modelyard.errors import ModelyardError, RequestTooLargeError
+
+#: Compressing less than this costs more than it saves.
+_WORTH_COMPRESSING = 1024
+_OK = 200
+_JSON = ("content-type", "application/json")
+
+
+def compressed(body: bytes, call: Call, wanted: bool, /) -> tuple[bytes, list[tuple[str, str]]]:
+    """The body as it is sent, and the headers that say how.
+
+    Args:
+        body: As the call has it.
+        call: The call.
+        wanted: Whether it is to be compressed where that is worth it.
+    """
+    headers = [] if any(name == "content-type" for name, _ in call.headers) else [_JSON]
+    if not wanted or len(body) < _WORTH_COMPRESSING:
+        return body, headers
+    return gzip.compress(body, compresslevel=1), [*headers, ("content-encoding", "gzip")]
+
+
+def answer_of(status: int, headers: Mapping[str, str], data: bytes, url: str) -> Answer:
+    """Turns an HTTP response into an answer.
+
+    Args:
+        status: HTTP status.
+        headers: By lower-case name.
+        data: The body, decompressed.
+        url: What was asked.
+
+    Raises:
+        ModelyardError: The class that the status stands for, where it is not 200.
+    """
+    if status == _OK:
+        return Answer(data, headers)
+    # From a function of its own: a frame that is in an error's traceback, and holds the error, makes a cycle of both.
+    raise _error(status, headers, data, url)
+
+
+def _error(status: int, headers: Mapping[str, str], data: bytes, url: str) -> ModelyardError:
+    error = error_from_body(status, data, url)
+    error.request_id = headers.get("x-request-id")
+    after = headers.get("retry-after", "")
+    # The other form that HTTP allows, a date, is of no use to a client whose deadline is seconds away.
+    if after.isascii() and after.isdecimal():
+        error.retry_after_s = float(after)
+    return error
+
+
+def too_large(url: str, limit: int) -> RequestTooLargeError:
+    """The error for an answer that is longer than the client takes.
+
+    Args:
+        url: What was asked.
+        limit: The client's limit in bytes.
+    """
+    return RequestTooLargeError(
+        f"{url} sent an answer larger than {limit} bytes, this client's max_message_bytes. Ask for fewer rows."
+    )

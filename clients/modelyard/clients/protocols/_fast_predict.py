@@ -1,0 +1,198 @@
+"""PredictRequest and PredictResponse without a copy too many, and without a Python object per value.
+
+The packed form of a float, double or bool field is the array's own bytes, and a
+packed field looks on the wire like a bytes field. So answers are parsed as
+messages that say ``bytes`` there, of one's own descriptors, and viewed in place;
+those of a known form (``_answer_forms``) are not parsed at all. Requests are put
+together from their parts, with one copy of each array.
+Whatever does not fit this, the general codec reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from modelyard.clients.protocols._answer_forms import Arrays, Echo, Form, form_of
+from modelyard.wire import array_to_tensor, dtype_by_numpy, varint
+
+#: Number in ``tensorflow.DataType`` to the field of ``TensorProto`` and the dtype of its packed bytes.
+_PACKED = {1: ("float_val", "<f4"), 2: ("double_val", "<f8"), 10: ("bool_val", "|b1")}
+_INT64, _STRING = 9, 7
+_LARGEST_MESSAGE = (1 << 31) - 1
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_MAX_FORMS = 512
+#: Forms of answers by their length; None where one such answer has come, or they have no form.
+_forms: dict[int, Form | None] = {}
+
+
+def request_bytes(spec: bytes, arrays: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]) -> bytes | None:
+    """Serializes a PredictRequest.
+
+    Args:
+        spec: A serialized ModelSpec.
+        arrays: Inputs by name.
+        outputs: Output filter.
+
+    Returns:
+        The bytes; None where they are more than one message may have.
+    """
+    parts: list[Any] = [_tagged(0x0A, spec)]
+    size = len(parts[0])
+    for name, array in arrays.items():
+        if array.ndim == 0 or array.dtype.kind in "OV":
+            tensor = array_to_tensor(array, as_content=array.ndim > 0).SerializeToString()
+            entry = _tagged(0x0A, name.encode()) + _tagged(0x12, tensor)
+            parts.append(_tagged(0x12, entry))
+            size += len(parts[-1])
+            continue
+        little = np.ascontiguousarray(array, dtype=_little(array.dtype))
+        parts.append(_head(name, dtype_by_numpy(array.dtype).enum, array.shape, little.nbytes))
+        # An empty view has no bytes to cast.
+        parts.append(little.data.cast("B") if little.size else b"")
+        size += len(parts[-2]) + little.nbytes
+    for output in outputs:
+        parts.append(_tagged(0x1A, output.encode()))
+        size += len(parts[-1])
+    return None if size > _LARGEST_MESSAGE else b"".join(parts)
+
+
+def response_of(data: bytes) -> tuple[Arrays, Echo] | None:
+    """Parses a PredictResponse.
+
+    Args:
+        data: Its bytes.
+
+    Returns:
+        The outputs, where they are views, and what the ModelSpec says; None where the general codec has to look.
+    """
+    size = len(data)
+    form = _forms.get(size)
+    if form is not None and (known := form.cut(data)) is not None:
+        return known, form.echo
+    try:
+        response = _response_class().FromString(data)
+    except DecodeError:
+        return None
+    outputs: Arrays = {}
+    for name, tensor in response.outputs.items():
+        array = _array(tensor)
+        if array is None:
+            return None
+        outputs[name] = array
+    echo = echo_of(response.model_spec)
+    if size in _forms:
+        _forms[size] = form_of(data, outputs, echo)
+    else:
+        # Finding the form costs twice as much as parsing: only where a length comes again.
+        if len(_forms) >= _MAX_FORMS:
+            _forms.clear()
+        _forms[size] = None
+    return outputs, echo
+
+
+def echo_of(spec: Any) -> Echo:
+    """What a ModelSpec says.
+
+    Args:
+        spec: The message, of whichever descriptors.
+    """
+    return Echo(spec.name, spec.version.value if spec.HasField("version") else None, spec.signature_name)
+
+
+def _array(tensor: Any) -> npt.NDArray[Any] | None:
+    if tensor.tensor_shape.unknown_rank:
+        return None
+    shape = tuple([dim.size for dim in tensor.tensor_shape.dim])
+    packed = _PACKED.get(tensor.dtype)
+    if packed is not None:
+        chunks = [tensor.tensor_content] if tensor.tensor_content else getattr(tensor, packed[0])
+        count = math.prod(shape)
+        kind = np.dtype(packed[1])
+        if min(shape, default=0) < 0 or len(chunks) != 1 or len(chunks[0]) != count * kind.itemsize:
+            return None
+        if kind.kind == "b" and chunks[0].translate(None, b"\0\1"):
+            return None
+        return np.frombuffer(chunks[0], kind).reshape(shape)
+    if tensor.tensor_content or min(shape, default=0) < 0:
+        return None
+    if tensor.dtype == _INT64 and len(tensor.int64_val) == math.prod(shape):
+        return np.array(tensor.int64_val, dtype=np.int64).reshape(shape)
+    if tensor.dtype == _STRING and len(tensor.string_val) == math.prod(shape):
+        strings = np.empty(len(tensor.string_val), dtype=object)
+        strings[:] = list(tensor.string_val)
+        return strings.reshape(shape)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _little(kind: np.dtype[Any]) -> np.dtype[Any]:
+    return kind.newbyteorder("<")
+
+
+@lru_cache(maxsize=256)
+def _head(name: str, dtype: int, shape: tuple[int, ...], nbytes: int) -> bytes:
+    """All of an entry of ``inputs`` that comes before the bytes of ``tensor_content``."""
+    dims = b"".join(_tagged(0x12, b"\x08" + varint(size)) for size in shape)
+    content = b"\x08" + varint(dtype) + _tagged(0x12, dims) + b"\x22" + varint(nbytes)
+    key = _tagged(0x0A, name.encode())
+    tensor = b"\x12" + varint(len(content) + nbytes) + content
+    return b"\x12" + varint(len(key) + len(tensor) + nbytes) + key + tensor
+
+
+def _tagged(tag: int, data: bytes) -> bytes:
+    return bytes((tag,)) + varint(len(data)) + data
+
+
+@cache
+def _response_class() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name="modelyard_fast_predict.proto", package="modelyard", syntax="proto3")
+    _message(file, "Dim", size=(1, _FIELD.TYPE_INT64))
+    _message(file, "Shape", dim=(2, "Dim", True), unknown_rank=(3, _FIELD.TYPE_BOOL))
+    _message(
+        file,
+        "Tensor",
+        dtype=(1, _FIELD.TYPE_INT32),
+        tensor_shape=(2, "Shape"),
+        tensor_content=(4, _FIELD.TYPE_BYTES),
+        float_val=(5, _FIELD.TYPE_BYTES, True),
+        double_val=(6, _FIELD.TYPE_BYTES, True),
+        string_val=(8, _FIELD.TYPE_BYTES, True),
+        int64_val=(10, _FIELD.TYPE_INT64, True),
+        bool_val=(11, _FIELD.TYPE_BYTES, True),
+    )
+    _message(file, "Version", value=(1, _FIELD.TYPE_INT64))
+    _message(file, "Spec", name=(1, _FIELD.TYPE_STRING), version=(2, "Version"), signature_name=(3, _FIELD.TYPE_STRING))
+    response = _message(file, "Response", outputs=(1, "Response.OutputsEntry", True), model_spec=(2, "Spec"))
+    entry = response.nested_type.add(name="OutputsEntry")
+    entry.options.map_entry = True
+    _add(entry, "key", 1, _FIELD.TYPE_STRING, repeated=False)
+    _add(entry, "value", 2, "Tensor", repeated=False)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("modelyard.Response"))
+
+
+def _message(
+    file: descriptor_pb2.FileDescriptorProto, name: str, /, **fields: tuple[Any, ...]
+) -> descriptor_pb2.DescriptorProto:
+    message = file.message_type.add(name=name)
+    for field, (number, kind, *repeated) in fields.items():
+        _add(message, field, number, kind, repeated=bool(repeated))
+    return message
+
+
+def _add(message: descriptor_pb2.DescriptorProto, name: str, number: int, kind: Any, *, repeated: bool) -> None:
+    field = message.field.add(name=name, number=number)
+    field.label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
+    if isinstance(kind, str):
+        field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".modelyard.{kind}"
+    else:
+        field.type = kind

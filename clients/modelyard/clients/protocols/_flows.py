@@ -1,0 +1,262 @@
+"""What every operation is: a flow of calls, with no I/O in it.
+
+An operation is a generator: it yields a :class:`Call` (or a :class:`Pause`),
+receives an :class:`Answer`, and returns the result. The client that drives it
+decides how bytes travel and how time passes, so that blocking and asynchronous
+clients share every rule in here.
+
+Nobody changes a :class:`Call` or an :class:`Answer`. They are not frozen all the
+same: every call makes some, and a frozen dataclass takes three times as long to make.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+from modelyard.clients.protocols._requests import DEFAULT_SIGNATURE, Target
+from modelyard.clients.values import (
+    Classification,
+    InferenceTask,
+    ModelConfig,
+    ModelMetadata,
+    ModelStatus,
+    Prediction,
+    Regression,
+    SignatureInfo,
+)
+from modelyard.errors import DeadlineExceededError, ModelNotFoundError, UnavailableError, UnsupportedError
+
+_T = TypeVar("_T")
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_LONGEST_POLL_S = 5.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Call:
+    """One exchange with the server.
+
+    Attributes:
+        path: gRPC method, or path of the URL.
+        body: What is sent; None for a REST GET.
+        at_most_s: Seconds after which this one exchange counts as failed, where
+            that is sooner than the operation's deadline.
+        headers: HTTP headers besides those of every call.
+        retry: Whether sending it twice is the same as sending it once.
+        fresh: Whether it goes over a new connection. One that has waited may end at the very moment of the call,
+            which nobody could then send again.
+    """
+
+    path: str
+    body: bytes | None
+    at_most_s: float | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    retry: bool = True
+    fresh: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came back.
+
+    Attributes:
+        body: The message, or the HTTP body.
+        headers: HTTP headers by lower-case name; empty over gRPC.
+    """
+
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """Time to let pass.
+
+    Attributes:
+        seconds: How much.
+    """
+
+    seconds: float
+
+
+Flow = Generator[Call | Pause, Answer, _T]
+
+
+@dataclass(kw_only=True, slots=True)
+class PredictCall:
+    """The arguments of a predict.
+
+    Attributes:
+        target: Which servable.
+        inputs: As the caller gave them.
+        signature: Name of the signature; empty for the default.
+        outputs: Outputs to return; empty for all.
+    """
+
+    target: Target
+    inputs: Mapping[str, Any]
+    signature: str
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExamplesCall:
+    """The arguments of a classify, a regress or a multi-inference.
+
+    Attributes:
+        target: Which servable.
+        examples: As the caller gave them.
+        context: Features that all examples share, or None.
+        signature: Name of the signature; empty for the default.
+    """
+
+    target: Target
+    examples: Any
+    context: Any
+    signature: str = ""
+
+
+class Protocol(ABC):
+    """The operations over one protocol.
+
+    Args:
+        metadata_ttl_s: Seconds for which metadata of a moving target (the
+            newest version, a label) is believed; that of a version never changes.
+    """
+
+    #: What it is called in messages.
+    name = ""
+
+    def __init__(self, *, metadata_ttl_s: float) -> None:
+        self._ttl_s = metadata_ttl_s
+        self._cache: dict[tuple[Target, str], tuple[float, ModelMetadata]] = {}
+
+    @abstractmethod
+    def predict(self, call: PredictCall) -> Flow[Prediction]:
+        """Computes outputs.
+
+        Args:
+            call: The arguments.
+        """
+
+    @abstractmethod
+    def metadata(self, target: Target, signature: str = "") -> Flow[ModelMetadata]:
+        """Describes a model's signatures, fresh from the server.
+
+        Args:
+            target: Which servable.
+            signature: The one signature that has to be among them, where the
+                protocol describes one at a time.
+        """
+
+    @abstractmethod
+    def status(self, target: Target, at_most_s: float | None = None) -> Flow[ModelStatus]:
+        """States of a model's versions.
+
+        Args:
+            target: Which servable.
+            at_most_s: See :class:`Call`.
+        """
+
+    @abstractmethod
+    def probe(self) -> Flow[bool]:
+        """Whether the server takes calls; the client that asks takes UNAVAILABLE for no."""
+
+    def classify(self, call: ExamplesCall) -> Flow[Classification]:
+        """Classifies examples.
+
+        Args:
+            call: The arguments.
+        """
+        self._unsupported("classify", "Use predict with the tensors of the signature.")
+
+    def regress(self, call: ExamplesCall) -> Flow[Regression]:
+        """Regresses examples.
+
+        Args:
+            call: The arguments.
+        """
+        self._unsupported("regress", "Use predict with the tensors of the signature.")
+
+    def multi_inference(
+        self, call: ExamplesCall, tasks: Sequence[InferenceTask]
+    ) -> Flow[tuple[Classification | Regression, ...]]:
+        """Runs several signatures over the same examples.
+
+        Args:
+            call: The arguments; its signature is none.
+            tasks: What to run.
+        """
+        self._unsupported("multi_inference", "Use predict once for each signature.")
+
+    def reload_config(self, models: Sequence[ModelConfig]) -> Flow[None]:
+        """Replaces the server's list of models.
+
+        Args:
+            models: The new list.
+        """
+        self._unsupported("reload_config", "TensorFlow Serving has it over gRPC only: connect to grpc://host:8500.")
+
+    def wait_ready(self, target: Target, timeout_s: float) -> Flow[ModelStatus]:
+        """Asks for the status until a version is available.
+
+        Args:
+            target: Which servable.
+            timeout_s: When to give up.
+
+        Raises:
+            DeadlineExceededError: Not available in time; the message says what
+                the server said last.
+        """
+        deadline = time.monotonic() + timeout_s
+        pause = _FIRST_PAUSE_S
+        last = "the server was not asked yet"
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                status = yield from self.status(target, min(left, _LONGEST_POLL_S))
+                if status.available:
+                    return status
+                states = [f"version {row.version} {row.state} {row.error_message}".rstrip() for row in status.versions]
+                last = ", ".join(states) or "no versions"
+            # Anything else (a wrong name of a host is UNAVAILABLE too) is not cured by waiting.
+            except (UnavailableError, ModelNotFoundError, DeadlineExceededError) as exc:
+                last = exc.message
+            yield Pause(seconds=min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        raise DeadlineExceededError(f"Model {target.model!r} was not ready after {timeout_s:g} s: {last}")
+
+    def known_signature(self, target: Target, name: str, *, fresh: bool = False) -> Flow[SignatureInfo | None]:
+        """A signature from the cache or the server; None where the model has none of that name.
+
+        Args:
+            target: Which servable.
+            name: Name of the signature; empty for the default.
+            fresh: Ask the server in any case.
+        """
+        name = name or DEFAULT_SIGNATURE
+        key = (target, name)
+        found = self._cache.get(key)
+        now = time.monotonic()
+        if fresh or found is None or (target.version is None and now - found[0] > self._ttl_s):
+            metadata = yield from self.metadata(target, name)
+            found = (now, metadata)
+            for known in (name, *metadata.signatures):
+                self._cache[(target, known)] = found
+        return found[1].signatures.get(name)
+
+    def known_signatures(self, target: Target, name: str) -> Mapping[str, SignatureInfo]:
+        """All signatures of a model, once :meth:`known_signature` has found one.
+
+        Args:
+            target: Which servable.
+            name: The one that was found; empty for the default.
+        """
+        return self._cache[(target, name or DEFAULT_SIGNATURE)][1].signatures
+
+    def _unsupported(self, operation: str, cure: str) -> NoReturn:
+        raise UnsupportedError(f"{self.name} has no {operation}. {cure}")

@@ -1,0 +1,255 @@
+"""Bodies of classify, regress and multi-inference, over gRPC and REST: pure functions."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from modelyard.clients.protocols import (
+    DEFAULT_SIGNATURE,
+    ExamplesCall,
+    Target,
+    model_spec,
+    parse,
+    parse_json,
+    quote_bytes,
+)
+from modelyard.clients.protocols.tfs._examples import Examples
+from modelyard.clients.values import Classification, ClassScore, InferenceTask, Regression
+from modelyard.errors import ConfigurationError, ProtocolError
+from modelyard.wire import serving_pb2, tensorflow_pb2
+
+_METHODS = {"classify": "tensorflow/serving/classify", "regress": "tensorflow/serving/regress"}
+
+
+def classify_message(target: Target, signature: str, examples: Examples) -> bytes:
+    """The body of a gRPC Classify.
+
+    Args:
+        target: Which servable.
+        signature: Name of the signature; empty for the default.
+        examples: The examples.
+    """
+    request = serving_pb2.ClassificationRequest(model_spec=model_spec(target, signature), input=_input(examples))
+    return request.SerializeToString()
+
+
+def regress_message(target: Target, signature: str, examples: Examples) -> bytes:
+    """The body of a gRPC Regress.
+
+    Args:
+        target: Which servable.
+        signature: Name of the signature; empty for the default.
+        examples: The examples.
+    """
+    request = serving_pb2.RegressionRequest(model_spec=model_spec(target, signature), input=_input(examples))
+    return request.SerializeToString()
+
+
+def multi_inference_message(target: Target, tasks: Sequence[InferenceTask], examples: Examples) -> bytes:
+    """The body of a gRPC MultiInference.
+
+    Args:
+        target: Which servable.
+        tasks: What to run.
+        examples: The examples.
+
+    Raises:
+        ConfigurationError: A task is none.
+    """
+    check_tasks(tasks)
+    request = serving_pb2.MultiInferenceRequest(input=_input(examples))
+    for task in tasks:
+        spec = model_spec(target, task.signature or DEFAULT_SIGNATURE)
+        request.tasks.add(model_spec=spec, method_name=_METHODS[task.method])
+    return request.SerializeToString()
+
+
+def check_tasks(tasks: Sequence[InferenceTask]) -> None:
+    """Checks the tasks of a multi-inference.
+
+    Args:
+        tasks: What to run.
+
+    Raises:
+        ConfigurationError: There is none, or one has another method than the two that there are.
+    """
+    if not tasks:
+        raise ConfigurationError("Expected at least one InferenceTask; received none.")
+    for task in tasks:
+        if task.method not in _METHODS:
+            raise ConfigurationError(f"Expected the method 'classify' or 'regress'; received {task.method!r}.")
+
+
+def classification_from_message(data: bytes, call: ExamplesCall) -> Classification:
+    """Decodes the answer of a gRPC Classify.
+
+    Args:
+        data: A ``ClassificationResponse``.
+        call: What was asked.
+
+    Raises:
+        ProtocolError: The answer is not one.
+    """
+    response = parse(serving_pb2.ClassificationResponse, data)
+    return _classification(response.result, response.model_spec, call.target, call.signature)
+
+
+def regression_from_message(data: bytes, call: ExamplesCall) -> Regression:
+    """Decodes the answer of a gRPC Regress.
+
+    Args:
+        data: A ``RegressionResponse``.
+        call: What was asked.
+
+    Raises:
+        ProtocolError: The answer is not one.
+    """
+    response = parse(serving_pb2.RegressionResponse, data)
+    return _regression(response.result, response.model_spec, call.target, call.signature)
+
+
+def multi_inference_from_message(
+    data: bytes, call: ExamplesCall, tasks: Sequence[InferenceTask]
+) -> tuple[Classification | Regression, ...]:
+    """Decodes the answer of a gRPC MultiInference.
+
+    Args:
+        data: A ``MultiInferenceResponse``.
+        call: What was asked.
+        tasks: What was to be run.
+
+    Raises:
+        ProtocolError: The answer is not one, or not one result for each task.
+    """
+    response = parse(serving_pb2.MultiInferenceResponse, data)
+    if len(response.results) != len(tasks):
+        raise ProtocolError(f"Expected {len(tasks)} results, one for each task; received {len(response.results)}.")
+    results: list[Classification | Regression] = []
+    for result, task in zip(response.results, tasks, strict=True):
+        kind = "classification_result" if task.method == "classify" else "regression_result"
+        if result.WhichOneof("result") != kind:
+            raise ProtocolError(f"Expected a {kind} for {task}; received {result.WhichOneof('result')}.")
+        if task.method == "classify":
+            results.append(
+                _classification(result.classification_result, result.model_spec, call.target, task.signature)
+            )
+        else:
+            results.append(_regression(result.regression_result, result.model_spec, call.target, task.signature))
+    return tuple(results)
+
+
+def examples_json(signature: str, examples: Examples) -> bytes:
+    """The body of a REST classify or regress.
+
+    Args:
+        signature: Name of the signature; empty for the default.
+        examples: The examples.
+    """
+    body: dict[str, Any] = {"signature_name": signature} if signature else {}
+    if examples.context is not None:
+        body["context"] = _features(examples.context)
+    body["examples"] = [_features(example) for example in examples.examples]
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def classification_from_json(data: bytes, call: ExamplesCall) -> Classification:
+    """Decodes the answer of a REST classify.
+
+    Args:
+        data: JSON text.
+        call: What was asked.
+
+    Raises:
+        ProtocolError: The answer is not one.
+    """
+    results = _results(data)
+    try:
+        rows = tuple(tuple(ClassScore(label=str(label), score=float(score)) for label, score in row) for row in results)
+    except (TypeError, ValueError) as exc:
+        raise ProtocolError(f"Expected lists of [label, score]; received {quote_bytes(data)}.") from exc
+    return Classification(
+        rows=rows, model=call.target.model, version=call.target.version, signature=call.signature or DEFAULT_SIGNATURE
+    )
+
+
+def regression_from_json(data: bytes, call: ExamplesCall) -> Regression:
+    """Decodes the answer of a REST regress.
+
+    Args:
+        data: JSON text.
+        call: What was asked.
+
+    Raises:
+        ProtocolError: The answer is not one.
+    """
+    try:
+        with np.errstate(over="ignore"):
+            values = np.array([float(value) for value in _results(data)], dtype=np.float32)
+    except (TypeError, ValueError) as exc:
+        raise ProtocolError(f"Expected a list of numbers; received {quote_bytes(data)}.") from exc
+    return Regression(
+        values=values,
+        model=call.target.model,
+        version=call.target.version,
+        signature=call.signature or DEFAULT_SIGNATURE,
+    )
+
+
+def _input(examples: Examples) -> serving_pb2.Input:
+    message = serving_pb2.Input()
+    if examples.context is None:
+        message.example_list.examples.extend(examples.examples)
+    else:
+        message.example_list_with_context.examples.extend(examples.examples)
+        message.example_list_with_context.context.CopyFrom(examples.context)
+    return message
+
+
+def _features(example: tensorflow_pb2.Example) -> dict[str, Any]:
+    return {name: _feature(feature) for name, feature in example.features.feature.items()}
+
+
+def _feature(feature: tensorflow_pb2.Feature) -> list[Any]:
+    kind = feature.WhichOneof("kind")
+    if kind == "bytes_list":
+        return [{"b64": base64.b64encode(value).decode("ascii")} for value in feature.bytes_list.value]
+    # A float always has a point or an exponent in JSON, by which the server knows the kind.
+    return [] if kind is None else list(getattr(feature, kind).value)
+
+
+def _classification(
+    result: serving_pb2.ClassificationResult, spec: serving_pb2.ModelSpec, target: Target, signature: str
+) -> Classification:
+    return Classification(
+        rows=tuple(
+            tuple(ClassScore(label=item.label, score=item.score) for item in row.classes)
+            for row in result.classifications
+        ),
+        model=spec.name or target.model,
+        version=spec.version.value if spec.HasField("version") else target.version,
+        signature=spec.signature_name or signature or DEFAULT_SIGNATURE,
+    )
+
+
+def _regression(
+    result: serving_pb2.RegressionResult, spec: serving_pb2.ModelSpec, target: Target, signature: str
+) -> Regression:
+    return Regression(
+        values=np.array([item.value for item in result.regressions], dtype=np.float32),
+        model=spec.name or target.model,
+        version=spec.version.value if spec.HasField("version") else target.version,
+        signature=spec.signature_name or signature or DEFAULT_SIGNATURE,
+    )
+
+
+def _results(data: bytes) -> list[Any]:
+    document = parse_json(data)
+    results = document.get("results") if isinstance(document, dict) else None
+    if not isinstance(results, list):
+        raise ProtocolError(f"Expected JSON with a list under 'results'; received {quote_bytes(data)}.")
+    return results

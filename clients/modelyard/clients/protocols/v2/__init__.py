@@ -1,0 +1,8 @@
+"""The Open Inference Protocol over gRPC and REST."""
+
+from modelyard.clients.protocols.v2._protocols import GrpcV2Protocol, RestV2Protocol
+
+__all__ = [
+    "GrpcV2Protocol",
+    "RestV2Protocol",
+]

@@ -1,0 +1,367 @@
+"""The Open Inference Protocol's messages and JSON: pure functions.
+
+Names and forms: kserve/open-inference-protocol, and Triton's binary tensor
+extension for REST. Raw tensors are little-endian in row-major order; an element
+of BYTES is its length (uint32) and its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.clients.protocols import DEFAULT_SIGNATURE, Answer, PredictCall, Target, parse, parse_json, quote_bytes
+from modelyard.clients.values import ModelMetadata, Prediction, SignatureInfo, TensorInfo, array_json
+from modelyard.errors import InvalidInputError, ProtocolError, RequestTooLargeError, UnsupportedError
+from modelyard.wire import dtype_by_name, dtype_by_numpy, inference_pb2, varint
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+JSON_LENGTH = "inference-header-content-length"
+#: Name of the request parameter by which modelyard's server takes another signature than the default one.
+SIGNATURE_PARAMETER = "signature_name"
+_BINARY_SIZE = "binary_data_size"
+_LENGTH = struct.Struct("<I")
+_NAMES = {
+    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64", "INT8": "int8",
+    "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16", "FP32": "float32", "FP64": "float64",
+    "BYTES": "string", "BF16": "bfloat16",
+}  # fmt: skip
+_DATATYPES = {name: datatype for datatype, name in _NAMES.items()}
+_FIELDS = {
+    "bool": "bool_contents", "int8": "int_contents", "int16": "int_contents", "int32": "int_contents",
+    "int64": "int64_contents", "uint8": "uint_contents", "uint16": "uint_contents", "uint32": "uint_contents",
+    "uint64": "uint64_contents", "float32": "fp32_contents", "float64": "fp64_contents", "string": "bytes_contents",
+}  # fmt: skip
+_LARGEST_MESSAGE = (1 << 31) - 1
+#: Field 7 of ``ModelInferRequest``, length-delimited.
+_RAW_TAG = b"\x3a"
+
+
+def infer_message(call: PredictCall, arrays: Arrays) -> bytes:
+    """The body of a gRPC ModelInfer.
+
+    Args:
+        call: What is asked.
+        arrays: Inputs by name.
+
+    Raises:
+        RequestTooLargeError: More than protobuf's 2 GiB.
+        UnsupportedError: The protocol has no such dtype.
+    """
+    request = inference_pb2.ModelInferRequest(model_name=call.target.model, model_version=version_text(call.target))
+    if call.signature not in ("", DEFAULT_SIGNATURE):
+        request.parameters[SIGNATURE_PARAMETER].string_param = call.signature
+    for name, array in arrays.items():
+        request.inputs.add(name=name, datatype=_datatype(name, array), shape=array.shape)
+    for name in call.outputs:
+        request.outputs.add(name=name)
+    parts = [request.SerializeToString()]
+    for array in arrays.values():
+        raw = array_to_raw(array)
+        parts += (_RAW_TAG, varint(len(raw)), raw)
+    size = sum(map(len, parts))
+    if size > _LARGEST_MESSAGE:
+        raise RequestTooLargeError(
+            f"Inputs of {size} bytes do not fit into one message, which holds less than 2 GiB; send fewer rows."
+        )
+    return b"".join(parts)
+
+
+def prediction_from_message(data: bytes, call: PredictCall) -> Prediction:
+    """Decodes the answer of a gRPC ModelInfer.
+
+    Args:
+        data: A ``ModelInferResponse``.
+        call: What was asked.
+
+    Raises:
+        ProtocolError: The answer is not one.
+    """
+    response = parse(inference_pb2.ModelInferResponse, data)
+    raw = response.raw_output_contents
+    if raw and len(raw) != len(response.outputs):
+        raise ProtocolError(f"Expected {len(response.outputs)} raw outputs; received {len(raw)}.")
+    outputs = {}
+    for index, output in enumerate(response.outputs):
+        shape = tuple(output.shape)
+        if raw:
+            outputs[output.name] = raw_to_array(raw[index], output.datatype, shape, output.name)
+        else:
+            name = _NAMES.get(output.datatype, "")
+            values = list(getattr(output.contents, _FIELDS.get(name, ""), ()))
+            outputs[output.name] = _values_to_array(values, output.datatype, shape, output.name)
+    return _prediction(outputs, response.model_name, response.model_version, call)
+
+
+def infer_json(call: PredictCall, arrays: Arrays, *, binary: bool) -> tuple[bytes, tuple[tuple[str, str], ...]]:
+    """The body of a REST infer, and its headers.
+
+    Args:
+        call: What is asked.
+        arrays: Inputs by name.
+        binary: Tensors go as bytes after the JSON, and come back so.
+
+    Raises:
+        InvalidInputError: Without ``binary``: bytes that are no text, which JSON cannot carry.
+        UnsupportedError: The protocol has no such dtype.
+    """
+    parameters: dict[str, Any] = {}
+    if call.signature not in ("", DEFAULT_SIGNATURE):
+        parameters[SIGNATURE_PARAMETER] = call.signature
+    if binary:
+        parameters["binary_data_output"] = True
+    inputs, tail = [], []
+    for name, array in arrays.items():
+        shape = ",".join(map(str, array.shape))
+        start = f'{{"name":{json.dumps(name)},"datatype":"{_datatype(name, array)}","shape":[{shape}],'
+        if binary:
+            raw = array_to_raw(array)
+            tail.append(raw)
+            inputs.append(f'{start}"parameters":{{"{_BINARY_SIZE}":{len(raw)}}}}}')
+        else:
+            inputs.append(f'{start}"data":{_flat_json(name, array)}}}')
+    head = f'"parameters":{json.dumps(parameters)},' if parameters else ""
+    wanted: list[dict[str, Any]] = [{"name": name} for name in call.outputs]
+    for item in wanted if binary else ():
+        item["parameters"] = {"binary_data": True}
+    outputs = f',"outputs":{json.dumps(wanted)}' if wanted else ""
+    text = f'{{{head}"inputs":[{",".join(inputs)}]{outputs}}}'.encode()
+    if not binary:
+        return text, ()
+    headers = (("content-type", "application/octet-stream"), (JSON_LENGTH, str(len(text))))
+    return b"".join([text, *tail]), headers
+
+
+def prediction_from_answer(answer: Answer, call: PredictCall) -> Prediction:
+    """Decodes the answer of a REST infer, with or without binary tensors.
+
+    Args:
+        answer: Body and headers.
+        call: What was asked.
+
+    Raises:
+        ProtocolError: The answer is not one.
+    """
+    length = answer.headers.get(JSON_LENGTH, str(len(answer.body)))
+    if not (length.isascii() and length.isdecimal()) or int(length) > len(answer.body):
+        raise ProtocolError(f"The header {JSON_LENGTH} is {length!r}, of a body of {len(answer.body)} bytes.")
+    text, tail = answer.body[: int(length)], memoryview(answer.body)[int(length) :]
+    document = parse_json(text)
+    try:
+        outputs = {}
+        for item in document["outputs"]:
+            name, datatype = str(item["name"]), str(item["datatype"])
+            shape = tuple(int(size) for size in item["shape"])
+            size = (item.get("parameters") or {}).get(_BINARY_SIZE)
+            if size is None:
+                outputs[name] = _json_to_array(item["data"], datatype, shape, name)
+            else:
+                outputs[name] = raw_to_array(tail[:size], datatype, shape, name)
+                tail = tail[size:]
+        version = str(document.get("model_version") or "")
+        return _prediction(outputs, str(document.get("model_name") or ""), version, call)
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise ProtocolError(f"Expected an inference answer as JSON; received {quote_bytes(text)}.") from exc
+
+
+def metadata_from_message(data: bytes, target: Target, signature: str) -> tuple[ModelMetadata, tuple[str, ...]]:
+    """Decodes the answer of a gRPC ModelMetadata: the description, and the versions that answer.
+
+    Args:
+        data: A ``ModelMetadataResponse``.
+        target: What was asked.
+        signature: The signature that was described.
+
+    Raises:
+        ProtocolError: The answer is not one.
+    """
+    response = parse(inference_pb2.ModelMetadataResponse, data)
+    inputs = [(item.name, item.datatype, tuple(item.shape)) for item in response.inputs]
+    outputs = [(item.name, item.datatype, tuple(item.shape)) for item in response.outputs]
+    versions = tuple(response.versions)
+    return _metadata(response.name, versions, inputs, outputs, target, signature), versions
+
+
+def metadata_from_json(data: bytes, target: Target, signature: str) -> tuple[ModelMetadata, tuple[str, ...]]:
+    """Decodes the answer of a REST metadata request: the description, and the versions that answer.
+
+    Args:
+        data: JSON text.
+        target: What was asked.
+        signature: The signature that was described.
+
+    Raises:
+        ProtocolError: The answer is not one.
+    """
+    document = parse_json(data)
+    try:
+        inputs, outputs = (
+            [(str(item["name"]), str(item["datatype"]), tuple(map(int, item["shape"]))) for item in document[key]]
+            for key in ("inputs", "outputs")
+        )
+        versions = tuple(map(str, document.get("versions") or ()))
+        return _metadata(str(document["name"]), versions, inputs, outputs, target, signature), versions
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise ProtocolError(f"Expected a model's metadata as JSON; received {quote_bytes(data)}.") from exc
+
+
+def version_text(target: Target) -> str:
+    """A version as the protocol writes it; empty for the newest.
+
+    Args:
+        target: Which model.
+
+    Raises:
+        UnsupportedError: The protocol has no labels.
+    """
+    if target.label is not None:
+        raise UnsupportedError(
+            f"The Open Inference Protocol has no version labels; received {target.label!r}. Name a version."
+        )
+    return "" if target.version is None else str(target.version)
+
+
+def array_to_raw(array: npt.NDArray[Any]) -> bytes:
+    """Encodes an array as raw bytes.
+
+    Args:
+        array: Any dtype that the protocol has; strings as an object array of bytes.
+    """
+    if array.dtype.kind == "O":
+        return b"".join(part for value in array.ravel().tolist() for part in (_LENGTH.pack(len(value)), value))
+    if array.dtype.kind == "V":
+        array = np.ascontiguousarray(array).view(np.uint16)
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], name: str) -> npt.NDArray[Any]:
+    """Decodes raw bytes; numbers are a read-only view of them.
+
+    Args:
+        data: The bytes.
+        datatype: Such as ``FP32``.
+        shape: Its sizes.
+        name: Of the tensor, for errors.
+
+    Raises:
+        ProtocolError: Unknown datatype, or not the number of bytes that the shape takes.
+    """
+    kind = _numpy(datatype, name)
+    count = math.prod(shape)
+    if kind.kind == "O":
+        values: list[bytes] = []
+        position = 0
+        while position + _LENGTH.size <= len(data) and len(values) < count:
+            (length,) = _LENGTH.unpack_from(data, position)
+            position += _LENGTH.size + length
+            values.append(bytes(data[position - length : position]))
+        if len(values) != count or position != len(data):
+            raise ProtocolError(f"Output {name!r} has {len(data)} bytes that are not {count} elements of BYTES.")
+        return _objects(values).reshape(shape)
+    if len(data) != count * kind.itemsize:
+        raise ProtocolError(
+            f"Output {name!r} has {len(data)} bytes; {datatype} {list(shape)} takes {count * kind.itemsize}."
+        )
+    if kind.kind == "b":
+        return np.not_equal(np.frombuffer(data, np.uint8), 0).reshape(shape)
+    view: npt.NDArray[Any] = np.frombuffer(data, kind if kind.kind == "V" else kind.newbyteorder("<"))
+    return view.reshape(shape)
+
+
+def _prediction(outputs: dict[str, npt.NDArray[Any]], model: str, version: str, call: PredictCall) -> Prediction:
+    return Prediction(
+        outputs=outputs,
+        model=model or call.target.model,
+        version=int(version) if version.isascii() and version.isdecimal() else call.target.version,
+        signature=call.signature or DEFAULT_SIGNATURE,
+    )
+
+
+def _metadata(
+    name: str,
+    versions: Sequence[str],
+    inputs: Sequence[tuple[str, str, tuple[int, ...]]],
+    outputs: Sequence[tuple[str, str, tuple[int, ...]]],
+    target: Target,
+    signature: str,
+) -> ModelMetadata:
+    signature = signature or DEFAULT_SIGNATURE
+    numbers = [int(version) for version in versions if version.isascii() and version.isdecimal()]
+    info = SignatureInfo(name=signature, method="", inputs=_tensors(inputs), outputs=_tensors(outputs))
+    return ModelMetadata(
+        model=name or target.model,
+        version=target.version if target.version is not None else max(numbers, default=None),
+        signatures=MappingProxyType({signature: info}),
+    )
+
+
+def _tensors(rows: Sequence[tuple[str, str, tuple[int, ...]]]) -> Mapping[str, TensorInfo]:
+    return MappingProxyType(
+        {
+            name: TensorInfo(name=name, dtype=_NAMES.get(datatype, datatype.lower()), shape=shape)
+            for name, datatype, shape in sorted(rows)
+        }
+    )
+
+
+def _datatype(name: str, array: npt.NDArray[Any]) -> str:
+    dtype = dtype_by_numpy(array.dtype).name
+    if dtype not in _DATATYPES:
+        raise UnsupportedError(f"Input {name!r} is {dtype}, which the Open Inference Protocol has no datatype for.")
+    return _DATATYPES[dtype]
+
+
+def _numpy(datatype: str, name: str) -> np.dtype[Any]:
+    if datatype not in _NAMES:
+        raise ProtocolError(f"Output {name!r} has the unknown datatype {datatype!r}.")
+    kind = dtype_by_name(_NAMES[datatype]).numpy
+    if kind is None:
+        raise UnsupportedError(f"Output {name!r} is {datatype}, which numpy lacks. Install ml_dtypes.")
+    return kind
+
+
+def _flat_json(name: str, array: npt.NDArray[Any]) -> str:
+    if array.dtype.kind != "O":
+        return array_json(array.ravel())
+    try:
+        return json.dumps([value.decode() for value in array.ravel().tolist()])
+    except UnicodeDecodeError as exc:
+        raise InvalidInputError(
+            f"Input {name!r} holds bytes that are no UTF-8 text, which JSON cannot carry, and the server does not "
+            "offer binary tensors. Use gRPC."
+        ) from exc
+
+
+def _json_to_array(value: Any, datatype: str, shape: Sequence[int], name: str) -> npt.NDArray[Any]:
+    if _numpy(datatype, name).kind == "O":
+        flat = value
+        while any(isinstance(item, list) for item in flat):
+            flat = [item for row in flat for item in row]
+        return _values_to_array([item.encode() for item in flat], datatype, shape, name)
+    return _values_to_array(np.asarray(value).ravel().tolist(), datatype, shape, name)
+
+
+def _values_to_array(values: list[Any], datatype: str, shape: Sequence[int], name: str) -> npt.NDArray[Any]:
+    kind = _numpy(datatype, name)
+    if len(values) != math.prod(shape):
+        raise ProtocolError(f"Output {name!r} has {len(values)} values; {list(shape)} takes {math.prod(shape)}.")
+    try:
+        with np.errstate(over="ignore"):
+            array = _objects(values) if kind.kind == "O" else np.array(values, dtype=kind)
+    except (ValueError, TypeError, OverflowError) as exc:
+        raise ProtocolError(f"Output {name!r} is not {datatype}: {exc}.") from exc
+    return array.reshape(shape)
+
+
+def _objects(values: list[bytes]) -> npt.NDArray[Any]:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

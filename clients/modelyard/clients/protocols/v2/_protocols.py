@@ -1,0 +1,201 @@
+"""The Open Inference Protocol over gRPC and REST: Triton, KServe, MLServer, and modelyard's own server."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from urllib.parse import quote
+
+from modelyard.clients.protocols import (
+    DEFAULT_SIGNATURE,
+    Answer,
+    Call,
+    Flow,
+    Pause,
+    PredictCall,
+    Protocol,
+    Target,
+    parse,
+    parse_json,
+)
+from modelyard.clients.protocols.v2 import _codec as _v2_codec
+from modelyard.clients.values import (
+    ModelMetadata,
+    ModelStatus,
+    Prediction,
+    VersionState,
+    VersionStatus,
+    check_inputs,
+    check_outputs,
+    needs_signature,
+    to_arrays,
+)
+from modelyard.errors import InvalidRequestError, ModelNotFoundError, ModelyardError, ProtocolError, UnavailableError
+from modelyard.wire import INFERENCE_SERVICE, inference_pb2
+
+_BINARY_EXTENSION = "binary_tensor_data"
+_Described = Generator[Call | Pause, Answer, tuple[ModelMetadata, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Paths:
+    """Methods of the gRPC service."""
+
+    infer: str = INFERENCE_SERVICE["ModelInfer"].path
+    metadata: str = INFERENCE_SERVICE["ModelMetadata"].path
+    ready: str = INFERENCE_SERVICE["ServerReady"].path
+
+
+_GRPC = _Paths()
+
+
+class _V2Protocol(Protocol):
+    """What both transports share."""
+
+    @abstractmethod
+    def _describe(self, target: Target, signature: str, at_most_s: float | None = None) -> _Described:
+        """Asks for the metadata of one signature, and the versions that are ready."""
+
+    def metadata(self, target: Target, signature: str = "") -> Flow[ModelMetadata]:
+        """Describes one signature of a model, fresh from the server.
+
+        Args:
+            target: Which servable.
+            signature: Its name; the protocol describes one at a time.
+        """
+        metadata, _ = yield from self._describe(target, signature)
+        return metadata
+
+    def status(self, target: Target, at_most_s: float | None = None) -> Flow[ModelStatus]:
+        """States of a model's versions: the protocol names those that are ready, and no others.
+
+        Args:
+            target: Which servable.
+            at_most_s: See :class:`Call`.
+        """
+        metadata, versions = yield from self._describe(target, "", at_most_s)
+        numbers = {int(version) for version in versions if version.isascii() and version.isdecimal()}
+        if target.version is not None:
+            numbers &= {target.version} if numbers else set()
+            numbers = numbers or {target.version}
+        elif not numbers:
+            # A server whose versions have no numbers, or that names none, has described the model all the same.
+            numbers = {0}
+        rows = [
+            VersionStatus(version=number, state=VersionState.AVAILABLE, error_code="OK", error_message="")
+            for number in sorted(numbers, reverse=True)
+        ]
+        return ModelStatus(model=metadata.model, versions=tuple(rows))
+
+
+class GrpcV2Protocol(_V2Protocol):
+    """The protocol's gRPC service."""
+
+    name = "The Open Inference Protocol"
+
+    def predict(self, call: PredictCall) -> Flow[Prediction]:
+        """Computes outputs.
+
+        Args:
+            call: The arguments.
+        """
+        _v2_codec.version_text(call.target)
+        signature = None
+        # The service describes the default signature only.
+        if needs_signature(call.inputs) and not _other(call.signature):
+            signature = yield from self.known_signature(call.target, call.signature)
+        body = _v2_codec.infer_message(call, to_arrays(call.inputs, signature))
+        answer = yield Call(path=_GRPC.infer, body=body)
+        return _chosen(_v2_codec.prediction_from_message(answer.body, call), call)
+
+    def probe(self) -> Flow[bool]:
+        """Whether the server is ready."""
+        answer = yield Call(path=_GRPC.ready, body=b"", retry=False)
+        return parse(inference_pb2.ServerReadyResponse, answer.body).ready
+
+    def _describe(self, target: Target, signature: str, at_most_s: float | None = None) -> _Described:
+        if _other(signature):
+            raise InvalidRequestError(
+                f"Over gRPC the Open Inference Protocol describes the signature {DEFAULT_SIGNATURE!r} only; "
+                f"received {signature!r}. Use http+v2, or grpc."
+            )
+        request = inference_pb2.ModelMetadataRequest(name=target.model, version=_v2_codec.version_text(target))
+        answer = yield Call(path=_GRPC.metadata, body=request.SerializeToString(), at_most_s=at_most_s)
+        return _v2_codec.metadata_from_message(answer.body, target, signature)
+
+
+class RestV2Protocol(_V2Protocol):
+    """The protocol over REST, with binary tensors where the server offers them.
+
+    Args:
+        metadata_ttl_s: As :class:`Protocol`.
+    """
+
+    name = "The Open Inference Protocol"
+
+    def __init__(self, *, metadata_ttl_s: float) -> None:
+        super().__init__(metadata_ttl_s=metadata_ttl_s)
+        self._binary: bool | None = None
+
+    def predict(self, call: PredictCall) -> Flow[Prediction]:
+        """Computes outputs.
+
+        Args:
+            call: The arguments.
+        """
+        path = f"{_path(call.target)}/infer"
+        binary = self._binary
+        if binary is None:
+            answer = yield Call(path="/v2", body=None)
+            document = parse_json(answer.body)
+            extensions = document.get("extensions") if isinstance(document, dict) else None
+            binary = self._binary = isinstance(extensions, list) and _BINARY_EXTENSION in extensions
+        signature = None
+        if needs_signature(call.inputs) or not binary:
+            signature = yield from self.known_signature(call.target, call.signature)
+        arrays = to_arrays(call.inputs, signature)
+        if signature is not None and not binary:
+            check_inputs(arrays, signature)
+            check_outputs(call.outputs, signature)
+        body, headers = _v2_codec.infer_json(call, arrays, binary=binary)
+        answer = yield Call(path=path, body=body, headers=headers)
+        return _chosen(_v2_codec.prediction_from_answer(answer, call), call)
+
+    def probe(self) -> Flow[bool]:
+        """Whether the server is ready."""
+        try:
+            yield Call(path="/v2/health/ready", body=None, retry=False)
+        except (UnavailableError, ProtocolError):
+            return False
+        # Some servers have no such page: whatever else they say, they take calls.
+        except ModelNotFoundError:
+            return True
+        except ModelyardError:
+            return False
+        return True
+
+    def _describe(self, target: Target, signature: str, at_most_s: float | None = None) -> _Described:
+        query = f"?{_v2_codec.SIGNATURE_PARAMETER}={quote(signature, safe='')}" if _other(signature) else ""
+        answer = yield Call(path=f"{_path(target)}{query}", body=None, at_most_s=at_most_s)
+        return _v2_codec.metadata_from_json(answer.body, target, signature)
+
+
+def _chosen(prediction: Prediction, call: PredictCall) -> Prediction:
+    """What was asked for: some servers, MLServer among them, send all outputs whatever the request says."""
+    if not call.outputs or prediction.keys() <= set(call.outputs):
+        return prediction
+    return replace(
+        prediction, outputs={name: array for name, array in prediction.outputs.items() if name in call.outputs}
+    )
+
+
+def _path(target: Target) -> str:
+    version = _v2_codec.version_text(target)
+    path = f"/v2/models/{quote(target.model, safe='')}"
+    return f"{path}/versions/{version}" if version else path
+
+
+def _other(signature: str) -> bool:
+    # Only modelyard's server knows signatures: to all others none is named where the default one will do.
+    return signature not in ("", DEFAULT_SIGNATURE)

@@ -1,0 +1,266 @@
+"""Deadlines, retries, hedging, balancing and headers: every rule about sending, with no I/O in it.
+
+The engine drives an operation's flow and tells the client, step by step, what
+to do: send a call to an endpoint, race two sends, or pause. The client does it
+and says what came of it; blocking and asynchronous clients differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from modelyard.clients.protocols import Answer, Call, Flow, Pause, Protocol
+from modelyard.clients.transport._options import ClientOptions, RetryOptions, check_seconds
+from modelyard.clients.transport._pool import Endpoint, Pool
+from modelyard.errors import (
+    ConfigurationError,
+    DeadlineExceededError,
+    ModelyardError,
+    OverloadedError,
+    UnavailableError,
+)
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+REQUEST_ID = "x-request-id"
+_PROPAGATE = "opentelemetry.propagate"
+Headers = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True, eq=False)
+class Send(Generic[_T]):
+    """One exchange to perform.
+
+    Attributes:
+        endpoint: With whom.
+        call: What.
+        headers: Headers of every call.
+        timeout_s: Until when.
+    """
+
+    endpoint: Endpoint[_T]
+    call: Call
+    headers: Headers
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Race(Generic[_T]):
+    """Two exchanges, of which the first answer counts.
+
+    Attributes:
+        first: Sent at once.
+        second: Sent where the first has no answer after ``delay_s``.
+        delay_s: Seconds.
+    """
+
+    first: Send[_T]
+    second: Send[_T]
+    delay_s: float
+
+
+Effect = Send[_T] | Race[_T] | Pause
+Steps = Generator["Send[_T] | Race[_T] | Pause", Answer, _R]
+
+
+class RetryBudget:
+    """A bucket of tokens, one for each repetition, that calls refill a little.
+
+    Args:
+        options: Its size and its refill.
+    """
+
+    def __init__(self, options: RetryOptions) -> None:
+        self._options = options
+        self._tokens = options.budget
+        self._lock = threading.Lock()
+
+    def earn(self) -> None:
+        """Counts a call."""
+        with self._lock:
+            self._tokens = min(self._options.budget, self._tokens + self._options.budget_ratio)
+
+    def spend(self) -> bool:
+        """Takes a token; False where there is none."""
+        with self._lock:
+            if self._tokens < 1:
+                return False
+            self._tokens -= 1
+            return True
+
+
+class Engine(Generic[_T]):
+    """The rules of one client.
+
+    Args:
+        url: What the client is called in messages.
+        pool: The servers.
+        protocol: What they speak.
+        options: How to behave.
+    """
+
+    def __init__(self, url: str, pool: Pool[_T], protocol: Protocol, options: ClientOptions) -> None:
+        self.url = url
+        self.pool = pool
+        self.protocol = protocol
+        self.options = options
+        self.closed = False
+        self._budget = RetryBudget(options.retry)
+        self._base: Headers = tuple(options.metadata.items())
+
+    def run(self, flow: Flow[_R], timeout_s: float | None, model: str) -> Steps[_T, _R]:
+        """Performs an operation.
+
+        Args:
+            flow: The operation.
+            timeout_s: Its deadline; None for the client's.
+            model: The model that it is for, for errors.
+
+        Raises:
+            ConfigurationError: A timeout that is none.
+            DeadlineExceededError: No answer in time.
+            UnavailableError: The client was closed.
+            ModelyardError: Whatever the operation raises, with request id and model.
+        """
+        timeout_s = self.options.timeout_s if timeout_s is None else timeout_s
+        check_seconds(timeout_s, "a timeout")
+        deadline = time.monotonic() + timeout_s
+        request_id = os.urandom(8).hex()
+        sent = False
+        try:
+            headers = self._headers(request_id)
+            step = next(flow)
+            while True:
+                try:
+                    if self.closed:
+                        raise UnavailableError(f"This client of {self.url} was closed; connect again.")
+                    if isinstance(step, Pause):
+                        answer = yield step
+                    else:
+                        sent = True
+                        answer = yield from self._exchange(step, headers, deadline, timeout_s)
+                except ModelyardError as exc:
+                    step = flow.throw(exc)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as stop:
+            result: _R = stop.value
+            return result
+        except ModelyardError as exc:
+            exc.model = exc.model or model or None
+            if sent:
+                exc.request_id = exc.request_id or dict(headers).get(REQUEST_ID)
+            raise
+        finally:
+            flow.close()
+
+    def probe(self, endpoint: Endpoint[_T]) -> Steps[_T, bool]:
+        """Checks one endpoint's health and notes the result.
+
+        Args:
+            endpoint: Which.
+        """
+        flow = self.protocol.probe()
+        healthy = False
+        try:
+            headers = self._headers(os.urandom(8).hex())
+            step = next(flow)
+            while True:
+                if isinstance(step, Pause):
+                    raise TypeError("A probe pauses. This is a bug.")
+                try:
+                    answer = yield Send(endpoint, step, headers, self.options.balance.probe_timeout_s)
+                except ModelyardError as exc:
+                    step = flow.throw(exc)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as stop:
+            healthy = stop.value
+        # A probe that fails says just that: the server is not well.
+        except ModelyardError:
+            healthy = False
+        endpoint.healthy = healthy
+        return healthy
+
+    def _exchange(self, call: Call, headers: Headers, deadline: float, timeout_s: float) -> Steps[_T, Answer]:
+        retry = self.options.retry
+        attempts = retry.attempts if call.retry else 1
+        tried: list[Endpoint[_T]] = []
+        self._budget.earn()
+        attempt = 1
+        while True:
+            try:
+                return (yield from self._attempt(call, headers, deadline, timeout_s, tried))
+            except (UnavailableError, OverloadedError) as exc:
+                if isinstance(exc, UnavailableError):
+                    if tried and self.pool.watched:
+                        tried[-1].healthy = False
+                    # Another server is the best cure for one that is gone, and costs no server anything twice.
+                    if call.retry and exc.retry_after_s is None and self.pool.fresh(tried):
+                        continue
+                pause = random.uniform(0, min(retry.longest_pause_s, retry.first_pause_s * 2 ** (attempt - 1)))
+                pause = max(pause, exc.retry_after_s or 0.0)
+                left = _left(call, deadline, timeout_s, self.url)
+                if attempt >= attempts or pause >= left or not self._budget.spend():
+                    raise
+            attempt += 1
+            tried.clear()
+            yield Pause(seconds=pause)
+
+    def _attempt(
+        self, call: Call, headers: Headers, deadline: float, timeout_s: float, tried: list[Endpoint[_T]]
+    ) -> Steps[_T, Answer]:
+        left = _left(call, deadline, timeout_s, self.url)
+        endpoint = self.pool.acquire(tried)
+        tried.append(endpoint)
+        try:
+            first = Send(endpoint, call, headers, left)
+            delay_s = self.options.hedge_after_s
+            if delay_s is None or not call.retry or delay_s >= left:
+                return (yield first)
+            other = self.pool.acquire(tried)
+            try:
+                return (yield Race(first, Send(other, call, headers, left - delay_s), delay_s))
+            finally:
+                self.pool.release(other)
+        finally:
+            self.pool.release(endpoint)
+
+    def _headers(self, request_id: str) -> Headers:
+        headers = self._base
+        if REQUEST_ID not in self.options.metadata:
+            headers += ((REQUEST_ID, request_id),)
+        token = self.options.token
+        if token is not None:
+            value = token if isinstance(token, str) else token()
+            if not (isinstance(value, str) and value.isascii() and value.isprintable() and value):
+                raise ConfigurationError("Expected the token as printable ASCII text; received something else.")
+            headers += (("authorization", f"Bearer {value}"),)
+        # A program that traces has imported the API already; the others need not pay for the import.
+        if "opentelemetry.trace" in sys.modules:
+            headers += _trace_headers()
+        return headers
+
+
+def _trace_headers() -> Headers:
+    import importlib
+
+    carrier: dict[str, str] = {}
+    propagate: Any = importlib.import_module(_PROPAGATE)
+    propagate.inject(carrier)
+    return tuple((name.lower(), value) for name, value in carrier.items())
+
+
+def _left(call: Call, deadline: float, timeout_s: float, url: str) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise DeadlineExceededError(f"{url}: no answer within {timeout_s:g} s.")
+    return left if call.at_most_s is None else min(left, call.at_most_s)

@@ -1,0 +1,170 @@
+"""gRPC over HTTP/2 on an event loop: many calls on one connection, with the framing of the blocking transport."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from modelyard.clients.http import Http2Connection, Http2Stream
+from modelyard.clients.protocols import Answer
+from modelyard.clients.transport import Address, ClientOptions, Send
+from modelyard.clients.transport.aio._sockets import AsyncPool, Channel
+from modelyard.clients.transport.lean import Codec, failed, no_http2
+from modelyard.errors import ModelyardError, ProtocolError
+
+#: Calls in a write at most.
+_BURST = 4
+
+
+class AsyncLeanGrpcTransport:
+    """Connections of an event loop: one, and more where a server limits the calls on each.
+
+    Args:
+        address: Where the server is.
+        options: TLS, sizes, compression and keep-alive.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
+    """
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        self._codec = Codec(address, options)
+        self._secure = address.secure
+        self._pool: AsyncPool[_Channel] = AsyncPool(
+            address, options, lambda: _Channel(self._codec, options.keepalive_s), alpn=("h2",), shared=True
+        )
+
+    async def send(self, send: Send[Any]) -> Answer:
+        """Sends one request and waits for its answer; cancelling the task cancels the call on the server.
+
+        Args:
+            send: The request, and the seconds until it is given up on both sides.
+
+        Raises:
+            ModelyardError: The class that the failure or the status code stands for.
+        """
+        codec = self._codec
+        deadline = time.monotonic() + send.timeout_s
+        try:
+            channel = await self._pool.take(fresh=send.call.fresh, deadline=deadline)
+            try:
+                if self._secure and channel.alpn != "h2":
+                    await channel.close()
+                    raise no_http2(codec.url)
+                stream = await channel.call(send, deadline)
+            finally:
+                self._pool.give(channel)
+        except (OSError, EOFError) as exc:
+            raise failed(exc, codec.url, send.timeout_s) from exc
+        return codec.answer(stream, late=time.monotonic() >= deadline)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._pool.close()
+
+
+class _Channel(Channel):
+    """One connection, many calls at a time."""
+
+    def __init__(self, codec: Codec, keepalive_s: float | None) -> None:
+        super().__init__(keepalive_s)
+        self._codec = codec
+        self._core = Http2Connection()
+        self._waiters: dict[int, asyncio.Future[None]] = {}
+        self._flushing = False
+        self._begun = 0
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether another call may begin here."""
+        core = self._core
+        return not self.lost and core.closing is None and len(core.streams) < core.most_streams
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is under way."""
+        return not self._core.streams
+
+    async def call(self, send: Send[Any], deadline: float) -> Http2Stream:
+        """Performs one call.
+
+        Args:
+            send: The call.
+            deadline: When it is given up, on the monotonic clock.
+
+        Raises:
+            EOFError: The connection ended.
+            TimeoutError: The deadline has passed.
+            ModelyardError: What came is too long or makes no sense.
+        """
+        stream = self._codec.start(self._core, send)
+        waiter = self._waiters[stream.number] = self._begin(deadline)
+        # Calls that begin in one turn of the loop share writes, but the server shall not wait for the last of them.
+        self._begun += 1
+        if self._begun >= _BURST:
+            self._flush()
+        else:
+            self._flush_soon()
+        try:
+            await waiter
+        finally:
+            del self._waiters[stream.number]
+            self._end(waiter)
+            if not stream.done:
+                self._core.cancel(stream)
+                self._flush_soon()
+        return stream
+
+    def data_received(self, data: bytes) -> None:
+        """Takes what has arrived."""
+        try:
+            done = self._core.feed(data)
+        except ProtocolError as exc:
+            self.fail(ProtocolError(f"{self._codec.url} did not answer in HTTP as expected: {exc.message}."))
+            return
+        for stream in done:
+            waiter = self._waiters.get(stream.number)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+        if self._codec.limited:
+            self._check()
+        if done:
+            # After the tasks that wait for these answers: their next calls go out without another turn of the loop.
+            self._flush_soon()
+        else:
+            self._flush()
+
+    def lose(self, exc: Exception) -> None:
+        """Ends the calls that are under way.
+
+        Args:
+            exc: Why.
+        """
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(exc)
+
+    def _check(self) -> None:
+        for stream in self._core.streams.values():
+            try:
+                self._codec.check(stream)
+            except ModelyardError as exc:
+                waiter = self._waiters[stream.number]
+                if not waiter.done():
+                    waiter.set_exception(exc)
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flushing = False
+        self._flush()
+
+    def _flush(self) -> None:
+        self._begun = 0
+        out = self._core.output()
+        if out and self.transport is not None and not self.transport.is_closing():
+            self.transport.write(b"".join(out))

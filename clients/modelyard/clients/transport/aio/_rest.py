@@ -1,0 +1,149 @@
+"""HTTP/1.1 on an event loop, with the framing of the blocking transport."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from modelyard.clients.http import Bytes, Http1Reader, Http1Requests, Reply, answer_of
+from modelyard.clients.protocols import Answer
+from modelyard.clients.transport import Address, ClientOptions, Send
+from modelyard.clients.transport.aio._sockets import AsyncPool, Channel
+from modelyard.clients.transport.lean import failed
+from modelyard.errors import ModelyardError
+
+
+class AsyncLeanRestTransport:
+    """Connections of an event loop; a call has one for itself.
+
+    Args:
+        address: Where the server is.
+        options: TLS, sizes, compression and keep-alive.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
+    """
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        self._url = address.http_url
+        self._limit = options.max_message_bytes
+        self._requests = Http1Requests(address, options)
+        self._pool: AsyncPool[_Channel] = AsyncPool(address, options, lambda: _Channel(options.keepalive_s))
+
+    async def send(self, send: Send[Any]) -> Answer:
+        """Sends one request and waits for its answer; cancelling the task closes the connection.
+
+        Args:
+            send: The request, and the seconds until it is given up.
+
+        Raises:
+            ModelyardError: The class that the failure or the HTTP status stands for.
+        """
+        url = self._url + send.call.path
+        request = self._requests.write(send.call, send.headers, url)
+        deadline = time.monotonic() + send.timeout_s
+        try:
+            channel = await self._pool.take(fresh=send.call.fresh, deadline=deadline)
+            try:
+                reply = await channel.call(request, url, self._limit, deadline)
+            finally:
+                self._pool.give(channel)
+        except (OSError, EOFError) as exc:
+            raise failed(exc, url, send.timeout_s) from exc
+        return answer_of(reply.status, reply.headers, reply.data, url)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._pool.close()
+
+
+class _Channel(Channel):
+    """One connection, one call at a time."""
+
+    def __init__(self, keepalive_s: float | None) -> None:
+        super().__init__(keepalive_s)
+        self._reader = Http1Reader()
+        self._answer: Bytes[Reply] | None = None
+        self._waiter: asyncio.Future[Reply] | None = None
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether another call may begin here."""
+        return self._waiter is None and not self.lost
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is under way."""
+        return self._waiter is None
+
+    async def call(self, request: bytes, url: str, limit: int | None, deadline: float) -> Reply:
+        """Performs one call.
+
+        Args:
+            request: Its bytes.
+            url: What it asks, for messages.
+            limit: Bytes of the answer at most; None for any number.
+            deadline: When it is given up, on the monotonic clock.
+
+        Raises:
+            EOFError: The connection ended.
+            TimeoutError: The deadline has passed.
+            ModelyardError: What came is too long or makes no sense.
+        """
+        if self.transport is None:
+            raise EOFError("the server closed the connection")
+        waiter = self._waiter = self._begin(deadline)
+        self._answer = self._reader.answer(url, limit)
+        next(self._answer)
+        self.transport.write(request)
+        try:
+            reply: Reply = await waiter
+        except BaseException:
+            # Whatever came now would be taken for the next call's answer.
+            self.lost = True
+            self.transport.abort()
+            raise
+        finally:
+            self._waiter = self._answer = None
+            self._end(waiter)
+        if not reply.reusable:
+            self.lost = True
+            self.transport.close()
+        return reply
+
+    def data_received(self, data: bytes) -> None:
+        """Takes what has arrived."""
+        waiter = self._waiter
+        if self._answer is None or waiter is None or waiter.done():
+            self.fail(EOFError("the server sent something that nobody asked for"))
+            return
+        try:
+            self._answer.send(data)
+        except StopIteration as stop:
+            if self._reader.empty:
+                waiter.set_result(stop.value)
+            else:
+                self.fail(EOFError("the server sent more than an answer"))
+        except ModelyardError as exc:
+            self.fail(exc)
+
+    def lose(self, exc: Exception) -> None:
+        """Ends the call that is under way.
+
+        Args:
+            exc: Why.
+        """
+        waiter, answer = self._waiter, self._answer
+        if waiter is None or answer is None or waiter.done():
+            return
+        if isinstance(exc, EOFError):
+            # The end of the connection is the end of some answers.
+            try:
+                answer.send(b"")
+            except StopIteration as stop:
+                waiter.set_result(stop.value)
+                return
+            except (EOFError, ModelyardError) as ended:
+                exc = ended
+        waiter.set_exception(exc)

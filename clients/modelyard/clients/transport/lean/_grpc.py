@@ -1,0 +1,273 @@
+"""gRPC over HTTP/2 on plain sockets: calls of one message each way, and no more.
+
+grpcio spends several times as long on a small call (``make bench-clients`` has
+the figures): it hands every call to another thread and back. Here the caller's
+own thread writes the request and reads the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import ssl
+import struct
+import time
+import zlib
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+from modelyard.clients.http import Http2Connection, Http2Stream, encode_fields, too_large
+from modelyard.clients.protocols import Answer
+from modelyard.clients.transport import Address, ClientOptions, Send
+from modelyard.clients.transport.lean._grpc_status import error_of_status
+from modelyard.clients.transport.lean._sockets import SocketPool, arm
+from modelyard.errors import ModelyardError, ProtocolError, UnavailableError
+
+_CHUNK = 1 << 18
+_HEAD = 5
+#: The head of a message: whether it is compressed, and its size.
+_READ_HEAD = struct.Struct(">BI")
+_LONGEST_TIMEOUT = 10**8
+_GZIP = zlib.MAX_WBITS | 16
+_CODES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
+#: gRPC's own tables, for answers that are not a gRPC server's, and for streams that were broken off.
+_CODE_OF_HTTP = {
+    "400": "INTERNAL", "401": "UNAUTHENTICATED", "403": "PERMISSION_DENIED", "404": "UNIMPLEMENTED",
+    "429": "UNAVAILABLE", "502": "UNAVAILABLE", "503": "UNAVAILABLE", "504": "UNAVAILABLE",
+}  # fmt: skip
+_CODE_OF_RESET = {7: "UNAVAILABLE", 8: "CANCELLED", 11: "RESOURCE_EXHAUSTED", 12: "PERMISSION_DENIED"}
+
+
+class Codec:
+    """What goes into a stream and what comes out of it.
+
+    Args:
+        address: Where the server is.
+        options: Compression and sizes.
+    """
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        name = options.tls.server_name if address.secure else None
+        if name is None:
+            name = address.authority if address.server_name is None else f"{address.server_name}:{address.port}"
+        self.url = address.url
+        self._limit = options.max_message_bytes
+        self._compress = options.compression is not None
+        self._first = encode_fields([(":method", "POST"), (":scheme", "https" if address.secure else "http")])
+        self._last = encode_fields(
+            [
+                (":authority", name),
+                ("te", "trailers"),
+                ("content-type", "application/grpc"),
+                ("user-agent", "modelyard"),
+                ("grpc-accept-encoding", "identity,gzip" if self._compress else "identity"),
+                *([("grpc-encoding", "gzip")] if self._compress else []),
+            ]
+        )
+        self._of_path: dict[str, bytes] = {}
+
+    def start(self, connection: Http2Connection, send: Send[Any]) -> Http2Stream:
+        """Begins a call.
+
+        Args:
+            connection: To the server.
+            send: The call.
+        """
+        path = send.call.path
+        common = self._of_path.get(path)
+        if common is None:
+            common = self._of_path[path] = self._first + encode_fields([(":path", path)]) + self._last
+        headers = common + _timeout(math.ceil(send.timeout_s * 1000)) + encode_fields(send.headers)
+        message = send.call.body or b""
+        if self._compress:
+            message = zlib.compress(message, level=1, wbits=_GZIP)
+        return connection.start(headers, message, compressed=self._compress)
+
+    @property
+    def limited(self) -> bool:
+        """Whether :meth:`check` has anything to check."""
+        return self._limit is not None
+
+    def check(self, stream: Http2Stream) -> None:
+        """Stops an answer that is too long while it comes.
+
+        Args:
+            stream: Of the call.
+
+        Raises:
+            RequestTooLargeError: It is longer than the client takes.
+        """
+        if self._limit is not None and stream.size > self._limit + _HEAD:
+            raise too_large(self.url, self._limit)
+
+    def answer(self, stream: Http2Stream, *, late: bool) -> Answer:
+        """What came of a call.
+
+        Args:
+            stream: Of the call, done.
+            late: Whether its deadline has passed.
+
+        Raises:
+            ModelyardError: The class that the status stands for.
+        """
+        self.check(stream)
+        trailers = dict(stream.trailers)
+        status = trailers.get("grpc-status")
+        if status == "0":
+            return Answer(self._message(stream))
+        raise self._error(stream, status, trailers, late=late)
+
+    def _message(self, stream: Http2Stream) -> bytes:
+        parts = stream.parts
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        packed, size = _READ_HEAD.unpack_from(data) if len(data) >= _HEAD else (0, -1)
+        if size != len(data) - _HEAD:
+            raise ProtocolError(f"{self.url} answered with {len(data)} bytes, which are not one gRPC message.")
+        if not packed:
+            return bytes(data[_HEAD:])
+        encoding = dict(stream.headers).get("grpc-encoding")
+        if encoding != "gzip":
+            raise ProtocolError(f"{self.url} answered with the encoding {encoding!r}; expected gzip or none.")
+        inflater = zlib.decompressobj(wbits=_GZIP)
+        try:
+            message = inflater.decompress(data[_HEAD:], 0 if self._limit is None else self._limit + 1)
+        except zlib.error as exc:
+            raise ProtocolError(f"{self.url} answered with damaged gzip: {exc}.") from exc
+        if self._limit is not None and len(message) > self._limit:
+            raise too_large(self.url, self._limit)
+        return message
+
+    def _error(
+        self, stream: Http2Stream, status: str | None, trailers: dict[str, str], *, late: bool
+    ) -> ModelyardError:
+        details: str | None
+        if stream.reset is not None:
+            code = "DEADLINE_EXCEEDED" if late else _CODE_OF_RESET.get(stream.reset, "INTERNAL")
+            details = f"the server broke the call off with HTTP/2's code {stream.reset}"
+        elif status is not None and status.isascii() and status.isdecimal() and int(status) < len(_CODES):
+            code, details = _CODES[int(status)], unquote(trailers.get("grpc-message", ""))
+        else:
+            http = (dict(stream.headers) or trailers).get(":status", "none")
+            code = _CODE_OF_HTTP.get(http, "UNKNOWN")
+            details = f"the server answered with HTTP status {http} and no status of gRPC's"
+        return error_of_status(code, details, stream.trailers, self.url)
+
+
+@lru_cache(maxsize=512)
+def _timeout(millis: int) -> bytes:
+    text = f"{millis}m" if millis < _LONGEST_TIMEOUT else f"{min(millis // 1000, _LONGEST_TIMEOUT - 1)}S"
+    return encode_fields([("grpc-timeout", text)])
+
+
+def no_http2(url: str) -> UnavailableError:
+    """The error for a server behind TLS that speaks something else.
+
+    Args:
+        url: Of the server.
+    """
+    return UnavailableError(f"{url}: the server offers no HTTP/2 (by ALPN), which gRPC needs.")
+
+
+class LeanGrpcTransport:
+    """A blocking pool of connections.
+
+    Args:
+        address: Where the server is.
+        options: TLS, sizes, compression and keep-alive.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
+    """
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        self._codec = Codec(address, options)
+        self._pool: SocketPool[_Connection] = SocketPool(address, options, ("h2",))
+
+    def send(self, send: Send[Any]) -> Answer:
+        """Sends one request and waits for its answer.
+
+        Args:
+            send: The request, and the seconds until it is given up on both sides.
+
+        Raises:
+            ModelyardError: The class that the failure or the status code stands for.
+        """
+        deadline = time.monotonic() + send.timeout_s
+        with self._pool.slot(self._codec.url, send.timeout_s):
+            stream = self._exchange(send, deadline)
+        return self._codec.answer(stream, late=time.monotonic() >= deadline)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._pool.close()
+
+    def _exchange(self, send: Send[Any], deadline: float) -> Http2Stream:
+        connection = None if send.call.fresh else self._pool.take()
+        if connection is None:
+            connection = _Connection(self._pool.open(deadline), self._codec.url)
+        try:
+            stream = connection.exchange(self._codec, send, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        if connection.core.closing is None:
+            self._pool.give(connection)
+        else:
+            connection.close()
+        return stream
+
+
+class _Connection:
+    """One connection, one call at a time."""
+
+    def __init__(self, sock: socket.socket, url: str) -> None:
+        self.core = Http2Connection()
+        self._socket = sock
+        if isinstance(sock, ssl.SSLSocket) and sock.selected_alpn_protocol() != "h2":
+            sock.close()
+            raise no_http2(url)
+
+    def usable(self) -> bool:
+        """Whether it can carry another call; reads what has come in the meantime."""
+        self._socket.settimeout(0)
+        try:
+            while data := self._socket.recv(_CHUNK):
+                self.core.feed(data)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return self.core.closing is None
+        except (OSError, ProtocolError):
+            return False
+        return False
+
+    def close(self) -> None:
+        """Closes it."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def exchange(self, codec: Codec, send: Send[Any], deadline: float) -> Http2Stream:
+        """Performs one call."""
+        core = self.core
+        stream = codec.start(core, send)
+        try:
+            while True:
+                if out := core.output():
+                    arm(self._socket, deadline)
+                    # A server that ends the connection while this sends has said why; reading fails, too, where not.
+                    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                        self._socket.sendall(b"".join(out))
+                if stream.done:
+                    return stream
+                arm(self._socket, deadline)
+                data = self._socket.recv(_CHUNK)
+                if not data:
+                    raise EOFError("the server closed the connection without a complete answer")
+                core.feed(data)
+                codec.check(stream)
+        except ProtocolError as exc:
+            raise ProtocolError(f"{codec.url} did not answer in HTTP as expected: {exc.message}.") from exc

@@ -1,0 +1,208 @@
+"""Pooled blocking connections, under both of this package's own transports."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+from typing import Protocol as Interface
+
+from modelyard.clients.transport import Address, ClientOptions
+from modelyard.clients.transport.lean._tls import ssl_context
+from modelyard.errors import DeadlineExceededError, ModelyardError, UnavailableError
+
+_PROBES = 3
+_PROBE_S = 5
+
+
+class Connection(Interface):
+    """What a pool holds."""
+
+    def usable(self) -> bool:
+        """Whether it can carry another call."""
+
+    def close(self) -> None:
+        """Closes it."""
+
+
+_C = TypeVar("_C", bound=Connection)
+
+
+class SocketPool(Generic[_C]):
+    """Connections to one address; a call has one for itself.
+
+    Args:
+        address: Where the server is.
+        options: TLS, keep-alive and how many connections there may be.
+        alpn: Names of the application's protocol, for TLS; none for no say.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
+    """
+
+    def __init__(self, address: Address, options: ClientOptions, alpn: tuple[str, ...] = ()) -> None:
+        self._address = address
+        self._options = options
+        # Reading the system's roots takes longer than everything else here: only where they are needed.
+        self._tls = ssl_context(options.tls) if address.secure else None
+        if self._tls is not None and alpn:
+            self._tls.set_alpn_protocols(list(alpn))
+        self._idle: collections.deque[tuple[_C, float]] = collections.deque()
+        self._slots = threading.BoundedSemaphore(options.max_connections)
+        self._process = os.getpid()
+        self._closed = False
+
+    def close(self) -> None:
+        """Closes the connections that no call uses; the others close after their calls."""
+        self._closed = True
+        while self._idle:
+            self._idle.popleft()[0].close()
+
+    @contextlib.contextmanager
+    def slot(self, url: str, timeout_s: float) -> Iterator[None]:
+        """Waits for a connection to be free, and names the errors of sockets.
+
+        Args:
+            url: What is asked, for messages.
+            timeout_s: Until when.
+
+        Raises:
+            DeadlineExceededError: Not in time.
+            UnavailableError: The server cannot be reached, or went away.
+        """
+        try:
+            if not self._slots.acquire(timeout=timeout_s):
+                raise TimeoutError("all connections are in use")
+            try:
+                yield
+            finally:
+                self._slots.release()
+        except (OSError, EOFError) as exc:
+            raise failed(exc, url, timeout_s) from exc
+
+    def take(self) -> _C | None:
+        """A connection that is open already, if there is one."""
+        if self._process != os.getpid():
+            # After a fork, parent and child would write into each other's connections. The parent's stay open.
+            while self._idle:
+                self._idle.popleft()[0].close()
+            self._process = os.getpid()
+        now = time.monotonic()
+        keep_s = self._options.keepalive_s
+        while True:
+            try:
+                # The one used last is the one least likely to have been closed.
+                connection, since = self._idle.pop()
+            except IndexError:
+                return None
+            if (keep_s is None or now - since < keep_s) and connection.usable():
+                return connection
+            connection.close()
+
+    def give(self, connection: _C) -> None:
+        """Takes a connection back after a call.
+
+        Args:
+            connection: From :meth:`take`, or a new one.
+        """
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append((connection, time.monotonic()))
+
+    def open(self, deadline: float) -> socket.socket:
+        """Opens a connection.
+
+        Args:
+            deadline: On the monotonic clock.
+
+        Raises:
+            OSError: It cannot be opened, or not in time.
+        """
+        address, options = self._address, self._options
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no time is left to connect")
+        raw = socket.create_connection((address.host.strip("[]"), address.port), timeout=left)
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(raw, options.keepalive_s)
+            if self._tls is None:
+                return raw
+            name = options.tls.server_name or address.server_name or address.host.strip("[]")
+            raw.settimeout(max(deadline - time.monotonic(), 0.001))
+            return self._tls.wrap_socket(raw, server_hostname=name)
+        except BaseException:
+            raw.close()
+            raise
+
+
+def failed(exc: OSError | EOFError, url: str, timeout_s: float) -> ModelyardError:
+    """The error that a failure of a socket stands for.
+
+    Args:
+        exc: The failure.
+        url: What was asked.
+        timeout_s: The deadline of the call.
+    """
+    # The system's own time-out says that nobody answers there; those of deadlines have no number.
+    if isinstance(exc, TimeoutError) and exc.errno != errno.ETIMEDOUT:
+        reason = f" ({exc})" if str(exc) else ""
+        return DeadlineExceededError(f"{url}: no complete answer within {timeout_s:g} s{reason}.")
+    reason = str(exc).rstrip(".") or type(exc).__name__
+    return UnavailableError(f"{url} cannot be reached: {reason}. Is the server running?")
+
+
+def readable(sock: socket.socket) -> bool:
+    """Whether something has come, the end included.
+
+    Args:
+        sock: Any.
+    """
+    if isinstance(sock, ssl.SSLSocket) and sock.pending():
+        return True
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def arm(sock: socket.socket, deadline: float) -> None:
+    """Lets the next operation take until a deadline.
+
+    Args:
+        sock: Any.
+        deadline: On the monotonic clock.
+
+    Raises:
+        TimeoutError: It has passed.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the deadline has passed")
+    sock.settimeout(left)
+
+
+def keep_alive(raw: socket.socket, after_s: float | None) -> None:
+    """Lets the system find out, while a call waits, that the other machine is gone.
+
+    Args:
+        raw: A TCP connection.
+        after_s: Seconds of silence before it asks; None for never.
+    """
+    if after_s is None or not hasattr(socket, "TCP_KEEPIDLE"):
+        return
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, max(1, round(after_s))),
+        (socket.TCP_KEEPINTVL, _PROBE_S),
+        (socket.TCP_KEEPCNT, _PROBES),
+    ):
+        raw.setsockopt(socket.IPPROTO_TCP, option, value)

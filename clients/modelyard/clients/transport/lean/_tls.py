@@ -1,0 +1,27 @@
+"""TLS of HTTP connections."""
+
+from __future__ import annotations
+
+import ssl
+
+from modelyard.clients.transport import TlsOptions
+from modelyard.errors import ConfigurationError
+
+
+def ssl_context(tls: TlsOptions) -> ssl.SSLContext:
+    """Makes a context that checks certificates and names.
+
+    Args:
+        tls: Whom to trust, and who the client is.
+
+    Raises:
+        ConfigurationError: A file cannot be read or holds something else.
+    """
+    try:
+        context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key)
+    except (OSError, ssl.SSLError) as exc:
+        files = ", ".join(str(path) for path in (tls.ca, tls.certificate) if path is not None)
+        raise ConfigurationError(f"The TLS files {files} (and the key) cannot be used: {exc}.") from exc
+    return context

@@ -1,0 +1,280 @@
+"""Rows from files: images, numpy arrays, JSON lines, CSV and TFRecord, read as they are needed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from modelyard.clients.values._results import SignatureInfo, TensorInfo
+from modelyard.errors import ConfigurationError, InvalidRequestError
+from modelyard.wire import dtype_by_name, read_records, tensorflow_pb2
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+_TFRECORD = (".tfrecord", ".tfrecords")
+KINDS = "images (png, jpg, ...), .npy, .npz, .jsonl, .csv or .tfrecord"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRow:
+    """One row of a file.
+
+    Attributes:
+        name: The file, and the row's number where a file has many.
+        inputs: By input name, without the dimension of the batch.
+    """
+
+    name: str
+    inputs: Mapping[str, Any]
+
+
+def is_image_file(path: Path) -> bool:
+    """Whether a file's name is that of an image.
+
+    Args:
+        path: The file.
+    """
+    return path.suffix.lower() in IMAGES
+
+
+def read_rows(paths: Sequence[Path], signature: SignatureInfo) -> Iterator[SourceRow]:
+    """Reads the rows of files, one file after the other.
+
+    Args:
+        paths: The files; their names' ends say what they are.
+        signature: What the rows are for.
+
+    Raises:
+        ConfigurationError: A file of another kind, or one that cannot be read.
+        IntegrityError: A TFRecord file is damaged or cannot be read.
+        InvalidRequestError: A file does not fit the signature.
+    """
+    for path in paths:
+        try:
+            yield from _rows(path, signature)
+        except OSError as exc:
+            raise ConfigurationError(f"{path} cannot be read: {exc.strerror or exc}.") from exc
+
+
+def count_rows(paths: Sequence[Path]) -> int | None:
+    """Counts the rows of files, where that takes a small part of the time that predicting them does.
+
+    Args:
+        paths: The files.
+
+    Returns:
+        The number; None where nobody knows before the files are read, or a file cannot be read.
+    """
+    # Imported where it is needed, as the clients' import time counts.
+    import csv
+
+    total = 0
+    try:
+        for path in paths:
+            suffix = path.suffix.lower()
+            if suffix in IMAGES:
+                total += 1
+            elif suffix == ".npy":
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
+                total += array.shape[0] if array.ndim else 0
+            elif suffix == ".jsonl":
+                with path.open("rb") as lines:
+                    for line in lines:
+                        if b'"instances"' in line or b'"inputs"' in line:
+                            return None
+                        total += bool(line.strip())
+            elif suffix == ".csv":
+                with path.open(encoding="utf-8", newline="") as text:
+                    total += max(0, sum(1 for row in csv.reader(text) if row) - 1)
+            else:
+                return None
+    # What is wrong with a file is said when its rows are read.
+    except (OSError, ValueError, csv.Error):
+        return None
+    return total
+
+
+def image_input(signature: SignatureInfo) -> str:
+    """Name of the one input that takes encoded images or other bytes.
+
+    Args:
+        signature: Of the model.
+
+    Raises:
+        InvalidRequestError: It has another input, or several.
+    """
+    inputs = tuple(signature.inputs.values())
+    if len(inputs) != 1 or inputs[0].dtype != "string":
+        found = ", ".join(f"{info.name} ({info.dtype})" for info in inputs)
+        raise InvalidRequestError(
+            f"Signature {signature.name!r} takes {found}; expected one string input for the bytes of images. "
+            "Choose another with --signature."
+        )
+    return inputs[0].name
+
+
+def _rows(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    suffix = path.suffix.lower()
+    if suffix in IMAGES:
+        # Read when it is sent: a file that cannot be read is the failure of its row alone.
+        yield SourceRow(name=str(path), inputs={image_input(signature): path})
+    elif suffix in (".npy", ".npz"):
+        yield from _numpy(path, signature)
+    elif suffix == ".jsonl":
+        yield from _json_lines(path, signature)
+    elif suffix == ".csv":
+        yield from _csv(path, signature)
+    elif suffix in _TFRECORD:
+        yield from _tfrecord(path, signature)
+    else:
+        raise ConfigurationError(f"{path}: expected {KINDS}.")
+
+
+def _numpy(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    try:
+        # Pickles are code: they are not loaded.
+        loaded = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
+    except ValueError as exc:
+        raise InvalidRequestError(f"{path} is no file of plain numpy arrays: {exc}.") from exc
+    if isinstance(loaded, np.ndarray):
+        if len(signature.inputs) != 1:
+            raise InvalidRequestError(
+                f"{path} holds one array; signature {signature.name!r} takes {', '.join(signature.inputs)}. Use .npz."
+            )
+        arrays = {next(iter(signature.inputs)): loaded}
+    else:
+        with loaded:
+            arrays = {name: loaded[name] for name in loaded.files}
+    sizes = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(sizes.values())) != 1 or any(array.ndim == 0 for array in arrays.values()):
+        raise InvalidRequestError(f"{path}: expected arrays with a row for each example; received {sizes} rows.")
+    for index in range(next(iter(sizes.values()))):
+        yield SourceRow(name=f"{path}:{index}", inputs={name: array[index] for name, array in arrays.items()})
+
+
+def _json_lines(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    """A row a line: an object from input name to value, or the value of the one input; or a REST body with rows."""
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                document = json.loads(line)
+            except ValueError as exc:
+                raise InvalidRequestError(f"{path}, line {number}: not JSON: {exc}.") from exc
+            found = list(_json_rows(document, signature, f"{path}, line {number}"))
+            for index, row in enumerate(found):
+                yield SourceRow(
+                    name=f"{path}:{number}" if len(found) == 1 else f"{path}:{number}:{index}",
+                    inputs={name: _from_json(value, path, number) for name, value in row.items()},
+                )
+
+
+def _json_rows(document: Any, signature: SignatureInfo, where: str) -> Iterator[dict[str, Any]]:
+    single = next(iter(signature.inputs)) if len(signature.inputs) == 1 else None
+    body = document.keys() - signature.inputs.keys() if isinstance(document, dict) else set()
+    if "instances" in body and isinstance(document["instances"], list):
+        for instance in document["instances"]:
+            yield from _json_rows(instance, signature, where)
+    elif "inputs" in body:
+        columns = document["inputs"]
+        if not isinstance(columns, dict) and single is not None:
+            columns = {single: columns}
+        if not isinstance(columns, dict) or not all(isinstance(values, list) for values in columns.values()):
+            raise InvalidRequestError(f"{where}: 'inputs' has no list for each of {', '.join(signature.inputs)}.")
+        if len({len(values) for values in columns.values()}) > 1:
+            raise InvalidRequestError(f"{where}: 'inputs' has lists with different numbers of rows.")
+        for values in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))
+    elif isinstance(document, dict) and not (single is not None and document.keys() == {"b64"}):
+        yield document
+    elif single is not None:
+        yield {single: document}
+    else:
+        raise InvalidRequestError(f"{where}: expected an object from input name to value.")
+
+
+def _from_json(value: Any, path: Path, number: int) -> Any:
+    if isinstance(value, list):
+        return [_from_json(item, path, number) for item in value]
+    if isinstance(value, dict):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (KeyError, TypeError, binascii.Error) as exc:
+            raise InvalidRequestError(f'{path}, line {number}: expected {{"b64": ...}} for bytes.') from exc
+    return value
+
+
+def _csv(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    import csv
+
+    with path.open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines, restkey="")
+        for row in reader:
+            if None in row.values() or "" in row:
+                raise InvalidRequestError(
+                    f"{path}, line {reader.line_num}: expected {len(reader.fieldnames or ())} values, as line 1 has."
+                )
+            inputs = {
+                name: _from_text(text, signature.inputs.get(name), path, reader.line_num) for name, text in row.items()
+            }
+            yield SourceRow(name=f"{path}:{reader.line_num}", inputs=inputs)
+
+
+def _from_text(text: str, info: TensorInfo | None, path: Path, number: int) -> Any:
+    if info is None or info.dtype == "string":
+        return text
+    kind = dtype_by_name(info.dtype).numpy
+    try:
+        if info.dtype == "bool":
+            return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
+        return int(text) if kind is not None and kind.kind in "iu" else float(text)
+    except (KeyError, ValueError) as exc:
+        raise InvalidRequestError(f"{path}, line {number}: {text!r} is no {info.dtype}, as {info.name!r} is.") from exc
+
+
+def _tfrecord(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
+    inputs = signature.inputs
+    whole = len(inputs) == 1 and next(iter(inputs.values())).dtype == "string"
+    for index, data in enumerate(read_records(path)):
+        name = f"{path}:{index}"
+        if whole:
+            yield SourceRow(name=name, inputs={next(iter(inputs)): data})
+            continue
+        try:
+            features = tensorflow_pb2.Example.FromString(data).features.feature
+        except DecodeError as exc:
+            raise InvalidRequestError(f"{name} is no tf.Example.") from exc
+        missing = [key for key in inputs if key not in features]
+        if missing:
+            raise InvalidRequestError(
+                f"{name} lacks the features {', '.join(missing)}; it has {', '.join(sorted(features))}."
+            )
+        yield SourceRow(name=name, inputs={key: _feature(features[key], info, name) for key, info in inputs.items()})
+
+
+def _feature(feature: tensorflow_pb2.Feature, info: TensorInfo, name: str) -> Any:
+    kind = feature.WhichOneof("kind")
+    values = list(getattr(feature, kind).value) if kind else []
+    shape = None if info.shape is None else info.shape[1:]
+    if info.dtype == "string":
+        return values[0] if shape == () and len(values) == 1 else values
+    array = np.array(values, dtype=np.int64 if kind == "int64_list" else np.float64)
+    wanted = dtype_by_name(info.dtype).numpy
+    if wanted is not None and (wanted.kind in "fV" or kind == "int64_list"):
+        array = array.astype(wanted)
+    if shape is None:
+        return array
+    try:
+        return array.reshape(shape)
+    except ValueError as exc:
+        raise InvalidRequestError(
+            f"{name}: feature {info.name!r} has {len(values)} values; expected shape {list(shape)}."
+        ) from exc
