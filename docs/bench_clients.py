@@ -232,7 +232,7 @@ async def _concurrent(url: str, label: str, model: str, key: str, array: Any, tu
 
 def _h2load(url: str, model: str, key: str, array: Any, count: int) -> float:
     """p99 of as many calls as the client made: what happens once a second, happens to both."""
-    from modelyard.clients._requests import Target, predict_json, predict_message
+    from modelyard.clients.protocols import Target, predict_json, predict_message
 
     with tempfile.TemporaryDirectory() as folder:
         body, log = Path(folder) / "body", Path(folder) / "log"
