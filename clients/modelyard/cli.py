@@ -64,7 +64,7 @@ _COMMANDS = {
     ),
     "predict": _Command(module="modelyard.clients.cli", extra="", summary="classify image files with a served model"),
     "loadtest": _Command(
-        module="modelyard.loadtests._cli", extra="loadtests", summary="load a server, check its answers and its limits"
+        module="modelyard.loadtests.cli", extra="loadtests", summary="load a server, check its answers and its limits"
     ),
 }
 

@@ -159,8 +159,7 @@ def test_h2load(server: RunningServer, tmp_path: Path, kind: str) -> None:
 def test_h2load_notices_refusals_that_have_status_200(server: RunningServer) -> None:
     """gRPC's errors are in the trailers, which h2load does not read: too few bytes give them away."""
     from modelyard.loadtests import LoadTestOptions
-    from modelyard.loadtests._h2load import H2loadOptions, run_h2load
-    from modelyard.loadtests._sender import endpoint
+    from modelyard.loadtests.generate import H2loadOptions, endpoint, run_h2load
     from modelyard.loadtests.traffic import ImageTraffic
 
     url = f"grpc://{server.grpc_address}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from modelyard.loadtests._compare import METRICS, Comparison
-from modelyard.loadtests._html import page
-from modelyard.loadtests._limits import Check, Measured
-from modelyard.loadtests._report import Report
-from modelyard.loadtests._statistics import Interval
+from modelyard.loadtests import Measured
+from modelyard.loadtests.compare._compare import METRICS, Comparison
+from modelyard.loadtests.compare._statistics import Interval
+from modelyard.loadtests.options import Check
+from modelyard.loadtests.report import Report
+from modelyard.loadtests.report._html import page
 
 ROW = Measured(name="A", requests=9, failures=0, p50_ms=1, p95_ms=2, p99_ms=3, known=0, hits=0, seconds=1)
 KEPT = Check(subject="A", name="max_error_rate", limit=0, value=0, kept=True, text="0 of 9 requests failed")

@@ -17,11 +17,9 @@ import pytest
 
 from modelyard.errors import ConfigurationError, LoadTestError
 from modelyard.loadtests import LoadTestOptions
-from modelyard.loadtests._outcomes import Outcome
-from modelyard.loadtests._precise import run_precisely
-from modelyard.loadtests._record import Log
-from modelyard.loadtests._session import run_open, session
-from modelyard.loadtests._shapes import constant
+from modelyard.loadtests.generate import Log, run_open, run_precisely, session
+from modelyard.loadtests.generate._outcomes import Outcome
+from modelyard.loadtests.options import constant
 from modelyard.loadtests.traffic import APIS, PAYLOADS, Images, ImageTraffic, Request, load_images, read_recording
 from modelyard.training.data import FashionMnist
 from modelyard.wire import serving_pb2

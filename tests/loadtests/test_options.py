@@ -8,7 +8,7 @@ import pytest
 
 from modelyard.errors import ConfigurationError
 from modelyard.loadtests import Limits, LoadTestOptions
-from modelyard.loadtests._options import add_arguments, options_from
+from modelyard.loadtests.options import add_arguments, options_from
 
 
 def parse(*argv: str) -> LoadTestOptions:

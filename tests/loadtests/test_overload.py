@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelyard.loadtests._limits import Limits, Measured, check_limits
-from modelyard.loadtests._outcomes import Outcome
-from modelyard.loadtests._overload import joined
-from modelyard.loadtests._record import Recorder, log_from
-from modelyard.loadtests._server_metrics import Split
-from modelyard.loadtests._session import Run
+from modelyard.loadtests import Limits, Measured
+from modelyard.loadtests.generate import Run
+from modelyard.loadtests.generate._outcomes import Outcome
+from modelyard.loadtests.generate._record import Recorder, log_from
+from modelyard.loadtests.generate._server_metrics import Split
+from modelyard.loadtests.options import check_limits
+from modelyard.loadtests.scenarios._overload import joined
 
 ROW = Measured(name="a", requests=10, failures=0, refused=0, p50_ms=1, p95_ms=1, p99_ms=1, known=10, hits=10, seconds=1)
 

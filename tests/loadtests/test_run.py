@@ -186,7 +186,7 @@ def test_the_locustfile_spreads_over_processes(server: RunningServer) -> None:
 
 def test_importing_the_room_leaves_the_process_alone() -> None:
     script = (
-        "import socket, sys; before = socket.socket; import modelyard.loadtests, modelyard.loadtests._cli; "
+        "import socket, sys; before = socket.socket; import modelyard.loadtests, modelyard.loadtests.cli; "
         "print(socket.socket is before, 'gevent' in sys.modules, 'locust' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

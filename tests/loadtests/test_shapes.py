@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from modelyard.errors import ConfigurationError
-from modelyard.loadtests._plan import read_plan
-from modelyard.loadtests._shapes import PHASES, Shape, constant, parse_shape
+from modelyard.loadtests.options import Shape, constant, read_plan
+from modelyard.loadtests.options._shapes import PHASES, parse_shape
 
 PHASE: dict[str, dict[str, Any]] = {
     "constant": {"rate": 50, "seconds": 4},

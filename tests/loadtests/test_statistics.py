@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from modelyard.loadtests._outcomes import Outcome
-from modelyard.loadtests._record import Log
-from modelyard.loadtests._scenarios_events import latency_step
-from modelyard.loadtests._server_metrics import parse_page, splits
-from modelyard.loadtests._statistics import ratio, tail
+from modelyard.loadtests.compare._statistics import ratio, tail
+from modelyard.loadtests.generate import Log
+from modelyard.loadtests.generate._outcomes import Outcome
+from modelyard.loadtests.generate._server_metrics import parse_page, splits
+from modelyard.loadtests.scenarios._events import latency_step
 
 
 def log_of(latency_ms: np.ndarray, *, seconds: float = 10.0, outcome: Outcome = Outcome.OK) -> Log:

@@ -16,9 +16,8 @@ from modelyard.artifact import WARMUP_FILE
 from modelyard.clients import SignatureInfo, TensorInfo
 from modelyard.errors import ConfigurationError, ModelNotFoundError, SignatureNotFoundError, UnavailableError
 from modelyard.loadtests import LoadTestOptions, Measured
-from modelyard.loadtests._options import RANDOM
-from modelyard.loadtests._session import run_open
-from modelyard.loadtests._shapes import constant
+from modelyard.loadtests.generate import run_open
+from modelyard.loadtests.options import RANDOM, constant
 from modelyard.loadtests.traffic import APIS, ImageTraffic, Traffic, find_traffic
 from modelyard.loadtests.traffic._rows import rows_of_file
 from modelyard.wire import array_to_tensor, serving_pb2, tensorflow_pb2

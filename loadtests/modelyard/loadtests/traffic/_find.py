@@ -9,8 +9,7 @@ from typing import Any
 
 from modelyard.clients import ModelMetadata, SignatureInfo
 from modelyard.errors import ConfigurationError
-from modelyard.loadtests._options import RANDOM, LoadTestOptions
-from modelyard.loadtests._repository import warmup_file
+from modelyard.loadtests.options import RANDOM, LoadTestOptions, warmup_file
 from modelyard.loadtests.traffic._images import PAYLOADS, ImageTraffic, is_demo
 from modelyard.loadtests.traffic._recording import METHODS, is_log, read_log
 from modelyard.loadtests.traffic._requests import DEFAULT_SIGNATURE

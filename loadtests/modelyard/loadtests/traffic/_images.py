@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from modelyard.clients import SignatureInfo, TensorInfo
 from modelyard.errors import ConfigurationError, MissingDependencyError
-from modelyard.loadtests._options import LoadTestOptions
+from modelyard.loadtests.options import LoadTestOptions
 from modelyard.loadtests.traffic._requests import DEFAULT_SIGNATURE, Request, encode, strings
 from modelyard.loadtests.traffic._source import DISTINCT, Traffic, ask
 from modelyard.training.data import load_fashion_mnist

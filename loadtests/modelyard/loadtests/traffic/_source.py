@@ -9,7 +9,7 @@ from typing import Any
 
 from modelyard.clients import ClientOptions, ModelMetadata, SignatureInfo, connect
 from modelyard.errors import ConfigurationError, ModelNotFoundError, SignatureNotFoundError
-from modelyard.loadtests._options import LoadTestOptions
+from modelyard.loadtests.options import LoadTestOptions
 from modelyard.loadtests.traffic._recording import recorded
 from modelyard.loadtests.traffic._requests import APIS, DEFAULT_SIGNATURE, Request, encode
 from modelyard.loadtests.traffic._rows import Rows

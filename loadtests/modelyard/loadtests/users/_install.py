@@ -12,9 +12,8 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from modelyard.clients import connect
 from modelyard.errors import ModelyardError
-from modelyard.loadtests._limits import Measured, check_limits
-from modelyard.loadtests._options import LoadTestOptions, add_arguments, options_from
-from modelyard.loadtests._report import checks_table, write_junit
+from modelyard.loadtests.options import LoadTestOptions, Measured, add_arguments, check_limits, options_from
+from modelyard.loadtests.report import checks_table, write_junit
 from modelyard.loadtests.traffic import find_traffic, read_recording
 from modelyard.loadtests.users._shape import PlanShape
 from modelyard.loadtests.users._state import KEY, State, state_of

@@ -6,7 +6,7 @@ import math
 
 from locust import LoadTestShape
 
-from modelyard.loadtests._shapes import Shape
+from modelyard.loadtests.options import Shape
 
 
 class PlanShape(LoadTestShape):

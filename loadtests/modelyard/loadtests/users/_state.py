@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modelyard.errors import LoadTestError
-from modelyard.loadtests._options import LoadTestOptions
+from modelyard.loadtests.options import LoadTestOptions
 from modelyard.loadtests.traffic import Request
 
 #: Attribute of Locust's environment that holds the state, and key of its messages between processes.

@@ -1,0 +1,7 @@
+"""``modelyard loadtest``."""
+
+from modelyard.loadtests.cli._cli import main
+
+__all__ = [
+    "main",
+]

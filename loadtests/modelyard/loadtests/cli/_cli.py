@@ -1,0 +1,81 @@
+"""``modelyard loadtest``: Locust without its web page, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+from modelyard.errors import MissingDependencyError
+from modelyard.loadtests.options import add_arguments, duration, options_from
+
+_DESCRIPTION = """\
+Loads a served model over gRPC and REST, checks every answer, and ends with exit code 1 where a limit was broken.
+It sends --data; to the demo's model test images; to any other the requests that warm its version up, where
+--repository names the folder, else random values of its signature.
+Without a command Locust's users do it, each of whom waits for an answer before the next request.
+"""
+_EXAMPLES = """\
+examples:
+  modelyard loadtest --host-grpc localhost:8500 --host-rest localhost:8501 -u 4 -t 10s
+  modelyard loadtest --host-rest http://localhost:8501 -u 16 -t 1m --max-p95-ms 20 --max-error-rate 0.001
+  modelyard loadtest --host-grpc localhost:8500 --model prices --data rows.jsonl --rows 8
+
+Every other argument goes to Locust, such as --html report.html or --csv prefix.
+"""
+_LOCUSTFILE = Path(__file__).with_name("_locustfile.py")
+_GRACE_S = 30.0
+
+
+def main(argv: list[str]) -> int:
+    """Runs ``modelyard loadtest``.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        0, or Locust's exit code: 1 where a limit was broken, 2 where the run
+        could not start.
+
+    Raises:
+        ConfigurationError: There is no server to load.
+        MissingDependencyError: The extra ``loadtests`` is not installed.
+    """
+    from modelyard.loadtests.cli._commands import COMMANDS, command
+
+    if argv and argv[0] in COMMANDS:
+        return command(argv[0], argv[1:])
+    commands = "\n".join(f"  {name:<9} {each[0]}" for name, each in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="modelyard loadtest",
+        description=_DESCRIPTION,
+        epilog=f"commands, each with --help:\n{commands}\n\n{_EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-u", "--users", type=int, default=4, help="users at the same time (default 4)")
+    parser.add_argument("-r", "--spawn-rate", type=float, help="users started per second (default: all at once)")
+    parser.add_argument("-t", "--run-time", type=duration, default=10.0, help="such as 10s, 1m30s or 1h (default 10s)")
+    add_arguments(parser)
+    args, _ = parser.parse_known_args(argv)
+    options_from(args)
+    if importlib.util.find_spec("locust") is None:
+        raise MissingDependencyError(package="locust", extra="loadtests", purpose="modelyard loadtest")
+    # Locust reads a duration its own way, and takes whole seconds.
+    lengths = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    lengths.add_argument("-t", "--run-time")
+    locust = [
+        sys.executable, "-m", "locust", "--locustfile", str(_LOCUSTFILE), "--headless", "--only-summary",
+        "--users", str(args.users), "--spawn-rate", f"{args.spawn_rate or args.users:g}",
+        "--run-time", f"{math.ceil(args.run_time)}s", *lengths.parse_known_args(argv)[1],
+    ]  # fmt: skip
+    with subprocess.Popen(locust) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # Locust got Ctrl-C as well: it stops its users and reports what it measured.
+            process.wait(_GRACE_S)
+            raise

@@ -1,0 +1,12 @@
+"""What several runs say: capacity, and which of two servers is faster."""
+
+from modelyard.loadtests.compare._capacity import Capacity, CapacityOptions, find_capacity
+from modelyard.loadtests.compare._compare import CompareOptions, compare
+
+__all__ = [
+    "Capacity",
+    "CapacityOptions",
+    "CompareOptions",
+    "compare",
+    "find_capacity",
+]

@@ -1,0 +1,30 @@
+"""Who sends: the load generator, its transports, and the servers that a run starts."""
+
+from modelyard.loadtests.generate._client_sender import ClientSender
+from modelyard.loadtests.generate._h2load import H2loadOptions, find_h2load, run_h2load
+from modelyard.loadtests.generate._precise import run_precisely
+from modelyard.loadtests.generate._record import Log, percentiles
+from modelyard.loadtests.generate._sender import Endpoint, endpoint
+from modelyard.loadtests.generate._servers import Served, served, split_cores
+from modelyard.loadtests.generate._session import Mark, Run, Session, Side, run_open, session
+
+__all__ = [
+    "ClientSender",
+    "Endpoint",
+    "H2loadOptions",
+    "Log",
+    "Mark",
+    "Run",
+    "Served",
+    "Session",
+    "Side",
+    "endpoint",
+    "find_h2load",
+    "percentiles",
+    "run_h2load",
+    "run_open",
+    "run_precisely",
+    "served",
+    "session",
+    "split_cores",
+]

@@ -1,0 +1,220 @@
+"""The load generator: open loop at given moments, or closed loop with so many requests in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.errors import LoadTestError
+from modelyard.loadtests.generate._outcomes import Outcome
+from modelyard.loadtests.generate._record import Log, Recorder, log_from
+from modelyard.loadtests.generate._sender import Cancel, Sender
+from modelyard.loadtests.traffic import Checker, Request
+
+#: Requests that leave in one turn of the loop before answers are looked at.
+_BURST = 32
+_TICK_S = 0.02
+_LEAD_S = 0.02
+
+
+class Generator:
+    """Sends requests through senders and takes down what becomes of them.
+
+    Args:
+        senders: By API.
+        checker: Decides about answers.
+        timeout_s: A request without an answer is given up after this time.
+    """
+
+    def __init__(self, senders: Mapping[str, Sender], checker: Checker, *, timeout_s: float = 10.0) -> None:
+        self._senders = senders
+        self.checker = checker
+        self._timeout_s = timeout_s
+        self._recorder = Recorder()
+        self._due: deque[_Pending] = deque()
+        self._in_flight = 0
+        self._again: Callable[[], None] | None = None
+
+    async def warm_up(self, requests: Sequence[Request], *, seconds: float = 10.0) -> None:
+        """Sends each request once, a few at a time: opens connections and proves that they can be answered.
+
+        Args:
+            requests: What to send.
+            seconds: No more are sent after this time.
+
+        Raises:
+            LoadTestError: A kind of request was never answered rightly.
+        """
+        log = await self.closed(requests, in_flight=4, seconds=seconds, at_most=len(requests))
+        for row in log.by_kind():
+            if row.failures == row.requests:
+                reasons = [text for text in log.reasons if text.startswith(f"{row.name}: ")]
+                raise LoadTestError(f"Before the run: no request {row.name!r} was answered rightly. {reasons[0]}")
+
+    async def open(
+        self,
+        arrivals: Iterable[npt.NDArray[np.float64]],
+        choose: Callable[[], Request],
+        *,
+        seconds: float,
+    ) -> Log:
+        """Sends requests when they are due, whatever became of the ones before.
+
+        Args:
+            arrivals: Seconds since the begin, in chunks.
+            choose: The next request.
+            seconds: Length of the run.
+
+        Returns:
+            The log; latency counts from the moment at which a request was due.
+        """
+        ticker = asyncio.get_running_loop().create_task(self._expire())
+        begin = time.perf_counter() + _LEAD_S
+        burst = 0
+        clock = time.perf_counter
+        for chunk in arrivals:
+            for at in chunk.tolist():
+                due = begin + at
+                now = clock()
+                if now < due:
+                    burst = 0
+                    while (left := due - clock()) > 0:
+                        await asyncio.sleep(left)
+                elif burst >= _BURST:
+                    # Behind: the answers must be looked at, nevertheless.
+                    burst = 0
+                    await asyncio.sleep(0)
+                burst += 1
+                self._start(choose(), due)
+        while (left := begin + seconds - clock()) > 0:
+            await asyncio.sleep(left)
+        await self._drained()
+        ticker.cancel()
+        return self.take(begin, seconds)
+
+    async def closed(
+        self, requests: Sequence[Request], *, in_flight: int, seconds: float, at_most: int | None = None, seed: int = 0
+    ) -> Log:
+        """Keeps so many requests in flight: how much a server can do, but not how long users would wait.
+
+        Args:
+            requests: What to send, in this order with ``at_most``, else at random.
+            in_flight: Requests at the same time.
+            seconds: Length of the run.
+            at_most: Requests altogether; None for no limit.
+            seed: Of the random choice.
+
+        Returns:
+            The log, with the requests that were sent within the time.
+        """
+        rng = random.Random(seed)
+        begin = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        count = 0
+        # Not within the callback of an answer: many at once would nest.
+        slots = in_flight
+
+        def pump() -> None:
+            nonlocal count, slots
+            while slots and time.perf_counter() < begin + seconds and (at_most is None or count < at_most):
+                request = requests[count] if at_most is not None else rng.choice(requests)
+                count += 1
+                slots -= 1
+                self._start(request, time.perf_counter())
+
+        def again() -> None:
+            nonlocal slots
+            slots += 1
+            loop.call_soon(pump)
+
+        ticker = loop.create_task(self._expire())
+        self._again = again
+        pump()
+        while self._in_flight or (time.perf_counter() < begin + seconds and (at_most is None or count < at_most)):
+            await asyncio.sleep(_TICK_S / 4)
+        self._again = None
+        ticker.cancel()
+        return self.take(begin, seconds)
+
+    def take(self, begin: float, seconds: float) -> Log:
+        """The log so far; the next run starts with an empty one."""
+        recorder, self._recorder = self._recorder, Recorder()
+        return log_from(recorder, begin, seconds)
+
+    def _start(self, request: Request, due: float) -> None:
+        pending = _Pending(self, request, due, time.perf_counter())
+        self._in_flight += 1
+        self._due.append(pending)
+        pending.cancel = self._senders[request.api].send(request, pending.done)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            limit = time.perf_counter() - self._timeout_s
+            while self._due and (self._due[0].over or self._due[0].sent <= limit):
+                pending = self._due.popleft()
+                if not pending.over:
+                    pending.cancel()
+                    pending.done(Outcome.TIMEOUT, b"no answer in time")
+
+    async def _drained(self) -> None:
+        while self._in_flight:
+            await asyncio.sleep(_TICK_S / 4)
+
+    def finish(self, pending: _Pending, outcome: Outcome, body: bytes | Mapping[str, Any]) -> None:
+        """Takes down what became of a request.
+
+        Args:
+            pending: The request.
+            outcome: What became of it.
+            body: Its answer, or why there is none.
+        """
+        done = time.perf_counter()
+        self._in_flight -= 1
+        request = pending.request
+        rows = hits = 0
+        if outcome is Outcome.OK:
+            try:
+                if isinstance(body, bytes):
+                    hits = self.checker.hits(request, body)
+                else:
+                    hits = self.checker.judge(request, body)
+                rows = request.known_rows
+            except LoadTestError as exc:
+                outcome = Outcome.WRONG
+                body = exc.message.encode()
+        if outcome is not Outcome.OK:
+            self._recorder.reason(request.kind, body.decode(errors="replace") if isinstance(body, bytes) else "")
+        self._recorder.add(request.kind, pending.due, pending.sent, done, outcome, rows, hits)
+        if self._again is not None:
+            self._again()
+
+
+class _Pending:
+    """A request in flight."""
+
+    __slots__ = ("cancel", "due", "generator", "over", "request", "sent")
+
+    def __init__(self, generator: Generator, request: Request, due: float, sent: float) -> None:
+        self.generator = generator
+        self.request = request
+        self.due = due
+        self.sent = sent
+        self.over = False
+        self.cancel: Cancel = _nothing
+
+    def done(self, outcome: Outcome, body: bytes | Mapping[str, Any]) -> None:
+        if not self.over:
+            self.over = True
+            self.generator.finish(self, outcome, body)
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,189 @@
+"""The second generator: h2load (Debian package nghttp2-client), for rates beyond Python's reach.
+
+It sends one request again and again and looks at HTTP statuses only. Answers
+are checked all the same: the request is answered and checked once before the
+run, and h2load's count of bytes tells whether all others were as long.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from modelyard.errors import LoadTestError, MissingDependencyError
+from modelyard.loadtests.generate._outcomes import HTTP_REFUSALS, Outcome
+from modelyard.loadtests.generate._record import Log
+from modelyard.loadtests.generate._sender import Endpoint
+from modelyard.loadtests.traffic import Request
+
+_DATA = re.compile(r"\((\d+)\) data")
+_GRACE_S = 30.0
+_GRPC_PREFIX = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class H2loadOptions:
+    """How to run it.
+
+    Attributes:
+        rate: Requests per second; None for as many as the server takes (closed loop).
+        seconds: Length of the run; h2load takes whole seconds.
+        warm_up_s: Time before it, in whole seconds.
+        clients: Connections.
+        in_flight: Requests at the same time on each; HTTP/1.1 has one.
+        threads: Threads of h2load.
+    """
+
+    rate: float | None = None
+    seconds: int = 10
+    warm_up_s: int = 1
+    clients: int = 8
+    in_flight: int = 8
+    threads: int = 1
+
+
+def find_h2load() -> str:
+    """Path of the program.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    found = shutil.which("h2load")
+    if found is None:
+        error = MissingDependencyError(package="h2load", extra="loadtests", purpose="This generator")
+        error.message = "h2load is not installed. On Debian and Ubuntu: apt-get install nghttp2-client"
+        error.args = (error.message,)
+        raise error
+    return found
+
+
+def run_h2load(endpoint: Endpoint, request: Request, options: H2loadOptions, *, answer_bytes: int, hits: int) -> Log:
+    """Runs it.
+
+    Args:
+        endpoint: Where the server is.
+        request: What to send; it has been answered rightly.
+        options: How.
+        answer_bytes: Length of that answer.
+        hits: Rows of it that agreed with what was expected.
+
+    Returns:
+        The log. Latency counts from the moment at which h2load sent a request,
+        not from the one at which it was due.
+
+    Raises:
+        LoadTestError: It failed, or sent nothing.
+        MissingDependencyError: It is not installed.
+    """
+    program = find_h2load()
+    with tempfile.TemporaryDirectory(prefix="modelyard-h2load-") as name:
+        body, log = Path(name) / "body", Path(name) / "log"
+        body.write_bytes(_framed(request))
+        command = [
+            program,
+            *arguments(endpoint, request, options),
+            f"--data={body}",
+            f"--log-file={log}",
+            _url(endpoint, request),
+        ]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False,
+                timeout=options.seconds + options.warm_up_s + _GRACE_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as exc:
+            raise LoadTestError(f"h2load did not end within {exc.timeout:g} s.") from exc
+        if done.returncode or not log.is_file():
+            raise LoadTestError(f"h2load failed with {done.returncode}: {(done.stderr or done.stdout)[-500:]}")
+        found = _read(log, request, options, hits)
+    return _short_answers(found, done.stdout, answer_bytes + _GRPC_PREFIX * (request.api.startswith("grpc")))
+
+
+def arguments(endpoint: Endpoint, request: Request, options: H2loadOptions) -> list[str]:
+    """The command line, without files and URL.
+
+    Args:
+        endpoint: Where the server is.
+        request: What to send.
+        options: How.
+    """
+    grpc = request.api.startswith("grpc")
+    headers = [("content-type", "application/grpc"), ("te", "trailers")] if grpc else list(request.headers)
+    found = [
+        f"--clients={options.clients}", f"--threads={options.threads}", f"--duration={options.seconds}",
+        f"--warm-up-time={options.warm_up_s}", f"--max-concurrent-streams={options.in_flight if grpc else 1}",
+        *(f"--header={name}: {value}" for name, value in headers),
+    ]  # fmt: skip
+    if not grpc:
+        found.append("--h1")
+    if options.rate is not None:
+        found.append(f"--rps={options.rate / options.clients:g}")
+    return found
+
+
+def _url(endpoint: Endpoint, request: Request) -> str:
+    return f"{'https' if endpoint.tls else 'http'}://{endpoint.authority}{endpoint.prefix}{request.path}"
+
+
+def _framed(request: Request) -> bytes:
+    body = request.body or b""
+    return b"\x00" + len(body).to_bytes(4, "big") + body if request.api.startswith("grpc") else body
+
+
+def _read(path: Path, request: Request, options: H2loadOptions, hits: int) -> Log:
+    """The log: begin in microseconds, HTTP status (-1 for none), and duration in microseconds."""
+    rows = np.loadtxt(path, dtype=np.int64, ndmin=2)
+    if not len(rows):
+        raise LoadTestError("h2load sent nothing.")
+    begin = rows[:, 0].min()
+    sent = (rows[:, 0] - begin) / 1e6
+    status = rows[:, 1]
+    outcome = np.full(len(rows), int(Outcome.FAILED), dtype=np.uint8)
+    outcome[status == 200] = Outcome.OK
+    outcome[np.isin(status, HTTP_REFUSALS)] = Outcome.REFUSED
+    outcome[status < 0] = Outcome.UNREACHABLE
+    ok = outcome == Outcome.OK
+    reasons = {
+        f"{request.kind}: HTTP status {code}": int((status == code).sum()) for code in np.unique(status[~ok]).tolist()
+    }
+    order = np.argsort(sent, kind="stable")
+    return Log(
+        kinds=(request.kind,),
+        kind=np.zeros(len(rows), dtype=np.uint16),
+        intended=sent[order],
+        sent=sent[order],
+        done=(sent + rows[:, 2] / 1e6)[order],
+        outcome=outcome[order],
+        rows=np.where(ok, request.known_rows, 0)[order],
+        hits=np.where(ok, hits, 0)[order],
+        seconds=options.seconds,
+        reasons=reasons,
+    )
+
+
+def _short_answers(log: Log, text: str, expected: int) -> Log:
+    """Errors of gRPC have HTTP status 200, and no bytes: the count of bytes tells how many there were."""
+    match = _DATA.search(text)
+    if match is None:
+        raise LoadTestError(f"h2load did not say how much it received: {text[-500:]}")
+    right = int(log.ok.sum())
+    missing = right - min(round(int(match[1]) / expected), right)
+    if not missing:
+        return log
+    # Which ones they were is not known: the fastest, as a refusal is faster than a prediction.
+    outcome = log.outcome.copy()
+    fastest = np.argsort(np.where(log.ok, log.latency_ms, np.inf))[:missing]
+    outcome[fastest] = Outcome.FAILED
+    rows, hits = log.rows.copy(), log.hits.copy()
+    rows[fastest] = hits[fastest] = 0
+    return Log(
+        kinds=log.kinds, kind=log.kind, intended=log.intended, sent=log.sent, done=log.done, outcome=outcome,
+        rows=rows, hits=hits, seconds=log.seconds,
+        reasons={**log.reasons, f"{log.kinds[0]}: answers shorter than the right one (gRPC errors)": missing},
+    )  # fmt: skip

@@ -1,0 +1,187 @@
+"""What a run leaves behind: one entry for each request, and what else was seen."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.loadtests.generate._outcomes import Outcome
+from modelyard.loadtests.options import Measured
+
+_REASONS = 200
+
+
+class Recorder:
+    """Takes down what became of each request, cheaply."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, int] = {}
+        self.kind = array("H")
+        self.intended = array("d")
+        self.sent = array("d")
+        self.done = array("d")
+        self.outcome = array("B")
+        self.rows = array("L")
+        self.hits = array("L")
+        self.reasons: Counter[str] = Counter()
+
+    def add(self, kind: str, intended: float, sent: float, done: float, outcome: Outcome, rows: int, hits: int) -> None:
+        """Adds a request.
+
+        Args:
+            kind: API and payload.
+            intended: When it was due, in seconds of the run's clock.
+            sent: When it was sent.
+            done: When its answer was there.
+            outcome: What became of it.
+            rows: Rows in a right answer of which it is known how they must be answered.
+            hits: How many of them were answered so.
+        """
+        self.kind.append(self.kinds.setdefault(kind, len(self.kinds)))
+        self.intended.append(intended)
+        self.sent.append(sent)
+        self.done.append(done)
+        self.outcome.append(outcome)
+        self.rows.append(rows)
+        self.hits.append(hits)
+
+    def reason(self, kind: str, text: str) -> None:
+        """Counts why requests failed; of endlessly many reasons the first ones are kept.
+
+        Args:
+            kind: API and payload.
+            text: The reason.
+        """
+        key = f"{kind}: {text}"
+        if key in self.reasons or len(self.reasons) < _REASONS:
+            self.reasons[key] += 1
+        else:
+            self.reasons["other reasons"] += 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Log:
+    """Every request of a run, in the order in which they ended.
+
+    Attributes:
+        kinds: Kinds of request.
+        kind: Index into ``kinds``, uint16 ``[n]``.
+        intended: When it was due, seconds since the begin, float64 ``[n]``.
+        sent: When it was sent, float64 ``[n]``.
+        done: When its answer was there, float64 ``[n]``.
+        outcome: :class:`Outcome`, uint8 ``[n]``.
+        rows: Rows in a right answer of which it is known how they must be answered, int64 ``[n]``.
+        hits: How many of them were answered so, int64 ``[n]``.
+        seconds: Length of the part of the run in which requests were due.
+        reasons: Why requests failed, and how often.
+    """
+
+    kinds: tuple[str, ...]
+    kind: npt.NDArray[np.uint16]
+    intended: npt.NDArray[np.float64]
+    sent: npt.NDArray[np.float64]
+    done: npt.NDArray[np.float64]
+    outcome: npt.NDArray[np.uint8]
+    rows: npt.NDArray[np.int64]
+    hits: npt.NDArray[np.int64]
+    seconds: float
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def latency_ms(self) -> npt.NDArray[np.float64]:
+        """From the moment at which a request was due to its answer, float64 ``[n]``."""
+        found: npt.NDArray[np.float64] = (self.done - self.intended) * 1000
+        return found
+
+    @property
+    def ok(self) -> npt.NDArray[np.bool_]:
+        """Whether each was answered rightly, bool ``[n]``."""
+        return self.outcome == Outcome.OK
+
+    @property
+    def late_ms(self) -> npt.NDArray[np.float64]:
+        """How late the generator itself was with each request, float64 ``[n]``."""
+        found: npt.NDArray[np.float64] = (self.sent - self.intended) * 1000
+        return found
+
+    def part(self, chosen: npt.NDArray[np.bool_], seconds: float) -> Log:
+        """Some of the requests.
+
+        Args:
+            chosen: Which, bool ``[n]``.
+            seconds: In how much time they were due.
+        """
+        return Log(
+            kinds=self.kinds,
+            kind=self.kind[chosen],
+            intended=self.intended[chosen],
+            sent=self.sent[chosen],
+            done=self.done[chosen],
+            outcome=self.outcome[chosen],
+            rows=self.rows[chosen],
+            hits=self.hits[chosen],
+            seconds=seconds,
+            reasons=self.reasons,
+        )
+
+    def measured(self, name: str = "all") -> Measured:
+        """The run, or a part of it, in one row.
+
+        Args:
+            name: Name of the row.
+        """
+        ok = self.ok
+        p50, p95, p99 = percentiles(self.latency_ms[ok], (50, 95, 99))
+        return Measured(
+            name=name,
+            requests=len(ok),
+            failures=int(np.sum(~ok)),
+            refused=int(np.sum(self.outcome == Outcome.REFUSED)),
+            p50_ms=p50,
+            p95_ms=p95,
+            p99_ms=p99,
+            known=int(self.rows.sum()),
+            hits=int(self.hits.sum()),
+            seconds=self.seconds,
+        )
+
+    def by_kind(self) -> list[Measured]:
+        """One row for each kind of request."""
+        return [self.part(self.kind == index, self.seconds).measured(kind) for index, kind in enumerate(self.kinds)]
+
+
+def percentiles(values: npt.NDArray[np.float64], wanted: Sequence[float]) -> list[float]:
+    """Percentiles; 0 for no values.
+
+    Args:
+        values: float64 ``[n]``.
+        wanted: From 0 to 100.
+    """
+    return [0.0] * len(wanted) if not len(values) else [float(each) for each in np.percentile(values, wanted)]
+
+
+def log_from(recorder: Recorder, begin: float, seconds: float) -> Log:
+    """What was taken down, as arrays.
+
+    Args:
+        recorder: Of the run.
+        begin: The run's clock at its begin.
+        seconds: Length of the part in which requests were due.
+    """
+    return Log(
+        kinds=tuple(recorder.kinds),
+        kind=np.array(recorder.kind, dtype=np.uint16),
+        intended=np.array(recorder.intended) - begin,
+        sent=np.array(recorder.sent) - begin,
+        done=np.array(recorder.done) - begin,
+        outcome=np.array(recorder.outcome, dtype=np.uint8),
+        rows=np.array(recorder.rows, dtype=np.int64),
+        hits=np.array(recorder.hits, dtype=np.int64),
+        seconds=seconds,
+        reasons=dict(recorder.reasons.most_common()),
+    )

@@ -1,0 +1,141 @@
+"""The server's own view: how long its requests took inside, and how much of that was the runtime or a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from modelyard.loadtests.generate._outcomes import Outcome
+from modelyard.loadtests.generate._sender import Sender
+from modelyard.loadtests.traffic import Request
+
+METRICS_PATH = "/monitoring/prometheus/metrics"
+_SUM = re.compile(r"^(:?[A-Za-z_:0-9]+)_(sum|count)(?:\{.*\})? (\S+)$", re.MULTILINE)
+_REQUEST = ":tensorflow:serving:request_latency"
+_RUNTIME = ":tensorflow:serving:runtime_latency"
+_QUEUE = ":tensorflow:serving:batching_session:queuing_latency"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One look at the server's metrics.
+
+    Attributes:
+        at_s: Seconds since the begin of the run.
+        sums: Microseconds by name of the histogram, over all its series.
+        counts: Observations by name of the histogram.
+    """
+
+    at_s: float
+    sums: Mapping[str, float]
+    counts: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Where the time of requests went inside the server, on average, between two looks.
+
+    Attributes:
+        begin_s: First look, in seconds since the begin of the run.
+        end_s: Second look.
+        requests: Requests that the server answered in between.
+        total_ms: Time of a request inside the server.
+        compute_ms: Of that, inside the runtime.
+        queue_ms: Of that, waiting for a batch to be put together.
+        rest_ms: The rest: waiting for a thread, decoding and encoding.
+    """
+
+    begin_s: float
+    end_s: float
+    requests: int
+    total_ms: float
+    compute_ms: float
+    queue_ms: float
+    rest_ms: float
+
+
+def parse_page(page: str, at_s: float) -> Sample:
+    """Reads a Prometheus text page.
+
+    Args:
+        page: The page.
+        at_s: When it was fetched.
+    """
+    sums: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    for name, what, value in _SUM.findall(page):
+        table = sums if what == "sum" else counts
+        table[name] = table.get(name, 0.0) + float(value)
+    return Sample(at_s=at_s, sums=sums, counts=counts)
+
+
+def splits(samples: Sequence[Sample]) -> list[Split]:
+    """Where the time went between one look and the next.
+
+    Args:
+        samples: In the order of time.
+    """
+    found = []
+    for before, after in zip(samples, samples[1:], strict=False):
+        requests = after.counts.get(_REQUEST, 0) - before.counts.get(_REQUEST, 0)
+        if requests <= 0:
+            continue
+        total, compute, queue = (
+            (after.sums.get(name, 0) - before.sums.get(name, 0)) / requests / 1000
+            for name in (_REQUEST, _RUNTIME, _QUEUE)
+        )
+        rest = max(total - compute - queue, 0.0)
+        found.append(
+            Split(
+                begin_s=before.at_s, end_s=after.at_s, requests=int(requests), total_ms=total, compute_ms=compute,
+                queue_ms=queue, rest_ms=rest,
+            )
+        )  # fmt: skip
+    return found
+
+
+class Watcher:
+    """Looks at the metrics page while a run lasts, if there is one.
+
+    Args:
+        sender: Carries the requests; None for a server without a REST port.
+        every_s: Time between two looks.
+    """
+
+    def __init__(self, sender: Sender | None, *, every_s: float = 1.0) -> None:
+        self._sender = sender
+        self._every_s = every_s
+        self.samples: list[Sample] = []
+
+    async def watch(self, begin: float) -> None:
+        """Looks until it is cancelled, or finds that there is no page.
+
+        Args:
+            begin: The run's clock at its begin.
+        """
+        while await self.look(begin):
+            await asyncio.sleep(self._every_s)
+
+    async def look(self, begin: float) -> bool:
+        """Looks once; False where there is no page.
+
+        Args:
+            begin: The run's clock at its begin.
+        """
+        if self._sender is None:
+            return False
+        answer: asyncio.Future[tuple[Outcome, Any]] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome, body: bytes | Mapping[str, Any]) -> None:
+            if not answer.done():
+                answer.set_result((outcome, body))
+
+        self._sender.send(Request(kind="metrics", api="rest", path=METRICS_PATH, body=None), done)
+        outcome, body = await answer
+        if outcome is Outcome.OK:
+            self.samples.append(parse_page(body.decode(), time.perf_counter() - begin))
+        return outcome is Outcome.OK

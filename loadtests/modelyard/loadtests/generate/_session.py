@@ -1,0 +1,194 @@
+"""A run: connections, warm-up, the load, and what else goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from modelyard.loadtests.generate._generator import Generator
+from modelyard.loadtests.generate._http1 import Http1Sender
+from modelyard.loadtests.generate._http2 import Http2Sender
+from modelyard.loadtests.generate._precise import run_precisely
+from modelyard.loadtests.generate._record import Log
+from modelyard.loadtests.generate._sender import Sender, endpoint
+from modelyard.loadtests.generate._server_metrics import Split, Watcher, splits
+from modelyard.loadtests.options import LoadTestOptions, Shape
+from modelyard.loadtests.traffic import Checker, Request
+
+#: Takes down an event of the run.
+Mark = Callable[[str], None]
+#: Something that goes on while the load does; ends when it is cancelled, or before.
+Side = Callable[[Mark], Awaitable[None]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """What a run left behind.
+
+    Attributes:
+        log: Every request.
+        server: Where the time went inside the server; empty where it has no metrics page.
+        events: What else happened: seconds since the begin, and a text.
+        generator_cpu: Share of one core that the generator took.
+    """
+
+    log: Log
+    server: tuple[Split, ...] = ()
+    events: tuple[tuple[float, str], ...] = ()
+    generator_cpu: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Session:
+    """Connections to one server, on one event loop.
+
+    Attributes:
+        generator: Sends.
+        watcher: Looks at the server's metrics.
+        events: What happened, by the run's clock.
+    """
+
+    generator: Generator
+    watcher: Watcher
+    events: list[tuple[float, str]] = field(default_factory=list)
+
+    async def open(
+        self,
+        shape: Shape,
+        requests: Sequence[Request],
+        *,
+        poisson: bool = True,
+        seed: int = 0,
+        sides: Sequence[Side] = (),
+    ) -> Run:
+        """One open-loop run.
+
+        Args:
+            shape: Rates over time.
+            requests: Chosen from at random.
+            poisson: See :meth:`Shape.arrivals`.
+            seed: Of arrivals and choice.
+            sides: What goes on meanwhile.
+        """
+        rng = random.Random(seed)
+        arrivals = shape.arrivals(poisson=poisson, seed=seed)
+        return await self.play(arrivals, lambda: rng.choice(requests), seconds=shape.seconds, sides=sides)
+
+    async def play(
+        self,
+        arrivals: Iterable[npt.NDArray[np.float64]],
+        choose: Callable[[], Request],
+        *,
+        seconds: float,
+        sides: Sequence[Side] = (),
+    ) -> Run:
+        """As :meth:`open`, with arrivals and requests given.
+
+        Args:
+            arrivals: Seconds since the begin, in chunks.
+            choose: The next request.
+            seconds: Length of the run.
+            sides: What goes on meanwhile.
+        """
+        self.watcher.samples.clear()
+        self.events.clear()
+        begin, cpu = time.perf_counter(), time.process_time()
+
+        def mark(text: str) -> None:
+            self.events.append((time.perf_counter() - begin, text))
+
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self.watcher.watch(begin)), *(loop.create_task(_run(side, mark)) for side in sides)]
+        try:
+            log = await self.generator.open(arrivals, choose, seconds=seconds)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - begin
+        await self.watcher.look(begin)
+        return Run(
+            log=log, server=tuple(splits(self.watcher.samples)), events=tuple(self.events), generator_cpu=cpu / wall
+        )
+
+
+async def _run(side: Side, mark: Mark) -> None:
+    await side(mark)
+
+
+@contextlib.asynccontextmanager
+async def session(
+    options: LoadTestOptions,
+    requests: Sequence[Request],
+    *,
+    senders: Mapping[str, Sender] | None = None,
+    warm_up: bool = True,
+) -> AsyncIterator[Session]:
+    """Connects, and sends every request once before anything is measured.
+
+    Args:
+        options: Addresses and deadline.
+        requests: What will be sent.
+        senders: By API; None for the usual ones.
+        warm_up: Whether to send every request once.
+
+    Raises:
+        ConfigurationError: An address is none.
+        LoadTestError: A kind of request is never answered rightly.
+    """
+    watching = Http1Sender(endpoint(options.rest_url), max_connections=1) if options.rest_url else None
+    made: dict[str, Sender] = dict(senders or {})
+    for api in {request.api for request in requests} - made.keys():
+        if api.startswith("grpc"):
+            made[api] = Http2Sender(endpoint(options.grpc_url), timeout_s=options.timeout_s)
+        else:
+            made[api] = Http1Sender(endpoint(options.rest_url))
+    generator = Generator(made, Checker(), timeout_s=options.timeout_s)
+    try:
+        if warm_up:
+            await generator.warm_up(requests)
+        yield Session(generator=generator, watcher=Watcher(watching))
+    finally:
+        for sender in [*made.values(), *([watching] if watching else [])]:
+            await sender.close()
+
+
+def run_open(
+    options: LoadTestOptions,
+    requests: Sequence[Request],
+    shape: Shape,
+    *,
+    poisson: bool = True,
+    seed: int = 0,
+    sides: Sequence[Side] = (),
+) -> Run:
+    """Connects, warms up, and runs an open loop.
+
+    Args:
+        options: Addresses and deadline.
+        requests: Chosen from at random.
+        shape: Rates over time.
+        poisson: See :meth:`Shape.arrivals`.
+        seed: Of arrivals and choice.
+        sides: What goes on meanwhile.
+
+    Raises:
+        ConfigurationError: An address is none.
+        LoadTestError: A kind of request is never answered rightly.
+    """
+
+    async def main() -> Run:
+        async with session(options, requests) as opened:
+            return await opened.open(shape, requests, poisson=poisson, seed=seed, sides=sides)
+
+    return run_precisely(main())

@@ -1,0 +1,38 @@
+"""What a run is told: options, limits, plans and shapes of load."""
+
+from modelyard.loadtests.options._limits import Check, Limits, Measured, broken_limits, check_limits
+from modelyard.loadtests.options._options import (
+    RANDOM,
+    LoadTestOptions,
+    add_arguments,
+    duration,
+    options_from,
+    positive,
+    whole,
+    whole_duration,
+)
+from modelyard.loadtests.options._plan import read_plan
+from modelyard.loadtests.options._repository import model_dir, warmup_file
+from modelyard.loadtests.options._shapes import Segment, Shape, constant
+
+__all__ = [
+    "Check",
+    "Limits",
+    "LoadTestOptions",
+    "Measured",
+    "RANDOM",
+    "Segment",
+    "Shape",
+    "add_arguments",
+    "broken_limits",
+    "check_limits",
+    "constant",
+    "duration",
+    "model_dir",
+    "options_from",
+    "positive",
+    "read_plan",
+    "warmup_file",
+    "whole",
+    "whole_duration",
+]

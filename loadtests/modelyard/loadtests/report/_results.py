@@ -1,0 +1,139 @@
+"""What a report says: a run and everything around it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from modelyard.loadtests.generate import Run, percentiles
+from modelyard.loadtests.options import Check, Measured
+from modelyard.loadtests.report._machine import describe_machine, describe_versions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """One stretch of a run.
+
+    Attributes:
+        begin_s: Its begin, in seconds since the begin of the run.
+        due_per_s: Requests per second that were due in it.
+        ok_per_s: Right answers per second that came in it.
+        failed_per_s: Failures per second that came in it.
+        p50_ms: Percentile of the latency of requests that were due in it; NaN without any.
+        p95_ms: The same.
+        p99_ms: The same.
+    """
+
+    begin_s: float
+    due_per_s: float
+    ok_per_s: float
+    failed_per_s: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One rate that was tried.
+
+    Attributes:
+        rate: Requests per second that were due.
+        answered_per_s: Right answers per second.
+        p50_ms: Percentile of the latency.
+        p95_ms: The same.
+        p99_ms: The same.
+        kept: Whether the limits were kept.
+    """
+
+    rate: float
+    answered_per_s: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    kept: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Report:
+    """A run and everything around it.
+
+    Attributes:
+        title: Name of the run.
+        plan: What was done, as names and texts.
+        measured: A row for each kind of request, and one for all.
+        checks: The limits.
+        run: The run itself; None where there were several.
+        curve: Latency by throughput.
+        verdict: What was found, in a sentence; empty where the limits say it all.
+        worse: In a few words what is bad although every limit was kept; empty for nothing.
+        metrics: What was compared: rows with the same columns.
+        notes: What a reader must know to judge the numbers.
+        machine: Where it ran.
+        versions: With what.
+        when: Begin of the run.
+    """
+
+    title: str
+    plan: Mapping[str, str]
+    measured: Sequence[Measured]
+    checks: Sequence[Check]
+    run: Run | None = None
+    curve: Sequence[Point] = ()
+    verdict: str = ""
+    worse: str = ""
+    metrics: Sequence[Mapping[str, str]] = ()
+    notes: Sequence[str] = ()
+    machine: Mapping[str, str] = field(default_factory=describe_machine)
+    versions: Mapping[str, str] = field(default_factory=describe_versions)
+    when: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S %z"))
+
+    @property
+    def passed(self) -> bool:
+        """Whether every limit was kept."""
+        return all(check.kept for check in self.checks)
+
+    @property
+    def badge(self) -> str:
+        """How it ended, in two or three words."""
+        if not self.passed:
+            return "limits broken"
+        return self.worse or ("all limits kept" if self.checks else "no limits")
+
+
+def windows(run: Run, *, at_most: int = 120) -> list[Window]:
+    """A run over time.
+
+    Args:
+        run: The run.
+        at_most: Windows; they are as long as that needs, and at least a quarter of a second.
+    """
+    log = run.log
+    width = max(log.seconds / at_most, 0.25)
+    count = max(math.ceil(log.seconds / width), 1)
+    due = np.clip((log.intended / width).astype(int), 0, count - 1)
+    came = np.clip((log.done / width).astype(int), 0, count - 1)
+    ok, latency = log.ok, log.latency_ms
+    found = []
+    for index in range(count):
+        length = min(width, log.seconds - index * width) or width
+        inside = due == index
+        values = latency[inside & ok]
+        p50, p95, p99 = percentiles(values, (50, 95, 99)) if len(values) else [math.nan] * 3
+        arrived = came == index
+        found.append(
+            Window(
+                begin_s=index * width,
+                due_per_s=int(inside.sum()) / length,
+                ok_per_s=int((arrived & ok).sum()) / length,
+                failed_per_s=int((arrived & ~ok).sum()) / length,
+                p50_ms=p50,
+                p95_ms=p95,
+                p99_ms=p99,
+            )
+        )
+    return found

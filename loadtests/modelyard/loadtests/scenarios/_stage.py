@@ -1,0 +1,184 @@
+"""What every scenario works with: its server, its requests, its rate, its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modelyard.errors import LoadTestError
+from modelyard.loadtests.generate import Run, Served, Session
+from modelyard.loadtests.options import Check, Limits, LoadTestOptions, Measured, Shape, check_limits
+from modelyard.loadtests.report import Report, generator_notes
+from modelyard.loadtests.traffic import Request, Traffic
+
+#: Requests at the same time while it is measured what a server can do.
+IN_FLIGHT = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioOptions:
+    """How to run a scenario.
+
+    Attributes:
+        load: Addresses (empty where the scenario starts the server), model,
+            rows, deadline, kinds.
+        repository: What to serve; None where a server is there already.
+        seconds: Length of the run; None for the scenario's own.
+        rate: Requests per second; None for the scenario's share of what the server can do.
+        limits: What differs from the scenario's limits.
+        calibrate_s: Length of the run that tells what the server can do.
+        every_s: Seconds between two events of the scenario.
+        pin: Whether generator and server get cores of their own.
+        seed: Of random numbers.
+        server_flags: More flags for a server that the scenario starts.
+        tell: Told how it goes.
+    """
+
+    load: LoadTestOptions
+    repository: Path | None = None
+    seconds: float | None = None
+    rate: float | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    calibrate_s: float = 2.0
+    every_s: float = 10.0
+    pin: bool = True
+    seed: int = 0
+    server_flags: Sequence[str] = ()
+    tell: Callable[[str], None] = lambda text: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One that ships.
+
+    Attributes:
+        summary: What it does.
+        seconds: Its length.
+        share: Its rate, as a share of what the server can do in a closed loop.
+        limits: What it must keep.
+        run: Does it.
+        own_server: Whether it must start the server itself.
+    """
+
+    summary: str
+    seconds: float
+    share: float
+    limits: Limits
+    run: Callable[[Stage], Report]
+    own_server: bool = False
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """What a scenario works with.
+
+    Attributes:
+        name: The scenario's name.
+        scenario: The scenario.
+        options: How to run it.
+        load: As in the options, with the addresses.
+        traffic: What to send.
+        cores: Where the server runs; empty for everywhere.
+        limits: What it must keep.
+        server: The server, where the scenario started it.
+        notes: For the report.
+    """
+
+    name: str
+    scenario: Scenario
+    options: ScenarioOptions
+    load: LoadTestOptions
+    traffic: Traffic
+    cores: frozenset[int]
+    limits: Limits
+    server: Served | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Length of the run."""
+        return self.options.seconds or self.scenario.seconds
+
+    def requests(self, kinds: Sequence[str] = (), rows: int | None = None) -> list[Request]:
+        """What to send.
+
+        Args:
+            kinds: Where the caller named none; empty for all.
+            rows: Rows of a request, if not the caller's.
+
+        Raises:
+            ConfigurationError: A kind cannot be sent.
+        """
+        found = self.traffic.kinds(self.load, kinds)
+        return self.traffic.requests(self.load, found, rows=rows or 0, seed=self.options.seed)
+
+    async def rate(self, opened: Session, requests: Sequence[Request]) -> tuple[float, Measured]:
+        """The scenario's rate, and what the server does in a closed loop.
+
+        Args:
+            opened: Connections to the server.
+            requests: What to send.
+
+        Raises:
+            LoadTestError: The server gives no right answer.
+        """
+        closed = await opened.generator.closed(requests, in_flight=IN_FLIGHT, seconds=self.options.calibrate_s)
+        row = closed.measured("closed loop")
+        if row.failures == row.requests:
+            raise LoadTestError(f"The server gave no right answer: {', '.join(closed.reasons)[:300]}")
+        self.options.tell(f"closed loop, {IN_FLIGHT} in flight: {row.answered_per_s:.0f} right answers per second")
+        return self.options.rate or self.scenario.share * row.answered_per_s, row
+
+    def report(
+        self,
+        run: Run,
+        plan: Mapping[str, str],
+        *,
+        closed: Measured | None = None,
+        goodput: Sequence[float] = (),
+        step_ms: float | None = None,
+        extra: Sequence[Check] = (),
+    ) -> Report:
+        """The report of the scenario.
+
+        Args:
+            run: What came of it.
+            plan: What was done.
+            closed: What the server did in the closed loop.
+            goodput: Right answers as a share of what the server can do, in
+                each round; empty for those of the run by those of the closed loop.
+            step_ms: Rise of the latency around events.
+            extra: More checks.
+        """
+        rows, total = run.log.by_kind(), run.log.measured()
+        if closed and not goodput:
+            goodput = (total.answered_per_s / closed.answered_per_s,)
+        checks = check_limits(self.limits, rows, total=total, step_ms=step_ms, goodput=goodput)
+        start = {"server": " ".join(self.server.command[1:])} if self.server else {"server": "started by somebody else"}
+        if self.cores:
+            start["cores"] = f"server {sorted(self.cores)}, generator one other"
+        if closed:
+            start["closed loop"] = f"{closed.answered_per_s:.1f} right answers per second, {IN_FLIGHT} in flight"
+        return Report(
+            title=f"modelyard loadtest {self.name}",
+            plan={"scenario": self.scenario.summary, **plan, **start, "seed": str(self.options.seed)},
+            measured=[*rows, total],
+            checks=[*checks, *extra],
+            run=run,
+            notes=[*self.notes, *generator_notes(run)],
+        )
+
+
+def plan_of(shape: Shape) -> dict[str, str]:
+    """What a report says of the load.
+
+    Args:
+        shape: Its shape.
+    """
+    peak = max(max(segment.start, segment.end) for segment in shape.segments)
+    return {
+        "load": f"open loop, Poisson arrivals, {shape.requests / shape.seconds:.1f} requests per second on average, "
+        f"{peak:.1f} at most, for {shape.seconds:g} s"
+    }
