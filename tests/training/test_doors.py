@@ -13,7 +13,7 @@ from tests.training.conftest import RunPython
 
 DOORS = {
     modelyard.training: [
-        "Action", "Cluster", "CsvLog", "EarlyStop", "EpochResult", "Event", "Goal", "ImagePredictions",
+        "Action", "Cluster", "CsvLog", "EarlyStop", "EvalResult", "Event", "Goal", "ImagePredictions",
         "InputRequest", "JsonlLog", "Pipeline", "PipelineOptions", "PipelineResult", "ProgressBar", "ResidentData",
         "Task", "TensorBoardLog", "Throughput", "ThroughputLog", "TrainResult", "Trainer", "TrainerOptions", "WandbLog",
         "apply_gradients", "average_loss", "loss_scaled", "make_strategy", "minimize", "offload_slots",

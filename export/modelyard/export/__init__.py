@@ -23,19 +23,18 @@ from modelyard.export._options import (
 from modelyard.export._verification import Verification, WorstExample
 
 if TYPE_CHECKING:
+    from modelyard.console import ProgressBar
     from modelyard.export._action import BestExport, action
     from modelyard.export._api import export
     from modelyard.export._data import load_data
-    from modelyard.export._git import git_commit
     from modelyard.export._model import export_model
-    from modelyard.export._progress import ProgressBar
     from modelyard.export._reference import Reference, check_examples, compute_reference
     from modelyard.export._trace import TracedModel, trace
     from modelyard.export._verify import verify
 
 _LAZY = {
     "BestExport": "modelyard.export._action",
-    "ProgressBar": "modelyard.export._progress",
+    "ProgressBar": "modelyard.console",
     "Reference": "modelyard.export._reference",
     "TracedModel": "modelyard.export._trace",
     "action": "modelyard.export._action",
@@ -43,7 +42,6 @@ _LAZY = {
     "compute_reference": "modelyard.export._reference",
     "export": "modelyard.export._api",
     "export_model": "modelyard.export._model",
-    "git_commit": "modelyard.export._git",
     "load_data": "modelyard.export._data",
     "trace": "modelyard.export._trace",
     "verify": "modelyard.export._verify",
@@ -73,7 +71,6 @@ __all__ = [
     "compute_reference",
     "export",
     "export_model",
-    "git_commit",
     "load_data",
     "trace",
     "verify",

@@ -57,7 +57,7 @@ def test_an_image_folder_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     task: Any = module.PhotosTask()
-    result = restore(task, tmp_path / "run")
+    result = restore(tmp_path / "run", task)
     assert result.metrics["test_accuracy"] > 0.6
     options = ExportOptions(formats=("saved_model",), min_examples=64, measure_seconds=1)
     data = task.verification_data(100)

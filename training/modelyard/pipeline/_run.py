@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import DEFAULT_SIGNATURE, Source
+from modelyard.artifact import DEFAULT_SIGNATURE
 from modelyard.pipeline._check import IMAGE, IMAGE_BYTES, check_classifier, check_export
 from modelyard.pipeline._compare import Comparison, compare
 from modelyard.pipeline._picture import draw_predictions
@@ -88,9 +87,8 @@ def run_pipeline(options: RunOptions) -> RunReport:
         ServerError: A server did not start or did not answer.
         TrainingError: Training failed.
     """
-    from modelyard.export import ExportEvent, ExportOptions, ProgressBar, export_model, git_commit
+    from modelyard.export import ExportEvent, ExportOptions, ProgressBar, export_model
     from modelyard.training import JsonlLog, TensorBoardLog, Trainer, TrainerOptions
-    from modelyard.training import ProgressBar as TrainingBar
     from modelyard.training.tasks import make_task
 
     task = make_task(options.task, options.assignments)
@@ -101,7 +99,7 @@ def run_pipeline(options: RunOptions) -> RunReport:
     log_actions = (JsonlLog(options.run_dir / "log.jsonl"), TensorBoardLog(options.run_dir / "tensorboard"))
     recipe = {**task.recipe, "epochs": options.epochs}
     trainer_options = TrainerOptions(**recipe, seed=options.seed, model_dir=options.run_dir)
-    training = Trainer(task, trainer_options, (TrainingBar(), *log_actions)).run()
+    training = Trainer(task, trainer_options, (ProgressBar(), *log_actions)).run()
     # Those that are shown come first: spread over all, which may be in the order of their classes.
     count = len(np.asarray(data.labels))
     shown = np.linspace(0, count - 1, min(count, _SHOWN)).round().astype(np.int64)
@@ -114,13 +112,7 @@ def run_pipeline(options: RunOptions) -> RunReport:
             task.signatures(),
             data,
             model_dir=model_dir,
-            source=Source(
-                task=task.name,
-                git_commit=git_commit(Path(inspect.getfile(type(task)))),
-                data=training.data,
-                config=dict(training.config),
-                metrics=training.metrics,
-            ),
+            source=training.source(),
             options=export_options,
             progress=bar,
         )

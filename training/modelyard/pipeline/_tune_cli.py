@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,8 +155,8 @@ def _summary(options: TuneOptions, result: SearchResult) -> str:
 
 def _export(options: TuneOptions, result: SearchResult, repository: Path, min_examples: int) -> str:
     """Exports the best trial, once."""
-    from modelyard.artifact import Source
-    from modelyard.export import ExportOptions, ProgressBar, export_model, git_commit
+    from modelyard.console import ProgressBar
+    from modelyard.export import ExportOptions
     from modelyard.training import restore
     from modelyard.training.tune import configure
 
@@ -168,20 +168,12 @@ def _export(options: TuneOptions, result: SearchResult, repository: Path, min_ex
         before = json.loads(note.read_text("utf-8"))
         if {**before, "version": None} == {**this, "version": None} and Path(before["version"]).is_dir():
             return f"Exported before: {before['version']}\n"
-    training = restore(task, result.model_dir)
+    training = restore(result.model_dir, task)
+    training = replace(training, config={**training.config, **result.values, "tune_trial": result.number})
     with ProgressBar() as bar:
-        report = export_model(
-            task.root,
-            task.signatures(),
-            task.verification_data(max(_VERIFY, min_examples)),
-            model_dir=model_dir,
-            source=Source(
-                task=task.name,
-                git_commit=git_commit(Path(inspect.getfile(type(task)))),
-                data=training.data,
-                config={**training.config, **result.values, "tune_trial": result.number},
-                metrics=training.metrics,
-            ),
+        report = training.export(
+            model_dir,
+            examples=max(_VERIFY, min_examples),
             options=ExportOptions(min_examples=min_examples),
             progress=bar,
         )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import keras
 import tensorflow as tf
 
 from modelyard.training._checkpoints import Checkpoints, find_checkpoint, list_weights, read_state, restore_models
 from modelyard.training._ema import WeightAverage
 from modelyard.training._goal import Goal
+from modelyard.training._identity import need_record, read_record
 from modelyard.training._interrupt import InterruptGuard
-from modelyard.training._options import TrainerOptions
+from modelyard.training._notebook import NotebookProgress, in_notebook
+from modelyard.training._options import TrainerOptions, change_options
+from modelyard.training._own_loop import Loop
 from modelyard.training._results import Action, TrainResult
 from modelyard.training._run import Run
 from modelyard.training._run_state import check_task, make_result, tracked
@@ -29,40 +32,77 @@ class Trainer:
 
     Args:
         task: What to train.
-        options: How to.
+        options: How to; None for the defaults.
         actions: Called with every :class:`Event`, in order. What an action
-            raises ends the run.
+            raises ends the run. None for a bar and curves in a notebook, and
+            for nothing elsewhere.
         strategy: Builds the task in its scope and runs the steps on its
             replicas, each on its part of a batch of ``options.batch_size``
             examples; None for one replica.
+        changes: Fields of :class:`TrainerOptions` to set on top of ``options``.
+
+    Raises:
+        ConfigurationError: A field is unknown, or a value out of its range.
 
     Example:
         >>> task = FashionTask()
-        >>> result = Trainer(task, TrainerOptions(epochs=3, model_dir=Path("runs/fashion"))).run()
+        >>> result = Trainer(task, max_steps=3_000, eval_every_steps=500, model_dir="runs/fashion").run()
         >>> result.metrics["test_accuracy"]
     """
 
     def __init__(
         self,
         task: Task,
-        options: TrainerOptions,
-        actions: Sequence[Action] = (),
+        options: TrainerOptions | None = None,
+        actions: Sequence[Action] | None = None,
         *,
         strategy: tf.distribute.Strategy | None = None,
+        **changes: Any,
     ) -> None:
+        if actions is None:
+            actions = (NotebookProgress(),) if in_notebook() else ()
         self._task = task
-        self._options = options
+        self._options = change_options(options or TrainerOptions(), changes)
         self._actions = tuple(actions)
         self._strategy = strategy
 
+    @classmethod
+    def resume(
+        cls,
+        model_dir: Path | str,
+        actions: Sequence[Action] | None = None,
+        *,
+        task: Task | None = None,
+        strategy: tf.distribute.Strategy | None = None,
+        **changes: Any,
+    ) -> Trainer:
+        """The trainer of a run that was begun before, made again from the run's ``run.json``.
+
+        Args:
+            model_dir: The folder of the run.
+            actions: As for the trainer.
+            task: The task; None makes it as the run says.
+            strategy: As for the trainer.
+            changes: Fields of :class:`TrainerOptions` to change, such as ``max_steps``.
+
+        Raises:
+            CheckpointError: The run does not say what it is of.
+            ConfigurationError: The task cannot be made again from what the run
+                says; or a field is unknown or out of its range.
+        """
+        folder = Path(model_dir)
+        record = need_record(folder)
+        options = change_options(record.make_options(folder), changes)
+        return cls(record.make_task() if task is None else task, options, actions, strategy=strategy)
+
     def run(self) -> TrainResult:
-        """Trains until ``options.epochs`` epochs are done.
+        """Trains until all steps are done.
 
         Seeds the global random state of Python, numpy, Keras and TensorFlow,
         builds the task, and restores the newest checkpoint where there is one.
 
         Returns:
-            The numbers of every epoch. The task then holds the trained model.
+            The numbers of every evaluation. The task then holds the trained model.
 
         Raises:
             NonFiniteLossError: The loss or a weight became NaN or infinite.
@@ -78,7 +118,6 @@ class Trainer:
             SystemExit: The process got SIGTERM, as before a pre-emption; it has
                 stopped and saved in the same way. The exit code is 143.
         """
-        keras.utils.set_random_seed(self._options.seed)
         with self._built() as run, InterruptGuard() as guard:
             return run.to_end(guard)
 
@@ -107,34 +146,37 @@ class Trainer:
 
     @contextmanager
     def _built(self, *, streaming: bool = False) -> Iterator[Run]:
-        keras.utils.set_random_seed(self._options.seed)
-        with nullcontext() if self._strategy is None else self._strategy.scope():
-            tf.random.set_global_generator(tf.random.Generator.from_seed(self._options.seed))
-            with _precision(self._options.precision):
-                self._task.build()
-            run = Run(self._task, self._options, self._actions, self._strategy, streaming=streaming)
+        loop = Loop(self._options, strategy=self._strategy)
+        with loop.building():
+            self._task.build()
+        with loop.placed():
+            run = Run(self._task, self._options, loop, self._actions, streaming=streaming)
         yield run
 
 
-def restore(task: Task, model_dir: Path, *, goal: Goal | None = None) -> TrainResult:
-    """Builds a task and gives it the weights of a checkpoint, to export or evaluate it.
+def restore(model_dir: Path | str, task: Task | None = None, *, goal: Goal | None = None) -> TrainResult:
+    """Builds the task of a run and gives it the weights of a checkpoint, to export or evaluate it.
 
     Where the run averaged its weights, it is the averages that the task gets.
 
     Args:
-        task: The task that was trained, with or without a strategy.
         model_dir: The folder of the run, or of one checkpoint.
+        task: The task that was trained, with or without a strategy; None makes it as the run's ``run.json`` says.
         goal: Takes the best checkpoint in place of the newest, from a run with
             ``TrainerOptions(keep_best=...)``.
 
     Returns:
-        The numbers of the run up to that checkpoint.
+        The numbers of the run up to that checkpoint; its ``task`` holds the models.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, or it does not
-            fit the task.
+            fit the task; or the run does not say which task it is of.
+        ConfigurationError: The task cannot be made again from what the run says.
     """
-    path = find_checkpoint(model_dir, goal=goal)
+    path = find_checkpoint(Path(model_dir), goal=goal)
+    record = read_record(path)
+    if task is None:
+        task = need_record(path).make_task()
     task.build()
     state = read_state(path)
     check_task(state, task, path)
@@ -147,19 +189,5 @@ def restore(task: Task, model_dir: Path, *, goal: Goal | None = None) -> TrainRe
         restore_models(path, tracked(task, ema))
     if ema is not None:
         ema.swap()
-    return make_result(state, task, resumed_from=state.step, checkpoint=path)
-
-
-@contextmanager
-def _precision(name: str) -> Iterator[None]:
-    """Keras' dtype policy for the time of a task's build; layers keep it."""
-    if name == "float32":
-        # What the user has set is left alone.
-        yield
-        return
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
+    identity = {} if record is None else record.to_dict()
+    return make_result(state, task, resumed_from=state.step, checkpoint=path, identity=identity)
