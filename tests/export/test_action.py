@@ -32,7 +32,7 @@ def test_a_run_exports_its_best_epochs(tmp_path: Path, caplog: pytest.LogCapture
 
     with caplog.at_level(logging.ERROR, "modelyard.export"):
         result = Trainer(task, TrainerOptions(epochs=3), actions=[best, clear_the_way]).run()
-    assert list(best.failures) == [1] and "step 1 has the best test_loss so far" in caplog.text
+    assert list(best.failures) == [16] and "step 16 has the best test_loss so far" in caplog.text
     assert [report.version.number for report in best.reports] == [1, 2]
     for epoch, version in zip(result.history[1:], list_versions(folder), strict=True):
         source = read_manifest(version.path).source

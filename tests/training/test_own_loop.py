@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,11 @@ def test_mistakes_are_refused(tmp_path: Path) -> None:
     step = plain.train_step(updates_itself.train_step)
     with pytest.raises(ConfigurationError, match="updates its variables by itself"):
         step(next(plain.batches(updates_itself.train_dataset(InputRequest(batch_size=8)))))
+    saved = Own(model_dir=tmp_path)
+    saved.loop.save()
+    with saved.loop, pytest.raises(CheckpointError, match="run with seed 11; this one has 12"):
+        Own(model_dir=tmp_path, seed=12).loop.resume()
+    shutil.rmtree(tmp_path)
     Trainer(ToyTask(), TrainerOptions(max_steps=1, batch_size=8, model_dir=tmp_path)).run()
     with pytest.raises(CheckpointError, match="is of the task 'toy'; expected one of a Loop"):
         Own(model_dir=tmp_path).loop.resume()

@@ -22,8 +22,11 @@ from modelyard.training._interrupt import InterruptGuard
 from modelyard.training._loop import DeviceLoop, Totals, share_out
 from modelyard.training._options import LoopOptions, change_options
 from modelyard.training._peers import Peers
+from modelyard.training._run_state import check_config
 
 _NAME = "loop"
+#: Options that decide the numbers: a loop may only go on with the same.
+_DECIDE = ("seed", "accumulate_steps", "clip_norm", "precision")
 
 
 class Loop:
@@ -73,8 +76,9 @@ class Loop:
         self.options = change_options(options or LoopOptions(), changes)
         self.strategy = strategy
         self.peers = Peers(strategy)
+        config = {name: getattr(self.options, name) for name in _DECIDE}
         self.state = RunState(
-            task=_NAME, config={}, step=0, epoch=0, epoch_step=0, totals=Totals(sums={}), seconds=0.0, history=()
+            task=_NAME, config=config, step=0, epoch=0, epoch_step=0, totals=Totals(sums={}), seconds=0.0, history=()
         )
         check_devices(self.options.devices)
         for name in ("jit_compile", "devices"):
@@ -110,7 +114,7 @@ class Loop:
             with tf.device(devices[0]) if devices else nullcontext():
                 yield
 
-    def track(self, *, keep_best: Goal | None = None, **trackables: Any) -> None:
+    def track(self, /, *, keep_best: Goal | None = None, **trackables: Any) -> None:
         """Names what checkpoints hold.
 
         Args:
@@ -245,7 +249,7 @@ class Loop:
             Whether there was one; ``state`` then is where it was made.
 
         Raises:
-            CheckpointError: It is damaged, does not fit, or is of a task.
+            CheckpointError: It is damaged, does not fit, or is of a task or of other options.
         """
         path = self.newest()
         self.peers.check_same_step(0 if path is None else read_state(path).step, self.options.checkpoint_dir)
@@ -254,6 +258,7 @@ class Loop:
         state = read_state(path)
         if state.task != _NAME:
             raise CheckpointError(f"The checkpoint {path} is of the task {state.task!r}; expected one of a Loop.")
+        check_config(state, self.state.config, path)
         self._checkpoints.clean()
         self.state = self._checkpoints.restore(path)
         for step in self._steps:

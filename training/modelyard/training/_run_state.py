@@ -232,7 +232,7 @@ def check_config(state: RunState, config: Mapping[str, Any], path: Path) -> None
         CheckpointError: An option differs.
     """
     for key in _MISFIT_KEYS:
-        if state.config.get(key) != config[key]:
+        if key in config and state.config.get(key) != config[key]:
             raise CheckpointError(
                 f"The checkpoint {path} is of a run with {key} {state.config.get(key)}; this one has "
                 f"{config[key]}. Use the same value to go on with it, or another model_dir to start anew."
