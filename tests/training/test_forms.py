@@ -140,7 +140,7 @@ def test_values_are_streamed_while_the_device_loop_runs(form: LoopForm) -> None:
     assert (step, list(values), events) == (1, ["loss"], ["start"])
     task.gate.set()
     assert [step for step, _ in stream] == list(range(2, STEPS_PER_EPOCH + 1))
-    assert events == ["start", "steps", "epoch", "stop"]
+    assert events == ["start", "steps", "evaluation", "stop"]
 
 
 @pytest.mark.parametrize("form", ["eager", "step", "loop", "epoch"])
