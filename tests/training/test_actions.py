@@ -93,7 +93,7 @@ def test_a_run_that_gets_no_better_ends_and_stays_ended(tmp_path: Path) -> None:
 def test_early_stop_checks_what_it_is_given() -> None:
     with pytest.raises(ConfigurationError, match="patience 0"):
         EarlyStop(Goal(), patience=0)
-    with pytest.raises(ConfigurationError, match="evaluation has no 'accuracy'; it has loss"):
+    with pytest.raises(ConfigurationError, match="evaluation has no 'accuracy'; it has test_loss"):
         Trainer(ToyTask(), OPTIONS, [EarlyStop(Goal(metric="accuracy", mode="max"), patience=1)]).run()
     with pytest.raises(ConfigurationError, match="mode is 'up'"):
         Goal(mode="up")  # type: ignore[arg-type]

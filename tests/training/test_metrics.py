@@ -296,6 +296,9 @@ def test_a_mistake_in_eval_step_costs_no_epoch() -> None:
         (replace(OPTIONS, model_dir=Path("unused"), keep_best=Goal(metric="acuracy", mode="max")), []),
         (OPTIONS, [EarlyStop(Goal(metric="acuracy", mode="max"), patience=1)]),
     ):
-        with pytest.raises(ConfigurationError, match="has no 'acuracy'; it has auc, f1, loss, precision, recall"):
+        with pytest.raises(
+            ConfigurationError,
+            match="has no 'acuracy'; it has test_auc, test_f1, test_loss, test_precision, test_recall",
+        ):
             Trainer(Classes(), options, [*actions, events.append]).run()
     assert not events
