@@ -63,8 +63,8 @@ def test_a_run_on_any_data_set_goes_on_bit_for_bit(kind: str, tmp_path: Path) ->
     assert results[1].resumed_from == 7
     for mine, other_value in zip(again.model.variables, whole.model.variables, strict=True):
         np.testing.assert_array_equal(np.asarray(mine), np.asarray(other_value))
-    assert results[0].epochs[-1].train == results[1].epochs[-1].train
-    assert results[1].epochs[-1].evaluation["loss"] < results[1].epochs[0].evaluation["loss"]
+    assert results[0].history[-1].train == results[1].history[-1].train
+    assert results[1].history[-1].evaluation["loss"] < results[1].history[0].evaluation["loss"]
 
 
 def stop_at(trainer: Trainer, step: int) -> None:
@@ -83,7 +83,7 @@ def test_every_example_of_a_stream_is_used_once_in_an_epoch() -> None:
     for train in (slices().shuffle(ROWS), slices().filter(lambda x, y: True).batch(5), (X, Y)):
         result = Trainer(task(train, step=step), epochs=2, batch_size=5).run()
         assert result.step == 10
-        assert result.epochs[1].train["seen"] == pytest.approx(X.sum() / ROWS, rel=1e-5)
+        assert result.history[1].train["seen"] == pytest.approx(X.sum() / ROWS, rel=1e-5)
 
 
 @pytest.mark.parametrize(

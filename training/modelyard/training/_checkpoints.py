@@ -27,7 +27,7 @@ from modelyard.errors import CheckpointError
 from modelyard.training._goal import Goal
 from modelyard.training._loop import Totals
 from modelyard.training._mirror import Mirror
-from modelyard.training._results import EpochResult
+from modelyard.training._results import EvalResult
 
 STATE_VERSION = 1
 _PREFIX = "step-"
@@ -58,7 +58,7 @@ class RunState:
     epoch_step: int
     totals: Totals
     seconds: float
-    history: tuple[EpochResult, ...]
+    history: tuple[EvalResult, ...]
 
     def to_json(self) -> str:
         """The text of ``state.json``; floats keep every bit."""
@@ -82,7 +82,7 @@ class RunState:
             raise ValueError(f"version {version}, where this modelyard reads {STATE_VERSION}")
         totals = document.pop("totals")
         sums = {str(name): (float(total), float(count)) for name, (total, count) in totals["sums"].items()}
-        history = tuple(EpochResult(**entry) for entry in document.pop("history"))
+        history = tuple(EvalResult(**entry) for entry in document.pop("history"))
         return cls(totals=Totals(sums=sums, examples=int(totals["examples"])), history=history, **document)
 
 
@@ -316,7 +316,7 @@ def find_checkpoint(path: Path, *, goal: Goal | None = None) -> Path:
         return found[-1]
     history = read_state(found[-1]).history
     if not history:
-        raise CheckpointError(f"The run in {path} has not finished an epoch, so that no checkpoint is its best.")
+        raise CheckpointError(f"The run in {path} has not been evaluated yet, so that no checkpoint is its best.")
     best = goal.best(history)
     for candidate in found:
         if checkpoint_step(candidate) == best.step:

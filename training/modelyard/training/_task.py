@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from modelyard.artifact import AnyFunction, VerificationData
+from modelyard.training._identity import RemembersArguments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ class InputRequest:
     drop_remainder: bool = False
 
 
-class Task(abc.ABC):
+class Task(RemembersArguments, abc.ABC):
     """Everything about a model but the loop around its step.
 
     A task needs :meth:`build` and :meth:`train_step`; all else has a default.
