@@ -211,7 +211,7 @@ def test_what_would_go_wrong_is_refused(make: Callable[[], Task], message: str) 
 
 
 def test_what_is_not_there_is_said() -> None:
-    with pytest.raises(ConfigurationError, match="no option 'epoch'. Did you mean 'epochs'"):
+    with pytest.raises(ConfigurationError, match="TrainerOptions has no field 'epoch'; did you mean 'epochs'"):
         Trainer(classes(), epoch=3)
     with pytest.raises(AttributeError, match="has no 'model'. What build"):
         _ = classes().model

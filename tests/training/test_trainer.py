@@ -339,9 +339,10 @@ def test_a_run_that_goes_on_says_what_the_checkpoint_overrules(tmp_path: Path) -
         f"The learning rate of 'optimizer' is 0.05, from the checkpoint step-{STEPS_PER_EPOCH:09d}; 0.01 is not used. "
         f"To use it, begin another run with these weights: --model-dir NEW --warm-start {tmp_path}."
     )
-    assert events[0].notes == (note,)
+    changed = "The task's argument learning_rate was 0.05 and is 0.01 now.", "The option epochs was 1 and is 3 now."
+    assert events[0].notes == (*changed, note)
     assert note in screen.getvalue().splitlines()
-    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["notes"] == [note]
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["notes"] == [*changed, note]
     # It is true.
     whole = ToyTask(learning_rate=0.05)
     Trainer(whole, OPTIONS).run()
