@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import inspect
 import json
@@ -17,12 +16,21 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from modelyard.artifact import git_commit
 from modelyard.errors import CheckpointError, ConfigurationError
-from modelyard.training._goal import Goal
 from modelyard.training._options import TrainerOptions
+from modelyard.training._remember import (
+    arguments_of,
+    decode,
+    encode,
+    find_object,
+    name_of,
+    readable,
+    same,
+    without_configs,
+)
 
 if TYPE_CHECKING:
     from modelyard.training._task import Task
@@ -30,19 +38,6 @@ if TYPE_CHECKING:
 RUN_FILE = "run.json"
 RUN_VERSION = 1
 _PACKAGES = ("modelyard", "tensorflow", "keras", "numpy")
-_PLAIN = (bool, int, float, str, type(None))
-
-
-class RemembersArguments:
-    """A class whose objects know what their constructor was given."""
-
-    _constructed: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Keeps the arguments; ``__init__`` gets them as ever."""
-        made = super().__new__(cls)
-        made._constructed = (args, kwargs)
-        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +48,8 @@ class RunRecord:
         task: Name of the task.
         made_by: What makes it: ``package.module:Class``.
         file: Where that is defined, for people; empty where it is not known.
-        arguments: What it was given, by name; as :func:`_encode` writes it.
-        objects: Arguments that JSON cannot hold, by name, with their types.
+        arguments: What it was given, by name; as :func:`encode` writes it.
+        objects: Arguments that cannot be made again from JSON, by name, with what they are.
         options: The fields of ``TrainerOptions``, but for ``model_dir``.
         data: What it trains on: ``description``, ``steps_per_epoch`` and ``batch``.
         replicas: How many replicas share a batch.
@@ -74,8 +69,13 @@ class RunRecord:
     git: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they are in ``run.json`` and in the manifest of an export."""
+        """Plain values, as they are in ``run.json``."""
         return asdict(self)
+
+    def summary(self) -> dict[str, Any]:
+        """The same as results, logs and manifests have it: Keras objects are named, not spelt out."""
+        arguments = {name: without_configs(value) for name, value in self.arguments.items()}
+        return {**asdict(self), "arguments": arguments}
 
     def differences(self, other: RunRecord) -> tuple[str, ...]:
         """A sentence for each thing that another run has otherwise.
@@ -87,14 +87,11 @@ class RunRecord:
         for group in ("arguments", "options", "data", "packages"):
             old, new = getattr(self, group), getattr(other, group)
             for name in dict.fromkeys((*old, *new)):
-                if old.get(name) != new.get(name):
-                    label = _LABELS[group].format(name)
-                    said.append(f"{label} was {_readable(old.get(name))} and is {_readable(new.get(name))} now.")
+                if not same(old.get(name), new.get(name)):
+                    said.append(_difference(_LABELS[group].format(name), old.get(name), new.get(name)))
         for name, label in (("made_by", "The task"), ("git", "The task's git commit"), ("replicas", "replicas")):
             if getattr(self, name) != getattr(other, name):
-                said.append(
-                    f"{label} was {_readable(getattr(self, name))} and is {_readable(getattr(other, name))} now."
-                )
+                said.append(_difference(label, getattr(self, name), getattr(other, name)))
         return tuple(said)
 
     def make_task(self, changes: Mapping[str, Any] | None = None) -> Task:
@@ -104,17 +101,26 @@ class RunRecord:
             changes: Arguments to give it in place of those that are written down.
 
         Raises:
-            ConfigurationError: It was given objects that JSON cannot hold, or it cannot be imported from here.
+            ConfigurationError: It, or what it was given, cannot be made again from here.
         """
         missing = {name: kind for name, kind in self.objects.items() if name not in (changes or {})}
         if missing:
             named = ", ".join(f"{name} ({kind})" for name, kind in missing.items())
             raise ConfigurationError(
                 f"The task {self.task!r} of this run was given {named}, which cannot be written down. Make the task "
-                "yourself and pass it: restore(model_dir, task), Trainer.resume(model_dir, task=task). Or define a "
-                "class that makes these objects itself from plain arguments."
+                "yourself and pass it, as in restore(model_dir, task).export(destination) and "
+                "Trainer.resume(model_dir, task=task). Or define a class in a module of its own that makes these "
+                "objects itself from plain arguments."
             )
-        arguments = {name: _decode(value) for name, value in self.arguments.items()}
+        kept = {name: value for name, value in self.arguments.items() if name not in (changes or {})}
+        try:
+            arguments = {name: decode(value) for name, value in kept.items()}
+        except ConfigurationError as exc:
+            raise ConfigurationError(
+                f"What the task {self.task!r} of this run was given cannot be made again: {exc.message} Run this where "
+                "Python finds it, or make the task yourself and pass it, as in restore(model_dir, task)."
+                "export(destination)."
+            ) from exc
         return self.task_class()(**{**arguments, **(changes or {})})
 
     def task_class(self) -> type[Task]:
@@ -123,21 +129,27 @@ class RunRecord:
         Raises:
             ConfigurationError: It cannot be imported from here.
         """
+        from modelyard.training._task import Task
+
+        where = f" It is the task of this run, defined in {self.file}." if self.file else ""
         module, _, name = self.made_by.partition(":")
-        try:
-            found: Any = importlib.import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
-        except (ModuleNotFoundError, AttributeError) as exc:
-            # What the user's module fails to import is not the name of that module.
-            if isinstance(exc, ModuleNotFoundError) and not (exc.name and f"{module}.".startswith(f"{exc.name}.")):
-                raise
-            where = f" It was defined in {self.file}." if self.file else ""
+        if module == "__main__":
+            stem = Path(self.file).stem if self.file else "module"
             raise ConfigurationError(
-                f"The task of this run, {self.made_by}, cannot be imported from here: {exc}.{where} Run this where "
-                "Python finds that module, or make the task yourself and pass it."
+                f"The task of this run, {name}, cannot be made again: it was defined in a script "
+                f"({self.file or 'without a file'}), which is run and not imported. Make the task yourself and pass "
+                "it, as in restore(model_dir, task).export(destination); or, where importing the script trains "
+                f"nothing, name the task with the run's folder: modelyard export {stem}:{name} --model-dir RUN."
+            )
+        try:
+            kind = find_object(self.made_by)
+        except ConfigurationError as exc:
+            raise ConfigurationError(
+                f"{exc.message}{where} Run this where Python finds that module, or make the task yourself and pass it, "
+                "as in restore(model_dir, task).export(destination)."
             ) from exc
-        kind: type[Task] = found
+        if not (isinstance(kind, type) and issubclass(kind, Task)):
+            raise ConfigurationError(f"The task of this run, {self.made_by}, is no subclass of Task.")
         return kind
 
     def make_options(self, model_dir: Path) -> TrainerOptions:
@@ -146,7 +158,7 @@ class RunRecord:
         Args:
             model_dir: The folder of the run, which may have moved.
         """
-        values = {name: _decode(value) for name, value in self.options.items()}
+        values = {name: decode(value) for name, value in self.options.items()}
         return TrainerOptions(**values, model_dir=model_dir)
 
 
@@ -170,20 +182,21 @@ def record_run(
         replicas: How many replicas share a batch.
     """
     arguments, objects = {}, {}
-    for name, value in _arguments(task).items():
+    for name, value in arguments_of(task).items():
         try:
-            arguments[name] = _encode(value)
+            arguments[name] = encode(value)
         except TypeError:
-            objects[name] = f"{type(value).__module__}.{type(value).__qualname__}"
+            kind = type(value)
+            objects[name] = name_of(value) if inspect.isfunction(value) else f"{kind.__module__}.{kind.__qualname__}"
     names = [each.name for each in fields(options) if each.name != "model_dir"]
     file = _file_of(type(task))
     return RunRecord(
         task=task.name,
-        made_by=_name_of(type(task)),
+        made_by=name_of(type(task)),
         file="" if file is None else str(file),
         arguments=arguments,
         objects=objects,
-        options={name: _encode(getattr(options, name)) for name in names},
+        options={name: encode(getattr(options, name)) for name in names},
         data={"description": task.data_description(), **(data or {})},
         replicas=replicas,
         packages={"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
@@ -253,71 +266,19 @@ def write_record(record: RunRecord, model_dir: Path) -> None:
         raise CheckpointError(f"{file} cannot be written: {exc}") from exc
 
 
-def _arguments(task: Task) -> dict[str, Any]:
-    args, kwargs = task._constructed
-    # Not of the class: __new__ above takes anything.
-    bound = inspect.signature(type(task).__init__).bind(task, *args, **kwargs)
-    found: dict[str, Any] = {}
-    for name, value in list(bound.arguments.items())[1:]:
-        kind = bound.signature.parameters[name].kind
-        found.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
-    return found
-
-
-def _name_of(kind: type) -> str:
-    module = kind.__module__
-    if module == "__main__":
-        # As ``python -m package.module`` runs it.
-        spec = getattr(sys.modules["__main__"], "__spec__", None)
-        module = module if spec is None else spec.name
-    return f"{module}:{kind.__qualname__}"
+def _difference(label: str, old: Any, new: Any) -> str:
+    was, now = readable(old), readable(new)
+    return f"{label} is another {now} now." if was == now else f"{label} was {was} and is {now} now."
 
 
 def _file_of(kind: type) -> Path | None:
     try:
-        return Path(inspect.getfile(kind)).resolve()
+        # What makes a task without a class of its own is the script that runs.
+        own = kind.__module__ != "modelyard.training._supervised"
+        return Path(inspect.getfile(kind if own else sys.modules["__main__"])).resolve()
     except (OSError, TypeError):
         # Of a notebook or an interactive session.
         return None
-
-
-def _encode(value: Any) -> Any:
-    """Plain values as they are; others under a key that names what they are."""
-    if isinstance(value, Goal):
-        return {"goal": asdict(value)}
-    if isinstance(value, Path):
-        return {"path": str(value)}
-    if isinstance(value, tuple):
-        return {"tuple": [_encode(each) for each in value]}
-    if isinstance(value, list):
-        return [_encode(each) for each in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": {key: _encode(each) for key, each in value.items()}}
-    if isinstance(value, _PLAIN):
-        return value
-    raise TypeError(type(value).__name__)
-
-
-def _decode(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_decode(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "goal":
-        return Goal(**content)
-    if kind == "path":
-        return Path(content)
-    if kind == "tuple":
-        return tuple(_decode(each) for each in content)
-    return {key: _decode(each) for key, each in content.items()}
-
-
-def _readable(value: Any) -> str:
-    if value is None or value == "":
-        return "not given"
-    decoded = _decode(value) if isinstance(value, dict) else value
-    return str(decoded)
 
 
 def _version(package: str) -> str:

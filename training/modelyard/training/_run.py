@@ -144,7 +144,7 @@ class Run:
             self._task,
             resumed_from=self._resumed_from,
             checkpoint=self._last,
-            identity=self._record.to_dict(),
+            identity=self._record.summary(),
         )
 
     def stream(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
@@ -153,7 +153,7 @@ class Run:
         reason: EndReason = "failed"
         try:
             data, history = self._task.data_description(), self._state.history
-            notes, identity = (*self._changed, *self._notes), self._record.to_dict()
+            notes, identity = (*self._changed, *self._notes), self._record.summary()
             self._emit(RunStarted, data=data, notes=notes, history=history, identity=identity)
             # Not before its differences were told.
             if self._options.model_dir is not None and self._peers.layout.is_chief:

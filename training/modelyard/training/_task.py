@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from modelyard.artifact import AnyFunction, VerificationData
-from modelyard.training._identity import RemembersArguments
+from modelyard.training._remember import RemembersArguments
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -189,5 +189,5 @@ def restore(model_dir: Path | str, task: Task | None = None, *, goal: Goal | Non
         restore_models(path, tracked(task, ema))
     if ema is not None:
         ema.swap()
-    identity = {} if record is None else record.to_dict()
+    identity = {} if record is None else record.summary()
     return make_result(state, task, resumed_from=state.step, checkpoint=path, identity=identity)

@@ -15,12 +15,13 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import TrainingError
+from modelyard.training._remember import RemembersArguments
 from modelyard.training.data._folder import ImageSplits
 from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish, scale
 from modelyard.training.data._plan import BatchPlan
 
 
-class ImageCache:
+class ImageCache(RemembersArguments):
     """Images of a folder that are decoded and resized once, not in every epoch.
 
     They are kept as the network's path resizes them, float32 before the crop,
