@@ -113,7 +113,8 @@ class TrainInput:
             batch_size=options.batch_size,
             drop_remainder=layout.fixed_shapes,
             seed=options.seed,
-            saves=self._peers.single,
+            # TensorFlow cannot save what copies batches ahead of time.
+            saves=self._peers.single and not options.prefetch_to_device,
         )
         if options.model_dir is not None:
             position.check()
