@@ -146,8 +146,8 @@ class Task(RemembersArguments, abc.ABC):
         modules, optimizers, metrics, random generators and variables, alone or
         in a list or mapping.
 
-        The trainer resets ``keras.metrics`` objects before each epoch and each
-        evaluation, and reads them, merged over all replicas, after it: their
+        The trainer resets ``keras.metrics`` objects before each evaluation and
+        after it, and reads them, merged over all replicas, at its end: their
         names here are those of their values. The steps only call their
         ``update_state``.
 
