@@ -44,7 +44,7 @@ def test_there_are_three_blocks() -> None:
     ("number", "before", "after", "expected"),
     [
         (0, "", "", r"'test_accuracy': 0\.\d+"),
-        (1, DEVICES, "print(tf.config.list_logical_devices('CPU'))", r"'test_accuracy': 0\.\d+.*\n.*CPU:1"),
+        (1, DEVICES, "print(tf.config.list_logical_devices('CPU'))", r"'test_loss': 0\.\d+.*\n.*CPU:1"),
         (2, "", "print([each.name for each in optimizer.variables])", "momentum"),
     ],
 )
