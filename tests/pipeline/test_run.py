@@ -88,7 +88,7 @@ def test_a_folder_of_300_colour_photos(tmp_path: Path) -> None:
     assert (manifest.model, manifest.source.task) == ("photos", "photos")
     assert manifest.source.metrics["test_accuracy"] > 0.9
     assert {entry.verify.examples for entry in manifest.formats.values()} == {600}
-    assert re.search(r"Verified on: \d\d test examples and \d+ training examples; ", result.stdout)
+    assert re.search(r"Verified on: \d\d test and \d+ training examples; ", result.stdout)
     rows = [line.split("│")[1:-1] for line in result.stdout.splitlines() if line.count("│") == 8]
     # Spread over the classes, and every server agrees on the tensor and on the file.
     assert {row[0].strip() for row in rows} == {"red", "green", "blue"}
