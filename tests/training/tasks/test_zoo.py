@@ -365,7 +365,8 @@ def computed(task: Any, function: Any, inputs: Mapping[str, Any]) -> Any:
         for data in inputs[function.input]
     ]
     compute = task.signatures()[function.compute]
-    return compute.function(tf.stack([function.preprocess(image) for image in pixels]))
+    (spec,) = compute.inputs
+    return compute.function(**{spec.name: tf.stack([function.preprocess(image) for image in pixels])})
 
 
 @pytest.mark.parametrize("transport", ["grpc", "rest"])
