@@ -130,23 +130,23 @@ def _plain(data: Any) -> Callable[[], float]:
 
 def _trainer(data: Any, loop: Literal["step", "loop", "epoch"]) -> float:
     """The second of two epochs."""
-    from modelyard.training import EpochResult, Trainer, TrainerOptions
+    from modelyard.training import EvalResult, Trainer, TrainerOptions
     from modelyard.training.tasks import FashionTask
 
     options = TrainerOptions(epochs=2, batch_size=BATCH_SIZE, loop=loop)
-    last: EpochResult = Trainer(FashionTask(data=data), options).run().epochs[-1]
+    last: EvalResult = Trainer(FashionTask(data=data), options).run().history[-1]
     return last.examples_per_second
 
 
 def _streamed(data: Any) -> float:
     """The second of two epochs, while a consumer looks at the loss of every step."""
-    from modelyard.training import Event, Trainer, TrainerOptions
+    from modelyard.training import Evaluated, Event, Trainer, TrainerOptions
     from modelyard.training.tasks import FashionTask
 
     rates: list[float] = []
 
     def keep(event: Event) -> None:
-        if event.kind == "epoch" and event.result is not None:
+        if isinstance(event, Evaluated):
             rates.append(event.result.examples_per_second)
 
     losses = [

@@ -34,7 +34,7 @@ def table(report: RunReport) -> str:
     accuracy = report.training.metrics["test_accuracy"]
     lines.append("")
     lines.append(
-        f"{len(report.training.epochs)} epochs, test accuracy {accuracy:.2%}; {report.training.data}; "
+        f"{len(report.training.history)} epochs, test accuracy {accuracy:.2%}; {report.training.data}; "
         f"{platform.machine()}, Python {platform.python_version()}."
     )
     return "\n".join(lines)

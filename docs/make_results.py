@@ -34,7 +34,7 @@ from full_recipes import full_table, time_full  # type: ignore[import-not-found]
 from pages import processor  # type: ignore[import-not-found]
 from task_results import RECIPES, measure  # type: ignore[import-not-found]
 
-from modelyard.training import EpochResult, ProgressBar, Trainer, TrainerOptions, TrainResult
+from modelyard.training import EvalResult, ProgressBar, Trainer, TrainerOptions, TrainResult
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from modelyard.training.tasks import FashionTask, tasks
 
@@ -168,10 +168,10 @@ def fashion_row(results: Sequence[TrainResult]) -> dict[str, Any]:
         results: Of all seeds.
     """
     finals = [_final(result) for result in results]
-    seconds = [sum(epoch.seconds + epoch.eval_seconds for epoch in result.epochs) for result in results]
+    seconds = [sum(epoch.seconds + epoch.eval_seconds for epoch in result.history) for result in results]
     first = results[0]
     return {
-        "run": f"{len(finals)} seeds; {len(first.epochs)} epochs, {first.step:,} steps of "
+        "run": f"{len(finals)} seeds; {len(first.history)} epochs, {first.step:,} steps of "
         f"{first.config['batch_size']}; {first.data}",
         "measured": f"mean {statistics.fmean(finals):.2f} %, seeds {min(finals):.2f} to {max(finals):.2f}",
         "reached": statistics.fmean(finals) >= TARGET,
@@ -238,7 +238,7 @@ def page(results: Sequence[TrainResult], machine_note: str = "") -> str:
     mean = statistics.fmean(finals)
     verdict = "reached" if mean >= TARGET else "NOT reached"
     reached = sum(final >= TARGET for final in finals)
-    epochs = list(zip(*(result.epochs for result in results), strict=True))
+    epochs = list(zip(*(result.history for result in results), strict=True))
     rows = "\n".join(
         f"| {number} | {statistics.fmean(accuracy(epoch) for epoch in same):.2f} | {min(map(accuracy, same)):.2f} "
         f"to {max(map(accuracy, same)):.2f} | {theirs:.2f} | {statistics.fmean(e.train['loss'] for e in same):.3f} "
@@ -246,9 +246,9 @@ def page(results: Sequence[TrainResult], machine_note: str = "") -> str:
         for number, (same, theirs, loss) in enumerate(zip(epochs, TUTORIAL_ACCURACY, TUTORIAL_LOSS, strict=True), 1)
     )
     seeds = "\n".join(
-        f"| {result.config['seed']} | {' | '.join(f'{accuracy(epoch):.2f}' for epoch in result.epochs)} "
-        f"| {sum(epoch.seconds + epoch.eval_seconds for epoch in result.epochs):.0f} "
-        f"| {statistics.median(epoch.examples_per_second for epoch in result.epochs):,.0f} |"
+        f"| {result.config['seed']} | {' | '.join(f'{accuracy(epoch):.2f}' for epoch in result.history)} "
+        f"| {sum(epoch.seconds + epoch.eval_seconds for epoch in result.history):.0f} "
+        f"| {statistics.median(epoch.examples_per_second for epoch in result.history):,.0f} |"
         for result in results
     )
     heads = " | ".join(str(number) for number in range(1, len(epochs) + 1))
@@ -284,20 +284,20 @@ machine and software, and slightly different ones on others.
 """
 
 
-def accuracy(epoch: EpochResult) -> float:
+def accuracy(epoch: EvalResult) -> float:
     """Test accuracy after an epoch, in percent."""
     return 100 * epoch.evaluation["accuracy"]
 
 
 def _final(result: TrainResult) -> float:
-    return accuracy(result.epochs[-1])
+    return accuracy(result.history[-1])
 
 
 def _averaged_run(data: FashionMnist, seed: int) -> dict[str, Any]:
     result = _train(data, seed, EMA_DECAY)
     return {
         "seed": seed,
-        "accuracy": [round(accuracy(epoch), 2) for epoch in result.epochs],
+        "accuracy": [round(accuracy(epoch), 2) for epoch in result.history],
     }
 
 

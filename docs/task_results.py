@@ -57,7 +57,7 @@ class Run:
 
     def by_epoch(self, name: str) -> list[float]:
         """A number of the evaluation, after each epoch."""
-        return [epoch.evaluation[name] for epoch in self.result.epochs]
+        return [epoch.evaluation[name] for epoch in self.result.history]
 
     def ends(self, name: str) -> tuple[float, float]:
         """A measurement before the first step and after the last."""
@@ -111,7 +111,7 @@ def measure(name: str) -> dict[str, Any]:
     recipe = RECIPES[name]
     run = _run(recipe.make(load_fashion_mnist(allow_subset=False)), recipe.options, ProgressBar())
     measured, reached = recipe.read(run)
-    epochs = len(run.result.epochs)
+    epochs = len(run.result.history)
     parts = [
         f"{epochs} epoch{'s' if epochs > 1 else ''}, {run.result.step:,} steps of {run.result.config['batch_size']}",
         recipe.values,
@@ -155,7 +155,7 @@ def _mlp(run: Run) -> tuple[str, bool]:
     for _ in range(_ROUNDS):
         for loop, measured in rates.items():
             # The second epoch of each: tracing and warming up are over.
-            again = _run(MlpTask(data=few), {"epochs": 2, "loop": loop}).result.epochs[-1]
+            again = _run(MlpTask(data=few), {"epochs": 2, "loop": loop}).result.history[-1]
             measured.append(again.examples_per_second)
     ratio = statistics.median(step / eager for eager, step in zip(rates["eager"], rates["step"], strict=True))
     accuracy = ", ".join(f"{100 * value:.1f}" for value in run.by_epoch("accuracy"))

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from modelyard.training import TrainerOptions
 from tests.support.exports import MEASURE_BRIEFLY
 from tests.support.server import free_port
 
@@ -57,7 +56,7 @@ def test_the_three_uses(tmp_path: Path) -> None:
 
     write_photos(tmp_path / "photos")
     assert "max_steps=5_000, eval_every_steps=500" in pipeline
-    steps = "max_steps=20, eval_every_steps=10" if hasattr(TrainerOptions, "max_steps") else "epochs=4"
+    steps = "max_steps=20, eval_every_steps=10"
     pipeline = pipeline.replace("max_steps=5_000, eval_every_steps=500", steps)
     out = python(MEASURE_BRIEFLY + pipeline + "print(f\"accuracy {run.metrics['test_accuracy']}\")", tmp_path)
     assert re.search(r"repository/photos/1 max error \d", out)

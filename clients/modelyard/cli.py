@@ -22,15 +22,17 @@ class _Command:
     """One subcommand.
 
     Attributes:
-        module: Has ``main(argv: list[str]) -> int``.
+        module: Has ``main(argv: list[str]) -> int``, or another function of that kind.
         extra: The extras that it needs, as ``pip install`` takes them; empty
             for the base install.
         summary: One line for the help.
+        function: Its name.
     """
 
     module: str
     extra: str
     summary: str
+    function: str = "main"
 
 
 _COMMANDS = {
@@ -45,6 +47,18 @@ _COMMANDS = {
         summary="convert images to TFRecords; measure what an input function delivers",
     ),
     "train": _Command(module="modelyard.training._cli", extra="training", summary="train a model"),
+    "evaluate": _Command(
+        module="modelyard.training._evaluate_cli",
+        extra="training",
+        summary="evaluate a checkpoint of a training run",
+        function="evaluate_main",
+    ),
+    "infer": _Command(
+        module="modelyard.training._evaluate_cli",
+        extra="training",
+        summary="write what a training run's models say of some examples, without a server",
+        function="infer_main",
+    ),
     "tune": _Command(
         module="modelyard.pipeline._tune_cli",
         extra="tune,export",
@@ -79,7 +93,7 @@ _PACKAGES_OF_EXTRAS = frozenset(
 )  # fmt: skip
 
 #: Commands that take a task of one's own, package.module:Class.
-_TAKE_TASKS = frozenset({"data", "export", "run", "train", "tune"})
+_TAKE_TASKS = frozenset({"data", "evaluate", "export", "infer", "run", "train", "tune"})
 
 _EXAMPLES = """\
 examples:
@@ -141,7 +155,7 @@ def _run(name: str, argv: list[str]) -> int:
         # At the end: a file that lies here by chance must not stand in for a package.
         sys.path.append(os.getcwd())
     try:
-        result: int = importlib.import_module(command.module).main(argv)
+        result: int = getattr(importlib.import_module(command.module), command.function)(argv)
         return result
     except ModuleNotFoundError as exc:
         package = (exc.name or "").partition(".")[0]

@@ -1,4 +1,4 @@
-"""What the processes of the command line have in common: what libraries may say on the standard error."""
+"""What the processes of the command line have in common: progress, and what libraries may say on the standard error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from types import ModuleType
+from dataclasses import dataclass
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
+
+from modelyard.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 #: What TensorFlow's libraries say of themselves and of the machine, before it can be told what to say; whatever else
 #: comes meanwhile passes.
@@ -24,6 +32,7 @@ _BANNER = (
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _VERBOSE = "--verbose"
 _PATIENCE_S = 2.0
+_SECONDS_BETWEEN_LINES = 15.0
 #: Passes on the lines that do not begin with a pattern.
 _FILTER = """
 import re, sys
@@ -147,3 +156,122 @@ def _without_banners() -> Iterator[None]:
         except subprocess.TimeoutExpired:
             # A process that was started meanwhile may hold the pipe for as long as it runs.
             threading.Thread(target=reader.wait, name="modelyard-stderr", daemon=True).start()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What an event means to people who wait.
+
+    Attributes:
+        lines: To print, whatever else is shown.
+        stage: Name of a bar; events with the same one move it. Empty for no bar.
+        label: What stands before the bar.
+        done: Units finished.
+        total: Units of the stage.
+        note: What stands behind the bar.
+        announce: The line that takes a new bar's place where there is no terminal; empty for none.
+        ended: Whether the bars shall go.
+    """
+
+    lines: tuple[str, ...] = ()
+    stage: str = ""
+    label: str = ""
+    done: int = 0
+    total: int = 0
+    note: str = ""
+    announce: str = ""
+    ended: bool = False
+
+
+class Showable(Protocol):
+    """An event of a training run or of an export."""
+
+    def shown(self) -> Shown:
+        """What to show of it."""
+
+
+class ProgressBar:
+    """Shows how far a run or an export is: give it to them as an action, or as ``progress``.
+
+    On a terminal there are bars; elsewhere lines only, and of the same stage at most one in fifteen seconds. As a
+    context manager it puts its bars away at the end, also where no event says that this was the last one.
+
+    Args:
+        stream: Where to; None is standard error.
+    """
+
+    def __init__(self, *, stream: TextIO | None = None) -> None:
+        self._stream = stream
+        self._bars: Progress | None = None
+        self._stages: dict[str, TaskID] = {}
+        self._last_line = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def __call__(self, event: Showable, /) -> None:
+        """Shows one event.
+
+        Args:
+            event: Of a training run or of an export.
+        """
+        shown = event.shown()
+        if shown.ended:
+            self._stop()
+        for line in shown.lines:
+            self._line(line)
+        if shown.stage:
+            self._move(shown)
+
+    def _move(self, shown: Shown) -> None:
+        bars = self._started()
+        new = shown.stage not in self._stages
+        if new:
+            self._stages[shown.stage] = bars.add_task(shown.label, total=shown.total, note="")
+        note = f"  {shown.note}" if shown.note else ""
+        task = self._stages[shown.stage]
+        bars.update(task, completed=shown.done, total=shown.total, description=shown.label, note=note)
+        if bars.console.is_terminal:
+            return
+        if new:
+            self._last_line = time.monotonic()
+            if shown.announce:
+                self._line(shown.announce)
+        elif time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._line(f"{shown.label}  step {shown.done:,}/{shown.total:,}{note}")
+
+    def _started(self) -> Progress:
+        if self._bars is None:
+            try:
+                from rich.console import Console
+                from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            except ModuleNotFoundError as exc:
+                if exc.name is None or not exc.name.startswith("rich"):
+                    raise
+                raise MissingDependencyError(package="rich", extra="training", purpose="ProgressBar") from exc
+            # Not before: who catches the standard error does so later than this object is made.
+            console = Console(file=self._stream or sys.stderr)
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            self._bars = Progress(
+                *columns,
+                TextColumn("{task.fields[note]}"),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                console=console,
+                disable=not console.is_terminal,
+            )
+            self._bars.start()
+        return self._bars
+
+    def _stop(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+        self._bars, self._stages = None, {}
+
+    def _line(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        self._started().console.print(text, markup=False, highlight=False, soft_wrap=True)

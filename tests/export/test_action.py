@@ -13,7 +13,7 @@ from modelyard.artifact import list_versions, read_manifest
 from modelyard.errors import ArtifactError, ConfigurationError, PublishError
 from modelyard.export import BestExport, ExportOptions, action
 from modelyard.export._action import RECORD_NAME
-from modelyard.training import Event, Trainer, TrainerOptions
+from modelyard.training import Evaluated, Event, Goal, Trainer, TrainerOptions
 from modelyard.training.tasks import find_task
 
 OPTIONS = ExportOptions(formats=("tflite",), min_examples=16, latency_calls=10)
@@ -24,51 +24,49 @@ def test_a_run_exports_its_best_epochs(tmp_path: Path, caplog: pytest.LogCapture
     task, folder = find_task("linear")(), tmp_path / "models" / "line"
     folder.parent.mkdir()
     folder.write_text("in the way")
-    best = action(task, folder, metric="loss", mode="min", examples=32, options=OPTIONS)
+    best = action(task, folder, goal=Goal(metric="test_loss"), examples=32, options=OPTIONS)
 
     def clear_the_way(event: Event) -> None:
-        if event.kind == "epoch" and event.epoch == 1:
+        if isinstance(event, Evaluated) and event.epoch == 1:
             folder.unlink()
 
     with caplog.at_level(logging.ERROR, "modelyard.export"):
         result = Trainer(task, TrainerOptions(epochs=3), actions=[best, clear_the_way]).run()
-    assert list(best.failures) == [1] and "epoch 1 has the best loss so far" in caplog.text
+    assert list(best.failures) == [16] and "step 16 has the best test_loss so far" in caplog.text
     assert [report.version.number for report in best.reports] == [1, 2]
-    for epoch, version in zip(result.epochs[1:], list_versions(folder), strict=True):
+    for epoch, version in zip(result.history[1:], list_versions(folder), strict=True):
         source = read_manifest(version.path).source
         assert source.metrics["test_loss"] == pytest.approx(epoch.evaluation["loss"])
         assert (source.task, source.config["epoch"]) == ("linear", epoch.epoch)
     record = json.loads((folder / RECORD_NAME).read_text())
-    assert record == {"metric": "loss", "mode": "min", "value": result.epochs[-1].evaluation["loss"]}
+    assert record == {"metric": "test_loss", "mode": "min", "value": result.history[-1].evaluation["loss"]}
 
     # Another run goes on with the record: what is no better is not exported.
-    again = action(find_task("linear")(), folder, metric="loss", mode="min", examples=32, options=OPTIONS)
+    again = action(find_task("linear")(), folder, goal=Goal(metric="test_loss"), examples=32, options=OPTIONS)
     assert not again.test(record["value"]) and again.test(record["value"] - 1e-6)
 
 
 def test_the_record(tmp_path: Path) -> None:
-    best = BestExport(find_task("linear")(), tmp_path, metric="accuracy")
+    best = BestExport(find_task("linear")(), tmp_path, goal=Goal(metric="test_accuracy", mode="max"))
     assert best.test(0.5) and not best.test(math.nan)
     # To ask costs nothing; to commit does.
     assert best.test(0.5)
     best.commit(0.5)
     assert not best.test(0.5) and best.test(0.6)
-    assert BestExport(find_task("linear")(), tmp_path, metric="other").test(0.1)
+    assert BestExport(find_task("linear")(), tmp_path, goal=Goal(metric="test_other")).test(0.1)
     (tmp_path / RECORD_NAME).write_text("{")
     with pytest.raises(ArtifactError, match="Remove it to begin anew"):
         best.test(0.7)
     with pytest.raises(PublishError, match="Cannot write the record"):
         BestExport(find_task("linear")(), tmp_path / "absent").commit(0.5)
-    with pytest.raises(ConfigurationError, match="expected 'max' or 'min'"):
-        BestExport(find_task("linear")(), tmp_path, mode="best")  # type: ignore[arg-type]
 
 
 def test_a_metric_that_is_not_there_and_a_strict_action(tmp_path: Path) -> None:
     task = find_task("linear")()
-    with pytest.raises(ConfigurationError, match="no metric 'accuracy' to export by; it has"):
+    with pytest.raises(ConfigurationError, match="evaluation has no 'test_accuracy'; it has test_b, test_loss, test_w"):
         Trainer(task, TrainerOptions(epochs=1), actions=[action(task, tmp_path / "m")]).run()
     (tmp_path / "file").write_text("")
     task = find_task("linear")()
-    strict = action(task, tmp_path / "file", metric="loss", mode="min", examples=32, options=OPTIONS, strict=True)
+    strict = action(task, tmp_path / "file", goal=Goal(metric="test_loss"), examples=32, options=OPTIONS, strict=True)
     with pytest.raises(ArtifactError):
         Trainer(task, TrainerOptions(epochs=1), actions=[strict]).run()

@@ -80,6 +80,9 @@ def test_the_door() -> None:
 def test_without_the_extra_the_door_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("modelyard.export._")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'modelyard\[export\]'"):
-        _ = modelyard.export.ProgressBar
+        _ = modelyard.export.export_model
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'modelyard\[training\]'"):
+        modelyard.export.ProgressBar()(ExportEvent(stage="trace", done=0, total=1))

@@ -72,7 +72,7 @@ def _apart(make: Callable[[], Any], one: TrainerOptions, two: TrainerOptions, st
     first, second = make(), make()
     expected = Trainer(first, one).run()
     received = Trainer(second, two, strategy=strategy).run()
-    losses = [abs(a.train["loss"] - b.train["loss"]) for a, b in zip(expected.epochs, received.epochs, strict=True)]
+    losses = [abs(a.train["loss"] - b.train["loss"]) for a, b in zip(expected.history, received.history, strict=True)]
     return max(_distance(first, second), *losses)
 
 
@@ -88,7 +88,7 @@ def _across(strategy: Any) -> tuple[float, float]:
             result = Trainer(task, options, strategy=second).run()
             if result.resumed_from is None or result.checkpoint is None:
                 raise RuntimeError("it did not resume")
-            restore(restored, Path(name))
+            restore(Path(name), restored)
             if read_state(result.checkpoint).step != result.step:
                 raise RuntimeError("the last step was not saved")
             distances.append(max(_distance(whole, task), _distance(task, restored)))

@@ -17,9 +17,9 @@ from modelyard.errors import ConfigurationError, TrainingError
 from modelyard.training import (
     CsvLog,
     EarlyStop,
-    Event,
     Goal,
     ImagePredictions,
+    StepsDone,
     TensorBoardLog,
     ThroughputLog,
     Trainer,
@@ -51,8 +51,8 @@ def test_the_table_has_every_epoch_of_all_runs(tmp_path: Path) -> None:
     result = Trainer(ToyTask(), options, [CsvLog(path)]).run()
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["1", "2"]
-    assert [float(row["loss"]) for row in rows] == [epoch.train["loss"] for epoch in result.epochs]
-    assert [float(row["test_loss"]) for row in rows] == [epoch.evaluation["loss"] for epoch in result.epochs]
+    assert [float(row["loss"]) for row in rows] == [epoch.train["loss"] for epoch in result.history]
+    assert [float(row["test_loss"]) for row in rows] == [epoch.evaluation["loss"] for epoch in result.history]
 
 
 def test_tables_and_times_that_cannot_be_written_are_errors(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_tables_and_times_that_cannot_be_written_are_errors(tmp_path: Path) -> N
 def test_throughput_leaves_tracing_out_and_knows_slow_steps(tmp_path: Path) -> None:
     log = ThroughputLog(tmp_path / "throughput.json")
     assert log.summary() is None
-    events: list[Event] = []
+    events: list[Any] = []
     Trainer(ToyTask(), OPTIONS, [log, events.append]).run()
-    loops = [event for event in events if event.kind == "steps"][1:]
+    loops = [event for event in events if isinstance(event, StepsDone)][1:]
     summary = log.summary()
     assert summary is not None
     assert summary.steps == sum(event.steps for event in loops) == 2 * STEPS_PER_EPOCH - 2
@@ -82,18 +82,18 @@ def test_throughput_leaves_tracing_out_and_knows_slow_steps(tmp_path: Path) -> N
 def test_a_run_that_gets_no_better_ends_and_stays_ended(tmp_path: Path) -> None:
     options = replace(OPTIONS, epochs=9, model_dir=tmp_path)
     # No epoch is better by that much than the first.
-    make = lambda: EarlyStop(Goal(metric="loss"), patience=2, min_delta=1e6)  # noqa: E731
-    events: list[Event] = []
+    make = lambda: EarlyStop(Goal(metric="test_loss"), patience=2, min_delta=1e6)  # noqa: E731
+    events: list[Any] = []
     result = Trainer(ToyTask(), options, [make(), events.append]).run()
-    assert (len(result.epochs), events[-1].message) == (3, "finished")
-    assert len(Trainer(ToyTask(), options, [make()]).run().epochs) == 3
-    assert len(Trainer(ToyTask(), replace(options, epochs=4)).run().epochs) == 4
+    assert (len(result.history), events[-1].reason) == (3, "finished")
+    assert len(Trainer(ToyTask(), options, [make()]).run().history) == 3
+    assert len(Trainer(ToyTask(), replace(options, epochs=4)).run().history) == 4
 
 
 def test_early_stop_checks_what_it_is_given() -> None:
     with pytest.raises(ConfigurationError, match="patience 0"):
         EarlyStop(Goal(), patience=0)
-    with pytest.raises(ConfigurationError, match="evaluation has no 'accuracy'; it has loss"):
+    with pytest.raises(ConfigurationError, match="evaluation has no 'accuracy'; it has test_loss"):
         Trainer(ToyTask(), OPTIONS, [EarlyStop(Goal(metric="accuracy", mode="max"), patience=1)]).run()
     with pytest.raises(ConfigurationError, match="mode is 'up'"):
         Goal(mode="up")  # type: ignore[arg-type]

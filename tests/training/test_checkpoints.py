@@ -9,14 +9,14 @@ import pytest
 import tensorflow as tf
 
 from modelyard.errors import CheckpointError
-from modelyard.training import EpochResult, Event, Goal, Trainer, TrainerOptions, restore
+from modelyard.training import CheckpointSaved, EvalResult, Event, Goal, RunStarted, Trainer, TrainerOptions, restore
 from modelyard.training._checkpoints import Checkpoints, RunState, list_checkpoints, read_state
 from modelyard.training._loop import Totals
 from tests.training.toy_task import ToyTask
 
 
 def state(step: int) -> RunState:
-    epoch = EpochResult(
+    epoch = EvalResult(
         epoch=1, step=5, train={"loss": 0.1 + 0.2}, evaluation={"loss": 1 / 3}, seconds=1.5, eval_seconds=0.5,
         examples_per_second=10.0,
     )  # fmt: skip
@@ -175,18 +175,18 @@ def test_the_best_is_kept_beside_the_newest(tmp_path: Path) -> None:
     task = Worsening()
     result = Trainer(task, options).run()
     assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-000000012", "step-000000030"]
-    best = restore(ToyTask(), tmp_path, goal=Goal())
-    assert (best.step, best.epochs) == (12, result.epochs[:2])
+    best = restore(tmp_path, ToyTask(), goal=Goal())
+    assert (best.step, best.history) == (12, result.history[:2])
     Trainer(Worsening(), replace(options, model_dir=tmp_path / "other", keep_best=None)).run()
     with pytest.raises(CheckpointError, match="that of step 12, which was not kept"):
-        restore(ToyTask(), tmp_path / "other", goal=Goal())
+        restore(tmp_path / "other", ToyTask(), goal=Goal())
 
 
 def test_checkpoints_by_the_clock(tmp_path: Path) -> None:
     saved: list[str] = []
 
     def note(event: Event) -> None:
-        if event.path is not None:
+        if isinstance(event, CheckpointSaved):
             saved.append(event.path.name)
 
     options = TrainerOptions(
@@ -205,7 +205,7 @@ def test_a_warm_start_takes_the_models_and_nothing_else(tmp_path: Path) -> None:
     begun: list[Any] = []
 
     def look(event: Event) -> None:
-        if event.kind == "start":
+        if isinstance(event, RunStarted):
             begun.extend(
                 [event.step, int(second.optimizer.iterations), [v.numpy() for v in second.model.trainable_variables]]
             )

@@ -93,7 +93,7 @@ def test_ctrl_c_ends_with_130_and_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_early_stop_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["linear", "--model-dir", str(tmp_path), "--epochs", "40", "--early-stop", "loss"]
+    arguments = ["linear", "--model-dir", str(tmp_path), "--epochs", "40", "--early-stop", "test_loss"]
     # More is better, they say: the first epoch's loss is the best.
     assert main([*arguments, "--patience", "2"]) == 0
     assert "linear: 3 epochs" in capsys.readouterr().out

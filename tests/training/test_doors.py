@@ -13,12 +13,13 @@ from tests.training.conftest import RunPython
 
 DOORS = {
     modelyard.training: [
-        "Action", "Cluster", "CsvLog", "EarlyStop", "EpochResult", "Event", "Goal", "ImagePredictions",
-        "InputRequest", "JsonlLog", "Pipeline", "PipelineOptions", "PipelineResult", "ProgressBar", "ResidentData",
-        "SupervisedTask", "Task", "TensorBoardLog", "Throughput", "ThroughputLog", "TrainResult", "Trainer",
-        "TrainerOptions", "WandbLog",
-        "apply_gradients", "average_loss", "loss_scaled", "make_strategy", "minimize", "offload_slots",
-        "predict_images", "regularization_loss", "restore",
+        "Action", "CheckpointSaved", "Cluster", "CompiledStep", "CsvLog", "EarlyStop", "EvalResult",
+        "Evaluated", "Event", "Goal", "ImagePredictions", "InputRequest", "JsonlLog", "Loop", "LoopOptions",
+        "Pipeline", "PipelineOptions", "PipelineResult", "ProgressBar", "ResidentData", "RunEnded", "RunRecord",
+        "RunStarted", "StepsDone", "Stops", "SupervisedTask", "Task", "TensorBoardLog", "Throughput",
+        "ThroughputLog", "TrainResult", "Trainer", "TrainerOptions", "WandbLog", "Watches", "apply_gradients",
+        "average_loss", "evaluate", "loss_scaled", "make_source", "make_strategy", "minimize", "offload_slots",
+        "predict", "predict_images", "read_record", "regularization_loss", "restore",
     ],
     modelyard.training.data: [
         "Arrays", "Augmentation", "DataExamples", "DataSource", "FashionMnist", "ImageCache", "ImageFiles",

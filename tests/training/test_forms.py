@@ -16,7 +16,16 @@ import pytest
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError, NonFiniteLossError
-from modelyard.training import Event, InputRequest, ResidentData, Trainer, TrainerOptions, restore
+from modelyard.training import (
+    Evaluated,
+    Event,
+    InputRequest,
+    ResidentData,
+    RunStarted,
+    Trainer,
+    TrainerOptions,
+    restore,
+)
 from modelyard.training._checkpoints import list_checkpoints
 from tests.training.library_task import LibraryTask
 from tests.training.test_trainer import StopAt, _Stop, numbers, same_values
@@ -39,7 +48,7 @@ class Scheduled(ToyTask):
 def test_the_forms_give_the_same_numbers(form: LoopForm) -> None:
     one, other = LibraryTask(), LibraryTask()
     expected, received = Trainer(one, OPTIONS).run(), Trainer(other, replace(OPTIONS, loop=form)).run()
-    for a, b in zip(expected.epochs, received.epochs, strict=True):
+    for a, b in zip(expected.history, received.history, strict=True):
         assert a.train["loss"] == pytest.approx(b.train["loss"], rel=1e-6)
     assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(one.values(), other.values(), strict=True))
 
@@ -89,7 +98,7 @@ def test_an_epoch_in_the_graph_sees_every_example_once_in_an_order_of_its_own() 
             )
 
     def next_epoch(event: Event) -> None:
-        if event.kind in ("start", "epoch"):
+        if isinstance(event, RunStarted | Evaluated):
             orders.append([])
 
     Trainer(Resident(), replace(OPTIONS, epochs=2, loop="epoch"), [next_epoch]).run()
@@ -126,12 +135,12 @@ def test_values_are_streamed_while_the_device_loop_runs(form: LoopForm) -> None:
     task = Gated()
     events: list[str] = []
     options = replace(OPTIONS, steps_per_loop=100, epochs=1, loop=form)
-    stream = Trainer(task, options, [lambda event: events.append(event.kind)]).stream()
+    stream = Trainer(task, options, [lambda event: events.append(event.name)]).stream()
     step, values = next(stream)
     assert (step, list(values), events) == (1, ["loss"], ["start"])
     task.gate.set()
     assert [step for step, _ in stream] == list(range(2, STEPS_PER_EPOCH + 1))
-    assert events == ["start", "steps", "epoch", "stop"]
+    assert events == ["start", "steps", "evaluation", "stop"]
 
 
 @pytest.mark.parametrize("form", ["eager", "step", "loop", "epoch"])
@@ -150,16 +159,16 @@ def test_streaming_changes_nothing_and_ends_with_the_result(form: LoopForm) -> N
     assert [step for step, _ in received] == list(range(1, 2 * STEPS_PER_EPOCH + 1))
     sizes = np.array([8, 8, 8, 8, 8, 4])
     losses = np.array([values["loss"] for _, values in received[:STEPS_PER_EPOCH]])
-    assert (losses * sizes).sum() / EXAMPLES == pytest.approx(whole.epochs[0].train["loss"], rel=1e-9)
+    assert (losses * sizes).sum() / EXAMPLES == pytest.approx(whole.history[0].train["loss"], rel=1e-9)
 
 
 def test_a_consumer_that_has_had_enough_leaves_a_checkpoint(tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[Any] = []
     options = replace(OPTIONS, model_dir=tmp_path, steps_per_loop=100)
     for step, _ in Trainer(ToyTask(), options, [events.append]).stream():
         if step == 3:
             break
-    assert (events[-1].kind, events[-1].message) == ("stop", "interrupted")
+    assert (events[-1].name, events[-1].reason) == ("stop", "interrupted")
     resumed = Trainer(ToyTask(), options).run()
     assert resumed.resumed_from is not None and resumed.resumed_from >= 3
     assert numbers(resumed) == numbers(Trainer(ToyTask(), OPTIONS).run())
@@ -189,17 +198,17 @@ def test_the_average_of_the_weights_is_what_is_evaluated_and_restored(tmp_path: 
     task, restored = Followed(), LibraryTask()
     result = Trainer(task, options).run()
     expected = list(averages)
-    restore(restored, tmp_path)
+    restore(tmp_path, restored)
     for one in (task, restored):
         values = [np.asarray(v) for v in one.model.trainable_variables]
         assert max(np.abs(a - b).max() for a, b in zip(values, expected, strict=True)) < 1e-5
     predicted = np.asarray(restored.model(task.features, training=False))[:, 0]
-    assert result.epochs[-1].evaluation["loss"] == pytest.approx(np.mean((predicted - task.targets) ** 2), rel=1e-4)
+    assert result.history[-1].evaluation["loss"] == pytest.approx(np.mean((predicted - task.targets) ** 2), rel=1e-4)
 
 
 @pytest.mark.parametrize("form", ["loop", "epoch"])
 def test_sigterm_in_a_loop_ends_after_its_current_step_with_a_checkpoint(form: LoopForm, tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[Any] = []
 
     class Preempted(Gated):
         def _wait(self, values: Any) -> Any:
@@ -216,7 +225,7 @@ def test_sigterm_in_a_loop_ends_after_its_current_step_with_a_checkpoint(form: L
     with pytest.raises(SystemExit) as caught:
         trainer.run()
     assert caught.value.code == 143
-    assert (events[-1].kind, events[-1].message, events[-1].step) == ("stop", "terminated", 2)
+    assert (events[-1].name, events[-1].reason, events[-1].step) == ("stop", "terminated", 2)
     assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-000000002"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     resumed = Trainer(ToyTask(), options).run()
@@ -307,6 +316,6 @@ class Counted(LibraryTask):
 def test_a_counter_is_kept_and_is_no_weight(decay: float | None, tmp_path: Path) -> None:
     task, restored = Counted(), Counted()
     result = Trainer(task, replace(OPTIONS, model_dir=tmp_path, ema_decay=decay)).run()
-    restore(restored, tmp_path)
-    assert int(task.steps) == int(restored.steps) == len(result.epochs) * STEPS_PER_EPOCH
-    assert result.epochs[-1].evaluation["loss"] < result.epochs[0].evaluation["loss"]
+    restore(tmp_path, restored)
+    assert int(task.steps) == int(restored.steps) == len(result.history) * STEPS_PER_EPOCH
+    assert result.history[-1].evaluation["loss"] < result.history[0].evaluation["loss"]

@@ -16,6 +16,7 @@ import tensorflow as tf
 from modelyard.errors import CheckpointError, ConfigurationError
 from modelyard.training import (
     EarlyStop,
+    Evaluated,
     Event,
     Goal,
     InputRequest,
@@ -104,7 +105,7 @@ class AtEachEpoch:
         self.task, self.expected = task, list[dict[str, float]]()
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "epoch":
+        if isinstance(event, Evaluated):
             self.expected.append(on_whole_set(self.task))
 
 
@@ -130,9 +131,9 @@ def test_an_evaluation_has_the_values_of_the_whole_set_in_every_epoch(changes: d
     strategy = two_replicas() if replicas == 2 else None
     result = Trainer(task, replace(OPTIONS, **changes), [seen], strategy=strategy).run()
     assert len(seen.expected) == 3
-    for epoch, expected in zip(result.epochs, seen.expected, strict=True):
+    for epoch, expected in zip(result.history, seen.expected, strict=True):
         assert values(epoch.evaluation) == pytest.approx(expected, rel=1e-6)
-    first, last = result.epochs[0].evaluation, result.epochs[-1].evaluation
+    first, last = result.history[0].evaluation, result.history[-1].evaluation
     assert last["auc"] > first["auc"] > 0
     assert last["loss"] < first["loss"]
 
@@ -152,7 +153,7 @@ def test_an_epochs_training_values_are_of_that_epoch_alone(replicas: int) -> Non
     # By hand, too: a class is predicted where its probability is above one half.
     hit = (np.asarray(task.model(task.features)) > 0.5) & (task.targets == 1)
     assert expected["recall"] == pytest.approx(hit.sum() / EXAMPLES)
-    for epoch in result.epochs:
+    for epoch in result.history:
         assert values(epoch.train) == values(epoch.evaluation) == pytest.approx(expected, rel=1e-6)
     assert result.metrics["auc"] == result.metrics["test_auc"]
 
@@ -174,22 +175,22 @@ def test_a_run_that_goes_on_in_the_middle_has_the_same_values(tmp_path: Path, re
             shutil.copytree(path, folder / "checkpoints" / path.name)
         result = Trainer(Classes(), replace(options, model_dir=folder), strategy=other).run()
         assert result.resumed_from == 8
-        for one, two in zip(result.epochs, whole.epochs, strict=True):
+        for one, two in zip(result.history, whole.history, strict=True):
             assert values(one.train) == pytest.approx(values(two.train), rel=0 if other is strategy else 1e-6)
             assert values(one.evaluation) == pytest.approx(values(two.evaluation), rel=0 if other is strategy else 1e-6)
 
 
 def test_they_are_goals_and_a_restored_task_has_them(tmp_path: Path) -> None:
-    best = Goal(metric="auc", mode="max")
+    best = Goal(metric="test_auc", mode="max")
     options = replace(OPTIONS, model_dir=tmp_path, keep_best=best)
     result = Trainer(Classes(), options, [EarlyStop(best, patience=5)]).run()
     task = Classes()
-    restored = restore(task, tmp_path, goal=best)
-    assert restored.epochs[-1].evaluation["auc"] == max(epoch.evaluation["auc"] for epoch in result.epochs)
-    assert values(restored.epochs[-1].evaluation) == pytest.approx(on_whole_set(task), rel=1e-6)
+    restored = restore(tmp_path, task, goal=best)
+    assert restored.history[-1].evaluation["auc"] == max(epoch.evaluation["auc"] for epoch in result.history)
+    assert values(restored.history[-1].evaluation) == pytest.approx(on_whole_set(task), rel=1e-6)
     # A run that only begins with the weights of this one counts from zero.
     warm = Trainer(Classes(), replace(OPTIONS, epochs=1, warm_start=tmp_path)).run()
-    assert 0 < warm.epochs[0].train["auc"] <= 1
+    assert 0 < warm.history[0].train["auc"] <= 1
 
     class Fewer(Classes):
         def build(self) -> None:
@@ -298,6 +299,9 @@ def test_a_mistake_in_eval_step_costs_no_epoch() -> None:
         (replace(OPTIONS, model_dir=Path("unused"), keep_best=Goal(metric="acuracy", mode="max")), []),
         (OPTIONS, [EarlyStop(Goal(metric="acuracy", mode="max"), patience=1)]),
     ):
-        with pytest.raises(ConfigurationError, match="has no 'acuracy'; it has auc, f1, loss, precision, recall"):
+        with pytest.raises(
+            ConfigurationError,
+            match="has no 'acuracy'; it has test_auc, test_f1, test_loss, test_precision, test_recall",
+        ):
             Trainer(Classes(), options, [*actions, events.append]).run()
     assert not events

@@ -92,12 +92,12 @@ def test_it_trains_to_the_weights_of_the_undivided_step(
     expected_task, expected = undivided
     for value, other in zip(task.values(), expected_task.values(), strict=True):
         np.testing.assert_allclose(value, other, rtol=0, atol=1e-5)
-    for epoch, other in zip(result.epochs, expected.epochs, strict=True):
+    for epoch, other in zip(result.history, expected.history, strict=True):
         assert epoch.train["loss"] == pytest.approx(other.train["loss"], rel=1e-5)
         assert epoch.evaluation["loss"] == pytest.approx(other.evaluation["loss"], rel=1e-5)
         # From times that the devices took, in every one of the steps.
         assert [epoch.train[f"alive_{stage}"] for stage in range(3)] == alive
-    assert result.epochs[1].train["loss"] < result.epochs[0].train["loss"]
+    assert result.history[1].train["loss"] < result.history[0].train["loss"]
 
 
 def test_each_stage_and_its_slots_are_on_its_device() -> None:
@@ -163,7 +163,7 @@ def test_a_checkpoint_fits_other_schedules_and_devices(tmp_path: Path) -> None:
     trained = PipelinedToy(PipelineOptions(devices=LOGICAL_CPUS))
     Trainer(trained, replace(OPTIONS, epochs=1, model_dir=tmp_path)).run()
     other = PipelinedToy(PipelineOptions(schedule="grouped", micro_batches=2, devices=LOGICAL_CPUS[:1]))
-    restore(other, tmp_path)
+    restore(tmp_path, other)
     assert all(np.array_equal(a, b) for a, b in zip(trained.values(), other.values(), strict=True))
 
 

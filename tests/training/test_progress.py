@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
 
-from modelyard.training import EpochResult, Event, ProgressBar
+from modelyard.training import EvalResult, Evaluated, Event, ProgressBar, RunEnded, RunStarted, StepsDone
 
-START = Event(kind="start", task="toy", step=0, epoch=1, epochs=2, steps_per_epoch=6, message="44 examples")
-STEPS = replace(START, kind="steps", step=4, values={"loss": 0.5}, examples_per_second=1234.0, message="")
-RESULT = EpochResult(
+RUN: dict[str, Any] = {"task": "toy", "epoch": 1, "max_steps": 12, "steps_per_epoch": 6}
+START = RunStarted(**RUN, step=0, data="44 examples")
+STEPS = StepsDone(**RUN, step=4, values={"loss": 0.5}, examples_per_second=1234.0, steps=4, seconds=1.0)
+RESULT = EvalResult(
     epoch=1, step=6, train={"accuracy": 0.8, "loss": 0.5}, evaluation={"accuracy": 0.75, "loss": 0.6}, seconds=1.0,
     eval_seconds=0.5, examples_per_second=1234.0,
 )  # fmt: skip
-EPOCH = replace(START, kind="epoch", step=6, result=RESULT, message="")
-STOP = replace(START, kind="stop", step=12, epoch=2, message="finished")
+EPOCH = Evaluated(**RUN, step=6, result=RESULT)
+STOP = RunEnded(**{**RUN, "epoch": 2}, step=12, reason="finished")
 
 
 class Terminal(io.StringIO):
@@ -31,7 +33,7 @@ def test_without_a_terminal_there_is_a_line_for_each_epoch_and_no_control_code()
     text = shown(io.StringIO(), START, STEPS, STEPS, EPOCH, STOP)
     assert text.splitlines() == [
         "Training toy on 44 examples",
-        "Epoch 1/2  accuracy 0.8000  loss 0.5000  test accuracy 0.7500  test loss 0.6000  1.5 s  1,234 images/s",
+        "Epoch 1/2  accuracy 0.8000  loss 0.5000  test accuracy 0.7500  test loss 0.6000  1.5 s  1,234 examples/s",
     ]
 
 
@@ -42,7 +44,7 @@ def test_a_run_that_goes_on_says_so() -> None:
 
 
 def test_a_run_that_did_not_finish_says_so() -> None:
-    text = shown(io.StringIO(), START, STEPS, replace(STOP, message="interrupted", step=4))
+    text = shown(io.StringIO(), START, STEPS, replace(STOP, reason="interrupted", step=4))
     assert text.splitlines()[-1] == "Training interrupted after step 4"
 
 

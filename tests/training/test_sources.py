@@ -63,8 +63,26 @@ def test_a_run_on_any_data_set_goes_on_bit_for_bit(kind: str, tmp_path: Path) ->
     assert results[1].resumed_from == 7
     for mine, other_value in zip(again.model.variables, whole.model.variables, strict=True):
         np.testing.assert_array_equal(np.asarray(mine), np.asarray(other_value))
-    assert results[0].epochs[-1].train == results[1].epochs[-1].train
-    assert results[1].epochs[-1].evaluation["loss"] < results[1].epochs[0].evaluation["loss"]
+    assert results[0].history[-1].train == results[1].history[-1].train
+    assert results[1].history[-1].evaluation["loss"] < results[1].history[0].evaluation["loss"]
+
+
+@pytest.mark.parametrize("more", [{}, {"devices": ("CPU:0",), "prefetch_to_device": True}], ids=["plain", "prefetch"])
+def test_a_run_in_steps_on_data_without_an_end_goes_on_bit_for_bit(more: dict[str, Any], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"max_steps": 13, "eval_every_steps": 5, "batch_size": 5, "steps_per_loop": 1, **more}
+    # Not the seed that the run before this one has set.
+    tf.random.set_seed(None)
+    whole, stopped, again = (task(slices().shuffle(7).repeat()) for _ in range(3))
+    results = [Trainer(whole, **options).run()]
+    stop_at(Trainer(stopped, **options, model_dir=tmp_path), 7)
+    results.append(Trainer(again, **options, model_dir=tmp_path).run())
+    assert results[1].resumed_from == 7
+    for mine, other_value in zip(again.model.variables, whole.model.variables, strict=True):
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(other_value))
+    numbers = [[(entry.step, entry.epoch, entry.metrics) for entry in result.history] for result in results]
+    assert numbers[0] == numbers[1]
+    assert [(step, epoch) for step, epoch, _ in numbers[0]] == [(5, 1), (10, 1), (13, 1)]
+    assert numbers[0][-1][2]["test_loss"] < numbers[0][0][2]["test_loss"]
 
 
 def stop_at(trainer: Trainer, step: int) -> None:
@@ -83,7 +101,7 @@ def test_every_example_of_a_stream_is_used_once_in_an_epoch() -> None:
     for train in (slices().shuffle(ROWS), slices().filter(lambda x, y: True).batch(5), (X, Y)):
         result = Trainer(task(train, step=step), epochs=2, batch_size=5).run()
         assert result.step == 10
-        assert result.epochs[1].train["seen"] == pytest.approx(X.sum() / ROWS, rel=1e-5)
+        assert result.history[1].train["seen"] == pytest.approx(X.sum() / ROWS, rel=1e-5)
 
 
 @pytest.mark.parametrize(

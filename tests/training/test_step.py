@@ -146,7 +146,7 @@ def test_mixed_precision_computes_small_and_keeps_weights_whole(precision: str) 
 
     task = Mixed()
     result = Trainer(task, replace(OPTIONS, epochs=8, precision=precision, clip_norm=5.0)).run()  # type: ignore[arg-type]
-    assert result.epochs[-1].train["loss"] < 0.3 * result.epochs[0].train["loss"]
+    assert result.history[-1].train["loss"] < 0.3 * result.history[0].train["loss"]
     assert {variable.dtype for variable in task.model.variables if "seed" not in variable.path} == {"float32"}
     assert isinstance(task.optimizer, keras.optimizers.LossScaleOptimizer) == (precision == "mixed_float16")
     assert keras.config.dtype_policy().name == "float32"

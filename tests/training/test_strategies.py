@@ -124,11 +124,11 @@ def test_two_workers_train_as_one_and_go_on_after_a_kill(tmp_path: Path) -> None
     options = TrainerOptions(epochs=epochs, batch_size=8)
     whole = Trainer(alone, options).run()
     together = ClusterTask()
-    result = restore(together, second.model_dir)
+    result = restore(second.model_dir, together)
     for value, expected in zip(together.values(), alone.values(), strict=True):
         np.testing.assert_allclose(value, expected, rtol=0, atol=1e-5)
     assert result.metrics == pytest.approx(whole.metrics, rel=1e-4)
-    assert whole.epochs[-1].evaluation["loss"] < 0.5 * whole.epochs[0].evaluation["loss"]
+    assert whole.history[-1].evaluation["loss"] < 0.5 * whole.history[0].evaluation["loss"]
     # Each worker saw its own part of every epoch, and has the same weights, bit for bit.
     ours, theirs = second.left("worker-0"), second.left("worker-1")
     assert len(ours) == len(theirs) >= 2
@@ -166,14 +166,14 @@ def test_workers_take_steps_on_the_weights_of_a_parameter_server(tmp_path: Path)
     assert cluster.result() == 0, cluster.text()
     assert "[cluster] worker 1 was killed by SIGKILL; the others go on without it." in cluster.text()
     task = ClusterTask()
-    result = restore(task, cluster.model_dir)
-    assert [epoch.epoch for epoch in result.epochs] == list(range(1, 31))
+    result = restore(cluster.model_dir, task)
+    assert [epoch.epoch for epoch in result.history] == list(range(1, 31))
     # The worker's last step was done by the other one: every example once in every epoch.
-    assert {epoch.train["row"] for epoch in result.epochs} == {np.mean(range(EXAMPLES))}
-    assert result.epochs[-1].evaluation["loss"] < 0.2 * result.epochs[0].evaluation["loss"]
+    assert {epoch.train["row"] for epoch in result.history} == {np.mean(range(EXAMPLES))}
+    assert result.history[-1].evaluation["loss"] < 0.2 * result.history[0].evaluation["loss"]
     # What the chief evaluated on the cluster is what was saved.
     predicted = np.asarray(task.model(task.features, training=False))[:, 0]
-    assert result.epochs[-1].evaluation["loss"] == pytest.approx(np.mean((predicted - task.targets) ** 2), rel=1e-4)
+    assert result.history[-1].evaluation["loss"] == pytest.approx(np.mean((predicted - task.targets) ** 2), rel=1e-4)
     assert steps(cluster.model_dir)[-1] == 30 * STEPS_PER_EPOCH
     assert {path.name.rpartition("-")[0] for path in cluster.out.iterdir()} == {"chief-0"}
 
@@ -207,10 +207,10 @@ def test_two_workers_merge_their_metrics(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "--epochs", "3", task="tests.training.cluster_task:CountingTask")
     assert cluster.result() == 0, cluster.text()
     task = CountingTask()
-    result = restore(task, cluster.model_dir)
+    result = restore(cluster.model_dir, task)
     expected = np.abs(np.asarray(task.model(task.features))[:, 0] - task.targets).mean()
-    assert result.epochs[-1].evaluation["error"] == pytest.approx(expected, rel=1e-5)
-    assert result.epochs[-1].evaluation["error"] < result.epochs[0].evaluation["error"]
+    assert result.history[-1].evaluation["error"] == pytest.approx(expected, rel=1e-5)
+    assert result.history[-1].evaluation["error"] < result.history[0].evaluation["error"]
 
 
 class FakeResolver:
@@ -259,7 +259,7 @@ def test_a_tpu_gets_batches_of_one_shape(calls: list[str]) -> None:
     assert result.step == 10
     assert {tuple(shape) for shape in Shapes.shapes} <= {(4, 6), (8, 6)}
     assert (4, 6) in {tuple(shape) for shape in Shapes.shapes}
-    assert result.epochs[1].evaluation["loss"] < result.epochs[0].evaluation["loss"]
+    assert result.history[1].evaluation["loss"] < result.history[0].evaluation["loss"]
 
 
 def test_a_task_with_batches_of_several_shapes_cannot_go_to_a_tpu(calls: list[str]) -> None:
@@ -295,11 +295,11 @@ def test_tasks_of_the_zoo_take_batches_of_one_shape(calls: list[str], subset: Fa
     strategy = make_strategy("tpu", make_resolver=FakeResolver)
     result = Trainer(LinearTask(), TrainerOptions(epochs=2, batch_size=300), strategy=strategy).run()
     assert result.step == 2 * (POINTS // 300)
-    assert result.epochs[1].evaluation["loss"] < result.epochs[0].evaluation["loss"]
+    assert result.history[1].evaluation["loss"] < result.history[0].evaluation["loss"]
     options = TrainerOptions(epochs=2, batch_size=128, eval_batch_size=300)
     result = Trainer(SiameseTask(data=subset), options, strategy=strategy).run()
     assert result.step == 2 * (len(subset.train_images) // 128)
-    assert result.epochs[1].evaluation["loss"] < result.epochs[0].evaluation["loss"]
+    assert result.history[1].evaluation["loss"] < result.history[0].evaluation["loss"]
     assert calls == ["initialize local"]
 
 

@@ -45,7 +45,7 @@ def test_a_classifier_is_trained_measured_restored_and_exported(tmp_path: Path) 
     assert run.metrics["test_sparse_top_k_categorical_accuracy"] == pytest.approx(second)
 
     other = classes(metrics=metrics)
-    restore(other, tmp_path / "run")
+    restore(tmp_path / "run", other)
     np.testing.assert_array_equal(np.asarray(other.model(X)), np.asarray(task.model(X)))
 
     report = run.export(tmp_path / "models" / "classes", examples=60, options=QUICK)
@@ -81,7 +81,7 @@ def test_a_step_of_the_user_s_and_a_model_that_is_there() -> None:
         model, loss="mse", train=(X, y), test=(X, y), step=step, metrics=metrics, optimizer=keras.optimizers.Adam(0.05)
     )
     weights = Trainer(task, epochs=6, batch_size=16).run()
-    assert weights.metrics["test_loss"] < 0.5 * weights.epochs[0].evaluation["loss"]
+    assert weights.metrics["test_loss"] < 0.5 * weights.history[0].evaluation["loss"]
     assert task.model is model and set(seen) == {True, False}
     # An evaluation changes nothing: the last one is that of the weights as they are now.
     now = float(tf.reduce_mean(tf.square(model(X) - y)))
@@ -99,7 +99,7 @@ def test_weights_of_examples_count_in_the_loss() -> None:
         loss="mse", train=data, test=(X, y), optimizer=keras.optimizers.Adam(0.05),
     )  # fmt: skip
     run = Trainer(task, epochs=12, batch_size=16).run()
-    assert run.metrics["test_loss"] < 0.1 * run.epochs[0].evaluation["loss"]
+    assert run.metrics["test_loss"] < 0.1 * run.history[0].evaluation["loss"]
 
 
 class Gan(Task):
@@ -154,7 +154,7 @@ def test_a_gan_of_two_optimizers_in_a_page_trains_and_is_exported(tmp_path: Path
     fresh.build()
     assert distance(task) < 0.5 * distance(fresh)
     restored = Gan()
-    restore(restored, tmp_path / "run")
+    restore(tmp_path / "run", restored)
     assert distance(restored) == distance(task)
     report = result.export(tmp_path / "models" / "gan", examples=32, options=QUICK)
     assert read_manifest(report.version.path).source.task == "gan"
@@ -211,7 +211,7 @@ def test_what_would_go_wrong_is_refused(make: Callable[[], Task], message: str) 
 
 
 def test_what_is_not_there_is_said() -> None:
-    with pytest.raises(ConfigurationError, match="no option 'epoch'. Did you mean 'epochs'"):
+    with pytest.raises(ConfigurationError, match="TrainerOptions has no field 'epoch'; did you mean 'epochs'"):
         Trainer(classes(), epoch=3)
     with pytest.raises(AttributeError, match="has no 'model'. What build"):
         _ = classes().model

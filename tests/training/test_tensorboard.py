@@ -24,7 +24,7 @@ def test_train_and_test_are_two_runs_of_the_same_scalars(tmp_path: Path) -> None
     result = Trainer(ToyTask(), options, [TensorBoardLog(tmp_path)]).run()
     train, test = scalars(tmp_path / "train"), scalars(tmp_path / "test")
     assert [step for step, _ in train["loss"]] == [4, 6, 10, 12]
-    assert train["loss"][3][1] == pytest.approx(result.epochs[1].train["loss"])
+    assert train["loss"][3][1] == pytest.approx(result.history[1].train["loss"])
     assert [step for step, _ in train["examples_per_second"]] == [4, 6, 10, 12]
     assert [step for step, _ in test["loss"]] == [6, 12]
-    assert test["loss"][0][1] == pytest.approx(result.epochs[0].evaluation["loss"])
+    assert test["loss"][0][1] == pytest.approx(result.history[0].evaluation["loss"])

@@ -15,10 +15,12 @@ import tensorflow as tf
 
 from modelyard.errors import CheckpointError, ConfigurationError, NonFiniteLossError, TrainingError
 from modelyard.training import (
+    Evaluated,
     Event,
     InputRequest,
     JsonlLog,
     ProgressBar,
+    StepsDone,
     Trainer,
     TrainerOptions,
     TrainResult,
@@ -30,7 +32,7 @@ OPTIONS = TrainerOptions(epochs=3, batch_size=8, steps_per_loop=4, seed=11)
 
 
 def numbers(result: TrainResult) -> list[tuple[Mapping[str, float], Mapping[str, float]]]:
-    return [(epoch.train, epoch.evaluation) for epoch in result.epochs]
+    return [(epoch.train, epoch.evaluation) for epoch in result.history]
 
 
 def same_values(one: ToyTask, other: ToyTask) -> bool:
@@ -48,35 +50,35 @@ class StopAt:
         self.step = step
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "steps" and event.step >= self.step:
+        if isinstance(event, StepsDone) and event.step >= self.step:
             raise _Stop
 
 
 def test_it_trains_and_reports_every_epoch() -> None:
-    events: list[Event] = []
+    events: list[Any] = []
     task = ToyTask()
     result = Trainer(task, replace(OPTIONS, epochs=15), [events.append]).run()
-    assert [epoch.epoch for epoch in result.epochs] == list(range(1, 16))
+    assert [epoch.epoch for epoch in result.history] == list(range(1, 16))
     assert result.step == 15 * STEPS_PER_EPOCH
-    assert result.epochs[-1].evaluation["loss"] < 0.3 * result.epochs[0].evaluation["loss"]
-    assert all(epoch.examples_per_second == EXAMPLES / epoch.seconds for epoch in result.epochs)
+    assert result.history[-1].evaluation["loss"] < 0.3 * result.history[0].evaluation["loss"]
+    assert all(epoch.examples_per_second == EXAMPLES / epoch.seconds for epoch in result.history)
     assert result.metrics == {
-        "loss": result.epochs[-1].train["loss"],
-        "test_loss": result.epochs[-1].evaluation["loss"],
+        "loss": result.history[-1].train["loss"],
+        "test_loss": result.history[-1].evaluation["loss"],
     }
-    assert (result.task, result.data, result.resumed_from, result.checkpoint) == (
+    assert (result.task.name, result.data, result.resumed_from, result.checkpoint) == (
         "toy", "44 made-up examples", None, None,
     )  # fmt: skip
-    assert [event.kind for event in events[:4]] == ["start", "steps", "steps", "epoch"]
+    assert [event.name for event in events[:4]] == ["start", "steps", "steps", "evaluation"]
     assert [event.step for event in events[:4]] == [0, 4, 6, 6]
-    assert (events[-1].kind, events[-1].message) == ("stop", "finished")
+    assert (events[-1].name, events[-1].reason) == ("stop", "finished")
 
 
 def test_the_last_evaluation_is_of_the_final_weights() -> None:
     task = ToyTask()
     result = Trainer(task, OPTIONS).run()
     predicted = np.asarray(task.model(task.features, training=False))[:, 0]
-    assert result.epochs[-1].evaluation["loss"] == pytest.approx(np.mean((predicted - task.targets) ** 2), rel=1e-5)
+    assert result.history[-1].evaluation["loss"] == pytest.approx(np.mean((predicted - task.targets) ** 2), rel=1e-5)
 
 
 def test_the_same_seed_gives_the_same_numbers_whatever_the_loop() -> None:
@@ -121,7 +123,7 @@ def test_more_epochs_go_on_from_the_end(tmp_path: Path) -> None:
 def test_restore_gives_the_trained_weights(tmp_path: Path) -> None:
     trained, fresh = ToyTask(), ToyTask()
     result = Trainer(trained, replace(OPTIONS, model_dir=tmp_path)).run()
-    restored = restore(fresh, tmp_path)
+    restored = restore(tmp_path, fresh)
     assert same_values(trained, fresh)
     assert numbers(restored) == numbers(result)
     assert restored.checkpoint == result.checkpoint
@@ -129,15 +131,15 @@ def test_restore_gives_the_trained_weights(tmp_path: Path) -> None:
 
 def test_restore_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has no checkpoint"):
-        restore(ToyTask(), tmp_path)
+        restore(tmp_path, ToyTask())
 
 
 def test_ctrl_c_stops_after_a_whole_loop_with_a_checkpoint(tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[Any] = []
 
     def press(event: Event) -> None:
         events.append(event)
-        if event.kind == "steps" and event.step == 8:
+        if isinstance(event, StepsDone) and event.step == 8:
             signal.raise_signal(signal.SIGINT)
 
     options = replace(OPTIONS, model_dir=tmp_path, steps_per_loop=2)
@@ -145,7 +147,7 @@ def test_ctrl_c_stops_after_a_whole_loop_with_a_checkpoint(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         Trainer(ToyTask(), options, [press]).run()
     assert signal.getsignal(signal.SIGINT) is before
-    assert (events[-1].kind, events[-1].message, events[-1].step) == ("stop", "interrupted", 8)
+    assert (events[-1].name, events[-1].reason, events[-1].step) == ("stop", "interrupted", 8)
     resumed = Trainer(ToyTask(), options).run()
     assert resumed.resumed_from == 8
     assert numbers(resumed) == numbers(Trainer(ToyTask(), OPTIONS).run())
@@ -153,7 +155,7 @@ def test_ctrl_c_stops_after_a_whole_loop_with_a_checkpoint(tmp_path: Path) -> No
 
 def test_ctrl_c_in_the_last_evaluation_does_not_let_the_caller_go_on(tmp_path: Path) -> None:
     def press(event: Event) -> None:
-        if event.kind == "epoch" and event.epoch == 3:
+        if isinstance(event, Evaluated) and event.epoch == 3:
             signal.raise_signal(signal.SIGINT)
 
     options = replace(OPTIONS, model_dir=tmp_path)
@@ -164,7 +166,7 @@ def test_ctrl_c_in_the_last_evaluation_does_not_let_the_caller_go_on(tmp_path: P
 
 def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
     def press(event: Event) -> None:
-        if event.kind == "steps":
+        if isinstance(event, StepsDone):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
@@ -236,7 +238,7 @@ def test_a_checkpoint_of_another_task_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is of task 'toy'; expected one of 'other'"):
         Trainer(Other(), options).run()
     with pytest.raises(CheckpointError, match="is of task 'toy'"):
-        restore(Other(), tmp_path)
+        restore(tmp_path, Other())
 
 
 @pytest.mark.parametrize("model", [{"units": 7}, {"layers": 2}, {"layers": 0}], ids=["wider", "deeper", "shallower"])
@@ -321,25 +323,26 @@ def test_an_op_that_fails_is_an_error() -> None:
 
 
 def test_what_an_action_raises_ends_the_run_and_the_others_hear_of_it() -> None:
-    events: list[Event] = []
+    events: list[Any] = []
     with pytest.raises(_Stop):
         Trainer(ToyTask(), OPTIONS, [events.append, StopAt(8)]).run()
-    assert (events[-1].kind, events[-1].message, events[-1].step) == ("stop", "failed", 10)
+    assert (events[-1].name, events[-1].reason, events[-1].step) == ("stop", "failed", 10)
 
 
 def test_a_run_that_goes_on_says_what_the_checkpoint_overrules(tmp_path: Path) -> None:
     options = replace(OPTIONS, model_dir=tmp_path)
     Trainer(ToyTask(learning_rate=0.05), replace(options, epochs=1)).run()
-    events: list[Event] = []
+    events: list[Any] = []
     task, screen = ToyTask(learning_rate=0.01), io.StringIO()
     Trainer(task, options, [events.append, ProgressBar(stream=screen), JsonlLog(tmp_path / "log.jsonl")]).run()
     note = (
         f"The learning rate of 'optimizer' is 0.05, from the checkpoint step-{STEPS_PER_EPOCH:09d}; 0.01 is not used. "
         f"To use it, begin another run with these weights: --model-dir NEW --warm-start {tmp_path}."
     )
-    assert events[0].notes == (note,)
+    changed = "The task's argument learning_rate was 0.05 and is 0.01 now.", "The option epochs was 1 and is 3 now."
+    assert events[0].notes == (*changed, note)
     assert note in screen.getvalue().splitlines()
-    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["notes"] == [note]
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["notes"] == [*changed, note]
     # It is true.
     whole = ToyTask(learning_rate=0.05)
     Trainer(whole, OPTIONS).run()
@@ -348,13 +351,13 @@ def test_a_run_that_goes_on_says_what_the_checkpoint_overrules(tmp_path: Path) -
     for other, folder in ((ToyTask(learning_rate=0.05), tmp_path), (ToyTask(learning_rate=0.01), tmp_path / "new")):
         events.clear()
         Trainer(other, replace(options, model_dir=folder, epochs=1), [events.append]).run()
-        assert not events[0].notes
+        assert not [told for told in events[0].notes if "not used" in told]
     # What it advises is done.
     warm = ToyTask(learning_rate=0.01)
     Trainer(warm, replace(options, model_dir=tmp_path / "warm", epochs=1, warm_start=tmp_path), [events.append]).run()
     assert float(np.asarray(warm.optimizer.learning_rate)) == pytest.approx(0.01)
     events.clear()
     Trainer(warm, replace(options, model_dir=tmp_path / "warm", warm_start=tmp_path), [events.append]).run()
-    assert events[0].notes == (
-        f"The run goes on from its own checkpoint step-{STEPS_PER_EPOCH:09d}; warm_start (--warm-start) is not used.",
+    assert events[0].notes[-1] == (
+        f"The run goes on from its own checkpoint step-{STEPS_PER_EPOCH:09d}; warm_start (--warm-start) is not used."
     )

@@ -14,6 +14,7 @@ from modelyard.artifact._checksums import check_paths, hash_files, verify_files
 from modelyard.artifact._classes import class_ids, holds_class_ids, holds_class_scores
 from modelyard.artifact._decode import MAX_IMAGE_PIXELS, decode_image
 from modelyard.artifact._example import decode_examples
+from modelyard.artifact._git import git_commit
 from modelyard.artifact._labels import LABELS_NAME, read_labels, write_labels
 from modelyard.artifact._maintain import (
     Collected,
@@ -159,6 +160,7 @@ __all__ = [
     "format_key",
     "format_path",
     "generate_key",
+    "git_commit",
     "hash_files",
     "holds_class_ids",
     "holds_class_scores",

@@ -23,12 +23,11 @@ from modelyard.export._options import (
 from modelyard.export._verification import Verification, WorstExample
 
 if TYPE_CHECKING:
+    from modelyard.console import ProgressBar
     from modelyard.export._action import BestExport, action
     from modelyard.export._api import export
     from modelyard.export._data import load_data
-    from modelyard.export._git import git_commit
     from modelyard.export._model import export_model
-    from modelyard.export._progress import ProgressBar
     from modelyard.export._reference import Reference, check_examples, compute_reference
     from modelyard.export._task import export_task
     from modelyard.export._trace import TracedModel, trace
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "BestExport": "modelyard.export._action",
-    "ProgressBar": "modelyard.export._progress",
+    "ProgressBar": "modelyard.console",
     "Reference": "modelyard.export._reference",
     "TracedModel": "modelyard.export._trace",
     "action": "modelyard.export._action",
@@ -45,7 +44,6 @@ _LAZY = {
     "export": "modelyard.export._api",
     "export_model": "modelyard.export._model",
     "export_task": "modelyard.export._task",
-    "git_commit": "modelyard.export._git",
     "load_data": "modelyard.export._data",
     "trace": "modelyard.export._trace",
     "verify": "modelyard.export._verify",
@@ -76,7 +74,6 @@ __all__ = [
     "export",
     "export_model",
     "export_task",
-    "git_commit",
     "load_data",
     "trace",
     "verify",

@@ -7,12 +7,14 @@ import logging
 import math
 import os
 import tempfile
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from modelyard.artifact import Location, RemotePath, locate
-from modelyard.errors import ArtifactError, ConfigurationError, ExportError, PublishError
+from modelyard.errors import ArtifactError, ExportError, PublishError
 from modelyard.export._options import ExportOptions, ExportReport, Progress, ignore_progress
 from modelyard.export._task import ExportableTask, export_task
+from modelyard.training import EvalResult, Evaluated, Event, Goal, RunStarted, make_source
 
 _LOG = logging.getLogger("modelyard.export")
 
@@ -24,15 +26,14 @@ class BestExport:
     """An action of a training run: exports whenever a metric of the evaluation is the best so far.
 
     ``test`` and ``commit`` are apart: an export that fails does not spend the
-    record, so the next epoch that is better than what was *published* is
+    record, so the next evaluation that is better than what was *published* is
     exported. The record is a file beside the versions, and a run that is
     resumed goes on with it.
 
     Args:
         task: The task that the trainer trains.
         destination: ``<repository>/<model>``.
-        metric: Name of a metric of ``eval_step``.
-        mode: Whether more of it is better, or less.
+        goal: What better means; None for the most ``test_accuracy``.
         examples: Examples to verify with.
         options: None for the defaults.
         record: The file of the record; None for ``.best.json`` in ``destination``.
@@ -40,8 +41,9 @@ class BestExport:
         progress: Called as each export goes on.
 
     Attributes:
+        goal: What better means; the trainer makes sure that the evaluation has its number.
         reports: What was published.
-        failures: By epoch, why its export failed.
+        failures: By step, why its export failed.
     """
 
     def __init__(
@@ -49,61 +51,54 @@ class BestExport:
         task: ExportableTask,
         destination: Location | str,
         *,
-        metric: str = "accuracy",
-        mode: Literal["max", "min"] = "max",
+        goal: Goal | None = None,
         examples: int = 512,
         options: ExportOptions | None = None,
         record: Location | str | None = None,
         strict: bool = False,
         progress: Progress = ignore_progress,
     ) -> None:
-        if mode not in ("max", "min"):
-            raise ConfigurationError(f"mode is {mode!r}; expected 'max' or 'min'.")
         self._task = task
         self._destination = locate(str(destination))
-        self._metric = metric
-        self._mode = mode
+        self.goal = goal or Goal(metric="test_accuracy", mode="max")
         self._examples = examples
         self._options = options
         self._record = locate(str(record)) if record is not None else self._destination / RECORD_NAME
         self._strict = strict
         self._progress = progress
         self._data = ""
+        self._identity: Mapping[str, Any] = {}
         self.reports: list[ExportReport] = []
         self.failures: dict[int, str] = {}
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         """Looks at one event of a training run.
 
         Args:
-            event: A :class:`modelyard.training.Event`.
+            event: From the trainer.
 
         Raises:
             ArtifactError: The repository cannot be written, and the action is strict.
             ConfigurationError: The evaluation has no such metric.
             ExportError: The export failed, and the action is strict.
         """
-        if event.kind == "start":
-            self._data = event.message
-        if event.kind != "epoch":
+        if isinstance(event, RunStarted):
+            self._data, self._identity = event.data, event.identity
+        if not isinstance(event, Evaluated):
             return
-        evaluation = event.result.evaluation
-        if self._metric not in evaluation:
-            known = ", ".join(sorted(evaluation)) or "none"
-            raise ConfigurationError(f"The evaluation has no metric {self._metric!r} to export by; it has {known}.")
-        value = float(evaluation[self._metric])
+        value = float(self.goal.value(event.result))
         try:
             if not self.test(value):
                 return
-            self.reports.append(self._export(event))
+            self.reports.append(self._export(event.task, event.result))
             self.commit(value)
         except (ExportError, ArtifactError) as exc:
             if self._strict:
                 raise
-            self.failures[event.epoch] = exc.message
+            self.failures[event.step] = exc.message
             _LOG.error(
-                "epoch %d has the best %s so far (%g), and its export failed: %s",
-                event.epoch, self._metric, value, exc.message,
+                "step %d has the best %s so far (%g), and its export failed: %s",
+                event.step, self.goal.metric, value, exc.message,
             )  # fmt: skip
 
     def test(self, value: float) -> bool:
@@ -118,9 +113,7 @@ class BestExport:
         if math.isnan(value):
             return False
         best = self._read()
-        if best is None:
-            return True
-        return value > best if self._mode == "max" else value < best
+        return best is None or self.goal.is_better(value, best)
 
     def commit(self, value: float) -> None:
         """Makes a value the record.
@@ -131,7 +124,7 @@ class BestExport:
         Raises:
             PublishError: The record cannot be written.
         """
-        text = json.dumps({"metric": self._metric, "mode": self._mode, "value": value}) + "\n"
+        text = json.dumps({"metric": self.goal.metric, "mode": self.goal.mode, "value": value}) + "\n"
         if isinstance(self._record, RemotePath):
             self._record.write_bytes(text.encode())
             return
@@ -145,7 +138,7 @@ class BestExport:
     def _read(self) -> float | None:
         try:
             document = json.loads(self._record.read_bytes())
-            if (document["metric"], document["mode"]) != (self._metric, self._mode):
+            if (document["metric"], document["mode"]) != (self.goal.metric, self.goal.mode):
                 # The record of another metric says nothing of this one.
                 return None
             return float(document["value"])
@@ -154,22 +147,12 @@ class BestExport:
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise ArtifactError(f"The record {self._record} cannot be read: {exc}. Remove it to begin anew.") from exc
 
-    def _export(self, event: Any) -> ExportReport:
-        from modelyard.training import TrainResult
-
-        run = TrainResult(
-            task=event.task,
-            step=event.step,
-            epochs=(event.result,),
-            resumed_from=None,
-            checkpoint=None,
-            data=self._data,
-            config={"epoch": event.epoch, "step": event.step},
-        )
+    def _export(self, name: str, result: EvalResult) -> ExportReport:
+        config = {"epoch": result.epoch, "step": result.step}
         return export_task(
             self._task,
             self._destination,
-            run=run,
+            source=make_source(name, self._identity, config, data=self._data, metrics=result.metrics),
             examples=self._examples,
             options=self._options,
             progress=self._progress,
@@ -177,7 +160,7 @@ class BestExport:
 
 
 def action(task: ExportableTask, destination: Location | str, **options: Any) -> BestExport:
-    """An action for :class:`modelyard.training.Trainer` that exports each best epoch.
+    """An action for :class:`modelyard.training.Trainer` that exports each best evaluation.
 
     Args:
         task: The task that the trainer trains.
@@ -186,7 +169,7 @@ def action(task: ExportableTask, destination: Location | str, **options: Any) ->
 
     Example:
         >>> task = FashionTask()
-        >>> best = action(task, "models/fashion", metric="accuracy")
+        >>> best = action(task, "models/fashion", goal=Goal(metric="test_accuracy", mode="max"))
         >>> Trainer(task, TrainerOptions(epochs=10), actions=[best]).run()
         >>> best.reports[-1].version.number
     """

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.artifact import Location, check_model_name, locate
-from modelyard.console import quiet_libraries
+from modelyard.console import ProgressBar, quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.export._options import (
     FORMATS,
@@ -32,6 +32,7 @@ _DEFAULTS = ExportOptions()
 _EXAMPLES = """\
 sources:
   a task             fashion: the newest checkpoint of its run, verified on its own data
+  a run              runs/photos: the same, with the task and the arguments that it was trained with
   a SavedModel       its directory, in the format of TensorFlow 2 or 1
   a Keras model      model.keras
   an ONNX file       model.onnx, served as it is
@@ -66,7 +67,9 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SOURCE", help="name of a task, such as fashion, or path of a model")
+    parser.add_argument(
+        "source", metavar="SOURCE", help="name of a task, such as fashion, folder of a run, or path of a model"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -221,6 +224,8 @@ def _end_with_input(stage_file: Path | None) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> ExportReport:
+    from modelyard.training import read_record
+
     options = ExportOptions(
         formats=tuple(dict.fromkeys(arguments.format or FORMATS)),
         optional=tuple(dict.fromkeys(arguments.optional)),
@@ -247,11 +252,12 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
     source = arguments.source
     path = Path(source)
     # A task's name is never a path: what exists, or has a folder or a suffix in its name, is meant as one.
-    is_path = path.exists() or (":" not in source and (path.name != source or bool(path.suffix)))
+    record = read_record(path)
+    is_path = record is None and (path.exists() or (":" not in source and (path.name != source or bool(path.suffix))))
     if arguments.name is not None:
         check_model_name(arguments.name)
     objects = _custom_objects(arguments.modules)
-    name = arguments.name or (_name_of(path) if is_path else _name_of_task(source))
+    name = arguments.name or (_name_of(path) if is_path else record.task if record else _name_of_task(source))
     check_model_name(name)
     model_dir = locate(arguments.repository) / name
     if not is_path:
@@ -302,7 +308,6 @@ def _name_of(path: Path) -> str:
 
 def _export_path(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport:
     from modelyard.export._api import export
-    from modelyard.export._progress import ProgressBar
 
     if not Path(arguments.source).exists():
         raise ConfigurationError(f"{arguments.source} does not exist.")
@@ -342,9 +347,7 @@ def _telling(progress: Progress, file: Path | None) -> Progress:
 
 
 def _export_task(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport:
-    from modelyard.export._progress import ProgressBar
-    from modelyard.export._task import export_task
-    from modelyard.training import restore
+    from modelyard.training import read_record, restore
     from modelyard.training.tasks import make_task
 
     for flag, value in (
@@ -354,14 +357,10 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
     ):
         if value is not None:
             raise ConfigurationError(f"{flag} is for paths; the task {arguments.source} brings its own.")
-    task = make_task(arguments.source, arguments.set)
-    result = restore(task, arguments.model_dir or Path("runs") / arguments.source)
+    source = Path(arguments.source)
+    folder = source if read_record(source) is not None else arguments.model_dir or Path("runs") / source
+    result = restore(folder, make_task(arguments.source, arguments.set))
     with ProgressBar() as bar:
-        return export_task(
-            task,
-            model_dir,
-            run=result,
-            examples=arguments.examples,
-            options=options,
-            progress=_telling(bar, arguments.stage_file),
+        return result.export(
+            model_dir, examples=arguments.examples, options=options, progress=_telling(bar, arguments.stage_file)
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from modelyard.artifact import Manifest, ModelVersion
+from modelyard.console import Shown
 from modelyard.errors import ConfigurationError
 from modelyard.export._verification import Verification
 
@@ -189,6 +190,11 @@ class ExportEvent:
     stage: str
     done: int
     total: int
+
+    def shown(self) -> Shown:
+        """What a progress bar shows of it: a bar for each stage."""
+        announce = f"export: {self.stage}"
+        return Shown(stage=self.stage, label=self.stage, done=self.done, total=self.total, announce=announce)
 
 
 Progress = Callable[[ExportEvent], None]

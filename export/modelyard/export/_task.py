@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from modelyard.artifact import AnyFunction, Location, Source, VerificationData, locate
-from modelyard.export._git import git_commit
 from modelyard.export._model import export_model
 from modelyard.export._options import ExportOptions, ExportReport, Progress, ignore_progress
 
@@ -27,31 +24,11 @@ class ExportableTask(Protocol):
         """Real examples for every signature."""
 
 
-class TrainingRun(Protocol):
-    """What a manifest says of a training run; a :class:`modelyard.training.TrainResult` has it."""
-
-    @property
-    def task(self) -> str:
-        """Name of the task."""
-
-    @property
-    def data(self) -> str:
-        """What it was trained on."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The options that decide the numbers."""
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """The numbers of the last epoch."""
-
-
 def export_task(
     task: ExportableTask,
     destination: Location | str,
     *,
-    run: TrainingRun,
+    source: Source,
     examples: int = 512,
     data: VerificationData | None = None,
     options: ExportOptions | None = None,
@@ -62,7 +39,7 @@ def export_task(
     Args:
         task: The task, trained or restored.
         destination: ``<repository>/<model>``; the folder's name is the model's.
-        run: Where the model came from, for the manifest.
+        source: Where the model came from, for the manifest.
         examples: At most this many verify it.
         data: These instead of the task's own.
         options: None for the defaults.
@@ -79,21 +56,7 @@ def export_task(
         task.signatures(),
         task.verification_data(examples) if data is None else data,
         model_dir=locate(str(destination)),
-        source=Source(
-            task=run.task,
-            git_commit=git_commit(_file_of(type(task))),
-            data=run.data,
-            config=dict(run.config),
-            metrics=dict(run.metrics),
-        ),
+        source=source,
         options=options,
         progress=progress,
     )
-
-
-def _file_of(kind: type) -> Path:
-    try:
-        return Path(inspect.getfile(kind))
-    except (OSError, TypeError):
-        # Made in a notebook, or at a prompt.
-        return Path.cwd()

@@ -78,7 +78,7 @@ def test_a_task_of_twenty_lines_is_killed_resumed_exported_and_served(tmp_path: 
     accuracy = read_state(list_checkpoints(tmp_path / "killed" / "checkpoints")[-1]).history[-1].evaluation["accuracy"]
     assert accuracy > 0.5
 
-    export = ["export", "photos_task:PhotosTask", "--model-dir", "killed", "--repository", "models"]
+    export = ["export", "killed", "--repository", "models"]
     run(tmp_path, *export, "--format", "onnx", "--min-examples", "64", "--examples", "100")
     files = sorted((tmp_path / "photos").glob("*/*.jpeg"))[::10]
     with serve(tmp_path / "models" / "photos", model="photos", log_dir=tmp_path) as server:

@@ -69,7 +69,7 @@ def model_dir(session_dir: Path, garments: Path) -> Path:
 
 def trained(garments: Path, model_dir: Path) -> DcganTask:
     task = DcganTask(folder=str(garments), width=WIDTH)
-    restore(task, model_dir)
+    restore(model_dir, task)
     return task
 
 

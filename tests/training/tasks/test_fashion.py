@@ -42,7 +42,7 @@ def preprocess(task: FashionTask, pixels: np.ndarray) -> np.ndarray:
 def test_it_learns_from_the_subset(trained: tuple[FashionTask, TrainResult]) -> None:
     result = trained[1]
     assert result.metrics["test_accuracy"] > 0.7
-    assert result.epochs[-1].train["loss"] < 0.6 * result.epochs[0].train["loss"]
+    assert result.history[-1].train["loss"] < 0.6 * result.history[0].train["loss"]
     assert result.data == "small subset shipped with modelyard, 2,000 + 1,000 images"
 
 

@@ -18,6 +18,6 @@ def test_a_compiled_step_is_at_least_three_times_as_fast_as_an_eager_one(subset:
         for loop in rates:
             # The first epoch pays for tracing.
             options = TrainerOptions(epochs=2, batch_size=64, loop=loop)
-            rates[loop] = Trainer(MlpTask(data=subset), options).run().epochs[-1].examples_per_second
+            rates[loop] = Trainer(MlpTask(data=subset), options).run().history[-1].examples_per_second
         ratios.append(rates["step"] / rates["eager"])
     assert statistics.median(ratios) >= 3, ratios

@@ -21,7 +21,7 @@ def test_nas_is_restored_with_its_best_child(subset: FashionMnist, tmp_path: Pat
 
     task, again = make(), make()
     Trainer(task, TrainerOptions(epochs=1, batch_size=1, model_dir=tmp_path)).run()
-    restore(again, tmp_path)
+    restore(tmp_path, again)
     assert len(task.rewards) == 10
     np.testing.assert_array_equal(again.rewards, task.rewards)
     assert again.best_child == task.best_child
@@ -73,7 +73,7 @@ def test_nas_averages_and_checks_its_controller(subset: FashionMnist, tmp_path: 
     ]
     assert max(float(np.abs(one - other).max()) for one, other in pairs) > 1e-3
     again = NasTask(data=subset, layers=1, kernels=(1, 3), filters=(2,), images=50, child_steps=2, learning_rate=0.1)
-    restore(again, tmp_path)
+    restore(tmp_path, again)
     for (_, mine), other in zip(pairs, again.controller.trainable_variables, strict=True):
         np.testing.assert_array_equal(mine, np.asarray(other))
 

@@ -47,7 +47,7 @@ def test_arguments_that_make_no_sense_are_errors(make: Callable[..., Any], argum
 
 @pytest.mark.parametrize("name", sorted(tasks()))
 def test_before_build_there_is_nothing_to_export(name: str, subset: FashionMnist) -> None:
-    task = tasks()[name]() if name in ("linear", "maml", "transfer") else tasks()[name](data=subset)  # type: ignore[call-arg]
+    task = tasks()[name]() if name in ("linear", "maml", "transfer") else tasks()[name](data=subset)
     with pytest.raises(TrainingError, match=r"call build\(\)"):
         _ = task.exported
 

@@ -56,7 +56,7 @@ def test_vgg16_s_last_layers_learn_and_its_first_stay_as_they_were_loaded(
     assert {name for name in before if not np.array_equal(before[name], after[name])} == {
         "block5_conv1", "block5_conv2", "block5_conv3",
     }  # fmt: skip
-    assert result.epochs[-1].train["loss"] < 0.7 * result.epochs[0].train["loss"]
+    assert result.history[-1].train["loss"] < 0.7 * result.history[0].train["loss"]
     # Three classes: a third is chance.
     assert result.metrics["test_accuracy"] > 0.6
 

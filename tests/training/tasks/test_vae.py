@@ -18,7 +18,7 @@ SEED = 0
 def test_it_learns_with_as_many_dimensions_as_are_asked_for(subset: FashionMnist, latent: int) -> None:
     task = VaeTask(data=subset, latent=latent)
     options = TrainerOptions(**{**task.recipe, "epochs": 6, "seed": SEED})
-    losses = [epoch.evaluation["loss"] for epoch in Trainer(task, options).run().epochs]
+    losses = [epoch.evaluation["loss"] for epoch in Trainer(task, options).run().history]
     # As after as many steps with two dimensions, in the test of the zoo.
     assert losses[-1] < 0.9 * losses[0]
     signatures: Any = task.signatures()

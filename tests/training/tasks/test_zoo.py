@@ -143,7 +143,7 @@ def test_linear_finds_the_line(zoo: Callable[[str], Trained]) -> None:
     assert slope == pytest.approx(3.23, abs=0.1)
     assert intercept == pytest.approx(1.80, abs=0.1)
     assert run.result.metrics["test_loss"] == pytest.approx(1.14, abs=0.1)
-    losses = [epoch.train["loss"] for epoch in run.result.epochs]
+    losses = [epoch.train["loss"] for epoch in run.result.history]
     assert losses == sorted(losses, reverse=True)
 
 
@@ -157,7 +157,7 @@ def test_linear_learns_the_same_as_a_keras_model(zoo: Callable[[str], Trained]) 
 
 def test_mlp_learns_and_pays_for_its_activations(zoo: Callable[[str], Trained], subset: FashionMnist) -> None:
     run = zoo("mlp")
-    accuracy = [epoch.evaluation["accuracy"] for epoch in run.result.epochs]
+    accuracy = [epoch.evaluation["accuracy"] for epoch in run.result.history]
     assert accuracy[-1] > 0.75 > accuracy[0]
     free = MlpTask(data=subset, regularization=0.0)
     free_run = Trainer(free, options(free, epochs=6)).run()
@@ -173,7 +173,7 @@ def test_mlp_learns_and_pays_for_its_activations(zoo: Callable[[str], Trained], 
 
 
 def test_vae_s_bound_rises(zoo: Callable[[str], Trained]) -> None:
-    epochs = zoo("vae").result.epochs
+    epochs = zoo("vae").result.history
     losses = [epoch.evaluation["loss"] for epoch in epochs]
     assert losses[-1] < 0.9 * losses[0]
     assert epochs[-1].train["loss"] == pytest.approx(
@@ -201,7 +201,7 @@ def test_capsnet_learns(zoo: Callable[[str], Trained]) -> None:
     run = zoo("capsnet")
     assert run.result.step == 160
     assert run.result.metrics["test_accuracy"] >= 0.72
-    first, last = run.result.epochs[0].evaluation, run.result.epochs[-1].evaluation
+    first, last = run.result.history[0].evaluation, run.result.history[-1].evaluation
     assert last["margin"] < first["margin"]
     assert last["reconstruction"] < first["reconstruction"]
     assert last["loss"] == pytest.approx(last["margin"] + 0.0005 * last["reconstruction"], rel=1e-4)
@@ -211,7 +211,7 @@ def test_gan_comes_closer_to_real_images(zoo: Callable[[str], Trained]) -> None:
     run = zoo("gan")
     distances = [values["frechet"] for values in run.pictures.history.values()]
     assert distances[-1] < distances[0] / 2
-    last = run.result.epochs[-1].evaluation
+    last = run.result.history[-1].evaluation
     # In balance: neither network has won; at log 2 = 0.69 the discriminator guesses.
     assert 0.1 < last["discriminator_loss"] < 1.0
     assert 0.5 < last["generator_loss"] < 4.0
@@ -222,7 +222,7 @@ def test_dcgan_comes_closer_to_real_images(zoo: Callable[[str], Trained]) -> Non
     distances = [values["frechet"] for values in run.pictures.history.values()]
     # Seeds 0, 1 and 2: from 126, 123 and 126 to 23, 39 and 43.
     assert distances[-1] < distances[0] / 2
-    last = run.result.epochs[-1].evaluation
+    last = run.result.history[-1].evaluation
     assert 0.1 < last["discriminator_loss"] < 1.0
     assert 0.3 < last["generator_loss"] < 4.0
 
@@ -249,7 +249,7 @@ def test_cyclegan_s_drawings_tell_what_they_are_of(zoo: Callable[[str], Trained]
 
 
 def test_maml_adapts_to_new_problems_in_one_step(zoo: Callable[[str], Trained]) -> None:
-    last = zoo("maml").result.epochs[-1].evaluation
+    last = zoo("maml").result.history[-1].evaluation
     assert last["loss"] < last["joint_loss"] / 3
     assert last["loss"] < last["before_loss"] / 3
 
@@ -257,7 +257,7 @@ def test_maml_adapts_to_new_problems_in_one_step(zoo: Callable[[str], Trained]) 
 def test_maml_tells_new_classes_apart(subset: FashionMnist) -> None:
     task = MamlTask(data=subset, problem="fashion", inner_rate=0.1, learning_rate=3e-3)
     result = Trainer(task, options(task, epochs=1, batch_size=8)).run()
-    last = result.epochs[-1].evaluation
+    last = result.history[-1].evaluation
     # Five classes it never saw, in any order: one in five is chance, and 10,000 images leave no room for luck.
     assert last["accuracy"] > 0.25
     assert last["accuracy"] > last["joint_accuracy"] + 0.02
@@ -274,7 +274,7 @@ def test_nas_designs_better_networks_than_chance(zoo: Callable[[str], Trained]) 
     # A tenth is chance for an untrained child too: the margin is several times the standard error of either mean.
     # Seeds 0 and 1 come to 0.17 and 0.22.
     assert last["last_quarter_reward"] > last["mean_random_reward"] + 0.05
-    assert run.result.epochs[-1].train["entropy"] < run.result.epochs[0].train["entropy"]
+    assert run.result.history[-1].train["entropy"] < run.result.history[0].train["entropy"]
 
 
 def test_nas_s_best_child_is_the_network_that_was_found(zoo: Callable[[str], Trained]) -> None:

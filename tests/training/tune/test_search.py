@@ -65,7 +65,7 @@ def test_a_killed_search_goes_on_and_loses_nothing(tmp_path: Path) -> None:
     # Nothing was trained twice, and the numbers are those of a run that nobody killed.
     whole = Trainer(ToyTask(learning_rate=lost.params["learning_rate"]), TrainerOptions(epochs=EPOCHS)).run()
     assert gone_on[0].value == whole.metrics["test_loss"]
-    assert gone_on[0].intermediate_values == {each.epoch: each.evaluation["loss"] for each in whole.epochs}
+    assert gone_on[0].intermediate_values == {each.epoch: each.evaluation["loss"] for each in whole.history}
     epochs = [line for line in done.stderr.splitlines() if line.startswith(f"trial {gone_on[0].number} epoch")]
     assert len(epochs) < EPOCHS
     best = json.loads((tmp_path / "best.json").read_text())

@@ -145,7 +145,7 @@ def _show(report: RunReport, seconds: float) -> None:
         f"Picture: {report.picture}",
         f"Serve it: modelyard serve --model_name={manifest.model} "
         f"--model_base_path={report.export.version.path.parent.resolve()} --rest_api_port=8501",
-        f"{len(report.training.epochs)} epochs"
+        f"{len(report.training.history)} epochs"
         + ("" if accuracy is None else f", test accuracy {accuracy:.2%}")
         + f"; everything took {seconds:.0f} s",
     ]

@@ -89,9 +89,8 @@ def run_pipeline(options: RunOptions) -> RunReport:
         ServerError: A server did not start or did not answer.
         TrainingError: Training failed.
     """
-    from modelyard.export import ExportEvent, ExportOptions, ProgressBar, export_task
+    from modelyard.export import ExportEvent, ExportOptions, ProgressBar
     from modelyard.training import JsonlLog, TensorBoardLog, Trainer, TrainerOptions
-    from modelyard.training import ProgressBar as TrainingBar
     from modelyard.training.tasks import make_task
 
     task = make_task(options.task, options.assignments)
@@ -102,7 +101,7 @@ def run_pipeline(options: RunOptions) -> RunReport:
     log_actions = (JsonlLog(options.run_dir / "log.jsonl"), TensorBoardLog(options.run_dir / "tensorboard"))
     recipe = {**task.recipe, "epochs": options.epochs}
     trainer_options = TrainerOptions(**recipe, seed=options.seed, model_dir=options.run_dir)
-    training = Trainer(task, trainer_options, (TrainingBar(), *log_actions)).run()
+    training = Trainer(task, trainer_options, (ProgressBar(), *log_actions)).run()
     # Those that are shown come first: spread over all, which may be in the order of their classes.
     count = len(np.asarray(data.labels))
     shown = np.linspace(0, count - 1, min(count, _SHOWN)).round().astype(np.int64)
@@ -110,10 +109,8 @@ def run_pipeline(options: RunOptions) -> RunReport:
     examples = np.asarray(data.inputs[DEFAULT_SIGNATURE][IMAGE])[order]
     model_dir = options.repository / task.name
     with ProgressBar() as bar:
-        report = export_task(
-            task,
+        report = training.export(
             model_dir,
-            run=training,
             data=data,
             options=export_options,
             progress=bar,

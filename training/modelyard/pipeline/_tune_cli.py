@@ -155,7 +155,8 @@ def _summary(options: TuneOptions, result: SearchResult) -> str:
 
 def _export(options: TuneOptions, result: SearchResult, repository: Path, min_examples: int) -> str:
     """Exports the best trial, once."""
-    from modelyard.export import ExportOptions, ProgressBar, export_task
+    from modelyard.console import ProgressBar
+    from modelyard.export import ExportOptions
     from modelyard.training import restore
     from modelyard.training.tune import configure
 
@@ -167,12 +168,11 @@ def _export(options: TuneOptions, result: SearchResult, repository: Path, min_ex
         before = json.loads(note.read_text("utf-8"))
         if {**before, "version": None} == {**this, "version": None} and Path(before["version"]).is_dir():
             return f"Exported before: {before['version']}\n"
-    training = restore(task, result.model_dir)
+    training = restore(result.model_dir, task)
+    training = replace(training, config={**training.config, **result.values, "tune_trial": result.number})
     with ProgressBar() as bar:
-        report = export_task(
-            task,
+        report = training.export(
             model_dir,
-            run=replace(training, config={**training.config, **result.values, "tune_trial": result.number}),
             examples=max(_VERIFY, min_examples),
             options=ExportOptions(min_examples=min_examples),
             progress=bar,

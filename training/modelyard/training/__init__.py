@@ -9,19 +9,35 @@ from typing import TYPE_CHECKING, Any
 
 from modelyard.training._cluster import Cluster
 from modelyard.training._goal import Goal
+from modelyard.training._identity import RunRecord, read_record
 from modelyard.training._lazy import load_attribute
-from modelyard.training._options import TrainerOptions
-from modelyard.training._results import Action, EpochResult, Event, TrainResult
+from modelyard.training._options import LoopOptions, TrainerOptions
+from modelyard.training._results import (
+    Action,
+    CheckpointSaved,
+    EvalResult,
+    Evaluated,
+    Event,
+    RunEnded,
+    RunStarted,
+    StepsDone,
+    Stops,
+    TrainResult,
+    Watches,
+    make_source,
+)
 from modelyard.training._task import InputRequest, Task
 
 if TYPE_CHECKING:
+    from modelyard.console import ProgressBar
     from modelyard.training._csv import CsvLog
     from modelyard.training._early_stop import EarlyStop
+    from modelyard.training._evaluate import evaluate, predict
     from modelyard.training._jsonl import JsonlLog
     from modelyard.training._offload import offload_slots
+    from modelyard.training._own_loop import CompiledStep, Loop
     from modelyard.training._pipelined import Pipeline, PipelineOptions, PipelineResult
     from modelyard.training._predictions import ImagePredictions, predict_images
-    from modelyard.training._progress import ProgressBar
     from modelyard.training._resident import ResidentData
     from modelyard.training._step import apply_gradients, average_loss, loss_scaled, minimize, regularization_loss
     from modelyard.training._strategy import make_strategy
@@ -34,12 +50,14 @@ if TYPE_CHECKING:
 _LAZY = {
     "CsvLog": "modelyard.training._csv",
     "EarlyStop": "modelyard.training._early_stop",
+    "CompiledStep": "modelyard.training._own_loop",
     "ImagePredictions": "modelyard.training._predictions",
     "JsonlLog": "modelyard.training._jsonl",
+    "Loop": "modelyard.training._own_loop",
     "Pipeline": "modelyard.training._pipelined",
     "PipelineOptions": "modelyard.training._pipelined",
     "PipelineResult": "modelyard.training._pipelined",
-    "ProgressBar": "modelyard.training._progress",
+    "ProgressBar": "modelyard.console",
     "ResidentData": "modelyard.training._resident",
     "SupervisedTask": "modelyard.training._supervised",
     "TensorBoardLog": "modelyard.training._tensorboard",
@@ -47,6 +65,8 @@ _LAZY = {
     "ThroughputLog": "modelyard.training._throughput",
     "Trainer": "modelyard.training._trainer",
     "WandbLog": "modelyard.training._wandb",
+    "evaluate": "modelyard.training._evaluate",
+    "predict": "modelyard.training._evaluate",
     "apply_gradients": "modelyard.training._step",
     "average_loss": "modelyard.training._step",
     "loss_scaled": "modelyard.training._step",
@@ -60,20 +80,30 @@ _LAZY = {
 
 __all__ = [
     "Action",
+    "CheckpointSaved",
     "Cluster",
+    "CompiledStep",
     "CsvLog",
     "EarlyStop",
-    "EpochResult",
+    "EvalResult",
+    "Evaluated",
     "Event",
     "Goal",
     "ImagePredictions",
     "InputRequest",
     "JsonlLog",
+    "Loop",
+    "LoopOptions",
     "Pipeline",
     "PipelineOptions",
     "PipelineResult",
     "ProgressBar",
     "ResidentData",
+    "RunEnded",
+    "RunRecord",
+    "RunStarted",
+    "StepsDone",
+    "Stops",
     "SupervisedTask",
     "Task",
     "TensorBoardLog",
@@ -83,13 +113,18 @@ __all__ = [
     "Trainer",
     "TrainerOptions",
     "WandbLog",
+    "Watches",
     "apply_gradients",
     "average_loss",
+    "evaluate",
     "loss_scaled",
+    "make_source",
     "make_strategy",
     "minimize",
     "offload_slots",
+    "predict",
     "predict_images",
+    "read_record",
     "regularization_loss",
     "restore",
 ]

@@ -26,8 +26,9 @@ import tensorflow as tf
 from modelyard.errors import CheckpointError
 from modelyard.training._goal import Goal
 from modelyard.training._loop import Totals
+from modelyard.training._messages import first_line
 from modelyard.training._mirror import Mirror
-from modelyard.training._results import EpochResult
+from modelyard.training._results import EvalResult
 
 STATE_VERSION = 1
 _PREFIX = "step-"
@@ -58,7 +59,7 @@ class RunState:
     epoch_step: int
     totals: Totals
     seconds: float
-    history: tuple[EpochResult, ...]
+    history: tuple[EvalResult, ...]
 
     def to_json(self) -> str:
         """The text of ``state.json``; floats keep every bit."""
@@ -82,7 +83,7 @@ class RunState:
             raise ValueError(f"version {version}, where this modelyard reads {STATE_VERSION}")
         totals = document.pop("totals")
         sums = {str(name): (float(total), float(count)) for name, (total, count) in totals["sums"].items()}
-        history = tuple(EpochResult(**entry) for entry in document.pop("history"))
+        history = tuple(EvalResult(**entry) for entry in document.pop("history"))
         return cls(totals=Totals(sums=sums, examples=int(totals["examples"])), history=history, **document)
 
 
@@ -238,12 +239,12 @@ class Checkpoints:
             self._checkpoint.read(str(path / _VARIABLES)).assert_consumed()
         except (AssertionError, ValueError) as exc:
             raise CheckpointError(
-                f"The checkpoint {path} does not fit the task: {_first_line(exc)} It was made with other models, "
+                f"The checkpoint {path} does not fit the task: {first_line(exc)} It was made with other models, "
                 "optimizers or metrics. Use the code that made it, or another model_dir."
             ) from exc
         except (tf.errors.OpError, IndexError, RuntimeError) as exc:
             # TensorFlow's reader raises the last two for files that are cut short.
-            raise _damaged(path, _first_line(exc)) from exc
+            raise _damaged(path, first_line(exc)) from exc
         return state
 
 
@@ -316,7 +317,7 @@ def find_checkpoint(path: Path, *, goal: Goal | None = None) -> Path:
         return found[-1]
     history = read_state(found[-1]).history
     if not history:
-        raise CheckpointError(f"The run in {path} has not finished an epoch, so that no checkpoint is its best.")
+        raise CheckpointError(f"The run in {path} has not been evaluated yet, so that no checkpoint is its best.")
     best = goal.best(history)
     for candidate in found:
         if checkpoint_step(candidate) == best.step:
@@ -347,11 +348,11 @@ def restore_models(path: Path, trackables: Mapping[str, Any]) -> RunState:
         reader.assert_existing_objects_matched().expect_partial()
     except (AssertionError, ValueError) as exc:
         raise CheckpointError(
-            f"The checkpoint {path} does not fit the models of the task: {_first_line(exc)} "
+            f"The checkpoint {path} does not fit the models of the task: {first_line(exc)} "
             "Their layers and shapes must be the same."
         ) from exc
     except (tf.errors.OpError, IndexError, RuntimeError) as exc:
-        raise _damaged(path, _first_line(exc)) from exc
+        raise _damaged(path, first_line(exc)) from exc
     return state
 
 
@@ -383,11 +384,6 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
     others = [other.name for other in list_checkpoints(path.parent) if other != path]
     advice = f"Remove its folder to go on from {others[-1]}." if others else "Remove its folder to start again."
     return CheckpointError(f"The checkpoint {path} is damaged: {reason} {advice}")
-
-
-def _first_line(exc: Exception) -> str:
-    lines = str(exc).strip().splitlines()
-    return lines[0] if lines else type(exc).__name__
 
 
 def _flush(*paths: Path) -> None:

@@ -6,15 +6,17 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
-from modelyard.training._goal import Goal
+from modelyard.training._goal import goal_of
+from modelyard.training._identity import read_record
 from modelyard.training._join import EXAMPLES as _CLUSTER_EXAMPLES
 from modelyard.training._join import add_distribution_arguments, join, start_local_cluster
-from modelyard.training._options import LOOP_FORMS, PRECISIONS, TrainerOptions
+from modelyard.training._options import DEFAULT_EPOCHS, LOOP_FORMS, PRECISIONS, TrainerOptions, change_options
 from modelyard.training._results import Action, TrainResult
 from modelyard.training._task import Task
 from modelyard.training._wandb import WANDB_MODES
@@ -30,13 +32,17 @@ examples:
       Ten epochs of Fashion-MNIST; checkpoints and logs go to runs/fashion.
   modelyard train fashion --epochs 3 --model-dir /tmp/quick --seed 7
       A shorter run, elsewhere, with other initial weights and another order.
+  modelyard train fashion --max-steps 5000 --eval-every 500 --eval-steps 20
+      By steps: ten evaluations, each of the first 20 batches.
+  modelyard train runs/fashion --max-steps 8000
+      Goes on with a run: its task, arguments and options are in runs/fashion/run.json.
   modelyard train fashion --checkpoint-every 200
       Loses at most 200 steps when it is killed. The same command goes on from
       there and ends with the same numbers as a run that was never stopped.
-  modelyard train fashion --loop epoch --ema-decay 0.999 --keep-best accuracy
+  modelyard train fashion --loop epoch --ema-decay 0.999 --keep-best test_accuracy
       The fastest loop, on data in memory; evaluates and exports an average of
       the weights, and keeps the best epoch's checkpoint beside the newest.
-  modelyard train fashion --epochs 50 --early-stop -loss --patience 5 --wandb shop
+  modelyard train fashion --epochs 50 --early-stop=-test_loss --patience 5 --wandb shop
       Ends when five epochs in a row were no better; logs to Weights & Biases.
   MODELYARD_DATA=subset modelyard train fashion --epochs 2
       Seconds, not minutes: on the small subset that ships with modelyard.
@@ -51,7 +57,9 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES + _CLUSTER_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("task", metavar="TASK", help="name of the task, such as fashion")
+    parser.add_argument(
+        "task", metavar="TASK", help="name of the task, such as fashion; or the folder of a run, to go on with it"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -60,8 +68,26 @@ def make_parser() -> argparse.ArgumentParser:
         help="value for an argument of the task, such as latent=20; may be given more than once",
     )
     parser.add_argument("--full", action="store_true", help="the training of the task's source, where that takes long")
+    parser.add_argument("--max-steps", type=int, metavar="N", help="training steps in all, in place of --epochs")
     parser.add_argument(
-        "--epochs", type=int, help=f"passes over the data, in all (default: the task's, or {_DEFAULTS.epochs})"
+        "--epochs", type=int, help=f"passes over the data, in all (default: the task's, or {DEFAULT_EPOCHS})"
+    )
+    parser.add_argument(
+        "--eval-every",
+        type=int,
+        dest="eval_every_steps",
+        metavar="STEPS",
+        help="evaluate after every STEPS steps (default: after each epoch)",
+    )
+    parser.add_argument(
+        "--eval-steps", type=int, metavar="N", help="batches of each evaluation, always the first ones (default: all)"
+    )
+    parser.add_argument(
+        "--log-every",
+        type=int,
+        dest="log_every_steps",
+        metavar="STEPS",
+        help="log training values after every STEPS steps (default: after each device loop)",
     )
     parser.add_argument(
         "--batch-size", type=int, help=f"examples in each step (default: the task's, or {_DEFAULTS.batch_size})"
@@ -74,9 +100,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed",
         type=int,
-        default=_DEFAULTS.seed,
         help="of the initial weights and of the order of the data; the same seed gives the same numbers"
-        " (default: %(default)s)",
+        f" (default: {_DEFAULTS.seed})",
     )
     parser.add_argument(
         "--model-dir",
@@ -88,22 +113,21 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--checkpoint-every",
         type=int,
+        dest="checkpoint_every_steps",
         metavar="STEPS",
-        help="save a checkpoint also after every STEPS steps, not only after each epoch",
+        help="save a checkpoint also after every STEPS steps, not only after each evaluation",
     )
     parser.add_argument(
         "--keep-checkpoints",
         type=int,
-        default=_DEFAULTS.keep_checkpoints,
         metavar="N",
-        help="how many of the newest to keep (default: %(default)s)",
+        help=f"how many of the newest to keep (default: {_DEFAULTS.keep_checkpoints})",
     )
     parser.add_argument(
         "--steps-per-loop",
         type=int,
-        default=_DEFAULTS.steps_per_loop,
         metavar="N",
-        help="steps on the device between two updates of the progress bar (default: %(default)s)",
+        help=f"steps on the device between two updates of the progress bar (default: {_DEFAULTS.steps_per_loop})",
     )
     _add_loop_arguments(parser)
     _add_action_arguments(parser)
@@ -115,16 +139,15 @@ def _add_loop_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--loop",
         choices=LOOP_FORMS,
-        default=_DEFAULTS.loop,
         help="eager: no graph, for debugging; step: one compiled step at a time; loop: many; epoch: a whole epoch on"
-        " data in memory, the fastest (default: %(default)s)",
+        " data in memory, the fastest"
+        f" (default: {_DEFAULTS.loop})",
     )
     parser.add_argument(
         "--accumulate-steps",
         type=int,
-        default=_DEFAULTS.accumulate_steps,
         metavar="K",
-        help="micro-batches to cut each batch into (default: %(default)s)",
+        help=f"micro-batches to cut each batch into (default: {_DEFAULTS.accumulate_steps})",
     )
     parser.add_argument("--clip-norm", type=float, metavar="NORM", help="greatest global norm of the gradients")
     parser.add_argument(
@@ -133,16 +156,33 @@ def _add_loop_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision",
         choices=PRECISIONS,
-        default=_DEFAULTS.precision,
-        help="what the layers compute in (default: %(default)s)",
+        help=f"what the layers compute in (default: {_DEFAULTS.precision})",
+    )
+    parser.add_argument("--jit-compile", action="store_true", default=None, help="have XLA compile the training step")
+    parser.add_argument(
+        "--devices",
+        nargs="+",
+        metavar="DEVICE",
+        help="devices that compute each step, such as GPU:0 GPU:1: each takes its share of the batch",
     )
     parser.add_argument(
-        "--checkpoint-seconds", type=float, metavar="S", help="save a checkpoint also when S seconds have passed"
+        "--prefetch-to-device",
+        action="store_true",
+        default=None,
+        help="copy batches to the first of --devices ahead of time",
+    )
+    parser.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        dest="checkpoint_every_seconds",
+        metavar="S",
+        help="save a checkpoint also when S seconds have passed",
     )
     parser.add_argument(
         "--keep-best",
+        type=goal_of,
         metavar="[-]METRIC",
-        help="keep the checkpoint of the best epoch as well, such as accuracy, or -loss where less is better",
+        help="keep the best evaluation's checkpoint as well: by test_accuracy, or =-test_loss where less is better",
     )
     parser.add_argument(
         "--warm-start", type=Path, metavar="PATH", help="checkpoint or model directory whose models to begin with"
@@ -152,14 +192,15 @@ def _add_loop_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_action_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--early-stop",
+        type=goal_of,
         metavar="[-]METRIC",
-        help="end the run when this gets no better, such as accuracy, or -loss where less is better",
+        help="end the run when this gets no better, such as test_accuracy, or =-test_loss where less is better",
     )
     parser.add_argument(
         "--patience",
         type=int,
         metavar="N",
-        help=f"epochs in a row that may be no better before --early-stop ends the run (default: {_PATIENCE})",
+        help=f"evaluations in a row that may be no better before --early-stop ends the run (default: {_PATIENCE})",
     )
     parser.add_argument("--wandb", metavar="PROJECT", help="log to this project of Weights & Biases")
     parser.add_argument(
@@ -167,12 +208,6 @@ def _add_action_arguments(parser: argparse.ArgumentParser) -> None:
         choices=WANDB_MODES,
         help="online; offline: to be sent later, by 'wandb sync'; disabled (default: WANDB_MODE, or online)",
     )
-
-
-def _goal(text: str | None) -> Goal | None:
-    if text is None:
-        return None
-    return Goal(metric=text.removeprefix("-"), mode="min" if text.startswith("-") else "max")
 
 
 def main(argv: list[str]) -> int:
@@ -188,32 +223,24 @@ def main(argv: list[str]) -> int:
     """
     quiet_libraries()
     arguments = make_parser().parse_args(argv)
-    model_dir: Path = arguments.model_dir or Path("runs") / arguments.task
+    model_dir = Path("runs")
     try:
+        record = read_record(Path(arguments.task))
+        for flag, useless in (("--model-dir", arguments.model_dir is not None), ("--full", arguments.full)):
+            if record is not None and useless:
+                raise ConfigurationError(f"{flag} is for a task's name; {arguments.task} is the folder of a run.")
+        model_dir = Path(arguments.task) if record else arguments.model_dir or model_dir / arguments.task
         code = start_local_cluster(arguments, argv)
         if code is not None:
             return code
         # Before anything else that uses TensorFlow.
         strategy, reports = join(arguments)
         task = _task(arguments.task, arguments.set)
-        given = {name: getattr(arguments, name) for name in ("epochs", "batch_size", "eval_batch_size")}
         recipe = {**task.recipe, **(task.full_recipe if arguments.full else {})}
-        options = TrainerOptions(
-            **{**recipe, **{name: value for name, value in given.items() if value is not None}},
-            seed=arguments.seed,
-            model_dir=model_dir,
-            checkpoint_every_steps=arguments.checkpoint_every,
-            keep_checkpoints=arguments.keep_checkpoints,
-            steps_per_loop=arguments.steps_per_loop,
-            loop=arguments.loop,
-            accumulate_steps=arguments.accumulate_steps,
-            clip_norm=arguments.clip_norm,
-            ema_decay=arguments.ema_decay,
-            precision=arguments.precision,
-            checkpoint_every_seconds=arguments.checkpoint_seconds,
-            keep_best=_goal(arguments.keep_best),
-            warm_start=arguments.warm_start,
-        )
+        options = record.make_options(model_dir) if record else TrainerOptions(**recipe, model_dir=model_dir)
+        names = [field.name for field in fields(TrainerOptions) if field.name != "model_dir"]
+        given = {name: getattr(arguments, name, None) for name in names}
+        options = change_options(options, {name: value for name, value in given.items() if value is not None})
         wanted = _wanted_actions(arguments, task, model_dir, reports=reports)
         result, drawn = _train(task, options, model_dir, strategy, wanted, reports=reports)
     except ModelyardError as exc:
@@ -241,7 +268,7 @@ def _wanted_actions(arguments: argparse.Namespace, task: Task, model_dir: Path, 
     from modelyard.training import EarlyStop, WandbLog
     from modelyard.training._predictions import find_predictions
 
-    goal = _goal(arguments.early_stop)
+    goal = arguments.early_stop
     for flag, needs, given in (
         ("--patience", "--early-stop", arguments.patience is not None and goal is None),
         ("--wandb-mode", "--wandb", arguments.wandb_mode is not None and arguments.wandb is None),
@@ -295,8 +322,9 @@ def _train(
 
 def _summary(result: TrainResult, model_dir: Path, drawn: list[Path]) -> str:
     numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in sorted(result.metrics.items()))
+    epochs = result.history[-1].epoch if result.history else 0
     lines = [
-        f"{result.task}: {len(result.epochs)} epochs, {result.step:,} steps. {numbers}.",
+        f"{result.task.name}: {epochs} epochs, {result.step:,} steps. {numbers}.",
         f"Data: {result.data}.",
         f"Checkpoint: {result.checkpoint}",
         f"Logs: {model_dir / 'log.jsonl'} and {model_dir / 'tensorboard'}",

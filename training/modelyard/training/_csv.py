@@ -1,4 +1,4 @@
-"""A table of epochs, for spreadsheets."""
+"""A table of evaluations, for spreadsheets."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 
 from modelyard.errors import TrainingError
-from modelyard.training._results import EpochResult, Event
+from modelyard.training._results import EvalResult, Evaluated, Event, RunStarted
 
 
 class CsvLog:
-    """Action that keeps a table with one row for each epoch, those of earlier runs included.
+    """Action that keeps a table with one row for each evaluation, those of earlier runs included.
 
     The columns are ``epoch``, ``step``, the averages of ``train_step``, those
     of ``eval_step`` as ``test_<name>``, ``seconds``, ``eval_seconds`` and
@@ -25,10 +25,10 @@ class CsvLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._history: tuple[EpochResult, ...] = ()
+        self._history: tuple[EvalResult, ...] = ()
 
     def __call__(self, event: Event) -> None:
-        """Writes the table anew where an epoch has come to it.
+        """Writes the table anew where an evaluation has come to it.
 
         Args:
             event: From the trainer.
@@ -36,9 +36,9 @@ class CsvLog:
         Raises:
             TrainingError: The file cannot be written.
         """
-        if event.kind == "start":
+        if isinstance(event, RunStarted):
             self._history = event.history
-        elif event.kind == "epoch" and event.result is not None:
+        elif isinstance(event, Evaluated):
             self._history = (*self._history, event.result)
             self._write()
 
@@ -57,12 +57,11 @@ class CsvLog:
             raise TrainingError(f"The table {self._path} cannot be written: {exc}") from exc
 
 
-def _row(result: EpochResult) -> dict[str, float]:
+def _row(result: EvalResult) -> dict[str, float]:
     return {
         "epoch": result.epoch,
         "step": result.step,
-        **result.train,
-        **{f"test_{name}": value for name, value in result.evaluation.items()},
+        **result.metrics,
         "seconds": result.seconds,
         "eval_seconds": result.eval_seconds,
         "examples_per_second": result.examples_per_second,

@@ -236,7 +236,7 @@ def make_verification_data(task: Task, count: int) -> VerificationData:
         left = count - sum(examples.count for examples in taken)
         if left and getattr(task, split) is not None:
             taken.append(task.data_source(split).examples(left))
-            said.append(f"{taken[-1].count} {'training' if split == 'train' else split} examples")
+            said.append(f"{taken[-1].count} {'training' if split == 'train' else split}")
     if not taken:
         task.data_source("test")
     signatures = task.signatures()
@@ -262,7 +262,7 @@ def make_verification_data(task: Task, count: int) -> VerificationData:
         inputs=inputs,
         labels=np.concatenate(known).astype(np.int64) if known and len(known) == len(labels) else None,
         class_names=names,
-        description=f"{' and '.join(said)}; {source.description}",
+        description=f"{' and '.join(said)} examples; {source.description}",
     )
 
 

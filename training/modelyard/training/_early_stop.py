@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from modelyard.errors import ConfigurationError
 from modelyard.training._goal import Goal
-from modelyard.training._results import EpochResult, Event
+from modelyard.training._results import EvalResult, Evaluated, Event, RunStarted
 
 
 class EarlyStop:
-    """Action that ends a run when the last epochs were no better than the best before them.
+    """Action that ends a run when the last evaluations were no better than the best before them.
 
     It is exact after a resume, and a run that it has ended stays ended.
 
     Args:
         goal: What better means.
-        patience: How many epochs in a row may be no better.
-        min_delta: By how much an epoch must be better to count.
+        patience: How many evaluations in a row may be no better.
+        min_delta: By how much an evaluation must be better to count.
 
     Attributes:
         goal: What better means; the trainer makes sure that the evaluation has its number.
-        should_stop: Whether the trainer shall end the run; it looks after each epoch.
+        should_stop: Whether the trainer shall end the run; it looks after each evaluation.
 
     Raises:
         ConfigurationError: ``patience`` is below 1 or ``min_delta`` below 0.
@@ -38,11 +38,11 @@ class EarlyStop:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the run has had enough epochs that were no better."""
+        """Whether the run has had enough evaluations that were no better."""
         return self._waited >= self._patience
 
     def __call__(self, event: Event) -> None:
-        """Looks at the numbers of an epoch.
+        """Looks at the numbers of an evaluation.
 
         Args:
             event: From the trainer.
@@ -50,14 +50,14 @@ class EarlyStop:
         Raises:
             ConfigurationError: The evaluation has no number of the goal's name.
         """
-        if event.kind == "start":
+        if isinstance(event, RunStarted):
             self._best, self._waited = None, 0
             for result in event.history:
                 self._add(result)
-        elif event.kind == "epoch" and event.result is not None:
+        elif isinstance(event, Evaluated):
             self._add(event.result)
 
-    def _add(self, result: EpochResult) -> None:
+    def _add(self, result: EvalResult) -> None:
         value = self.goal.value(result)
         if self._best is None or self.goal.is_better(value, self._best, by=self._min_delta):
             self._best, self._waited = value, 0

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._results import EpochResult
+from modelyard.training._results import EvalResult
+
+
+def goal_of(text: str) -> Goal:
+    """What a flag means.
+
+    Args:
+        text: ``test_accuracy``, or ``-test_loss`` where less is better.
+    """
+    return Goal(metric=text.removeprefix("-"), mode="min" if text.startswith("-") else "max")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,42 +24,43 @@ class Goal:
     """A number of the evaluation that shall become as small, or as great, as it can.
 
     Attributes:
-        metric: Name of a value that ``eval_step`` returns, or of a metric that it updates.
+        metric: ``test_<name>`` for a value that ``eval_step`` returns, or for a metric that it updates: the names of
+            ``TrainResult.metrics``, of tables and of manifests.
         mode: Whether less is better, or more.
 
     Raises:
         ConfigurationError: An unknown mode.
     """
 
-    metric: str = "loss"
+    metric: str = "test_loss"
     mode: Literal["min", "max"] = "min"
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
             raise ConfigurationError(f"mode is {self.mode!r}; expected 'min' or 'max'.")
 
-    def value(self, result: EpochResult) -> float:
-        """The number of an epoch.
+    def value(self, result: EvalResult) -> float:
+        """The number of an evaluation.
 
         Args:
-            result: Of the epoch.
+            result: Of the evaluation.
 
         Raises:
             ConfigurationError: The evaluation has no such number.
         """
         self.check(result.evaluation)
-        return result.evaluation[self.metric]
+        return result.metrics[self.metric]
 
     def check(self, names: Iterable[str]) -> None:
         """Refuses an evaluation without its number.
 
         Args:
-            names: Of the numbers that the evaluation has.
+            names: Of the numbers that ``eval_step`` has.
 
         Raises:
             ConfigurationError: The evaluation has no such number.
         """
-        known = sorted(names)
+        known = sorted(f"test_{name}" for name in names)
         if self.metric not in known:
             raise ConfigurationError(
                 f"The evaluation has no {self.metric!r}; it has {', '.join(known)}. "
@@ -67,11 +77,11 @@ class Goal:
         """
         return value < than - by if self.mode == "min" else value > than + by
 
-    def best(self, history: tuple[EpochResult, ...]) -> EpochResult:
-        """The best epoch; the first of several.
+    def best(self, history: tuple[EvalResult, ...]) -> EvalResult:
+        """The best evaluation; the first of several.
 
         Args:
-            history: At least one epoch.
+            history: At least one.
 
         Raises:
             ConfigurationError: The evaluation has no such number.

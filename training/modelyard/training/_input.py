@@ -27,7 +27,8 @@ class TrainInput:
         label: What messages call it.
         resident: The data in memory, where the loop form is ``epoch``; None elsewhere.
         element_spec: Of a batch.
-        steps: Batches of an epoch.
+        steps: Batches of an epoch; None where it has no end.
+        total_steps: Steps of the whole run.
         position: Where the run is in data that is a stream; None where each epoch is made anew.
         shares: Processes among whom the task itself divides each batch; 1 where
             it makes whole ones.
@@ -50,6 +51,8 @@ class TrainInput:
         peers.check_shapes(probe.element_spec, self.label)
         self.element_spec = probe.element_spec
         self.steps = self.resident.steps if self.resident else self._length(probe)
+        # Without an end there is max_steps.
+        self.total_steps = options.total_steps(self.steps or 0)
 
     def batches(self, loop: DeviceLoop, *, epoch: int, skip_batches: int, step: int) -> Any:
         """The rest of an epoch, for a device loop.
@@ -77,7 +80,7 @@ class TrainInput:
             ConfigurationError: It has another length than it must have.
         """
         dataset = self._dataset(epoch=epoch, skip_batches=skip_batches)
-        length, left = self._length(dataset), self.steps - skip_batches
+        length, left = self._length(dataset), None if self.steps is None else self.steps - skip_batches
         if length != left:
             raise ConfigurationError(
                 f"{self.label} gave {length} batches for epoch {epoch + 1} with skip_batches="
@@ -110,7 +113,8 @@ class TrainInput:
             batch_size=options.batch_size,
             drop_remainder=layout.fixed_shapes,
             seed=options.seed,
-            saves=self._peers.single,
+            # TensorFlow cannot save what copies batches ahead of time.
+            saves=self._peers.single and not options.prefetch_to_device,
         )
         if options.model_dir is not None:
             position.check()
@@ -125,7 +129,9 @@ class TrainInput:
         known_length(dataset, self.label)
         return make_resident(dataset, batch_size=self._options.batch_size)
 
-    def _length(self, dataset: tf.data.Dataset) -> int:
+    def _length(self, dataset: tf.data.Dataset) -> int | None:
+        if self._options.max_steps is not None and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            return None
         whole = "batch_size" if self._peers.layout.fixed_shapes else None
         return known_length(dataset, self.label, whole_batches=whole)
 
@@ -165,6 +171,7 @@ def known_length(dataset: tf.data.Dataset, label: str, *, whole_batches: str | N
         what = {-1: "endless", -2: "of unknown length", 0: "empty"}[length]
         raise ConfigurationError(
             f"{label} is {what}; expected a finite number of batches, known beforehand. "
-            "Where you know it, say so: Stream(dataset, steps_per_epoch=N)."
+            "Where you know it, say so: Stream(dataset, steps_per_epoch=N). Training data may be endless with "
+            "max_steps (--max-steps), and data to evaluate on with eval_steps (--eval-steps)."
         )
     return length

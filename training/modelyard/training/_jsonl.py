@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.errors import TrainingError
-from modelyard.training._results import Event
+from modelyard.training._results import CheckpointSaved, Evaluated, Event, RunEnded, RunStarted, StepsDone
 
 
 class JsonlLog:
     """Action that appends one line for each event.
 
     Every line has ``time`` (UTC, ISO 8601), ``kind``, ``task``, ``step`` and
-    ``epoch``; the others are those of :class:`Event` that the kind has. When a
+    ``epoch``; the others are those that the class of the event has. When a
     killed run goes on, lines of steps that will be done again are removed
     first, so that no step is in the log twice.
 
@@ -39,7 +39,7 @@ class JsonlLog:
                 that are not of this log.
         """
         try:
-            if event.kind == "start":
+            if isinstance(event, RunStarted):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._forget_after(event.step)
             with self._path.open("a", encoding="utf-8") as file:
@@ -68,21 +68,20 @@ class JsonlLog:
 def _record(event: Event) -> dict[str, Any]:
     record: dict[str, Any] = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "kind": event.kind,
+        "kind": event.name,
         "task": event.task,
         "step": event.step,
         "epoch": event.epoch,
     }
-    if event.values:
-        record["values"] = dict(event.values)
-    if event.examples_per_second is not None:
-        record["examples_per_second"] = event.examples_per_second
-    if event.result is not None:
-        record["result"] = asdict(event.result)
-    if event.path is not None:
-        record["path"] = str(event.path)
-    if event.message:
-        record["message"] = event.message
-    if event.notes:
-        record["notes"] = list(event.notes)
+    match event:
+        case RunStarted():
+            record.update({"data": event.data, "notes": list(event.notes)})
+        case StepsDone():
+            record.update({"values": dict(event.values), "examples_per_second": event.examples_per_second})
+        case Evaluated():
+            record["result"] = asdict(event.result)
+        case CheckpointSaved():
+            record["path"] = str(event.path)
+        case RunEnded():
+            record["reason"] = event.reason
     return record

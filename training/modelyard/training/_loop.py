@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -78,6 +78,9 @@ class DeviceLoop:
             second on batches that are cut in the graph.
         accumulate_steps: Micro-batches to cut each replica's batch into.
         clip_norm: Greatest global norm of the gradients of one update.
+        devices: Names of the devices that compute the step, each its share of a batch.
+        jit_compile: Whether XLA compiles the step.
+        prefetch: Whether batches are copied to the first device ahead of time.
         after_step: What else to do after each step.
         sink: Receives the values of each step while the loop runs.
         resident: The data of the form ``epoch``.
@@ -99,6 +102,9 @@ class DeviceLoop:
         form: LoopForm = "loop",
         accumulate_steps: int = 1,
         clip_norm: float | None = None,
+        devices: Sequence[str] = (),
+        jit_compile: bool = False,
+        prefetch: bool = False,
         after_step: AfterStep | None = None,
         sink: Sink | None = None,
         resident: ResidentData | None = None,
@@ -111,11 +117,18 @@ class DeviceLoop:
         self._after_step = after_step
         self._spec = describe_spec(element_spec)
         self._models = model_description
+        self._prefetch_to = devices[0] if prefetch else None
         self._halt = tf.Variable(False, trainable=False, name="halt")
         report = StepReport()
         replicas = 1 if strategy is None else strategy.num_replicas_in_sync
         replica_step = make_replica_step(
-            step, report, accumulate_steps=accumulate_steps, clip_norm=clip_norm, replicas=replicas
+            step,
+            report,
+            accumulate_steps=accumulate_steps,
+            clip_norm=clip_norm,
+            replicas=replicas,
+            devices=devices,
+            jit_compile=jit_compile,
         )
         # Replicas meet in the middle of a step, which a function of its own would not let them.
         compiled: Any = tf.function(
@@ -134,10 +147,10 @@ class DeviceLoop:
             raise ConfigurationError(
                 f"{label} returned {received}; expected a mapping from names to tensors with {LOSS!r} among them."
             )
-        if not report.updates and (accumulate_steps > 1 or clip_norm is not None):
+        if not report.updates and (accumulate_steps > 1 or clip_norm is not None or len(devices) > 1):
             raise ConfigurationError(
-                f"{label} updates its variables by itself, which accumulate_steps and clip_norm cannot change. Call "
-                "modelyard.training.minimize or apply_gradients in it, or leave these options out."
+                f"{label} updates its variables by itself, which accumulate_steps, clip_norm and several devices "
+                "cannot change. Call modelyard.training.minimize or apply_gradients in it, or leave these options out."
             )
         self.names: tuple[str, ...] = report.names
         #: What the step reads or changes, on every replica.
@@ -149,7 +162,16 @@ class DeviceLoop:
             self._step = self._on_replicas(replica_step)
         self._one = self._step if form == "eager" else tf.function(self._step)
         self._resident = resident
-        self._loop = self._make_loop() if resident is None else self._make_resident_loop(resident, replica_step)
+        if resident is None:
+            self._loop = self._make_loop(lambda source, index: self._step(next(source)))
+        else:
+            whole = resident
+
+            def take(source: Any, index: Any) -> tuple[Any, Any]:
+                order, position = source
+                return self._on_replicas(lambda number: replica_step(whole.batch(order, number)))(position + index)
+
+            self._loop = self._make_loop(take)
 
     def empty(self) -> Totals:
         """Totals of no steps."""
@@ -162,14 +184,7 @@ class DeviceLoop:
             dataset: The batches, of the global size.
             shared: Whether they are only this worker's part already.
         """
-        if self._strategy is None:
-            return iter(dataset)
-        if shared:
-            return iter(self._strategy.distribute_datasets_from_function(lambda context: dataset))
-        # By examples: by files, batches would depend on the number of workers.
-        sharding = tf.data.Options()
-        sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-        return iter(self._strategy.experimental_distribute_dataset(dataset.with_options(sharding)))
+        return iter(share_out(dataset, self._strategy, shared=shared, prefetch_to=self._prefetch_to))
 
     def stop(self) -> None:
         """Makes this loop, whether it is running or not, end after its current step.
@@ -220,7 +235,7 @@ class DeviceLoop:
             return done
         counts = (tf.constant(steps, tf.int64), tf.constant(packed), tf.constant(first_step, tf.int64))
         if isinstance(batches, ResidentEpoch):
-            arguments: tuple[Any, ...] = (batches.order, tf.constant(batches.position, tf.int64), *counts)
+            arguments: tuple[Any, ...] = ((batches.order, tf.constant(batches.position, tf.int64)), *counts)
             batches.position += steps
         else:
             arguments = (batches, *counts)
@@ -305,39 +320,16 @@ class DeviceLoop:
         if self._sink is not None:
             self._sink(int(index), sums)
 
-    def _make_loop(self) -> Any:
-        step, after, row, halt = self._step, self._after, self._loss_row, self._halt
-
-        @tf.function
-        def loop(iterator: Any, steps: Any, totals: Any, first: Any) -> tuple[Any, Any, Any, Any]:
-            examples, done = tf.constant(0, tf.int64), tf.constant(0, tf.int64)
-            bad_loss = tf.constant(0.0, tf.float64)
-            for index in tf.range(steps):
-                sums, count = step(next(iterator))
-                after(first + index, index, sums)
-                totals += sums
-                examples += count
-                done = index + 1
-                loss = sums[row, 0] / sums[row, 1]
-                if not tf.math.is_finite(loss):
-                    bad_loss = loss
-                    break
-                if halt:
-                    break
-            return totals, examples, done, bad_loss
-
-        return loop
-
-    def _make_resident_loop(self, resident: ResidentData, replica_step: Callable[[Any], Any]) -> Any:
+    def _make_loop(self, take: Callable[[Any, Any], tuple[Any, Any]]) -> Any:
+        """The loop; ``take`` does the step of a number in the loop, from 0, on what :meth:`iterate` gave."""
         after, row, halt = self._after, self._loss_row, self._halt
 
         @tf.function
-        def loop(order: Any, position: Any, steps: Any, totals: Any, first: Any) -> tuple[Any, Any, Any, Any]:
-            step = self._on_replicas(lambda number: replica_step(resident.batch(order, number)))
+        def loop(source: Any, steps: Any, totals: Any, first: Any) -> tuple[Any, Any, Any, Any]:
             examples, done = tf.constant(0, tf.int64), tf.constant(0, tf.int64)
             bad_loss = tf.constant(0.0, tf.float64)
             for index in tf.range(steps):
-                sums, count = step(position + index)
+                sums, count = take(source, index)
                 after(first + index, index, sums)
                 totals += sums
                 examples += count
@@ -351,6 +343,34 @@ class DeviceLoop:
             return totals, examples, done, bad_loss
 
         return loop
+
+
+def share_out(
+    dataset: tf.data.Dataset,
+    strategy: tf.distribute.Strategy | None,
+    *,
+    shared: bool = False,
+    prefetch_to: str | None = None,
+) -> Any:
+    """The batches as a step gets them.
+
+    Args:
+        dataset: The batches, of the global size.
+        strategy: Each of whose replicas gets its part; None for one replica.
+        shared: Whether they are only this worker's part already.
+        prefetch_to: The device to copy them to ahead of time; None for none.
+    """
+    if prefetch_to is not None:
+        # The last of its transformations, as it must be.
+        dataset = dataset.apply(tf.data.experimental.prefetch_to_device(prefetch_to, buffer_size=2))
+    if strategy is None:
+        return dataset
+    if shared:
+        return strategy.distribute_datasets_from_function(lambda context: dataset)
+    # By examples: by files, batches would depend on the number of workers.
+    sharding = tf.data.Options()
+    sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return strategy.experimental_distribute_dataset(dataset.with_options(sharding))
 
 
 def describe_spec(element_spec: Any) -> str:

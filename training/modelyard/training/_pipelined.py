@@ -33,6 +33,7 @@ from typing import Any
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
+from modelyard.training._devices import check_devices, known_devices
 from modelyard.training._schedules import SCHEDULES, Pass, Schedule, issue_order, stage_order
 
 #: From the output of the last stage and the targets of a micro-batch to a loss for each example, ``[b]``.
@@ -294,17 +295,10 @@ class _Step:
 
 
 def _share_out(stages: int, devices: Sequence[str]) -> tuple[str, ...]:
-    known = [_short(device.name) for device in tf.config.list_logical_devices()]
     if not devices:
+        known = known_devices()
         of_kind = {kind: [name for name in known if name.startswith(f"{kind}:")] for kind in ("GPU", "CPU")}
         devices = of_kind["GPU"] or of_kind["CPU"]
-    for device in devices:
-        if _short(device) not in known:
-            raise ConfigurationError(f"There is no device {device!r}; expected one of {', '.join(known)}.")
+    check_devices(devices)
     used = min(len(devices), stages)
     return tuple(devices[stage * used // stages] for stage in range(stages))
-
-
-def _short(device: str) -> str:
-    """``CPU:0`` out of ``/job:localhost/replica:0/task:0/device:CPU:0``, ``/device:CPU:0`` or ``/CPU:0``."""
-    return device.rpartition("device:")[2].removeprefix("/").upper()

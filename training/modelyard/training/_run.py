@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,40 +14,47 @@ from typing import Any
 
 import tensorflow as tf
 
-from modelyard.errors import ConfigurationError, NonFiniteLossError, TrainingError
+from modelyard.errors import CheckpointError, NonFiniteLossError, TrainingError
 from modelyard.training._checkpoints import (
-    Checkpoints,
     RunState,
     find_checkpoint,
-    list_checkpoints,
     list_weights,
     read_state,
     restore_models,
 )
-from modelyard.training._coordinated import make_loop
-from modelyard.training._describe import describe_batch, describe_models
+from modelyard.training._describe import describe_batch
 from modelyard.training._ema import WeightAverage
-from modelyard.training._goal import Goal
-from modelyard.training._input import TrainInput, known_length
+from modelyard.training._evaluate import Evaluator, make_step_loop
+from modelyard.training._identity import read_record, record_run, write_record
+from modelyard.training._input import TrainInput
 from modelyard.training._interrupt import InterruptGuard
-from modelyard.training._loop import LOSS, DeviceLoop
+from modelyard.training._loop import LOSS, describe_spec
 from modelyard.training._options import TrainerOptions
-from modelyard.training._peers import Peers
-from modelyard.training._results import Action, EpochResult, Event, EventKind, TrainResult
+from modelyard.training._own_loop import Loop
+from modelyard.training._results import (
+    Action,
+    CheckpointSaved,
+    EndReason,
+    EvalResult,
+    Evaluated,
+    Event,
+    RunEnded,
+    RunStarted,
+    StepsDone,
+    Stops,
+    TrainResult,
+    Watches,
+)
 from modelyard.training._run_state import (
-    StepMetrics,
     check_config,
     check_task,
-    find_metrics,
     learning_rates,
     make_result,
     overruled,
     run_config,
     tracked,
-    variable_ids,
 )
-from modelyard.training._step import evaluation
-from modelyard.training._task import InputRequest, Task
+from modelyard.training._task import Task
 
 
 class Run:
@@ -57,70 +64,65 @@ class Run:
         self,
         task: Task,
         options: TrainerOptions,
+        loop: Loop,
         actions: tuple[Action, ...],
-        strategy: tf.distribute.Strategy | None,
         *,
         streaming: bool = False,
     ) -> None:
         self._task = task
-        self._strategy = strategy
+        self._loop = loop
         self._options = options
         self._actions = actions
         self._streaming = streaming
         self._running: Future[Any] | None = None
         self._began = 0.0
-        self._peers = Peers(strategy)
+        self._peers = loop.peers
         self._input = TrainInput(task, options, self._peers)
+        self._max_steps = self._input.total_steps
         self._values: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
-        self._weights = list_weights(task.models)
-        self._metrics = find_metrics(task, strategy)
-        self._ema = None if options.ema_decay is None else WeightAverage(self._weights, options.ema_decay)
-        folder = options.checkpoint_dir
-        self._checkpoints = (
-            None
-            if folder is None
-            else Checkpoints(
-                self._peers.checkpoint_folder(folder),
-                tracked(task, self._ema),
-                keep=options.keep_checkpoints,
-                goal=options.keep_best,
-                background=options.async_checkpoints and strategy is None,
-            )
-        )
+        decay = options.ema_decay
+        self._ema = None if decay is None else WeightAverage(list_weights(task.models), decay)
+        loop.track(keep_best=options.keep_best, **tracked(task, self._ema))
+        self._checkpoints = loop.checkpoints
         self._last: Path | None = None
         self._saved_at = time.monotonic()
         self._resumed_from: int | None = None
         self._notes: tuple[str, ...] = ()
+        self._record = record_run(
+            task,
+            options,
+            data={"steps_per_epoch": self._input.steps, "batch": describe_spec(self._input.element_spec)},
+            replicas=1 if loop.strategy is None else loop.strategy.num_replicas_in_sync,
+        )
+        before = None if options.model_dir is None else read_record(options.model_dir)
+        self._changed = () if before is None else before.differences(self._record)
         restored = self._restore()
-        self._peers.check_same_step(0 if restored is None else restored.step, folder)
+        self._peers.check_same_step(0 if restored is None else restored.step, options.checkpoint_dir)
         if restored is None and options.warm_start is not None:
             restore_models(find_checkpoint(options.warm_start), task.models)
             if self._ema is not None:
                 self._ema.reset()
-        self._train, self._train_metrics = self._make_loop(
+        self._train, self._train_metrics = make_step_loop(
+            loop,
+            task,
             task.train_step,
             self._input.element_spec,
-            label=f"train_step of task {task.name!r}",
+            train=True,
             form=options.loop,
-            accumulate_steps=options.accumulate_steps,
-            clip_norm=options.clip_norm,
             after_step=None if self._ema is None else self._ema.update,
             sink=self._receive if streaming else None,
             resident=self._input.resident,
         )
-        # Before the first epoch, whose work a mistake in eval_step would otherwise cost.
-        self._eval, self._eval_metrics = self._make_loop(
-            evaluation(task.eval_step),
-            self._eval_input()[0].element_spec,
-            label=f"eval_step of task {task.name!r}",
-            form="eager" if options.loop == "eager" else "loop",
-        )
-        for goal in (options.keep_best, *(getattr(action, "goal", None) for action in actions)):
-            if isinstance(goal, Goal):
-                goal.check((*self._eval.names, *self._eval_metrics.names))
+        # Before the first step, whose work a mistake in eval_step would otherwise cost.
+        self._evaluator = Evaluator(task, options, loop)
+        for goal in (options.keep_best, *(action.goal for action in actions if isinstance(action, Watches))):
+            if goal is not None:
+                goal.check(self._evaluator.names)
+        #: Steps that no event has told of yet, and their time and examples.
+        self._untold: tuple[int, float, int] = (0, 0.0, 0)
         self._state = restored or RunState(
             task=task.name,
-            config=run_config(options, self._input.steps),
+            config=run_config(options, self._input.steps, self._max_steps),
             step=0,
             epoch=0,
             epoch_step=0,
@@ -129,46 +131,34 @@ class Run:
             history=(),
         )
 
-    def _make_loop(
-        self, step: Callable[[Any], Mapping[str, Any]], element_spec: Any, *, label: str, **options: Any
-    ) -> tuple[DeviceLoop, StepMetrics]:
-        """The loop of a step, and the metrics that it updates."""
-        task, before = self._task, len(variable_ids(self._task))
-        models = describe_models(task.models)
-        try:
-            loop = make_loop(
-                step, element_spec, label=label, strategy=self._strategy, model_description=models, **options
-            )
-        finally:
-            # Also where tracing could not bear it.
-            created = len(variable_ids(task)) - before
-            if created:
-                raise ConfigurationError(
-                    f"{label} created {created} variables; build() must create them all, "
-                    "so that a checkpoint can be restored before the first step. For an optimizer call "
-                    "optimizer.build(model.trainable_variables) there; for a metric whose variables come with its "
-                    "first values, such as keras.metrics.F1Score, call its update_state on zeros of the right shapes."
-                )
-        return loop, StepMetrics(self._metrics, loop, label=label, strategy=self._strategy)
-
     def to_end(self, guard: InterruptGuard) -> TrainResult:
-        """Runs all epochs that are left."""
+        """Runs all steps that are left."""
         for _ in self.stream(guard):
             pass
         return self.result()
 
     def result(self) -> TrainResult:
         """How far the run has come."""
-        return make_result(self._state, self._task, resumed_from=self._resumed_from, checkpoint=self._last)
+        return make_result(
+            self._state,
+            self._task,
+            resumed_from=self._resumed_from,
+            checkpoint=self._last,
+            identity=self._record.summary(),
+        )
 
     def stream(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
-        """Runs all epochs that are left and, where the run is for streaming, yields the values of every step."""
+        """Runs all steps that are left and, where the run is for streaming, yields the values of every step."""
         guard.on_request = self._train.stop
-        reason = "failed"
+        reason: EndReason = "failed"
         try:
-            message = self._task.data_description()
-            self._emit("start", message=message, notes=self._notes, history=self._state.history)
-            while self._state.epoch < self._options.epochs and not any(self._peers.any(self._stopped_early())):
+            data, history = self._task.data_description(), self._state.history
+            notes, identity = (*self._changed, *self._notes), self._record.summary()
+            self._emit(RunStarted, data=data, notes=notes, history=history, identity=identity)
+            # Not before its differences were told.
+            if self._options.model_dir is not None and self._peers.layout.is_chief:
+                write_record(self._record, self._options.model_dir)
+            while not self._is_over():
                 yield from self._epoch(guard)
             if self._ema is not None:
                 self._ema.swap()
@@ -192,25 +182,52 @@ class Run:
         finally:
             self._announce(wait=True)
             self._peers.close()
-            self._emit("stop", message=reason)
+            self._tell()
+            self._emit(RunEnded, reason=reason)
 
     def _epoch(self, guard: InterruptGuard) -> Iterator[tuple[int, dict[str, float]]]:
-        if self._state.epoch_step == 0:
-            self._train_metrics.reset()
+        """Steps until the epoch is over, or the run."""
+        state, epoch = self._state, self._state.epoch
+        batches = self._input.batches(self._train, epoch=epoch, skip_batches=state.epoch_step, step=state.step)
+        while self._state.epoch == epoch and not self._is_over():
+            if self._state.step == self._evaluated_at():
+                self._train_metrics.reset()
+            yield from self._steps(batches, self._next_stop())
+            evaluated = self._after_steps()
+            stopping, due = self._peers.any(guard.requested, not evaluated and self._checkpoint_is_due())
+            if due or (stopping and not evaluated):
+                self._save()
+            if stopping:
+                # After the last step as well: who pressed Ctrl-C does not want what comes after training.
+                raise guard.stop()
+
+    def _is_over(self) -> bool:
+        """Whether all steps are done, or an action has had enough after the evaluation that was just made."""
         state = self._state
-        batches = self._input.batches(self._train, epoch=state.epoch, skip_batches=state.epoch_step, step=state.step)
-        while self._state.epoch_step < self._input.steps:
-            yield from self._steps(batches, self._next_stop() - self._state.epoch_step)
-            if self._state.epoch_step < self._input.steps:
-                stopping, due = self._peers.any(guard.requested, self._checkpoint_is_due())
-                if stopping or due:
-                    self._save()
-                if stopping:
-                    raise guard.stop()
-        self._finish_epoch()
-        if any(self._peers.any(guard.requested)):
-            # After the last epoch as well: who pressed Ctrl-C does not want what comes after training.
-            raise guard.stop()
+        if state.step >= self._max_steps:
+            return True
+        if not state.history or state.step != self._evaluated_at():
+            return False
+        return any(self._peers.any(any(each.should_stop for each in self._actions if isinstance(each, Stops))))
+
+    def _evaluated_at(self) -> int:
+        """The step of the last evaluation."""
+        history = self._state.history
+        return history[-1].step if history else 0
+
+    def _after_steps(self) -> bool:
+        """Evaluates where it is time, and ends the epoch where it is over; whether it has evaluated, and saved."""
+        state, every = self._state, self._options.eval_every_steps
+        whole = state.epoch_step == self._input.steps
+        due = whole if every is None else state.step % every == 0
+        due = due or state.step >= self._max_steps
+        if due:
+            self._finish_round()
+        if whole:
+            self._state = replace(self._state, epoch=state.epoch + 1, epoch_step=0)
+        if due:
+            self._save()
+        return due
 
     def _checkpoint_is_due(self) -> bool:
         steps, seconds = self._options.checkpoint_every_steps, self._options.checkpoint_every_seconds
@@ -219,17 +236,19 @@ class Run:
         )
 
     def _next_stop(self) -> int:
-        """The step of the epoch at which Python must have its turn."""
+        """How many steps Python can do without."""
         state, options = self._state, self._options
-        stop = self._input.steps
+        steps = self._max_steps - state.step
+        if self._input.steps is not None:
+            steps = min(steps, self._input.steps - state.epoch_step)
         if options.loop != "epoch":
             # A step that is not in a loop of its own is streamed as soon as it is done.
             at_once = self._streaming and options.loop != "loop"
-            stop = min(stop, state.epoch_step + (1 if at_once else options.steps_per_loop))
-        every = options.checkpoint_every_steps
-        if every is not None:
-            stop = min(stop, state.epoch_step + every - state.step % every)
-        return stop
+            steps = min(steps, 1 if at_once else options.steps_per_loop)
+        for every in (options.checkpoint_every_steps, options.eval_every_steps, options.log_every_steps):
+            if every is not None:
+                steps = min(steps, every - state.step % every)
+        return steps
 
     def _steps(self, batches: Any, steps: int) -> Iterator[tuple[int, dict[str, float]]]:
         state = self._state
@@ -255,9 +274,10 @@ class Run:
             step, at = state.step + outcome.non_finite_at + 1, state.epoch_step + outcome.non_finite_at
             bad = self._input.batch(state.epoch, at)
             batch = "gone with the stream" if bad is None else describe_batch(bad)
+            of = "" if self._input.steps is None else f" of {self._input.steps}"
             raise NonFiniteLossError(
                 f"The loss of task {self._task.name!r} is {outcome.bad_loss} at step {step} (epoch {state.epoch + 1}, "
-                f"step {at + 1} of {self._input.steps}). The batch was: {batch}. "
+                f"step {at + 1}{of}). The batch was: {batch}. "
                 f"{self._advice()}"
             )
         self._state = replace(
@@ -267,15 +287,21 @@ class Run:
             totals=outcome.totals,
             seconds=state.seconds + seconds,
         )
-        rate = (outcome.totals.examples - state.totals.examples) / seconds
-        self._emit(
-            "steps",
-            values=outcome.totals.means(),
-            examples_per_second=rate,
-            steps=outcome.steps,
-            seconds=seconds,
-        )
+        steps, time_taken, examples = self._untold
+        more = outcome.totals.examples - state.totals.examples
+        self._untold = (steps + outcome.steps, time_taken + seconds, examples + more)
+        every = self._options.log_every_steps
+        if every is None or self._state.step % every == 0:
+            self._tell()
         self._announce()
+
+    def _tell(self) -> None:
+        """Tells of the steps since the last time."""
+        steps, seconds, examples = self._untold
+        if steps:
+            values, rate = self._state.totals.means(), examples / seconds
+            self._untold = (0, 0.0, 0)
+            self._emit(StepsDone, values=values, examples_per_second=rate, steps=steps, seconds=seconds)
 
     def _receive(self, index: int, sums: Any) -> None:
         self._values.put((index, sums))
@@ -283,23 +309,23 @@ class Run:
     def _close(self) -> None:
         self._train.stop()
         self._settle()
-        if self._state.epoch_step == self._input.steps:
-            self._finish_epoch()
-        else:
+        if not self._after_steps():
             self._save()
 
-    def _finish_epoch(self) -> None:
+    def _finish_round(self) -> None:
+        """Ends the steps between two evaluations, with one."""
+        self._tell()
         state = self._state
         began = time.perf_counter()
         train = {**state.totals.means(), **self._train_metrics.read()}
         with nullcontext() if self._ema is None else self._ema.in_place():
-            evaluation = self._evaluate()
+            evaluation = self._evaluator.run()
             if not math.isfinite(evaluation[LOSS]):
                 raise NonFiniteLossError(
                     f"The evaluation loss of task {self._task.name!r} is {evaluation[LOSS]} after step {state.step} "
                     f"(epoch {state.epoch + 1}). {self._advice()}"
                 )
-            result = EpochResult(
+            result = EvalResult(
                 epoch=state.epoch + 1,
                 step=state.step,
                 train=train,
@@ -308,48 +334,24 @@ class Run:
                 eval_seconds=time.perf_counter() - began,
                 examples_per_second=state.totals.examples / state.seconds,
             )
-            self._emit("epoch", result=result)
-        self._state = replace(
-            state,
-            epoch=state.epoch + 1,
-            epoch_step=0,
-            totals=self._train.empty(),
-            seconds=0.0,
-            history=(*state.history, result),
-        )
-        self._save()
-
-    def _stopped_early(self) -> bool:
-        """Whether an action has had enough."""
-        return bool(self._state.history) and any(getattr(action, "should_stop", False) for action in self._actions)
-
-    def _evaluate(self) -> Mapping[str, float]:
-        dataset, steps = self._eval_input()
-        self._eval_metrics.reset()
-        means = self._eval.run(self._eval.iterate(dataset), steps, self._eval.empty()).totals.means()
-        return {**means, **self._eval_metrics.read()}
-
-    def _eval_input(self) -> tuple[tf.data.Dataset, int]:
-        label = f"eval_dataset of task {self._task.name!r}"
-        whole = self._peers.layout.fixed_shapes
-        dataset = self._task.eval_dataset(InputRequest(batch_size=self._options.eval_batch_size, drop_remainder=whole))
-        self._peers.check_shapes(dataset.element_spec, label)
-        return dataset, known_length(dataset, label, whole_batches="eval_batch_size" if whole else None)
+            self._emit(Evaluated, result=result)
+        self._state = replace(state, totals=self._train.empty(), seconds=0.0, history=(*state.history, result))
 
     def _restore(self) -> RunState | None:
-        folder = self._options.checkpoint_dir
-        found = [] if folder is None else list_checkpoints(folder)
-        if self._checkpoints is None or not found:
+        path = self._loop.newest()
+        if self._checkpoints is None or path is None:
             return None
-        path = found[-1]
         self._checkpoints.clean()
         # Before its variables: other options may mean other variables.
         state = read_state(path)
         check_task(state, self._task, path)
-        config = run_config(self._options, self._input.steps)
+        config = run_config(self._options, self._input.steps, self._max_steps)
         check_config(state, config, path)
         rates = learning_rates(self._task)
-        state = self._checkpoints.restore(path)
+        try:
+            state = self._checkpoints.restore(path)
+        except CheckpointError as exc:
+            raise CheckpointError(" ".join((exc.message, *self._changed))) from exc
         if self._input.position is not None:
             self._input.position.restore(path)
         self._notes = overruled(self._task, self._options, path, rates)
@@ -360,7 +362,7 @@ class Run:
         if self._checkpoints is None:
             return
         # The step's loss is of the weights before its update: bad weights would show one step too late.
-        if not all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in self._weights):
+        if not self._loop.weights_are_finite():
             raise NonFiniteLossError(
                 f"The weights of task {self._task.name!r} are no longer finite after step {self._state.step}, "
                 f"so its next loss would not be. {self._advice()}"
@@ -380,22 +382,23 @@ class Run:
             # Of a worker's own copy only the name is of use.
             self._peers.discard(path)
             self._last = folder / path.name
-            self._emit("checkpoint", path=self._last)
+            self._emit(CheckpointSaved, path=self._last)
 
     def _advice(self) -> str:
         self._announce(wait=True)
         kept = f"The last good checkpoint is {self._last}." if self._last else "There is no checkpoint to go back to."
         return f"{kept} Lower the learning rate, or look for NaN and extreme values in the input."
 
-    def _emit(self, kind: EventKind, **fields: Any) -> None:
-        event = Event(
-            kind=kind,
+    def _emit(self, kind: type[Event], **fields: Any) -> None:
+        event = kind(
             task=self._task.name,
             step=self._state.step,
-            epoch=min(self._state.epoch + 1, self._options.epochs),
-            epochs=self._options.epochs,
+            epoch=self._state.epoch + 1,
+            max_steps=self._max_steps,
             steps_per_epoch=self._input.steps,
             **fields,
         )
+        # What is saved after the last step belongs to the last epoch.
+        event = replace(event, epoch=min(event.epoch, event.epochs)) if event.epoch > event.epochs else event
         for action in self._actions:
             action(event)

@@ -184,18 +184,19 @@ def overruled(task: Task, options: TrainerOptions, path: Path, rates: Mapping[st
     return tuple(notes)
 
 
-def run_config(options: TrainerOptions, steps_per_epoch: int) -> dict[str, Any]:
+def run_config(options: TrainerOptions, steps_per_epoch: int | None, max_steps: int) -> dict[str, Any]:
     """The options that a checkpoint remembers.
 
     Args:
         options: Of the run.
-        steps_per_epoch: Batches of an epoch.
+        steps_per_epoch: Batches of an epoch; None where it has no end.
+        max_steps: Steps of the whole run.
     """
     return {
         "batch_size": options.batch_size,
         "seed": options.seed,
         "steps_per_epoch": steps_per_epoch,
-        "epochs": options.epochs,
+        "max_steps": max_steps,
         "resident": options.loop == "epoch",
         "accumulate_steps": options.accumulate_steps,
         "clip_norm": options.clip_norm,
@@ -231,14 +232,21 @@ def check_config(state: RunState, config: Mapping[str, Any], path: Path) -> None
         CheckpointError: An option differs.
     """
     for key in _MISFIT_KEYS:
-        if state.config.get(key) != config[key]:
+        if key in config and state.config.get(key) != config[key]:
             raise CheckpointError(
                 f"The checkpoint {path} is of a run with {key} {state.config.get(key)}; this one has "
                 f"{config[key]}. Use the same value to go on with it, or another model_dir to start anew."
             )
 
 
-def make_result(state: RunState, task: Task, *, resumed_from: int | None, checkpoint: Path | None) -> TrainResult:
+def make_result(
+    state: RunState,
+    task: Task,
+    *,
+    resumed_from: int | None,
+    checkpoint: Path | None,
+    identity: Mapping[str, Any],
+) -> TrainResult:
     """The outcome of a run that has come as far as a state.
 
     Args:
@@ -246,14 +254,15 @@ def make_result(state: RunState, task: Task, *, resumed_from: int | None, checkp
         task: Its task.
         resumed_from: The step it took over at, if it did.
         checkpoint: Its newest checkpoint.
+        identity: What it was made of.
     """
     return TrainResult(
-        task=task.name,
+        task=task,
         step=state.step,
-        epochs=state.history,
+        history=state.history,
         resumed_from=resumed_from,
         checkpoint=checkpoint,
         data=task.data_description(),
         config=state.config,
-        trained=task,
+        identity=identity,
     )

@@ -222,6 +222,8 @@ def make_replica_step(
     accumulate_steps: int = 1,
     clip_norm: float | None = None,
     replicas: int = 1,
+    devices: Sequence[str] = (),
+    jit_compile: bool = False,
 ) -> ReplicaStep:
     """One step of one replica, reduced to what can be added up over replicas and steps.
 
@@ -231,6 +233,8 @@ def make_replica_step(
         accumulate_steps: Micro-batches to cut a batch into.
         clip_norm: Greatest global norm of the gradients.
         replicas: How many replicas take their share of each batch.
+        devices: Names of the devices that compute it; several take a share of the batch each, in one graph.
+        jit_compile: Whether XLA compiles it.
     """
 
     def whole(batch: Any) -> tuple[Any, Any]:
@@ -267,7 +271,38 @@ def make_replica_step(
             _apply(Update(optimizer=update.optimizer, gradients=added, variables=update.variables), clip_norm=clip_norm)
         return sums, examples
 
-    return whole if accumulate_steps == 1 else in_parts
+    def on_devices(batch: Any) -> tuple[Any, Any]:
+        examples = _examples(batch)
+        sums, updates = [], []
+        for number, device in enumerate(devices):
+            with tf.device(device):
+                context = StepContext(batch_size=examples, parts=len(devices), updates=[])
+                with _entered(context):
+                    share = _part(batch, number, len(devices), examples, len(devices))
+                    sums.append(_sums(step(share), report))
+            report.updates = context.used
+            updates.append(context.updates or [])
+        with tf.device(devices[0]):
+            for same in zip(*updates, strict=True):
+                gradients = [_added(each) for each in zip(*(update.gradients for update in same), strict=True)]
+                first = same[0]
+                update = Update(optimizer=first.optimizer, gradients=gradients, variables=first.variables)
+                _apply(update, clip_norm=clip_norm)
+            return tf.add_n(sums), examples
+
+    def on_device(batch: Any) -> tuple[Any, Any]:
+        with tf.device(devices[0]):
+            return plain(batch)
+
+    plain = whole if accumulate_steps == 1 else in_parts
+    made = on_devices if len(devices) > 1 else on_device if devices else plain
+    return tf.function(made, jit_compile=True) if jit_compile else made
+
+
+def _added(gradients: Sequence[Any]) -> Any:
+    """The sum of what devices found for one variable."""
+    present = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+    return tf.add_n(present) if present else None
 
 
 def refusal(message: str) -> ConfigurationError:

@@ -13,6 +13,7 @@ from tensorflow.python.eager import context
 
 from modelyard.errors import ConfigurationError, TrainingError
 from modelyard.training._cluster import Cluster
+from modelyard.training._messages import first_line
 
 StrategyName = Literal["one", "mirrored", "multiworker", "ps", "tpu"]
 STRATEGIES: tuple[str, ...] = get_args(StrategyName)
@@ -185,14 +186,9 @@ def _make_tpu(tpu: str | None, make_resolver: Callable[..., Any]) -> tf.distribu
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, ValueError, RuntimeError) as exc:
-        raise ConfigurationError(f"There is no TPU {where!r}: {_first_line(exc)}") from exc
+        raise ConfigurationError(f"There is no TPU {where!r}: {first_line(exc)}") from exc
 
 
 def _not_together(cluster: Cluster, exc: Exception) -> TrainingError:
     addresses = ", ".join(address for members in cluster.addresses.values() for address in members)
-    return TrainingError(f"{cluster.name} could not join the cluster of {addresses}: {_first_line(exc)}")
-
-
-def _first_line(exc: Exception) -> str:
-    message = getattr(exc, "message", None) or str(exc)
-    return message.strip().splitlines()[0] if message.strip() else type(exc).__name__
+    return TrainingError(f"{cluster.name} could not join the cluster of {addresses}: {first_line(exc)}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from modelyard.artifact import AnyFunction, VerificationData
+from modelyard.training._remember import RemembersArguments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ class InputRequest:
     drop_remainder: bool = False
 
 
-class Task(abc.ABC):
+class Task(RemembersArguments, abc.ABC):
     """Everything about a model but the loop around its step.
 
     A task needs :meth:`build` and :meth:`train_step`; all else has a default.
@@ -145,8 +146,8 @@ class Task(abc.ABC):
         modules, optimizers, metrics, random generators and variables, alone or
         in a list or mapping.
 
-        The trainer resets ``keras.metrics`` objects before each epoch and each
-        evaluation, and reads them, merged over all replicas, after it: their
+        The trainer resets ``keras.metrics`` objects before each evaluation and
+        after it, and reads them, merged over all replicas, at its end: their
         names here are those of their values. The steps only call their
         ``update_state``.
 

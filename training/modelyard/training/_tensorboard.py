@@ -10,15 +10,15 @@ import tensorflow as tf
 
 from modelyard.training._checkpoints import list_weights
 from modelyard.training._predictions import ImagePredictions
-from modelyard.training._results import Event
+from modelyard.training._results import Evaluated, Event, RunEnded, StepsDone
 from modelyard.training._task import Task
 
 
 class TensorBoardLog:
     """Action that writes scalars, in two runs that TensorBoard overlays.
 
-    ``<folder>/train`` has, after each device loop, the averages over the epoch
-    so far and ``examples_per_second``, and after each epoch histograms of the
+    ``<folder>/train`` has, after each device loop, the averages since the last
+    evaluation and ``examples_per_second``, and after each evaluation histograms of the
     weights; ``<folder>/test`` has the averages of each evaluation, and images
     with what the model says about them. The x axis is the training step. Where
     a killed run goes on, the steps done again are in the files twice, with the
@@ -27,7 +27,7 @@ class TensorBoardLog:
     Args:
         folder: Where to; show it with ``tensorboard --logdir <folder>``.
         histograms: The task whose weights to show as histograms; None for none.
-        predictions: Called after each epoch for images; None for none. Such as
+        predictions: Called after each evaluation for images; None for none. Such as
             ``lambda: predict_images(task)``.
     """
 
@@ -49,16 +49,15 @@ class TensorBoardLog:
         Args:
             event: From the trainer.
         """
-        if event.kind == "steps":
-            rate = {} if event.examples_per_second is None else {"examples_per_second": event.examples_per_second}
-            self._write("train", {**event.values, **rate}, event.step)
-        elif event.kind == "epoch" and event.result is not None:
+        if isinstance(event, StepsDone):
+            self._write("train", {**event.values, "examples_per_second": event.examples_per_second}, event.step)
+        elif isinstance(event, Evaluated):
             self._write("test", event.result.evaluation, event.step)
             self._write_weights(event.step)
             self._write_images(event.step)
             for writer in self._writers.values():
                 writer.flush()
-        elif event.kind == "stop":
+        elif isinstance(event, RunEnded):
             for writer in self._writers.values():
                 writer.close()
             self._writers = {}

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from modelyard.errors import TrainingError
-from modelyard.training._results import Event
+from modelyard.training._results import Evaluated, Event, RunEnded, RunStarted, StepsDone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class ThroughputLog:
 
     Args:
         path: A JSON file for the summary and the history, written after each
-            epoch and at the end; None for none.
+            evaluation and at the end; None for none.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -53,9 +53,9 @@ class ThroughputLog:
         Raises:
             TrainingError: The file cannot be written.
         """
-        if event.kind == "start":
+        if isinstance(event, RunStarted):
             self._loops, self._skipped = [], False
-        elif event.kind == "steps" and event.steps and event.examples_per_second is not None:
+        elif isinstance(event, StepsDone) and event.steps:
             if self._skipped:
                 self._loops.append(
                     _Loop(
@@ -66,7 +66,7 @@ class ThroughputLog:
                     )
                 )
             self._skipped = True
-        elif event.kind in ("epoch", "stop"):
+        elif isinstance(event, Evaluated | RunEnded):
             self._write()
 
     def summary(self) -> Throughput | None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from modelyard.errors import ConfigurationError
 from modelyard.training._checkpoints import Checkpoints, find_checkpoint, list_weights, read_state, restore_models
 from modelyard.training._defaults import build
 from modelyard.training._ema import WeightAverage
 from modelyard.training._goal import Goal
+from modelyard.training._identity import need_record, read_record
 from modelyard.training._interrupt import InterruptGuard
-from modelyard.training._options import TrainerOptions
+from modelyard.training._notebook import NotebookProgress, in_notebook
+from modelyard.training._options import TrainerOptions, change_options
+from modelyard.training._own_loop import Loop
 from modelyard.training._results import Action, TrainResult
 from modelyard.training._run import Run
 from modelyard.training._run_state import check_task, make_result, tracked
@@ -36,17 +35,18 @@ class Trainer:
         task: What to train.
         options: How to; None for the task's recipe.
         actions: Called with every :class:`Event`, in order. What an action
-            raises ends the run.
+            raises ends the run. None for a bar and curves in a notebook, and
+            for nothing elsewhere.
         strategy: Builds the task in its scope and runs the steps on its
             replicas, each on its part of a batch of ``options.batch_size``
             examples; None for one replica.
-        **fields: Fields of :class:`TrainerOptions`, on top of ``options``.
+        changes: Fields of :class:`TrainerOptions` to set on top of ``options``.
 
     Raises:
-        ConfigurationError: ``TrainerOptions`` has no such field, or its value is out of its range.
+        ConfigurationError: A field is unknown, or a value out of its range.
 
     Example:
-        >>> run = Trainer(FashionTask(), epochs=3, model_dir="runs/fashion").run()
+        >>> run = Trainer(FashionTask(), max_steps=3_000, eval_every_steps=500, model_dir="runs/fashion").run()
         >>> run.metrics["test_accuracy"]
     """
 
@@ -54,24 +54,55 @@ class Trainer:
         self,
         task: Task,
         options: TrainerOptions | None = None,
-        actions: Sequence[Action] = (),
+        actions: Sequence[Action] | None = None,
         *,
         strategy: tf.distribute.Strategy | None = None,
-        **fields: Any,
+        **changes: Any,
     ) -> None:
+        if actions is None:
+            actions = (NotebookProgress(),) if in_notebook() else ()
         self._task = task
-        self._options = make_options(task, options, fields)
+        self._options = change_options(TrainerOptions(**task.recipe) if options is None else options, changes)
         self._actions = tuple(actions)
         self._strategy = strategy
 
+    @classmethod
+    def resume(
+        cls,
+        model_dir: Path | str,
+        actions: Sequence[Action] | None = None,
+        *,
+        task: Task | None = None,
+        strategy: tf.distribute.Strategy | None = None,
+        **changes: Any,
+    ) -> Trainer:
+        """The trainer of a run that was begun before, made again from the run's ``run.json``.
+
+        Args:
+            model_dir: The folder of the run.
+            actions: As for the trainer.
+            task: The task; None makes it as the run says.
+            strategy: As for the trainer.
+            changes: Fields of :class:`TrainerOptions` to change, such as ``max_steps``.
+
+        Raises:
+            CheckpointError: The run does not say what it is of.
+            ConfigurationError: The task cannot be made again from what the run
+                says; or a field is unknown or out of its range.
+        """
+        folder = Path(model_dir)
+        record = need_record(folder)
+        options = change_options(record.make_options(folder), changes)
+        return cls(record.make_task() if task is None else task, options, actions, strategy=strategy)
+
     def run(self) -> TrainResult:
-        """Trains until ``options.epochs`` epochs are done.
+        """Trains until all steps are done.
 
         Seeds the global random state of Python, numpy, Keras and TensorFlow,
         builds the task, and restores the newest checkpoint where there is one.
 
         Returns:
-            The numbers of every epoch. The task then holds the trained model.
+            The numbers of every evaluation. The task then holds the trained model.
 
         Raises:
             NonFiniteLossError: The loss or a weight became NaN or infinite.
@@ -87,7 +118,6 @@ class Trainer:
             SystemExit: The process got SIGTERM, as before a pre-emption; it has
                 stopped and saved in the same way. The exit code is 143.
         """
-        keras.utils.set_random_seed(self._options.seed)
         with self._built() as run, InterruptGuard() as guard:
             return run.to_end(guard)
 
@@ -116,34 +146,37 @@ class Trainer:
 
     @contextmanager
     def _built(self, *, streaming: bool = False) -> Iterator[Run]:
-        keras.utils.set_random_seed(self._options.seed)
-        with nullcontext() if self._strategy is None else self._strategy.scope():
-            tf.random.set_global_generator(tf.random.Generator.from_seed(self._options.seed))
-            with _precision(self._options.precision):
-                build(self._task)
-            run = Run(self._task, self._options, self._actions, self._strategy, streaming=streaming)
+        loop = Loop(self._options, strategy=self._strategy)
+        with loop.building():
+            build(self._task)
+        with loop.placed():
+            run = Run(self._task, self._options, loop, self._actions, streaming=streaming)
         yield run
 
 
-def restore(task: Task, model_dir: Path, *, goal: Goal | None = None) -> TrainResult:
-    """Builds a task and gives it the weights of a checkpoint, to export or evaluate it.
+def restore(model_dir: Path | str, task: Task | None = None, *, goal: Goal | None = None) -> TrainResult:
+    """Builds the task of a run and gives it the weights of a checkpoint, to export or evaluate it.
 
     Where the run averaged its weights, it is the averages that the task gets.
 
     Args:
-        task: The task that was trained, with or without a strategy.
         model_dir: The folder of the run, or of one checkpoint.
+        task: The task that was trained, with or without a strategy; None makes it as the run's ``run.json`` says.
         goal: Takes the best checkpoint in place of the newest, from a run with
             ``TrainerOptions(keep_best=...)``.
 
     Returns:
-        The numbers of the run up to that checkpoint.
+        The numbers of the run up to that checkpoint; its ``task`` holds the models.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, or it does not
-            fit the task.
+            fit the task; or the run does not say which task it is of.
+        ConfigurationError: The task cannot be made again from what the run says.
     """
-    path = find_checkpoint(model_dir, goal=goal)
+    path = find_checkpoint(Path(model_dir), goal=goal)
+    record = read_record(path)
+    if task is None:
+        task = need_record(path).make_task()
     build(task)
     state = read_state(path)
     check_task(state, task, path)
@@ -156,41 +189,5 @@ def restore(task: Task, model_dir: Path, *, goal: Goal | None = None) -> TrainRe
         restore_models(path, tracked(task, ema))
     if ema is not None:
         ema.swap()
-    return make_result(state, task, resumed_from=state.step, checkpoint=path)
-
-
-def make_options(task: Task, options: TrainerOptions | None, fields: Mapping[str, Any]) -> TrainerOptions:
-    """The options of a run.
-
-    Args:
-        task: Its recipe counts where there are no options.
-        options: None for the recipe.
-        fields: On top of them.
-
-    Raises:
-        ConfigurationError: There is no such field.
-    """
-    known = [field.name for field in dataclasses.fields(TrainerOptions)]
-    for name in fields:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigurationError(f"Trainer has no option {name!r}.{hint} It has {', '.join(known)}.")
-    return (
-        dataclasses.replace(options, **fields) if options is not None else TrainerOptions(**{**task.recipe, **fields})
-    )
-
-
-@contextmanager
-def _precision(name: str) -> Iterator[None]:
-    """Keras' dtype policy for the time of a task's build; layers keep it."""
-    if name == "float32":
-        # What the user has set is left alone.
-        yield
-        return
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
+    identity = {} if record is None else record.summary()
+    return make_result(state, task, resumed_from=state.step, checkpoint=path, identity=identity)

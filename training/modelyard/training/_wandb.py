@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from modelyard.errors import MissingDependencyError
-from modelyard.training._results import Event
+from modelyard.training._results import Evaluated, Event, RunEnded, RunStarted, StepsDone
 
 if TYPE_CHECKING:
     from modelyard.training._predictions import ImagePredictions
@@ -23,8 +23,8 @@ _RUN_ID = "wandb-run-id"
 class WandbLog:
     """Action that logs a run to Weights & Biases.
 
-    After each device loop the averages over the epoch so far and the images per
-    second, as ``train/<name>``; after each epoch those of the evaluation, as
+    After each device loop the averages since the last evaluation and the images per
+    second, as ``train/<name>``; after each evaluation its averages, as
     ``test/<name>``, and a panel of test images with the labels that the model
     gives them. A run that goes on from a checkpoint goes on in the same W&B run.
 
@@ -32,7 +32,7 @@ class WandbLog:
         project: Of W&B.
         folder: Where the package keeps its files, and where the id of the W&B
             run is remembered.
-        predictions: Called after each epoch for the images; None for none, and
+        predictions: Called after each evaluation for the images; None for none, and
             so may its answer be. Such as ``lambda: predict_images(task)``.
         mode: ``online``, ``offline`` (``wandb sync`` sends it later), or ``disabled``.
         config: Further entries of the run's configuration.
@@ -70,26 +70,25 @@ class WandbLog:
         Args:
             event: From the trainer.
         """
-        if event.kind == "start":
+        if isinstance(event, RunStarted):
             self._start(event)
         elif self._run is None:
             return
-        elif event.kind == "steps":
+        elif isinstance(event, StepsDone):
             values = {f"train/{name}": value for name, value in event.values.items()}
-            if event.examples_per_second is not None:
-                values["train/examples_per_second"] = event.examples_per_second
+            values["train/examples_per_second"] = event.examples_per_second
             self._run.log(values, step=event.step)
-        elif event.kind == "epoch" and event.result is not None:
+        elif isinstance(event, Evaluated):
             logged: dict[str, Any] = {f"test/{name}": value for name, value in event.result.evaluation.items()}
             found = None if self._predictions is None else self._predictions()
             if found is not None:
                 logged["test/predictions"] = self._panel(found)
             self._run.log({**logged, "epoch": event.result.epoch}, step=event.step)
-        elif event.kind == "stop":
-            self._run.finish(exit_code=0 if event.message == "finished" else 1)
+        elif isinstance(event, RunEnded):
+            self._run.finish(exit_code=0 if event.reason == "finished" else 1)
             self._run = None
 
-    def _start(self, event: Event) -> None:
+    def _start(self, event: RunStarted) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         remembered = self._folder / _RUN_ID
         if event.step == 0 or not remembered.exists():
@@ -103,9 +102,9 @@ class WandbLog:
             mode=self._mode,
             config={
                 "task": event.task,
-                "epochs": event.epochs,
+                "max_steps": event.max_steps,
                 "steps_per_epoch": event.steps_per_epoch,
-                "data": event.message,
+                "data": event.data,
                 **self._config,
             },
             settings=self._wandb.Settings(silent=True, console="off"),

@@ -224,7 +224,11 @@ def _origin(content: ReportContent) -> Markup:
     source = content.source
     facts = {"Task": source.task, "Commit": source.git_commit, "Training data": source.data}
     facts |= {f"Metric {name}": f"{value:.6g}" for name, value in source.metrics.items()}
-    facts |= {f"Option {name}": json.dumps(value, default=str) for name, value in source.config.items()}
+    options = dict(source.config)
+    # What modelyard's own training says of a run is long: the rest is in the manifest.
+    run = options.pop("run") if isinstance(options.get("run"), Mapping) else {}
+    facts |= {f"Option {name}": json.dumps(value, default=str) for name, value in options.items()}
+    facts |= {f"Run: {name}": json.dumps(run[name]) for name in ("made_by", "arguments", "packages") if name in run}
     pairs = [
         join((element("dt", None, name), element("dd", None, str(value)))) for name, value in facts.items() if value
     ]

@@ -19,6 +19,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 
 from modelyard.artifact import decode_image
 from modelyard.errors import ConfigurationError, ImageDecodeError, RequestTooLargeError, TrainingError
+from modelyard.training._messages import first_line
 from modelyard.training.data._entries import Entry, list_entries
 from modelyard.training.data._folder import SPLITS
 from modelyard.training.data._records import IMAGE_KEY, LABEL_KEY, MANIFEST_FILE, SCHEMA
@@ -156,7 +157,7 @@ def _run(options: ConvertOptions, output: str, entries: Sequence[Entry]) -> None
     except Exception as exc:
         # Runners raise what they like; the user must know that it is the pipeline that failed, and what is left.
         raise TrainingError(
-            f"The Beam pipeline failed: {_first_line(exc)}. What {output} holds is not complete; remove it."
+            f"The Beam pipeline failed: {first_line(exc)}. What {output} holds is not complete; remove it."
         ) from exc
     if str(state) not in ("DONE", "None"):
         raise TrainingError(f"The Beam pipeline ended as {state}. What {output} holds is not complete; remove it.")
@@ -246,8 +247,3 @@ def _read_lines(pattern: str) -> list[dict[str, Any]]:
 def _write(path: str, text: str) -> None:
     with FileSystems.create(path) as file:
         file.write(text.encode())
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -15,12 +15,14 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import TrainingError
+from modelyard.training._messages import first_line
+from modelyard.training._remember import RemembersArguments
 from modelyard.training.data._folder import ImageSplits
 from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish, scale
 from modelyard.training.data._plan import BatchPlan
 
 
-class ImageCache:
+class ImageCache(RemembersArguments):
     """Images of a folder that are decoded and resized once, not in every epoch.
 
     They are kept as the network's path resizes them, float32 before the crop,
@@ -240,10 +242,5 @@ def _fill(array: Any, images: Sequence[Path | bytes], image: ImageOptions) -> An
             done += 1
     except tf.errors.OpError as exc:
         named = f"of record {done}" if stored else str(images[done])
-        raise TrainingError(f"The image {named} cannot be read: {_first_line(exc.message)}") from exc
+        raise TrainingError(f"The image {named} cannot be read: {first_line(exc)}") from exc
     return array
-
-
-def _first_line(message: str) -> str:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return lines[0] if lines else "no reason given."

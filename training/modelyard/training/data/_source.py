@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from modelyard.artifact import FeatureSpec
 from modelyard.errors import ConfigurationError
+from modelyard.training._remember import RemembersArguments
 from modelyard.training._resident import ResidentData
 from modelyard.training.data._plan import BatchPlan
 
@@ -43,7 +44,7 @@ class DataExamples:
         return len(tf.nest.flatten(self.inputs)[0])
 
 
-class DataSource(abc.ABC):
+class DataSource(RemembersArguments, abc.ABC):
     """Batches ``(inputs, labels)``, or ``(inputs, labels, weights)``, or of inputs alone.
 
     Attributes:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from modelyard.errors import ConfigurationError
+from modelyard.training._identity import read_record
 from modelyard.training._task import Task
 from modelyard.training.tasks._registry import find_task
 
@@ -19,23 +21,26 @@ def make_task(name: str, assignments: Sequence[str] = ()) -> Task:
     """Makes a task.
 
     Args:
-        name: As for :func:`find_task`.
+        name: As for :func:`find_task`; or the folder of a run, which says what its task is and was given.
         assignments: ``argument=value`` for the task's constructor; a value is
             read as JSON where it is JSON, such as ``20`` or ``true``, and as text otherwise.
 
     Raises:
+        CheckpointError: The run cannot be read.
         ConfigurationError: There is no such task, it has no such argument, or a value is not of its kind.
         MissingDependencyError: The extra ``training`` is not installed.
     """
-    kind = find_task(name)
+    record = read_record(Path(name))
+    kind = find_task(name) if record is None else record.task_class()
+    make = kind if record is None else lambda **changes: record.make_task(changes)
     if not assignments:
-        return kind()
+        return make()
     known = {
         parameter.name: parameter
-        for parameter in inspect.signature(kind).parameters.values()
-        if parameter.name not in _HIDDEN and parameter.kind is not parameter.VAR_KEYWORD
+        for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]
+        if parameter.name not in _HIDDEN and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     }
-    return kind(**_values(name, known, assignments))
+    return make(**_values(kind.name, known, assignments))
 
 
 def _values(name: str, known: Mapping[str, inspect.Parameter], assignments: Sequence[str]) -> dict[str, Any]:

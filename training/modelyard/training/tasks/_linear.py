@@ -150,7 +150,7 @@ class LinearTask(Task):
         }
         fit, curves = folder / "fit.png", folder / "parameters.png"
         save_fit(self.x, self.y, fit, lines=lines, title=f"y = {SLOPE:g} x + {INTERCEPT:g} + noise")
-        w, b, loss = ([epoch.evaluation[name] for epoch in result.epochs] for name in ("w", "b", "loss"))
+        w, b, loss = ([epoch.evaluation[name] for epoch in result.history] for name in ("w", "b", "loss"))
         panels = {"parameters": {"W": w, "b": b}, "mean squared error": {"loss": loss}}
         save_curves(panels, curves, title="Gradient descent by hand")
         return [fit, curves]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._results import Event, TrainResult
+from modelyard.training._results import Event, RunEnded, RunStarted, StepsDone, TrainResult, curve_panels
 from modelyard.training._task import Task
 from modelyard.training.plots import save_curves, save_image
 
@@ -23,13 +23,8 @@ def draw_run(task: Task, result: TrainResult, folder: Path) -> list[Path]:
     Returns:
         The files written: ``curves.png`` and the task's own.
     """
-    panels: dict[str, dict[str, list[float]]] = {}
-    for epoch in result.epochs:
-        for split, values in (("training", epoch.train), ("test", epoch.evaluation)):
-            for name, value in values.items():
-                panels.setdefault(name.replace("_", " "), {}).setdefault(split, []).append(value)
     curves = folder / "curves.png"
-    save_curves(panels, curves, title=result.task)
+    save_curves(curve_panels(result.history), curves, title=result.task.name)
     return [curves, *task.draw(result, folder)]
 
 
@@ -63,11 +58,12 @@ class PictureLog:
 
     def __call__(self, event: Event) -> None:
         """Looks, where it is time."""
-        due = event.kind == "steps" and event.step // self._every > self._last // self._every
-        if event.kind == "start" or due or (event.kind == "stop" and event.step > self._last):
+        due = isinstance(event, StepsDone) and event.step // self._every > self._last // self._every
+        ended = isinstance(event, RunEnded)
+        if isinstance(event, RunStarted) or due or (ended and event.step > self._last):
             self._last = event.step
             self._write(event.step)
-        if event.kind == "stop" and self._writer is not None:
+        if ended and self._writer is not None:
             self._writer.close()
 
     def _write(self, step: int) -> None:

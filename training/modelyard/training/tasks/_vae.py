@@ -165,8 +165,8 @@ class VaeTask(FashionImagesTask):
             means[:, :2], self.data.test_labels[: len(images)], scatter, title="Means of q(z | x), test", names=names
         )
         series = {
-            "training": [-epoch.train["loss"] for epoch in result.epochs],
-            "test, z at the mean": [-epoch.evaluation["loss"] for epoch in result.epochs],
+            "training": [-epoch.train["loss"] for epoch in result.history],
+            "test, z at the mean": [-epoch.evaluation["loss"] for epoch in result.history],
         }
         save_curves({"ELBO, nats": series}, curves, title="Evidence lower bound")
         return [*written, scatter, curves]

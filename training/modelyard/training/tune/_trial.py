@@ -13,13 +13,13 @@ import optuna
 
 from modelyard.errors import ConfigurationError, NonFiniteLossError
 from modelyard.training._options import TrainerOptions
-from modelyard.training._results import Event
+from modelyard.training._results import Evaluated, Event
 from modelyard.training.tune._space import suggest
 from modelyard.training.tune._study import CONTINUES, FOLDER, TuneOptions, open_study, trial_folder
 
 Send = Callable[[dict[str, Any]], None]
 #: Fields of TrainerOptions that the search itself decides.
-_OWN = frozenset({"epochs", "model_dir", "seed", "keep_checkpoints"})
+_OWN = frozenset({"epochs", "max_steps", "model_dir", "seed", "keep_checkpoints"})
 
 
 class ReportAction:
@@ -46,14 +46,13 @@ class ReportAction:
             optuna.TrialPruned: The trial is not worth going on with.
             ConfigurationError: The task has no such metric.
         """
-        if event.result is None:
+        if not isinstance(event, Evaluated):
             return
-        metrics = {**event.result.train, **{f"test_{name}": value for name, value in event.result.evaluation.items()}}
-        value = find_metric(metrics, self._metric)
+        value = find_metric(event.result.metrics, self._metric)
         self._trial.report(value, event.epoch)
         if self._reported is not None:
             self._reported(event.epoch, value)
-        if event.epoch < event.epochs and self._trial.should_prune():
+        if event.step < event.max_steps and self._trial.should_prune():
             raise optuna.TrialPruned()
 
 

@@ -1,0 +1,112 @@
+"""Evaluation and prediction without a run."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modelyard.artifact import EncodedImageFunction, SignatureFunction, TensorSpec, VerificationData
+from modelyard.cli import main
+from modelyard.errors import ConfigurationError
+from modelyard.training import Trainer, TrainerOptions, evaluate, predict, restore
+from tests.training.toy_task import EXAMPLES, WIDTH, ToyTask
+
+
+def png(pixels: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+class ServedToy(ToyTask):
+    """The toy with two signatures: from its six numbers, and from the first six pixels of an image."""
+
+    def signatures(self) -> Mapping[str, SignatureFunction | EncodedImageFunction]:
+        def serve(x: Any) -> dict[str, Any]:
+            return {"y": self.model(x, training=False)[:, 0]}
+
+        spec = TensorSpec(name="x", dtype="float32", shape=(-1, WIDTH))
+        return {
+            "serving_default": SignatureFunction(inputs=(spec,), function=serve),
+            "image_bytes": EncodedImageFunction(
+                compute="serving_default", preprocess=lambda pixels: np.float32(pixels[0, :WIDTH, 0]) / 255, channels=1
+            ),
+        }
+
+    def verification_data(self, count: int) -> VerificationData:
+        return VerificationData(inputs={"serving_default": {"x": self.features[:count]}})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    Trainer(ServedToy(), TrainerOptions(max_steps=8, eval_every_steps=4, batch_size=8, model_dir=folder)).run()
+    return folder
+
+
+def test_the_numbers_are_those_of_the_run(run: Path) -> None:
+    result = restore(run)
+    assert evaluate(result.task)["test_loss"] == pytest.approx(result.metrics["test_loss"], rel=1e-6)
+    some = evaluate(result.task, batch_size=10, steps=2)["test_loss"]
+    task: Any = result.task
+    predicted = predict(task, {"x": task.features[:20]}, batch_size=7)["y"]
+    assert some == pytest.approx(np.mean((predicted - task.targets[:20]) ** 2), rel=1e-5)
+    with pytest.raises(ConfigurationError, match="eval_steps is 0"):
+        evaluate(result.task, steps=0)
+
+
+def test_predictions_of_arrays_images_and_examples(run: Path) -> None:
+    task: Any = restore(run).task
+    expected = np.asarray(task.model(task.features, training=False))[:, 0]
+    np.testing.assert_allclose(predict(task)["y"], expected, rtol=1e-5)
+    pixels = np.arange(WIDTH * 8, dtype=np.uint8).reshape(8, WIDTH)
+    found = predict(task, {"image_bytes": np.array([png(pixels)] * 3, dtype=object)}, signature="image_bytes")["y"]
+    np.testing.assert_allclose(found, np.asarray(task.model(pixels[:1].astype(np.float32) / 255))[0, 0], rtol=1e-5)
+    with pytest.raises(ConfigurationError, match="inputs z for the signature 'serving_default'"):
+        predict(task, {"z": expected})
+    with pytest.raises(ConfigurationError, match="signature 'other'"):
+        predict(task, {"x": expected}, signature="other")
+
+
+def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task: Any = restore(run).task
+    assert main(["evaluate", str(run)]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers == {"step": 8, "test_loss": pytest.approx(evaluate(task)["test_loss"])}
+    assert main(["evaluate", str(run), "--best=-test_loss", "--eval-steps", "1", "--eval-batch-size", "5"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 8
+    expected = predict(task, {"x": task.features})["y"]
+    np.savez(tmp_path / "in.npz", x=task.features)
+    for extra in (["--data", str(tmp_path / "in.npz")], []):
+        assert main(["infer", str(run), *extra, "--output", str(tmp_path / "out.npz")]) == 0
+        np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["y"], expected)
+    assert f"y [{EXAMPLES}]" in capsys.readouterr().out
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(png(np.zeros((2, WIDTH), np.uint8)))
+    images = ["infer", str(run), "--data", str(tmp_path / "images"), "--output", str(tmp_path / "labels.npz")]
+    assert main([*images, "--signature", "image_bytes"]) == 0
+    saved = np.load(tmp_path / "labels.npz")
+    assert saved["files"].tolist() == [str(tmp_path / "images" / "a.png")] and saved["y"].shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["evaluate", "{tmp}"], 1, "has no run.json"),
+        (["infer", "{run}", "--output", "x.txt"], 2, "--output is x.txt; expected a file name that ends in .npz"),
+        (["infer", "{run}", "--output", "x.npz", "--data", "absent.npz"], 2, "--data is absent.npz; expected"),
+        (["infer", "{run}", "--output", "x.npz", "--data", "{tmp}"], 2, "a folder without files"),
+    ],
+)
+def test_mistakes_on_the_command_line(
+    arguments: list[str], code: int, message: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([each.format(run=run, tmp=tmp_path) for each in arguments]) == code
+    assert message in capsys.readouterr().err

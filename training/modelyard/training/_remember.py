@@ -1,0 +1,219 @@
+"""What objects were given, as JSON, and the objects again: without pickle, from importable names and plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from modelyard.errors import ConfigurationError
+
+_PLAIN = (bool, int, float, str, type(None))
+#: Keras counts the objects of a process: conv2d_1 is another name in the next one.
+_COUNTED = re.compile(r'_\d+"')
+
+
+class RemembersArguments:
+    """A class whose objects know what their constructor was given."""
+
+    _constructed: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keeps the arguments; ``__init__`` gets them as ever."""
+        made = super().__new__(cls)
+        made._constructed = (args, kwargs)
+        return made
+
+
+def arguments_of(item: RemembersArguments) -> dict[str, Any]:
+    """What the constructor of an object was given, by name.
+
+    Args:
+        item: The object.
+    """
+    args, kwargs = item._constructed
+    # Not of the class: __new__ above takes anything.
+    bound = inspect.signature(type(item).__init__).bind(item, *args, **kwargs)
+    found: dict[str, Any] = {}
+    for name, value in list(bound.arguments.items())[1:]:
+        kind = bound.signature.parameters[name].kind
+        found.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
+    return found
+
+
+def encode(value: Any) -> Any:
+    """Plain values as they are; others under a key that says how they are made again.
+
+    Args:
+        value: Of any kind.
+
+    Raises:
+        TypeError: It cannot be made again from JSON.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, Path):
+        return {"path": str(value)}
+    if isinstance(value, list):
+        return [encode(each) for each in value]
+    if isinstance(value, tuple):
+        return {"tuple": [encode(each) for each in value]}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: encode(each) for key, each in value.items()}}
+    if inspect.isfunction(value) or inspect.isclass(value):
+        return {"name": _importable(value)}
+    kind = _importable(type(value))
+    if isinstance(value, RemembersArguments):
+        given = arguments_of(value)
+    elif dataclasses.is_dataclass(value):
+        given = {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
+    else:
+        return {"keras": _keras_config(value)}
+    return {"made": {"by": kind, "arguments": {name: encode(each) for name, each in given.items()}}}
+
+
+def decode(value: Any) -> Any:
+    """What :func:`encode` was given.
+
+    Args:
+        value: Of its kinds.
+
+    Raises:
+        ConfigurationError: Something cannot be imported from here, or not be made again.
+    """
+    if isinstance(value, list):
+        return [decode(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "path":
+        return Path(content)
+    if kind == "tuple":
+        return tuple(decode(each) for each in content)
+    if kind == "name":
+        return find_object(content)
+    if kind == "made":
+        return find_object(content["by"])(**{name: decode(each) for name, each in content["arguments"].items()})
+    if kind == "keras":
+        import keras
+
+        try:
+            return keras.saving.deserialize_keras_object(content)
+        except (TypeError, ValueError, ImportError) as exc:
+            raise ConfigurationError(f"Keras cannot make the {content['class_name']} of this run again: {exc}") from exc
+    return {key: decode(each) for key, each in content.items()}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two things that were written down are the same, but for names that Keras counts.
+
+    Args:
+        one: As :func:`encode` gives it.
+        other: So, too.
+    """
+    return one == other or _counted_off(one) == _counted_off(other)
+
+
+def readable(value: Any) -> str:
+    """What was written down, for people.
+
+    Args:
+        value: As :func:`encode` gives it.
+    """
+    if value is None or value == "":
+        return "not given"
+    if isinstance(value, list):
+        return f"[{', '.join(map(readable, value))}]"
+    if not isinstance(value, dict):
+        return str(value)
+    ((kind, content),) = value.items()
+    if kind == "keras":
+        return str(content["class_name"])
+    if kind == "made":
+        given = (f"{name}={readable(each)}" for name, each in content["arguments"].items())
+        return f"{content['by'].rpartition(':')[2]}({', '.join(given)})"
+    if kind in ("tuple", "dict"):
+        items = content if kind == "tuple" else [f"{name}: {readable(each)}" for name, each in content.items()]
+        return f"({', '.join(map(readable, items))})"
+    return str(content)
+
+
+def without_configs(value: Any) -> Any:
+    """What was written down, with the class of a Keras object in place of all that it is made of.
+
+    Args:
+        value: As :func:`encode` gives it.
+    """
+    if isinstance(value, list):
+        return [without_configs(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "keras" in value:
+        return {"keras": value["keras"]["class_name"]}
+    return {name: without_configs(each) for name, each in value.items()}
+
+
+def find_object(name: str) -> Any:
+    """A class or a function by its name.
+
+    Args:
+        name: ``package.module:Class``.
+
+    Raises:
+        ConfigurationError: It cannot be imported from here.
+    """
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ModuleNotFoundError, AttributeError) as exc:
+        # What the user's module fails to import is not the name of that module.
+        if isinstance(exc, ModuleNotFoundError) and not (exc.name and f"{module}.".startswith(f"{exc.name}.")):
+            raise
+        raise ConfigurationError(f"{name} cannot be imported from here: {exc}.") from exc
+    return found
+
+
+def name_of(item: Any) -> str:
+    """The name of a class or a function, ``package.module:Class``; importable or not.
+
+    Args:
+        item: The class or the function.
+    """
+    module = item.__module__
+    if module == "__main__":
+        # As ``python -m package.module`` runs it.
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        module = module if spec is None else spec.name
+    return f"{module}:{item.__qualname__}"
+
+
+def _importable(item: Any) -> str:
+    name = name_of(item)
+    if name.startswith("__main__:") or "<" in name:
+        raise TypeError(name)
+    return name
+
+
+def _keras_config(value: Any) -> Mapping[str, Any]:
+    import keras
+
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    if not isinstance(value, keras.Layer | keras.Loss | keras.Metric | keras.Optimizer | schedule):
+        raise TypeError(type(value).__name__)
+    try:
+        config: Mapping[str, Any] = json.loads(json.dumps(keras.saving.serialize_keras_object(value)))
+    except (NotImplementedError, ValueError) as exc:
+        raise TypeError(str(exc)) from exc
+    return config
+
+
+def _counted_off(value: Any) -> str:
+    return _COUNTED.sub('"', json.dumps(value, sort_keys=True))
