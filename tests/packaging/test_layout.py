@@ -38,6 +38,13 @@ def test_every_package_is_typed_and_has_a_door() -> None:
     assert missing == []
 
 
+def test_the_architecture_page_names_every_package() -> None:
+    """In full, or below its room's package."""
+    named = set(re.findall(r"`([\w.]+)`", (ROOT / "docs" / "architecture.md").read_text("utf-8")))
+    missing = [name for name in doors() if not {name, name.split(".", 2)[-1], name.rpartition(".")[2]} & named]
+    assert missing == []
+
+
 _CHECK_DOORS = """
 import importlib, json, sys
 found = []
