@@ -330,8 +330,9 @@ fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency) -> Result<(), 
     }
     let left = urgency.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let Some(limit) = left.into_iter().chain(limits.max_delay).min() else { return Ok(()) };
-    let ahead = plan.expected(plan.outstanding.load(Ordering::Relaxed)).unwrap_or_default() / plan.parallel as u32;
-    let wait = ahead + plan.expected(rows).unwrap_or_default();
+    let cost = plan.cost();
+    let all = plan.outstanding.load(Ordering::Relaxed).saturating_add(rows);
+    let wait = cost.least().max(cost.of(all).unwrap_or_default() / plan.parallel as u32);
     if waiting == 0 || wait <= limit {
         return Ok(());
     }

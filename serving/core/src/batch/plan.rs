@@ -1,7 +1,7 @@
 //! Plans: what requests with one key ask for, and the Python function that computes their batches.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,11 @@ const MAX_KEYS: usize = 1024;
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Clients may send any inner shape where a model takes any: so many queues are kept for each plan.
 const MAX_QUEUES: usize = 64;
-/// How much the newest batch counts in the running mean of what a row takes.
-const NEWEST: f64 = 0.1;
+/// How much the newest batch counts in the running means: some five batches after a change they have followed it, so
+/// that a rush for a model that takes as long for many rows as for one is soon answered in large batches.
+const NEWEST: f64 = 0.2;
+/// One pause of the machine must not make a model look slow: a batch counts for so many times what was expected at most.
+const OUTLIER: f64 = 4.0;
 
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +83,38 @@ pub struct Waited {
     pub time: Duration,
 }
 
+/// Running means of what batches took, and of their rows. The guess for other rows is their ratio, so that the sum over
+/// a queue is right even where few rows cost more, each, than many.
+#[derive(Clone, Copy, Default)]
+pub struct Cost {
+    /// Of a batch, in seconds; 0 for not known.
+    seconds: f64,
+    rows: f64,
+}
+
+impl Cost {
+    /// What rows take; `None` for not known.
+    pub fn of(&self, rows: usize) -> Option<Duration> {
+        (self.seconds > 0.0).then(|| Duration::from_secs_f64(self.seconds * rows as f64 / self.rows))
+    }
+
+    /// What a batch takes, however many share it.
+    pub fn least(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    fn learn(&mut self, took: Duration, rows: usize) {
+        let (took, rows) = (took.as_secs_f64().max(1e-9), rows.max(1) as f64);
+        let usual = self.of(rows as usize).map_or(took, |time| time.as_secs_f64().max(self.seconds));
+        if self.seconds == 0.0 {
+            *self = Cost { seconds: took, rows };
+        } else {
+            self.seconds += NEWEST * (took.min(OUTLIER * usual) - self.seconds);
+            self.rows += NEWEST * (rows - self.rows);
+        }
+    }
+}
+
 /// What the requests with one key ask for.
 pub struct Plan {
     pub key: Key,
@@ -104,8 +139,7 @@ pub struct Plan {
     pub outstanding: AtomicUsize,
     queues: Mutex<HashMap<Vec<Shape>, Arc<Queue>>>,
     pub stats: Mutex<Stats>,
-    /// Mean nanoseconds that a row takes; 0 for not known.
-    row_ns: AtomicU64,
+    cost: Mutex<Cost>,
     stale: std::sync::atomic::AtomicBool,
 }
 
@@ -136,7 +170,7 @@ impl Plan {
             outstanding: AtomicUsize::new(0),
             queues: Mutex::default(),
             stats: Mutex::default(),
-            row_ns: AtomicU64::new(0),
+            cost: Mutex::default(),
             stale: false.into(),
         }
     }
@@ -169,21 +203,9 @@ impl Plan {
         Some(index.and_then(|index| tensors[index].shape.first().copied()).unwrap_or(1))
     }
 
-    /// What `rows` rows take, by what others took; `None` for not known.
-    pub fn expected(&self, rows: usize) -> Option<Duration> {
-        match self.row_ns.load(Ordering::Relaxed) {
-            0 => None,
-            each => Some(Duration::from_nanos(each.saturating_mul(rows as u64))),
-        }
-    }
-
-    fn learn(&self, took: Duration, rows: usize) {
-        let each = (took.as_nanos() as f64 / rows.max(1) as f64).max(1.0);
-        let known = self.row_ns.load(Ordering::Relaxed);
-        // Whoever else has the processor for a moment must not make a model look slow.
-        let mean =
-            if known == 0 { each } else { known as f64 + NEWEST * (each.min(4.0 * known as f64) - known as f64) };
-        self.row_ns.store(mean.max(1.0) as u64, Ordering::Relaxed);
+    /// What batches take, by those before.
+    pub fn cost(&self) -> Cost {
+        *self.cost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The size that a batch of so many rows is computed with.
@@ -201,7 +223,7 @@ impl Plan {
         let begun = Instant::now();
         // Where it fails, the requests go to Python one by one, which says what is wrong with whichever of them it is.
         let outputs = Python::try_attach(|py| self.call(py, batch, waited, size).unwrap_or_default()).flatten()?;
-        self.learn(begun.elapsed(), size);
+        self.cost.lock().unwrap_or_else(PoisonError::into_inner).learn(begun.elapsed(), size);
         Some(outputs)
     }
 
@@ -352,5 +374,33 @@ impl Plans {
             Known::Asked(_) => None,
         }));
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_takes_as_long_for_many_rows_soon_gets_many() {
+        let (mut cost, batch) = (Cost::default(), Duration::from_millis(80));
+        assert!(cost.of(1).is_none());
+        cost.learn(batch, 1);
+        assert_eq!(cost.of(3), Some(Duration::from_millis(240)));
+        for _ in 0..6 {
+            // What may wait 200 ms is let in.
+            let rows = (1..=64).rev().find(|rows| cost.of(*rows).is_some_and(|time| time.as_millis() <= 200));
+            cost.learn(batch, rows.unwrap_or(1));
+        }
+        assert!(cost.of(8).is_some_and(|time| time.as_millis() <= 200));
+        assert_eq!(cost.least().as_millis(), 80);
+    }
+
+    #[test]
+    fn one_pause_counts_for_little() {
+        let mut cost = Cost::default();
+        cost.learn(Duration::from_millis(1), 10);
+        cost.learn(Duration::from_secs(60), 10);
+        assert!(cost.least() < Duration::from_millis(2));
     }
 }

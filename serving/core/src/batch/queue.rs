@@ -118,7 +118,7 @@ impl Queue {
         match self.begin() {
             Next::Nothing => {}
             Next::Batch(turn, batch, rows) => {
-                if self.plan.expected(rows).is_some_and(|time| time <= IN_PLACE) {
+                if self.plan.cost().of(rows).is_some_and(|time| time <= IN_PLACE) {
                     turn.compute(batch, rows);
                 } else {
                     tokio::task::spawn_blocking(move || turn.compute(batch, rows));
@@ -183,7 +183,7 @@ impl Queue {
 
     /// Rows of a batch.
     fn most_rows(&self) -> usize {
-        match self.plan.expected(1) {
+        match self.plan.cost().of(1) {
             Some(row) if row < IN_PLACE && self.plan.batching.is_none() => {
                 let piece = (PIECE.as_nanos() / row.as_nanos().max(1)) as usize;
                 piece.max(MIN_PIECE_ROWS).min(self.plan.max_rows)
