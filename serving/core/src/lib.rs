@@ -4,6 +4,7 @@
 mod batch;
 #[cfg(feature = "python")]
 mod core;
+pub mod cost;
 pub mod forms;
 #[cfg(feature = "python")]
 mod host;
