@@ -52,6 +52,18 @@ def call(servable: Servable, name: str, **inputs: Any) -> dict[str, Any]:
     return servable.run(signature, inputs, [each.name for each in signature.outputs])
 
 
+def sums_over_edges(nodes: Any, edges: Any) -> dict[str, Any]:
+    sent = tf.gather(nodes @ WEIGHTS, edges[:, 0])
+    return {"y": tf.math.unsorted_segment_sum(sent, edges[:, 1], tf.shape(nodes)[0])}
+
+
+def graphs(*sizes: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "nodes": [numbers(nodes, 8) for nodes, _ in sizes],
+        "edges": [RNG.integers(0, nodes, (edges, 2)).astype(np.int32) for nodes, edges in sizes],
+    }
+
+
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> ExportReport:
     """Every shape of input that is no batch, in one version."""
@@ -60,6 +72,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> ExportReport:
         # Rows are cut into calls of four; the two that are left over are not used.
         "fixed": {"x": numbers(82, 8)},
         "mixed": {"x": numbers(20, 6, 8), "temperature": numbers(20)},
+        "graph": graphs(*[(5, 7)] * 12, *[(4, 7)] * 4, *[(6, 2)] * 4),
     }
     return publish(
         tmp_path_factory.mktemp("shapes"),
@@ -70,6 +83,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> ExportReport:
                 (spec("x", -1, 8), spec("temperature")),
                 lambda x, temperature: {"p": tf.nn.softmax(x @ WEIGHTS / (1.0 + temperature**2))},
             ),
+            "graph": ((spec("nodes", -1, 8), spec("edges", -1, 2, dtype="int32")), sums_over_edges),
         },
         data=data,
     )
@@ -87,12 +101,16 @@ def test_inputs_without_a_batch(shapes: ExportReport, format: str) -> None:
         x = numbers(rows, 8)
         answer = call(servable, "mixed", x=x, temperature=np.array(1.0, np.float32))["p"]
         np.testing.assert_allclose(answer, tf.nn.softmax(x @ WEIGHTS / 2.0), atol=1e-6)
+    graph = {name: each[0] for name, each in graphs((9, 3)).items()}
+    np.testing.assert_allclose(call(servable, "graph", **graph)["y"], sums_over_edges(**graph)["y"], atol=1e-5)
+    # Rows of two callers in one batch would be another graph.
+    assert not any(each.batched for each in servable.signatures.values())
     servable.close()
 
 
 def test_what_was_verified_of_calls(shapes: ExportReport) -> None:
     verified = shapes.manifest.formats["onnx"].verify
-    assert verified.examples == 60
+    assert verified.examples == 80
     # Of the inputs with any number of rows: the others have one size.
     assert verified.batch_sizes == (1, 5)
     assert not any(each.stateful or each.batched for each in shapes.manifest.signatures.values())
@@ -101,6 +119,9 @@ def test_what_was_verified_of_calls(shapes: ExportReport) -> None:
 def test_examples_that_are_no_calls(tmp_path: Path) -> None:
     inputs = (spec("x", -1, 8), spec("scale"))
     function = {"f": (inputs, lambda x, scale: {"y": x * scale})}
+    with pytest.raises(VerificationError, match="'f' have \\[3, 5\\] examples;.*lists of arrays, one for each call"):
+        rows = {"f": ((spec("a", -1), spec("b", -1)), lambda a, b: {"y": tf.concat([a, b], 0)})}
+        publish(tmp_path, rows, data={"a": numbers(3), "b": numbers(5)})
     with pytest.raises(
         VerificationError, match=r"'x' .* have shape \[20, 8\]; expected \['N', -1, 8\].*call of its own"
     ):
