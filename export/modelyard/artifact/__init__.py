@@ -93,7 +93,7 @@ from modelyard.artifact._signing import (
     load_signing_key,
     load_trusted_keys,
 )
-from modelyard.artifact._tflite import TfliteSignature, tflite_signatures
+from modelyard.artifact._tflite import TfliteSignature, call_tflite, read_tflite, tflite_signatures
 
 __all__ = [
     "AnyFunction",
@@ -102,8 +102,8 @@ __all__ = [
     "ClassAccuracy",
     "Collected",
     "DEFAULT_SIGNATURE",
-    "EXPERIMENT_ROWS",
     "Difference",
+    "EXPERIMENT_ROWS",
     "EncodedImageFunction",
     "ExampleDecode",
     "ExampleFunction",
@@ -126,9 +126,9 @@ __all__ = [
     "PREPROCESS_SUFFIX",
     "REGRESS_METHOD",
     "Refusal",
-    "RowsCheck",
     "RemotePath",
     "RemoteVersion",
+    "RowsCheck",
     "RuntimeChoice",
     "SCHEMA_VERSION",
     "SIGNATURE_NAME",
@@ -146,6 +146,7 @@ __all__ = [
     "VerifyReport",
     "VersionInfo",
     "WARMUP_FILE",
+    "call_tflite",
     "check_model_name",
     "check_paths",
     "class_ids",
@@ -179,9 +180,11 @@ __all__ = [
     "read_labels",
     "read_manifest",
     "read_manifest_bytes",
+    "read_tflite",
     "remove_label",
     "remove_version",
     "renamed_outputs",
+    "row_experiment",
     "set_label",
     "sign_version",
     "staging",
@@ -189,5 +192,4 @@ __all__ = [
     "verify_files",
     "verify_version",
     "write_labels",
-    "row_experiment",
 ]

@@ -25,12 +25,14 @@ from modelyard.artifact import (
     ExampleDecode,
     Signature,
     TensorSpec,
+    call_tflite,
     decode_examples,
     decode_image,
     format_key,
     format_path,
     onnx_files,
     openvino_core,
+    read_tflite,
     tflite_signatures,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
@@ -297,8 +299,8 @@ class _Litert:
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         if self._runners:
-            # The results view the interpreter's memory, which the next call overwrites.
-            return {name: _bytes(np.array(value)) for name, value in self._runners[graph](**inputs).items()}
+            answer = call_tflite(self._interpreter, self._runners[graph], inputs)
+            return {name: _bytes(value) for name, value in answer.items()}
         feeds, fetches = self._tensors[graph]
         for name, detail in feeds.items():
             self._interpreter.resize_tensor_input(detail["index"], inputs[name].shape)
@@ -306,8 +308,9 @@ class _Litert:
         for name, detail in feeds.items():
             self._interpreter.set_tensor(detail["index"], inputs[name])
         self._interpreter.invoke()
-        values = {name: self._interpreter.get_tensor(detail["index"]) for name, detail in fetches.items()}
-        return {name: _bytes(value) for name, value in values.items()}
+        details = {each["index"]: each for each in self._interpreter.get_output_details()}
+        values = {name: details[detail["index"]] for name, detail in fetches.items()}
+        return {name: _bytes(read_tflite(self._interpreter, value)) for name, value in values.items()}
 
 
 #: By format, what reads it.
