@@ -156,26 +156,41 @@ class Stateful(tf.Module):
         return {"y": x @ self.weights}
 
 
-def test_state_is_marked_and_served_from_the_beginning(tmp_path: Path) -> None:
-    report = export(Stateful(), tmp_path / "m", data={"x": numbers(20, 8)}, options=OPTIONS, formats=("saved_model",))
-    marked = {name: each.stateful for name, each in read_manifest(report.version.path).signatures.items()}
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> ExportReport:
+    model = Stateful()
+    # The state that it has is published.
+    model.calls.assign(10.0)
+    folder, formats = tmp_path_factory.mktemp("counting"), ("saved_model", "tflite")
+    return export(model, folder / "m", data={"x": numbers(20, 8)}, options=OPTIONS, formats=formats)
+
+
+@pytest.mark.parametrize("format", ["saved_model", "tflite"])
+def test_state_is_marked_and_served_from_the_beginning(counting: ExportReport, format: str) -> None:
+    marked = {name: each.stateful for name, each in read_manifest(counting.version.path).signatures.items()}
     assert marked == {"apart": False, "count": True, "read": True}
-    servable = serve(report, "saved_model")
+    servable = serve(counting, format)
     x = np.zeros((1, 8), np.float32)
-    assert [call(servable, "count", x=x)["y"][0, 0] for _ in range(3)] == [1.0, 2.0, 3.0]
-    assert call(servable, "read", x=x)["y"][0, 0] == 3.0
+    assert call(servable, "read", x=x)["y"][0, 0] == 10.0
+    assert [call(servable, "count", x=x)["y"][0, 0] for _ in range(3)] == [11.0, 12.0, 13.0]
+    assert call(servable, "read", x=x)["y"][0, 0] == 13.0
     # A request without a row changes nothing that TensorFlow would not.
     assert call(servable, "count", x=x[:0])["y"].shape == (0, 3)
-    assert call(servable, "count", x=x)["y"][0, 0] == 5.0
+    assert call(servable, "count", x=x)["y"][0, 0] == 15.0
     servable.close()
 
 
-@pytest.mark.parametrize("format", ["onnx", "tflite"])
-def test_state_is_refused_by_name(tmp_path: Path, format: Any) -> None:
-    with pytest.raises(
-        ConversionError, match=rf"Format {format}: signatures 'count', 'read' keep state.*--format saved_"
-    ):
-        export(Stateful(), tmp_path / "m", data={"x": numbers(20, 8)}, options=OPTIONS, formats=(format,))
+def test_interpreters_share_a_state(counting: ExportReport) -> None:
+    options = LoadOptions(runtime="litert", interpreters=4)
+    servable = load_servable("m", 1, Path(str(counting.version.path)), options)
+    x = np.zeros((1, 8), np.float32)
+    assert [call(servable, "count", x=x)["y"][0, 0] for _ in range(3)] == [11.0, 12.0, 13.0]
+    servable.close()
+
+
+def test_state_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match="Format onnx: signatures 'count', 'read' keep state.*--format saved_"):
+        export(Stateful(), tmp_path / "m", data={"x": numbers(20, 8)}, options=OPTIONS, formats=("onnx",))
 
 
 def test_a_recurrent_model_with_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,14 +201,18 @@ def test_a_recurrent_model_with_state(tmp_path: Path, capsys: pytest.CaptureFixt
     command = [str(tmp_path / "gru.keras"), f"--data={tmp_path / 'data.npz'}", f"--repository={tmp_path / 'models'}"]
     command += ["--min-examples=16", "--measure-seconds=0.2"]
     assert main(command) == 1
-    assert "To publish without them: --optional onnx --optional tflite" in capsys.readouterr().err
-    assert main([*command, "--optional=onnx", "--optional=tflite"]) == 0
+    assert "To publish without it: --optional onnx" in capsys.readouterr().err
+    assert main([*command, "--optional=onnx"]) == 0
     assert "onnx: left out. Format onnx: signature 'serving_default' keeps state" in capsys.readouterr().out
-    servable = load_servable("gru", 1, tmp_path / "models" / "gru" / "1", LoadOptions(runtime="tensorflow"))
+    runtimes: tuple[Runtime, ...] = ("tensorflow", "litert")
+    servables = [
+        load_servable("gru", 1, tmp_path / "models" / "gru" / "1", LoadOptions(runtime=each)) for each in runtimes
+    ]
     for _ in range(3):
         x = numbers(4, 5, 3)
-        np.testing.assert_allclose(call(servable, "serving_default", x=x)["y"], model(x), atol=1e-6)
-    servable.close()
+        wanted = model(x)
+        for servable in servables:
+            np.testing.assert_allclose(call(servable, "serving_default", x=x)["y"], wanted, atol=1e-6)
 
 
 NAMES = {

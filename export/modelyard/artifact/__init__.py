@@ -93,7 +93,7 @@ from modelyard.artifact._signing import (
     load_signing_key,
     load_trusted_keys,
 )
-from modelyard.artifact._tflite import TfliteSignature, call_tflite, read_tflite, tflite_signatures
+from modelyard.artifact._tflite import TfliteSignature, call_tflite, read_tflite, tflite_has_state, tflite_signatures
 
 __all__ = [
     "AnyFunction",
@@ -188,6 +188,7 @@ __all__ = [
     "set_label",
     "sign_version",
     "staging",
+    "tflite_has_state",
     "tflite_signatures",
     "verify_files",
     "verify_version",

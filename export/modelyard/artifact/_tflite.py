@@ -108,6 +108,19 @@ def read_tflite(interpreter: Any, detail: Mapping[str, Any], graph: int = 0) -> 
     return np.array(interpreter.get_tensor(detail["index"], graph))
 
 
+def tflite_has_state(content: bytes) -> bool:
+    """Whether a call of a file changes what later calls answer.
+
+    Args:
+        content: A file that LiteRT has accepted.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(content)
+    codes = {model.OperatorCodes(index).BuiltinCode() for index in range(model.OperatorCodesLength())}
+    return schema.BuiltinOperator.ASSIGN_VARIABLE in codes
+
+
 def _definitions(content: bytes) -> dict[str, tensorflow_pb2.SignatureDef]:
     from ai_edge_litert import schema_py_generated as schema
     from flatbuffers import flexbuffers

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec, call_tflite, read_tflite, tflite_signatures
+from modelyard.artifact import Signature, TensorSpec, call_tflite, read_tflite, tflite_has_state, tflite_signatures
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving._validation import shape_fits
 from modelyard.serving.backends._base import Arrays
@@ -54,6 +54,8 @@ class LitertBackend:
         self._leaves: queue.SimpleQueue[None] = queue.SimpleQueue()
         try:
             content = path.read_bytes()
+            # Each interpreter has a state of its own.
+            interpreters = 1 if tflite_has_state(content) else interpreters
             instances = [Interpreter(model_content=content, num_threads=threads) for _ in range(interpreters)]
             _check_operations(instances[0], content)
             models = [_Model(instance, content) for instance in instances]
