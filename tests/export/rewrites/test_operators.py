@@ -78,6 +78,10 @@ CASES: dict[str, Callable[..., Any]] = {
     "dot_product": lambda m: tf.einsum("bij,bij->b", m, m + 1.0),
     "fourier": lambda wave: tf.abs(tf.signal.fft(tf.cast(wave, tf.complex64))),
     "fourier_2d": lambda volume: tf.math.real(tf.signal.rfft2d(volume[..., 0])),
+    "fourier_of_any_length": lambda wave, k: [
+        tf.math.imag(tf.signal.fft(tf.cast(wave[:, : 9 + k[0]], tf.complex64))),
+        tf.math.imag(tf.signal.ifft(tf.cast(wave[:, : 9 + k[0]], tf.complex64))),
+    ],
     "infinite": lambda x: [tf.math.is_inf(1.0 / tf.maximum(x, 0.0)), tf.where(x > 0, x, -math.inf)],
     "inverse": lambda m: tf.linalg.inv(m),
     "inverse_fourier": lambda wave: tf.signal.irfft(tf.signal.rfft(wave, [32]) * tf.complex(0.5, 1.0), [32]),
@@ -97,6 +101,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "resize_area": lambda image: tf.image.resize(image, [3, 5], "area"),
     "resize_antialias": lambda image: tf.image.resize(image, [4, 4], "bilinear", antialias=True),
     "resize_lanczos": lambda image: tf.image.resize(image, [9, 5], "lanczos3"),
+    "vectorized": lambda x: tf.vectorized_map(lambda row: tf.linalg.matvec(tf.ones([2, 6]) * WEIGHTS, row), x),
     "roll": lambda x: tf.roll(x, [1, -2], [0, 1]),
     "rounds_towards_zero": lambda i: tf.math.mod(i, 7) + tf.truncatemod(i, 7),
     "scanned": lambda x: tf.scan(lambda a, b: tf.tanh(a + b), tf.transpose(x))[-1],
@@ -117,7 +122,14 @@ CASES: dict[str, Callable[..., Any]] = {
     "volume_dilated": lambda volume: keras.ops.conv(volume, tf.ones([2, 2, 2, 2, 1]), dilation_rate=2),
 }  # fmt: skip
 #: Sums of many products, whose order is not TensorFlow's.
-TOLERANCE = {"fourier": 1e-4, "fourier_2d": 1e-4, "inverse_fourier": 1e-4, "volume_dilated": 1e-4, "inverse": 1e-4}
+TOLERANCE = {
+    "fourier": 1e-4,
+    "fourier_2d": 1e-4,
+    "fourier_of_any_length": 1e-4,
+    "inverse_fourier": 1e-4,
+    "volume_dilated": 1e-4,
+    "inverse": 1e-4,
+}
 Runs = Mapping[int, Mapping[str, Any]]
 
 

@@ -193,7 +193,7 @@ def lookups(x: Any) -> Any:
 
 
 REFUSED: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda x: LAYERS.Hashing(7)(x), "StringToHashBucketFast .hash before the request, or look up in a vocabulary"),
+    (lambda x: LAYERS.Hashing(7)(x), "StringToHashBucketFast, for which .*export what follows the hash .*FarmHash"),
     (lambda x: LAYERS.Hashing(7, salt=3)(x), "StringToHashBucketStrong"),
     (lookups, "StringToHashBucketFast"),
     (lambda x: LAYERS.HashedCrossing(7)([x, x]), "SparseCross"),

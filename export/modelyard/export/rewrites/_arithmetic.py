@@ -15,7 +15,7 @@ _WIDE = {tf.int8: tf.int32, tf.uint8: tf.int32, tf.int16: tf.int32, tf.uint16: t
 _WIDENED = (
     "Abs", "Add", "AddN", "AddV2", "ArgMax", "ArgMin", "ClipByValue", "Cumsum", "Equal", "FloorDiv", "FloorMod",
     "Greater", "GreaterEqual", "Less", "LessEqual", "Max", "Maximum", "Mean", "Min", "Minimum", "Mul", "Neg",
-    "NotEqual", "Pow", "Prod", "Relu", "Sign", "Square", "SquaredDifference", "Sub", "Sum", "TopKV2", "TruncateDiv",
+    "NotEqual", "Pow", "Prod", "Relu", "Square", "SquaredDifference", "Sub", "Sum", "TopKV2", "TruncateDiv",
 )  # fmt: skip
 #: What onnxruntime has no kernels of for them; a quotient is made of differences, which have no room.
 _REDUCED = ("FloorDiv", "Max", "Maximum", "Mean", "Min", "Minimum", "Prod", "Sum")
@@ -129,6 +129,11 @@ def _right_shift(node: Any, inputs: Sequence[Any]) -> Any:
     x, y = inputs
     powers = tf.constant([1 << n for n in range(63)], tf.int64)
     return tf.cast(tf.cast(x, tf.int64) // tf.gather(powers, tf.cast(y, tf.int32)), x.dtype)
+
+
+def _sign(x: Any) -> Any:
+    """TFLite's converter has it for floats."""
+    return tf.cast(x > 0, x.dtype) - tf.cast(x < 0, x.dtype)
 
 
 def _log1p(x: Any) -> Any:
@@ -272,6 +277,7 @@ TFLITE = {
     "LeftShift": Rule(_left_shift),
     "MatMul": Rule(_matmul, has_dtype(tf.int32, tf.int64)),
     "OneHot": Rule(_one_hot, has_dtype(*_NARROW, attribute="TI")),
+    "Sign": Rule(lambda node, inputs: _sign(inputs[0]), has_dtype(*_NARROW, tf.int32, tf.int64)),
     "Sinh": _one(_sinh),
     "Tan": _one(lambda x: tf.sin(x) / tf.cos(x)),
 }
