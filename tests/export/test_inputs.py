@@ -161,8 +161,8 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> ExportReport:
     model = Stateful()
     # The state that it has is published.
     model.calls.assign(10.0)
-    folder, formats = tmp_path_factory.mktemp("counting"), ("saved_model", "tflite")
-    return export(model, folder / "m", data={"x": numbers(20, 8)}, options=OPTIONS, formats=formats)
+    folder = tmp_path_factory.mktemp("counting")
+    return export(model, folder / "m", data={"x": numbers(20, 8)}, options=OPTIONS, formats=("saved_model", "tflite"))
 
 
 @pytest.mark.parametrize("format", ["saved_model", "tflite"])

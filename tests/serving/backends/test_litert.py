@@ -209,7 +209,7 @@ def test_an_output_may_have_no_elements(lookup_tflite: Path) -> None:
     for x in ([[1, 0], [0, 1]], [[-1, -1]], [[0, 2]]):
         answer = backend.run("places", {"x": np.array(x, np.float32)}, ["found", "sum"])
         assert answer["found"].tolist() == np.argwhere(np.array(x) > 0).tolist()
-        assert (answer["found"].shape[1], answer["found"].dtype) == (2, np.int64)
+        assert answer["found"].shape[1] == 2 and answer["found"].dtype == np.int64
         assert answer["sum"].tolist() == np.sum(x, 1).tolist()
 
 
