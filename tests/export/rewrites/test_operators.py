@@ -72,7 +72,9 @@ CASES: dict[str, Callable[..., Any]] = {
     "cumulative_logsumexp": lambda x: tf.math.cumulative_logsumexp(x, 1, reverse=True),
     "cumulative_product": lambda x: tf.math.cumprod(x, 1, exclusive=True, reverse=True) + tf.math.cumprod(x, 1),
     "determinant": lambda m: list(tf.linalg.slogdet(m)),
-    "diagonals": lambda m: [tf.linalg.diag(m[:, 0]), tf.linalg.diag_part(m), tf.linalg.set_diag(m, m[:, 0])],
+    "diagonals": lambda m: [
+        tf.linalg.diag(m[:, 0]), tf.linalg.diag_part(m), tf.linalg.set_diag(m[:, :, :2], m[:, 0, :2]), tf.linalg.det(m),
+    ],
     "convolved_double": lambda d: tf.nn.conv2d(d[:, :, None, None], tf.ones([2, 1, 1, 2], tf.float64), 1, "VALID"),
     "double": lambda d: tf.exp(d) @ tf.ones([3, 2], tf.float64),
     "dot_product": lambda m: tf.einsum("bij,bij->b", m, m + 1.0),
@@ -110,6 +112,10 @@ CASES: dict[str, Callable[..., Any]] = {
     "segments": lambda x, k: [
         tf.math.unsorted_segment_sum(x, k, 4), tf.math.unsorted_segment_prod(x, k, 4),
         tf.math.segment_mean(x, tf.range(tf.shape(x)[0]) // 2),
+    ],
+    "shifted": lambda small: [
+        tf.bitwise.right_shift(tf.cast(small, dtype), tf.cast(2, dtype))
+        for dtype in (tf.int8, tf.int32)
     ],
     "solved": lambda m: [tf.linalg.solve(m, m[:, :, :1]), tf.linalg.triangular_solve(m, m[:, :, :1])],
     "suppressed": lambda boxes, scores: [
@@ -201,7 +207,6 @@ def test_an_operator(name: str, expected: Runs, found: Runs) -> None:
             lambda x: tf.linalg.inv(tf.pad(x, [[0, 0], [0, 40], [0, 40]])),
             r"MatrixInverse \(\S+\) of matrices of 43 rows",
         ),
-        (lambda x: tf.linalg.diag_part(x, k=1), r"MatrixDiagPartV3 \(\S+\) of another diagonal than the main one"),
     ],
 )
 def test_what_has_no_counterpart_is_named(function: Callable[[Any], Any], message: str, tmp_path: Path) -> None:
@@ -210,4 +215,13 @@ def test_what_has_no_counterpart_is_named(function: Callable[[Any], Any], messag
     with pytest.raises(ConversionError, match=f"Format onnx.*{message}"):
         export_onnx(traced, tmp_path)
     with pytest.raises(ConversionError, match=f"Format tflite.*{message}"):
+        export_tflite(traced, tmp_path)
+
+
+def test_another_diagonal_is_none_of_tflite(tmp_path: Path) -> None:
+    spec = TensorSpec(name="x", dtype="float32", shape=(-1, 3, 3))
+    function = SignatureFunction(inputs=(spec,), function=lambda x: {"y": tf.linalg.diag_part(x, k=1)})
+    traced = trace(tf.Module(), {"f": function})
+    export_onnx(traced, tmp_path)
+    with pytest.raises(ConversionError, match=r"MatrixDiagPartV3 \(\S+\) of another diagonal than the main one"):
         export_tflite(traced, tmp_path)

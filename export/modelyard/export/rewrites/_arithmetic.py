@@ -125,7 +125,7 @@ def _left_shift(node: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _right_shift(node: Any, inputs: Sequence[Any]) -> Any:
-    """Of signed integers, which ONNX does not shift: the quotient by a power of two, rounded down."""
+    """The quotient by a power of two, rounded down."""
     x, y = inputs
     powers = tf.constant([1 << n for n in range(63)], tf.int64)
     return tf.cast(tf.cast(x, tf.int64) // tf.gather(powers, tf.cast(y, tf.int32)), x.dtype)
@@ -249,6 +249,8 @@ def _is_dot(node: Any) -> bool:
 
 
 _NARROW = tuple(_WIDE)
+#: Of which ONNX or onnxruntime has no shifts.
+_SHIFTED = (tf.int8, tf.int16, tf.int32, tf.int64, tf.uint16)
 BOTH = {
     "EuclideanNorm": Rule(_euclidean),
     "MulNoNan": Rule(_mul_no_nan),
@@ -287,9 +289,9 @@ ONNX = {
     "Conv2D": Rule(_in_single, has_dtype(tf.float64)),
     "DepthwiseConv2dNative": Rule(_in_single, has_dtype(tf.float64)),
     "Expm1": _one(_expm1),
-    "LeftShift": Rule(_left_shift, has_dtype(tf.int8, tf.int16, tf.int32, tf.int64)),
+    "LeftShift": Rule(_left_shift, has_dtype(*_SHIFTED)),
     "Log1p": _one(_log1p),
     "OneHot": Rule(_one_hot),
-    "RightShift": Rule(_right_shift, has_dtype(tf.int8, tf.int16, tf.int32, tf.int64)),
+    "RightShift": Rule(_right_shift, has_dtype(*_SHIFTED)),
     "Xlog1py": Rule(_xlog1py),
 }

@@ -127,29 +127,19 @@ def _diagonal_matrix(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.where(there, diagonal[..., tf.newaxis], tf.zeros([], diagonal.dtype))
 
 
-def _set_diagonal(node: Any, inputs: Sequence[Any]) -> Any:
-    matrix, diagonal = inputs[:2]
-    _only_main(node, inputs[2])
-    if matrix.shape[-2] is None or matrix.shape[-1] is None or matrix.shape[-2] > matrix.shape[-1]:
-        raise ValueError(f"{node.op} ({node.name}) of matrices with more rows than columns, or of unknown size")
-    return tf.where(_main_diagonal(matrix), diagonal[..., tf.newaxis], matrix)
-
-
 def _only_main(node: Any, which: Any) -> None:
     value = constant(which)
     if value is None or value.any():
         raise ValueError(f"{node.op} ({node.name}) of another diagonal than the main one")
 
 
-#: TFLite has this one.
-ONNX = {"MatrixDiagV3": Rule(_diagonal_matrix)}
-RULES = {
+_BOTH = {
     "Cholesky": Rule(_cholesky),
     "LogMatrixDeterminant": Rule(_log_determinant),
-    "MatrixDeterminant": Rule(_determinant),
-    "MatrixDiagPartV3": Rule(_diagonal),
     "MatrixInverse": Rule(_inverse),
-    "MatrixSetDiagV3": Rule(_set_diagonal),
     "MatrixSolve": Rule(_solve),
     "MatrixTriangularSolve": Rule(_triangular),
 }
+#: Each has what the other lacks.
+ONNX = {**_BOTH, "MatrixDiagV3": Rule(_diagonal_matrix)}
+TFLITE = {**_BOTH, "MatrixDeterminant": Rule(_determinant), "MatrixDiagPartV3": Rule(_diagonal)}
