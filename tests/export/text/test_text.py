@@ -204,6 +204,19 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
 ]
 
 
+def test_what_follows_a_hash_is_a_model() -> None:
+    """As the refusal says."""
+    text = keras.Input((1,), dtype="string")
+    hashed = LAYERS.Hashing(50)
+    numbers = LAYERS.Dense(2)(LAYERS.Flatten()(LAYERS.Embedding(50, 3)(hashed(text))))
+    model = keras.Model(text, numbers)
+    behind = keras.Model(hashed.output, model.outputs)
+    words = tf.constant([["a"], ["other"], [""]])
+    _, session = convert(lambda x: {"y": behind(x)}, tf.TensorSpec([None, 1], tf.int64, name="x"))
+    buckets = tf.strings.to_hash_bucket_fast(words, 50).numpy()
+    np.testing.assert_allclose(session.run(None, {"x": buckets})[0], model(words), atol=1e-6)
+
+
 @pytest.mark.parametrize(("function", "said"), REFUSED)
 def test_what_onnx_cannot_is_told_by_name(function: Callable[[Any], Any], said: str) -> None:
     signature = [tf.TensorSpec([None, 1], tf.string, name="x")]
