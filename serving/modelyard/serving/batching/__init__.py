@@ -7,11 +7,11 @@ from modelyard.serving.batching._queue import Done, Task
 from modelyard.serving.batching._sharing import probe, shared_graphs
 
 __all__ = [
+    "PER_MODEL_FILE",
     "BatchParameters",
     "Batcher",
     "Done",
     "ModelThreads",
-    "PER_MODEL_FILE",
     "Task",
     "probe",
     "read_batch_parameters",
