@@ -46,7 +46,7 @@ Outputs = Callable[[Any], dict[str, Any]]
 
 def convert(outputs: Outputs, spec: Any) -> tuple[Any, onnxruntime.InferenceSession]:
     traced = tf.function(outputs, input_signature=[spec])
-    model = convert_function(freeze(traced), opset=18)
+    model = convert_function(freeze(traced, target="onnx"), opset=18)
     onnx.checker.check_model(model, full_check=True)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

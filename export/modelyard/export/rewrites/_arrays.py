@@ -135,9 +135,8 @@ def _ragged_rows(node: Any, inputs: Sequence[Any]) -> Any:
         splits = tf.cast(inputs[3], tf.int32)
         starts, lengths = splits[:-1], splits[1:] - splits[:-1]
     elif kinds == ["FIRST_DIM_SIZE", "VALUE_ROWIDS"]:
-        rows = tf.range(tf.cast(inputs[3], tf.int32))
-        owned = tf.equal(tf.cast(inputs[4], tf.int32)[tf.newaxis], rows[:, tf.newaxis])
-        lengths = tf.reduce_sum(tf.cast(owned, tf.int32), 1)
+        rows = tf.cast(inputs[4], tf.int32)
+        lengths = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, tf.cast(inputs[3], tf.int32))
         starts = tf.cumsum(lengths, exclusive=True)
     else:
         raise ValueError(f"{node.op} ({node.name}) of rows of rows; pad them before")
