@@ -61,13 +61,15 @@ def main() -> int:
     left = [cell for cell in wanted if args.again or _print_of(cell, kinds) != known.get(cell, ({}, ""))[1]]
     args.results.parent.mkdir(parents=True, exist_ok=True)
     _measure(left, args, kinds)
-    cells = {cell: Cell(**line) for cell, (line, _) in _read(args.results).items() if cell[0] in kinds}
+    known = {cell: found for cell, found in _read(args.results).items() if cell[0] in kinds}
+    cells = {cell: Cell(**line) for cell, (line, _) in known.items()}
     print(_page.summary([cells[cell] for cell in wanted if cell in cells]))
     missing = [f"{name} {route} {form}" for name in kinds for route in _page.ROUTES for form in _page.FORMATS
                if (name, route, form) not in cells]  # fmt: skip
     if args.write:
         versions = {name: _version(name) for name in PACKAGES}
-        _page.write(cells.values(), kinds, versions, datetime.now(UTC).date().isoformat())
+        older = sum(mark != _print_of(cell, kinds) for cell, (_, mark) in known.items())
+        _page.write(cells.values(), kinds, versions, datetime.now(UTC).date().isoformat(), older=older)
     if missing:
         print(f"{len(missing)} cells are not measured, such as {missing[0]}.", file=sys.stderr)
     return 1 if missing else 0

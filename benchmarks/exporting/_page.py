@@ -60,7 +60,14 @@ def summary(cells: Iterable[Cell]) -> str:
     )
 
 
-def table(cells: Iterable[Cell], kinds: Mapping[str, Mapping[str, str]], versions: Mapping[str, str], date: str) -> str:
+def table(
+    cells: Iterable[Cell],
+    kinds: Mapping[str, Mapping[str, str]],
+    versions: Mapping[str, str],
+    date: str,
+    *,
+    older: int = 0,
+) -> str:
     """The generated part of the page, in Markdown.
 
     Args:
@@ -68,6 +75,7 @@ def table(cells: Iterable[Cell], kinds: Mapping[str, Mapping[str, str]], version
         kinds: Theme and title of each kind by name.
         versions: Of the packages; an empty one for what is not installed.
         date: When it was measured.
+        older: Results of an earlier state of what they depend on.
 
     Returns:
         The text.
@@ -78,6 +86,7 @@ def table(cells: Iterable[Cell], kinds: Mapping[str, Mapping[str, str]], version
     lines = [*(f"- {each}" for each in figures), ""]
     lines += [
         f"Measured on {date} with {', '.join(f'{name} {version}' for name, version in versions.items() if version)}.",
+        *([f"{older} of {len(cells)} results are of an earlier state of the export room."] if older else []),
         "",
     ]
     heads = [*_HEADS.values(), *(f"plain {each}" for each in _HEADS.values())]
@@ -96,18 +105,23 @@ def table(cells: Iterable[Cell], kinds: Mapping[str, Mapping[str, str]], version
 
 
 def write(
-    cells: Iterable[Cell], kinds: Mapping[str, Mapping[str, str]], versions: Mapping[str, str], date: str
+    cells: Iterable[Cell],
+    kinds: Mapping[str, Mapping[str, str]],
+    versions: Mapping[str, str],
+    date: str,
+    *,
+    older: int = 0,
 ) -> None:
-    """Writes the table into the page, and the results beside it."""
+    """Writes the table into the page, and the results beside it; arguments as of :func:`table`."""
     cells = list(cells)
     text = PAGE.read_text("utf-8")
     before, rest = text.split(START)
     _, after = rest.split(END)
-    PAGE.write_text(f"{before}{START}\n{table(cells, kinds, versions, date)}\n{END}{after}", "utf-8")
+    PAGE.write_text(f"{before}{START}\n{table(cells, kinds, versions, date, older=older)}\n{END}{after}", "utf-8")
     rows = [asdict(each) for each in sorted(cells, key=lambda each: (each.kind, each.route, each.form))]
     for row in rows:
         row["why"] = _short(row["why"])
-    facts = {"date": date, "versions": versions, "counts": count(cells)}
+    facts = {"date": date, "versions": versions, "older": older, "counts": count(cells)}
     body = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in rows)
     DATA.write_text(f'{json.dumps(facts, indent=2)[:-2]},\n  "cells": [\n{body}\n  ]\n}}\n', "utf-8")
 

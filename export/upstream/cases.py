@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +17,8 @@ import tensorflow as tf
 FLOATS = np.array([[-1.0, 2.0, 3.0], [4.0, -5.0, 6.0]], np.float32)
 LENGTHS = np.array([1, 3], np.int32)
 
-#: By name: "onnx", "onnxslim" or "tflite", what is converted, and its inputs.
+#: By name: "onnx", "onnxslim", "einsum" (tf2onnx whose optimizers may fail), "tflite" or "flex" (with TensorFlow's own
+#: operators); what is converted, and its inputs.
 CASES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
     "one_hot_negative": ("onnx", lambda i: tf.one_hot(i, 3), (np.array([0, -1], np.int32),)),
     "scatter_duplicates": ("onnx", lambda x: tf.scatter_nd(tf.zeros([2, 1], tf.int32), x, [2, 3]), (FLOATS,)),
@@ -37,6 +40,24 @@ CASES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
         (np.array([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]], np.float32),),
     ),
     "narrow_quotient": ("onnx", lambda x: x // tf.constant(3, tf.int8), (np.array([-128, 7], np.int8),)),
+    "quotient": ("onnx", lambda x: x // 3, (np.array([-7, 7], np.int32),)),
+    "remainder": ("onnx", lambda x: x % 3, (np.array([-7, 7], np.int32),)),
+    "narrow_shift": (
+        "onnx",
+        lambda x: tf.bitwise.right_shift(x, tf.constant(1, tf.int8)),
+        (np.array([-100], np.int8),),
+    ),
+    "negative_segment": ("onnx", lambda x: tf.math.unsorted_segment_max(x, [0, -1], 2), (FLOATS,)),
+    "computed_order": ("onnx", lambda x: tf.transpose(x, tf.where(tf.shape(x)[0] > 9, [0, 1], [1, 0])), (FLOATS,)),
+    "ellipsis": ("einsum", lambda x: tf.einsum("...i,ij->...j", x, tf.ones([3, 2])), (FLOATS,)),
+    "squeezed": (
+        "tflite",
+        # The last axis is 1, and the converter cannot know.
+        lambda x: tf.squeeze(tf.transpose(tf.reshape(x, [-1, 3, tf.size(x) // tf.size(x)]), [1, 0, 2]), -1),
+        (FLOATS,),
+    ),
+    "no_elements": ("tflite", lambda x: tf.where(x > 9), (FLOATS,)),
+    "select_operators": ("flex", lambda x: tf.linalg.inv(x), (np.eye(3, dtype=np.float32)[None],)),
     "scan": ("onnx", lambda x: tf.scan(lambda a, b: a + b, x), (FLOATS,)),
     "einsum_dot": ("tflite", lambda x: tf.einsum("bij,bij->b", x, x), (np.ones((2, 4, 3), np.float32),)),
 }
@@ -44,8 +65,10 @@ CASES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
 
 def convert(kind: str, function: Any, inputs: tuple[Any, ...]) -> Any:
     """What the converted graph answers."""
-    if kind == "tflite":
+    if kind in ("tflite", "flex"):
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
+        if kind == "flex":
+            converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
         from ai_edge_litert.interpreter import Interpreter
 
         interpreter = Interpreter(model_content=converter.convert())
@@ -60,8 +83,13 @@ def convert(kind: str, function: Any, inputs: tuple[Any, ...]) -> Any:
     import onnxruntime
     import onnxslim
     import tf2onnx
+    from tf2onnx import optimizer
 
-    model, _ = tf2onnx.convert.from_function(function, input_signature=function.input_signature, opset=18)
+    optimize = optimizer.optimize_graph
+    # By default it goes on without an optimizer that fails, and says so in the log.
+    strict = partial(optimize, catch_errors=False) if kind == "einsum" else optimize
+    with mock.patch.object(optimizer, "optimize_graph", lambda graph, _, **more: strict(graph, **more)):
+        model, _ = tf2onnx.convert.from_function(function, input_signature=function.input_signature, opset=18)
     model = onnxslim.slim(model) if kind == "onnxslim" else model
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]

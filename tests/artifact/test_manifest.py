@@ -56,7 +56,8 @@ def paths_of(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
 OPTIONAL = {
     "absent", "accuracy_drop", "allowed", "by_class", "choices", "computed", "decode", "domains", "error",
     "examples_per_s", "kept_float32", "metric_after", "metric_before", "other_runtimes", "precision", "preprocess",
-    "refused", "renamed", "rows", "shape", "speedup", "stateful", "stochastic", "tolerance", "top1_agreement", "value",
+    "refused", "renamed", "rows", "shape", "speedup", "stateful", "stochastic", "tolerance", "top1_agreement",
+    "unbatched", "value",
 }  # fmt: skip
 
 

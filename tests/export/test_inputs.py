@@ -52,6 +52,18 @@ def call(servable: Servable, name: str, **inputs: Any) -> dict[str, Any]:
     return servable.run(signature, inputs, [each.name for each in signature.outputs])
 
 
+def sums_over_edges(nodes: Any, edges: Any) -> dict[str, Any]:
+    sent = tf.gather(nodes @ WEIGHTS, edges[:, 0])
+    return {"y": tf.math.unsorted_segment_sum(sent, edges[:, 1], tf.shape(nodes)[0])}
+
+
+def graphs(*sizes: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "nodes": [numbers(nodes, 8) for nodes, _ in sizes],
+        "edges": [RNG.integers(0, nodes, (edges, 2)).astype(np.int32) for nodes, edges in sizes],
+    }
+
+
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> ExportReport:
     """Every shape of input that is no batch, in one version."""
@@ -60,6 +72,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> ExportReport:
         # Rows are cut into calls of four; the two that are left over are not used.
         "fixed": {"x": numbers(82, 8)},
         "mixed": {"x": numbers(20, 6, 8), "temperature": numbers(20)},
+        "graph": graphs(*[(5, 7)] * 12, *[(4, 7)] * 4, *[(6, 2)] * 4),
     }
     return publish(
         tmp_path_factory.mktemp("shapes"),
@@ -70,6 +83,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> ExportReport:
                 (spec("x", -1, 8), spec("temperature")),
                 lambda x, temperature: {"p": tf.nn.softmax(x @ WEIGHTS / (1.0 + temperature**2))},
             ),
+            "graph": ((spec("nodes", -1, 8), spec("edges", -1, 2, dtype="int32")), sums_over_edges),
         },
         data=data,
     )
@@ -87,12 +101,16 @@ def test_inputs_without_a_batch(shapes: ExportReport, format: str) -> None:
         x = numbers(rows, 8)
         answer = call(servable, "mixed", x=x, temperature=np.array(1.0, np.float32))["p"]
         np.testing.assert_allclose(answer, tf.nn.softmax(x @ WEIGHTS / 2.0), atol=1e-6)
+    graph = {name: each[0] for name, each in graphs((9, 3)).items()}
+    np.testing.assert_allclose(call(servable, "graph", **graph)["y"], sums_over_edges(**graph)["y"], atol=1e-5)
+    # Rows of two callers in one batch would be another graph.
+    assert not any(each.batched for each in servable.signatures.values())
     servable.close()
 
 
 def test_what_was_verified_of_calls(shapes: ExportReport) -> None:
     verified = shapes.manifest.formats["onnx"].verify
-    assert verified.examples == 60
+    assert verified.examples == 80
     # Of the inputs with any number of rows: the others have one size.
     assert verified.batch_sizes == (1, 5)
     assert not any(each.stateful or each.batched for each in shapes.manifest.signatures.values())
@@ -101,6 +119,9 @@ def test_what_was_verified_of_calls(shapes: ExportReport) -> None:
 def test_examples_that_are_no_calls(tmp_path: Path) -> None:
     inputs = (spec("x", -1, 8), spec("scale"))
     function = {"f": (inputs, lambda x, scale: {"y": x * scale})}
+    with pytest.raises(VerificationError, match="'f' have \\[3, 5\\] examples;.*lists of arrays, one for each call"):
+        rows = {"f": ((spec("a", -1), spec("b", -1)), lambda a, b: {"y": tf.concat([a, b], 0)})}
+        publish(tmp_path, rows, data={"a": numbers(3), "b": numbers(5)})
     with pytest.raises(
         VerificationError, match=r"'x' .* have shape \[20, 8\]; expected \['N', -1, 8\].*call of its own"
     ):
@@ -135,26 +156,41 @@ class Stateful(tf.Module):
         return {"y": x @ self.weights}
 
 
-def test_state_is_marked_and_served_from_the_beginning(tmp_path: Path) -> None:
-    report = export(Stateful(), tmp_path / "m", data={"x": numbers(20, 8)}, options=OPTIONS, formats=("saved_model",))
-    marked = {name: each.stateful for name, each in read_manifest(report.version.path).signatures.items()}
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> ExportReport:
+    model = Stateful()
+    # The state that it has is published.
+    model.calls.assign(10.0)
+    folder = tmp_path_factory.mktemp("counting")
+    return export(model, folder / "m", data={"x": numbers(20, 8)}, options=OPTIONS, formats=("saved_model", "tflite"))
+
+
+@pytest.mark.parametrize("format", ["saved_model", "tflite"])
+def test_state_is_marked_and_served_from_the_beginning(counting: ExportReport, format: str) -> None:
+    marked = {name: each.stateful for name, each in read_manifest(counting.version.path).signatures.items()}
     assert marked == {"apart": False, "count": True, "read": True}
-    servable = serve(report, "saved_model")
+    servable = serve(counting, format)
     x = np.zeros((1, 8), np.float32)
-    assert [call(servable, "count", x=x)["y"][0, 0] for _ in range(3)] == [1.0, 2.0, 3.0]
-    assert call(servable, "read", x=x)["y"][0, 0] == 3.0
+    assert call(servable, "read", x=x)["y"][0, 0] == 10.0
+    assert [call(servable, "count", x=x)["y"][0, 0] for _ in range(3)] == [11.0, 12.0, 13.0]
+    assert call(servable, "read", x=x)["y"][0, 0] == 13.0
     # A request without a row changes nothing that TensorFlow would not.
     assert call(servable, "count", x=x[:0])["y"].shape == (0, 3)
-    assert call(servable, "count", x=x)["y"][0, 0] == 5.0
+    assert call(servable, "count", x=x)["y"][0, 0] == 15.0
     servable.close()
 
 
-@pytest.mark.parametrize("format", ["onnx", "tflite"])
-def test_state_is_refused_by_name(tmp_path: Path, format: Any) -> None:
-    with pytest.raises(
-        ConversionError, match=rf"Format {format}: signatures 'count', 'read' keep state.*--format saved_"
-    ):
-        export(Stateful(), tmp_path / "m", data={"x": numbers(20, 8)}, options=OPTIONS, formats=(format,))
+def test_interpreters_share_a_state(counting: ExportReport) -> None:
+    options = LoadOptions(runtime="litert", interpreters=4)
+    servable = load_servable("m", 1, Path(str(counting.version.path)), options)
+    x = np.zeros((1, 8), np.float32)
+    assert [call(servable, "count", x=x)["y"][0, 0] for _ in range(3)] == [11.0, 12.0, 13.0]
+    servable.close()
+
+
+def test_state_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match="Format onnx: signatures 'count', 'read' keep state.*--format saved_"):
+        export(Stateful(), tmp_path / "m", data={"x": numbers(20, 8)}, options=OPTIONS, formats=("onnx",))
 
 
 def test_a_recurrent_model_with_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,14 +201,18 @@ def test_a_recurrent_model_with_state(tmp_path: Path, capsys: pytest.CaptureFixt
     command = [str(tmp_path / "gru.keras"), f"--data={tmp_path / 'data.npz'}", f"--repository={tmp_path / 'models'}"]
     command += ["--min-examples=16", "--measure-seconds=0.2"]
     assert main(command) == 1
-    assert "To publish without them: --optional onnx --optional tflite" in capsys.readouterr().err
-    assert main([*command, "--optional=onnx", "--optional=tflite"]) == 0
+    assert "To publish without it: --optional onnx" in capsys.readouterr().err
+    assert main([*command, "--optional=onnx"]) == 0
     assert "onnx: left out. Format onnx: signature 'serving_default' keeps state" in capsys.readouterr().out
-    servable = load_servable("gru", 1, tmp_path / "models" / "gru" / "1", LoadOptions(runtime="tensorflow"))
+    runtimes: tuple[Runtime, ...] = ("tensorflow", "litert")
+    servables = [
+        load_servable("gru", 1, tmp_path / "models" / "gru" / "1", LoadOptions(runtime=each)) for each in runtimes
+    ]
     for _ in range(3):
         x = numbers(4, 5, 3)
-        np.testing.assert_allclose(call(servable, "serving_default", x=x)["y"], model(x), atol=1e-6)
-    servable.close()
+        wanted = model(x)
+        for servable in servables:
+            np.testing.assert_allclose(call(servable, "serving_default", x=x)["y"], wanted, atol=1e-6)
 
 
 NAMES = {

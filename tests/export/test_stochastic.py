@@ -128,6 +128,14 @@ def test_draws_of_every_kind(tmp_path: Path) -> None:
         assert {each.output for each in check.report.stochastic} == set(listed)
 
 
+def test_a_seed_begins_no_stream_anew(tmp_path: Path) -> None:
+    """LiteRT began a seeded one again with every other batch size: all examples had the same noise."""
+    keras.utils.set_random_seed(0)
+    options = {"formats": ("onnx", "tflite")}
+    report = publish(tmp_path / "m", lambda x: {"y": x + tf.random.normal(tf.shape(x))}, "y", **options)
+    assert all(check.report.stochastic for check in report.checks.values())
+
+
 @pytest.mark.parametrize(
     ("listed", "message"),
     [

@@ -94,7 +94,7 @@ from modelyard.artifact._signing import (
     load_signing_key,
     load_trusted_keys,
 )
-from modelyard.artifact._tflite import TfliteSignature, tflite_signatures
+from modelyard.artifact._tflite import TfliteSignature, call_tflite, read_tflite, tflite_has_state, tflite_signatures
 
 __all__ = [
     "AnyFunction",
@@ -147,6 +147,7 @@ __all__ = [
     "VerifyReport",
     "VersionInfo",
     "WARMUP_FILE",
+    "call_tflite",
     "check_model_name",
     "check_paths",
     "class_ids",
@@ -181,6 +182,7 @@ __all__ = [
     "read_labels",
     "read_manifest",
     "read_manifest_bytes",
+    "read_tflite",
     "remove_label",
     "remove_version",
     "renamed_outputs",
@@ -188,6 +190,7 @@ __all__ = [
     "set_label",
     "sign_version",
     "staging",
+    "tflite_has_state",
     "tflite_signatures",
     "verify_files",
     "verify_version",

@@ -112,6 +112,7 @@ def read_signature(reader: Reader) -> Signature:
         decode=decode,
         preprocess=reader.get("preprocess", str, optional=True),
         stateful=reader.flag("stateful"),
+        unbatched=reader.flag("unbatched"),
     )
 
 

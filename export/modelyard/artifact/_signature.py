@@ -154,6 +154,8 @@ class Signature:
         stateful: What it answers depends on earlier calls: it writes variables,
             or reads some that another signature writes. Servers compute such
             calls one at a time, each for itself, and replay no warm-up.
+        unbatched: The first dimensions are no batch, though of any size: such as
+            the nodes and the edges of one graph.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -163,16 +165,18 @@ class Signature:
     decode: ImageDecode | ExampleDecode | None = None
     preprocess: str | None = None
     stateful: bool = False
+    unbatched: bool = False
 
     @property
     def batched(self) -> bool:
         """Whether the first dimension of every input is a batch of any size. Else requests never share a call."""
-        return all(spec.shape is None or spec.shape[:1] == (-1,) for spec in self.inputs)
+        return not self.unbatched and all(spec.shape is None or spec.shape[:1] == (-1,) for spec in self.inputs)
 
     @property
     def takes_calls(self) -> bool:
         """Whether an example is a whole call: an input has no first dimension, or one of a fixed size other than 1."""
-        return any(spec.shape is not None and spec.shape[:1] not in ((-1,), (1,)) for spec in self.inputs)
+        fixed = any(spec.shape is not None and spec.shape[:1] not in ((-1,), (1,)) for spec in self.inputs)
+        return self.unbatched or fixed
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

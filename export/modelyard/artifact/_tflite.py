@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from modelyard.artifact._signature import DEFAULT_SIGNATURE, PREDICT_METHOD, known_method
@@ -65,6 +68,57 @@ def tflite_signatures(
     if has_own:
         return {}
     return {DEFAULT_SIGNATURE: TfliteSignature(inputs=_aliases(inputs), outputs=_aliases(outputs))}
+
+
+def call_tflite(interpreter: Any, runner: Any, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Calls a signature of a file.
+
+    Args:
+        interpreter: LiteRT's.
+        runner: Of the signature.
+        inputs: Arrays by name.
+
+    Returns:
+        Copies: the next call writes into the memory that LiteRT's own answers view.
+
+    Raises:
+        ValueError: As LiteRT does.
+        RuntimeError: As LiteRT does.
+    """
+    try:
+        return {name: np.array(value) for name, value in runner(**inputs).items()}
+    except ValueError as exc:
+        # So says LiteRT 2.3 of an output without an element, which it has computed like any other.
+        if str(exc) != "Invalid tensor size.":
+            raise
+    details = runner.get_output_details()
+    return {name: read_tflite(interpreter, each, runner._subgraph_index) for name, each in details.items()}
+
+
+def read_tflite(interpreter: Any, detail: Mapping[str, Any], graph: int = 0) -> npt.NDArray[Any]:
+    """Reads an output of the last call.
+
+    Args:
+        interpreter: LiteRT's.
+        detail: What it says of the output since that call.
+        graph: Index of the graph that it is of.
+    """
+    if 0 in detail["shape"]:
+        return np.zeros(detail["shape"], object if detail["dtype"] in (np.bytes_, np.str_) else detail["dtype"])
+    return np.array(interpreter.get_tensor(detail["index"], graph))
+
+
+def tflite_has_state(content: bytes) -> bool:
+    """Whether a call of a file changes what later calls answer.
+
+    Args:
+        content: A file that LiteRT has accepted.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(content)
+    codes = {model.OperatorCodes(index).BuiltinCode() for index in range(model.OperatorCodesLength())}
+    return schema.BuiltinOperator.ASSIGN_VARIABLE in codes
 
 
 def _definitions(content: bytes) -> dict[str, tensorflow_pb2.SignatureDef]:

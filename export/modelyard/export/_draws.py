@@ -25,6 +25,7 @@ _DRAWN: Mapping[str, tuple[str, tuple[int, ...]]] = {
     "StatelessTruncatedNormal": ("TruncatedNormal", (0,)),
     "StatelessTruncatedNormalV2": ("TruncatedNormal", (0,)),
 }
+_SEEDED = frozenset(operation for operation, _ in _DRAWN.values())
 _SHAPED = {"Tshape": "T", "shape_dtype": "T", "dtype": "dtype", "output_dtype": "output_dtype", "T": "T"}
 #: What operations that write to a variable begin with.
 WRITES = ("Assign", "RngReadAndSkip", "RngSkip")
@@ -33,10 +34,16 @@ WRITES = ("Assign", "RngReadAndSkip", "RngSkip")
 def release_draws(graph: Any, outputs: list[str]) -> None:
     """Rewrites a graph before its variables become constants.
 
+    Seeds are given up, too: LiteRT begins a seeded stream anew with every other batch size.
+
     Args:
         graph: A ``GraphDef``, functions inlined; it is changed.
         outputs: Names of tensors.
     """
+    for owner in (graph.node, *(body.node_def for body in graph.library.function)):
+        for node in owner:
+            if node.op in _SEEDED:
+                node.attr["seed"].i = node.attr["seed2"].i = 0
     nodes = {node.name: node for node in graph.node}
     states: set[str] = set()
     for node in [each for each in graph.node if each.op in _DRAWN]:

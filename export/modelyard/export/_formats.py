@@ -357,9 +357,9 @@ class FormatMaker:
             export_saved_model(traced, staged)
         else:
             # What a converter says of it, after minutes perhaps, would be less.
-            _check_stateless(format, traced)
             check_graphs(traced.graphs, format)
             if format == "onnx":
+                _check_stateless(traced)
                 export_onnx(traced, staged, opset=options.opset, simplify=options.simplify)
             else:
                 export_tflite(traced, staged)
@@ -430,14 +430,14 @@ def make_maker(reference: Reference, staged: Path, options: ExportOptions) -> Fo
     )
 
 
-def _check_stateless(format: Format, traced: TracedModel) -> None:
-    """Variables are constants in files of ONNX and TFLite, which would answer every call as if it were the first."""
+def _check_stateless(traced: TracedModel) -> None:
+    """Variables are constants in files of ONNX, which would answer every call as if it were the first."""
     names = [name for name, signature in traced.signatures.items() if signature.stateful]
     if names:
         raise ConversionError(
-            f"Format {format}: {'signature' if len(names) == 1 else 'signatures'} {', '.join(map(repr, names))} "
-            f"{'keeps' if len(names) == 1 else 'keep'} state between calls, which only a SavedModel holds. Export "
-            "saved_model alone (--format saved_model), or choose signatures without state."
+            f"Format onnx: {'signature' if len(names) == 1 else 'signatures'} {', '.join(map(repr, names))} "
+            f"{'keeps' if len(names) == 1 else 'keep'} state between calls, which ONNX does not hold. Export "
+            "the others (--format saved_model --format tflite), or choose signatures without state."
         )
 
 

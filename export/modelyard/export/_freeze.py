@@ -12,7 +12,7 @@ bodies of functions until the process ends, and a model of 552 MB (VGG16) came t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,18 +38,20 @@ _COMPILED = ("_XlaMustCompile", "_noinline")
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen:
-    """A function without variables.
+    """A function without variables, but for those of its state.
 
     Attributes:
         function: A ``tf.function`` of the original's inputs and then the large
             weights, with an input signature; it returns what the original does.
         weights: Values of the large weights, in order.
+        state: Variables that it still reads and writes.
         tables: Copies of its lookup tables, ``tf.lookup.StaticHashTable``, by the ``shared_name`` of their nodes.
     """
 
     function: Any
     weights: Sequence[npt.NDArray[Any]]
     tables: Mapping[str, Any]
+    state: Sequence[Any] = ()
 
     @property
     def inputs(self) -> int:
@@ -69,7 +71,11 @@ class Frozen:
             return {name: named(value, name) for name, value in outputs.items()}
 
         signature = self.function.input_signature[: self.inputs]
-        return tf.function(call, input_signature=signature, autograph=False), [*variables, *self.tables.values()]
+        return tf.function(call, input_signature=signature, autograph=False), [
+            *variables,
+            *self.state,
+            *self.tables.values(),
+        ]
 
 
 def named(value: Any, name: str) -> Any:
@@ -83,17 +89,26 @@ def named(value: Any, name: str) -> Any:
     return tf.identity(value, name=safe if re.match(r"[A-Za-z0-9.]", safe) else f"output{safe}")
 
 
-def freeze(function: Any, *, target: Target | None = None, widened: Iterable[str] = ()) -> Frozen:
+def freeze(
+    function: Any, *, target: Target | None = None, widened: Iterable[str] = (), state: Collection[int] = ()
+) -> Frozen:
     """A function without variables, with the same inputs and outputs by name.
 
     Args:
         function: A ``tf.function`` with an input signature, that returns a mapping.
         target: The format whose converter takes it: what that one lacks is composed of what it has.
         widened: Dtypes that become float32, inputs and outputs among them.
+        state: Identities of variables that stay, from :func:`written_variables`. Such a function is not composed
+            anew: what only writes has no result, by which its operators are found.
     """
     concrete = without_cases(function.get_concrete_function())
     forget_initializers(concrete)
-    data = _FunctionConverterDataInEager(func=concrete, lower_control_flow=False, aggressive_inlining=False)
+    variables = {id(each.handle): each for each in concrete.variables if id(each) in state}
+    captures = zip(concrete.graph.external_captures, concrete.graph.internal_captures, strict=True)
+    kept = {inside.op.name: variables[id(outside)] for outside, inside in captures if id(outside) in variables}
+    data = _FunctionConverterDataInEager(
+        func=concrete, lower_control_flow=False, aggressive_inlining=False, variable_names_denylist=kept
+    )
     release_draws(data.graph_def, [tensor.name for tensor in concrete.outputs])
     graph, converted = _replace_variables_by_constants(data)
     del data
@@ -101,19 +116,21 @@ def freeze(function: Any, *, target: Target | None = None, widened: Iterable[str
         _gather_from_constants(body)
     widen(graph, widened)
     weights = _take_out(graph)
-    tables = _take_tables(concrete, graph, converted)
+    left = {node.name for node in graph.node}
+    kept = {name: variable for name, variable in kept.items() if name in left}
+    tables = _take_tables(concrete, graph, converted, kept)
     inputs = [each.name for each in concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]]
-    inputs += [f"{name}:0" for name in weights]
+    inputs += [f"{name}:0" for name in (*weights, *kept)]
     constant = _rewritten(graph, inputs, [tensor.name for tensor in concrete.outputs])
     # A frozen function returns the outputs of the original flattened, which sorts a mapping by key.
     names = sorted(concrete.structured_outputs)
-    if target is not None:
+    if target is not None and not kept:
         constant = rewrite(constant, target, tables)
         used = {node.attr["shared_name"].s.decode() for node in all_nodes(constant.graph.as_graph_def())}
         tables = {name: table for name, table in tables.items() if name in used}
 
     def call(*tensors: Any) -> dict[str, Any]:
-        values = constant(*tensors)
+        values = constant(*tensors, *(variable.handle for variable in kept.values()))
         values = list(values) if isinstance(values, list | tuple) else [values]
         for name, value in zip(names, values, strict=True):
             # A graph that was rewritten no longer knows what its functions return.
@@ -127,7 +144,8 @@ def freeze(function: Any, *, target: Target | None = None, widened: Iterable[str
         for spec in function.input_signature
     ]
     signature = [*given, *specs]
-    return Frozen(function=tf.function(call, input_signature=signature, autograph=False), weights=values, tables=tables)
+    frozen = tf.function(call, input_signature=signature, autograph=False)
+    return Frozen(function=frozen, weights=values, tables=tables, state=tuple(kept.values()))
 
 
 def only_draws(function: Any) -> bool:
@@ -152,11 +170,11 @@ def forget_initializers(concrete: Any) -> None:
     concrete.graph.clear_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
 
 
-def _take_tables(concrete: Any, graph: Any, converted: Sequence[int]) -> dict[str, Any]:
+def _take_tables(concrete: Any, graph: Any, converted: Sequence[int], kept: Collection[str]) -> dict[str, Any]:
     """Makes nodes of tables of the captured handles of tables, and copies those tables."""
     captures = zip(concrete.graph.external_captures, concrete.graph.internal_captures, strict=True)
-    taken = {concrete.graph.internal_captures[index].name for index in converted}
-    handles = {inside.op.name: outside for outside, inside in captures if inside.name not in taken}
+    taken = {*kept, *(concrete.graph.internal_captures[index].op.name for index in converted)}
+    handles = {inside.op.name: outside for outside, inside in captures if inside.op.name not in taken}
     nodes = {node.name: node for node in graph.node}
     tables: dict[str, Any] = {}
     for find in [node for node in graph.node if node.op == "LookupTableFindV2"]:

@@ -23,13 +23,15 @@ _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 
 
 def free_axes(signature: Signature) -> dict[str, tuple[int, ...]]:
-    """The axes after the first whose size is free, by input that has some.
+    """The axes of examples whose size is free, other than the one that counts them, by input that has some.
 
     Args:
         signature: Is asked.
     """
+    # Of whole calls, examples have a dimension more.
+    more = int(signature.unbatched)
     found = {
-        spec.name: tuple(axis for axis, size in enumerate(spec.shape or ()) if axis and size < 0)
+        spec.name: tuple(axis + more for axis, size in enumerate(spec.shape or ()) if axis + more and size < 0)
         for spec in signature.inputs
     }
     return {name: axes for name, axes in found.items() if axes}

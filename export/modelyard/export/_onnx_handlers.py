@@ -148,7 +148,8 @@ def _rfft(context: Any, node: Any, name: str, _: list[str]) -> None:
     if not shape or not node.inputs[1].is_const():
         raise ValueError("the length of an RFFT is no constant")
     length = int(node.inputs[1].get_tensor_value(as_list=False).item())
-    if shape[-1] != length:
+    # tf2onnx may have lost what TensorFlow knows.
+    if shape[-1] not in (-1, length):
         raise ValueError(f"an RFFT over {length} values has {shape[-1]}")
     context.remove_node(name)
     last = context.make_const(f"{name}/axis", np.array([-1], np.int64)).output[0]

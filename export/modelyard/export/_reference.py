@@ -85,9 +85,31 @@ def compute_reference(
             listed and not random; or all outputs of a signature, or one
             float output that is computed from the inputs, are the same for every example.
     """
+    source = _of_calls(source, data)
     with restored(source.serving.values()):
         found = _compute(source, data, dict(call_sizes(source, options)), source_call(source), options, progress)
     return replace(found, rows=walk_graphs(source.graphs, source.signatures))
+
+
+def _of_calls(source: TracedModel, data: VerificationData) -> TracedModel:
+    """Finds signatures of whose inputs no first dimension is a batch: their examples have a dimension more.
+
+    Such are the nodes and edges of one graph. Examples of one row each do not tell.
+    """
+    found = dict(source.signatures)
+    for name, signature in source.signatures.items():
+        examples = data.inputs.get(name, {})
+        calls = [
+            signature.decode is None
+            and spec.shape is not None
+            and spec.shape[:1] == (-1,)
+            and np.ndim(next(iter(examples.get(spec.name, ())), 0)) == len(spec.shape)
+            for spec in signature.inputs
+        ]
+        if all(calls) and any(len(each) != 1 for values in examples.values() for each in values):
+            found[name] = replace(signature, unbatched=True)
+            _LOG.info("Signature %s: each example is a whole call, as it has a dimension more than the inputs.", name)
+    return replace(source, signatures=found)
 
 
 def source_call(source: TracedModel) -> Call:
@@ -180,6 +202,7 @@ def compute_own_reference(
     Raises:
         VerificationError: As :func:`compute_reference`; or the runtime fails.
     """
+    source = _of_calls(source, data)
     call = runtime_call(source, runtime)
     alone = _compute(source, data, dict.fromkeys(source.signatures, (1,)), call, options, progress)
     outputs, shapes = dict(alone.outputs), dict(alone.shapes)
@@ -293,7 +316,7 @@ def _compute(
     others = [
         _answered(reference, name, call, sizes[name], inputs)
         for name in counts
-        if not (source.signatures[name].stateful or source.signatures[name].takes_calls)
+        if not source.signatures[name].stateful
         for inputs in data.others.get(name) or _other_length(reference, name, call)
     ]
     return replace(reference, others=tuple(others))
@@ -304,12 +327,15 @@ def _other_length(reference: Reference, name: str, call: Call) -> list[Arrays]:
 
     def accepts(inputs: Arrays) -> bool:
         try:
-            call(name, inputs)
+            for _, batch in batches(signature, inputs, len(next(iter(inputs.values())))):
+                call(name, batch)
         except VerificationError:
             return False
         return True
 
     signature = reference.source.signatures[name]
+    if signature.takes_calls and not signature.unbatched:
+        return []
     inputs = other_length(signature, reference.data.inputs[name], accepts)
     if inputs is None:
         if free := free_axes(signature):
@@ -365,14 +391,16 @@ def call_sizes(source: TracedModel, options: ExportOptions) -> Iterator[tuple[st
     """
     for name, signature in source.signatures.items():
         any_open = any(spec.shape is None or spec.shape[:1] == (-1,) for spec in signature.inputs)
-        yield name, options.batch_sizes if signature.batched or (signature.takes_calls and any_open) else (1,)
+        is_cut = signature.takes_calls and any_open and not signature.unbatched
+        yield name, options.batch_sizes if signature.batched or is_cut else (1,)
 
 
 def batches(signature: Signature, inputs: Arrays, size: int) -> Iterator[tuple[int, Arrays]]:
     """Splits examples into batches, the last one smaller where it must be.
 
     Where the signature takes no batch, an example is one call: then a batch is one
-    example, of which inputs with any number of rows have at most ``size``.
+    example. Beside inputs of a fixed size, others with any number of rows have at
+    most ``size`` of them.
 
     Args:
         signature: Takes them.
@@ -387,7 +415,8 @@ def batches(signature: Signature, inputs: Arrays, size: int) -> Iterator[tuple[i
         for start in range(0, count, size):
             yield start, {name: values[start : start + size] for name, values in inputs.items()}
         return
-    cut = {spec.name for spec in signature.inputs if spec.shape and spec.shape[0] == -1}
+    # Where none is fixed, rows belong together as only the data can know.
+    cut = {spec.name for spec in signature.inputs if spec.shape and spec.shape[0] == -1 and not signature.unbatched}
     rows = {name: values[:, :size] if name in cut else values for name, values in inputs.items()}
     for start in range(count):
         yield start, {name: values[start : start + 1] for name, values in rows.items()}
@@ -486,7 +515,8 @@ def _check_examples(source: TracedModel, data: VerificationData, name: str, opti
     counts = {len(values) for values in examples.values()}
     if len(counts) != 1:
         raise VerificationError(
-            f"The inputs of signature {name!r} have {sorted(counts)} examples; expected as many for each."
+            f"The inputs of signature {name!r} have {sorted(counts)} examples; expected as many for each. Where their "
+            "first dimension is no batch, each example is a whole call: give lists of arrays, one for each call."
         )
     total = min(counts) + sum(len(next(iter(each.values()))) for each in data.others.get(name, ()))
     if total < options.min_examples:

@@ -9,8 +9,8 @@ verified and measured here is what is served.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,12 +25,15 @@ from modelyard.artifact import (
     ExampleDecode,
     Signature,
     TensorSpec,
+    call_tflite,
     decode_examples,
     decode_image,
     format_key,
     format_path,
     onnx_files,
     openvino_core,
+    read_tflite,
+    tflite_has_state,
     tflite_signatures,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
@@ -272,11 +275,22 @@ class _Litert:
     decodes = False
 
     def __init__(self, path: Path, *, threads: int) -> None:
+        self.threads = threads
+        self._content = path.read_bytes()
+        self._load()
+
+    @contextmanager
+    def begun_anew(self) -> Iterator[None]:
+        """Begins with the state of the file again on exit, where it has some."""
+        yield
+        if tflite_has_state(self._content):
+            self._load()
+
+    def _load(self) -> None:
         from ai_edge_litert.interpreter import Interpreter
 
-        self.threads = threads
-        content = path.read_bytes()
-        self._interpreter = Interpreter(model_content=content, num_threads=threads)
+        content = self._content
+        self._interpreter = Interpreter(model_content=content, num_threads=self.threads)
         inputs = {each["name"]: each for each in self._interpreter.get_input_details()}
         outputs = {each["name"]: each for each in self._interpreter.get_output_details()}
         names = self._interpreter.get_signature_list()
@@ -297,8 +311,8 @@ class _Litert:
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         if self._runners:
-            # The results view the interpreter's memory, which the next call overwrites.
-            return {name: _bytes(np.array(value)) for name, value in self._runners[graph](**inputs).items()}
+            answer = call_tflite(self._interpreter, self._runners[graph], inputs)
+            return {name: _bytes(value) for name, value in answer.items()}
         feeds, fetches = self._tensors[graph]
         for name, detail in feeds.items():
             self._interpreter.resize_tensor_input(detail["index"], inputs[name].shape)
@@ -306,8 +320,9 @@ class _Litert:
         for name, detail in feeds.items():
             self._interpreter.set_tensor(detail["index"], inputs[name])
         self._interpreter.invoke()
-        values = {name: self._interpreter.get_tensor(detail["index"]) for name, detail in fetches.items()}
-        return {name: _bytes(value) for name, value in values.items()}
+        details = {each["index"]: each for each in self._interpreter.get_output_details()}
+        values = {name: details[detail["index"]] for name, detail in fetches.items()}
+        return {name: _bytes(read_tflite(self._interpreter, value)) for name, value in values.items()}
 
 
 #: By format, what reads it.
@@ -329,7 +344,9 @@ def restored_state(runtime: Runtime) -> AbstractContextManager[None]:
     Args:
         runtime: A reloaded format.
     """
-    return restored(runtime.functions.values()) if isinstance(runtime, _TensorFlow) else nullcontext()
+    if isinstance(runtime, _TensorFlow):
+        return restored(runtime.functions.values())
+    return runtime.begun_anew() if isinstance(runtime, _Litert) else nullcontext()
 
 
 def runtime_versions(runtime: Runtime) -> dict[str, str]:

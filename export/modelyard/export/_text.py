@@ -31,6 +31,12 @@ _ONNX = frozenset(
         "StringSplitV2", "StringStrip", "StringUpper", "UnicodeDecode", "UnicodeEncode",
     }
 )  # fmt: skip
+#: What to do about a hash.
+_SPLIT = (
+    " Look up in a vocabulary; or export what follows the hash (of Keras keras.Model(layer.output, model.outputs)), "
+    "and hash before the request."
+)
+_FARMHASH = " StringToHashBucketFast is FarmHash's Fingerprint64 modulo the number of buckets."
 _NAMES = {"onnx": "ONNX", "tflite": "TFLite"}
 _MISSING: Mapping[str, frozenset[str]] = {"onnx": _NOWHERE, "tflite": _NOWHERE | _ONNX}
 
@@ -80,7 +86,8 @@ def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
         if any(node.op == "SparseCross" and tf.string in _types(node) for node in nodes):
             found.append("SparseCross")
         is_hashed = {*_HASHES, "SparseCross"} & set(found)
-        hint = " (hash before the request, or look up in a vocabulary)" if is_hashed else ""
+        hint = _SPLIT if is_hashed else ""
+        hint += _FARMHASH if "StringToHashBucketFast" in found else ""
         if format == "onnx":
             found += _patterns(nodes)
         if images := sorted({node.op for node in nodes} & _IMAGES):
@@ -91,8 +98,8 @@ def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
             )
         if found:
             raise ConversionError(
-                f"Format {format}, graph {name!r}: it computes with strings by {', '.join(found)}{hint}, for which "
-                f"{_NAMES[format]} has no operators."
+                f"Format {format}, graph {name!r}: it computes with strings by {', '.join(found)}, for which "
+                f"{_NAMES[format]} has no operators.{hint}"
             )
 
 

@@ -2,8 +2,8 @@
 
 The route matters. Measured with TensorFlow 2.21: ``from_saved_model`` on a
 SavedModel that holds a Keras model returned a file without a single weight, and
-no error. Freezing each function first leaves no variable that could get lost;
-verification would catch it if it did.
+no error. Freezing each function first leaves no variable that could get lost, but
+those of its state; verification would catch it if one did.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import tensorflow as tf
 from modelyard.artifact import format_path
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export._calibration import Calibration
+from modelyard.export._determinism import written_variables
 from modelyard.export._failures import gist, quiet_compiler
 from modelyard.export._freeze import freeze
 from modelyard.export._saved_model import save_functions
@@ -168,9 +169,12 @@ def _converter(source: TracedModel, folder: Path, precision: str, calibration: C
     module = tf.Module()
     frozen: dict[str, Any] = {}
     held: list[Any] = []
+    state: set[int] = set()
+    if any(signature.stateful for signature in source.signatures.values()):
+        state = {each for function in source.graphs.values() for each in written_variables(function)}
     for graph, function in source.graphs.items():
         try:
-            ready = freeze(function, target="tflite", widened=widened_dtypes(function, "tflite"))
+            ready = freeze(function, target="tflite", widened=widened_dtypes(function, "tflite"), state=state)
             frozen[graph], parts = ready.bound()
         # Freezing raises whatever comes up: this is the boundary that maps it.
         except Exception as exc:

@@ -46,7 +46,7 @@ Outputs = Callable[[Any], dict[str, Any]]
 
 def convert(outputs: Outputs, spec: Any) -> tuple[Any, onnxruntime.InferenceSession]:
     traced = tf.function(outputs, input_signature=[spec])
-    model = convert_function(freeze(traced), opset=18)
+    model = convert_function(freeze(traced, target="onnx"), opset=18)
     onnx.checker.check_model(model, full_check=True)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -193,7 +193,7 @@ def lookups(x: Any) -> Any:
 
 
 REFUSED: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda x: LAYERS.Hashing(7)(x), "StringToHashBucketFast .hash before the request, or look up in a vocabulary"),
+    (lambda x: LAYERS.Hashing(7)(x), "StringToHashBucketFast, for which .*export what follows the hash .*FarmHash"),
     (lambda x: LAYERS.Hashing(7, salt=3)(x), "StringToHashBucketStrong"),
     (lookups, "StringToHashBucketFast"),
     (lambda x: LAYERS.HashedCrossing(7)([x, x]), "SparseCross"),
@@ -202,6 +202,19 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda x: tf.strings.regex_replace(x, r"a\b", "b"), "which looks at what is beside"),
     (lambda x: tf.strings.regex_replace(x, "a*", "b"), "which matches nothing, too"),
 ]
+
+
+def test_what_follows_a_hash_is_a_model() -> None:
+    """As the refusal says."""
+    text = keras.Input((1,), dtype="string")
+    hashed = LAYERS.Hashing(50)
+    numbers = LAYERS.Dense(2)(LAYERS.Flatten()(LAYERS.Embedding(50, 3)(hashed(text))))
+    model = keras.Model(text, numbers)
+    behind = keras.Model(hashed.output, model.outputs)
+    words = tf.constant([["a"], ["other"], [""]])
+    _, session = convert(lambda x: {"y": behind(x)}, tf.TensorSpec([None, 1], tf.int64, name="x"))
+    buckets = tf.strings.to_hash_bucket_fast(words, 50).numpy()
+    np.testing.assert_allclose(session.run(None, {"x": buckets})[0], model(words), atol=1e-6)
 
 
 @pytest.mark.parametrize(("function", "said"), REFUSED)

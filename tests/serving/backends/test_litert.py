@@ -31,11 +31,16 @@ def lookup_tflite(session_dir: Path) -> Path:
         def half(self, x):
             return {"y": tf.matmul(x, tf.constant([[0.5], [0.5]])) + 2.0, "sum": tf.reduce_sum(x, axis=1)}
 
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+        def places(self, x):
+            return {"found": tf.where(x > 0), "sum": tf.reduce_sum(x, axis=1)}
+
     model = Model()
     folder = session_dir / "lookup"
-    tf.saved_model.save(model, str(folder), signatures={"lookup": model.lookup, "half": model.half})
+    signatures = {"lookup": model.lookup, "half": model.half, "places": model.places}
+    tf.saved_model.save(model, str(folder), signatures=signatures)
     path = folder / "model.tflite"
-    path.write_bytes(tf.lite.TFLiteConverter.from_saved_model(str(folder), signature_keys=["lookup", "half"]).convert())
+    path.write_bytes(tf.lite.TFLiteConverter.from_saved_model(str(folder), signature_keys=list(signatures)).convert())
     return path
 
 
@@ -104,7 +109,7 @@ def _load(path: Path, *, interpreters: int = 1) -> LitertBackend:
 
 def test_signatures_say_what_the_file_says(lookup_tflite: Path) -> None:
     signatures = _load(lookup_tflite).signatures
-    assert sorted(signatures) == ["half", "lookup"]
+    assert sorted(signatures) == ["half", "lookup", "places"]
     assert signatures["lookup"].inputs == (TensorSpec(name="id", dtype="int32", shape=(-1,)),)
     assert signatures["half"].inputs == (TensorSpec(name="x", dtype="float32", shape=(-1, 2)),)
     assert [spec.name for spec in signatures["half"].outputs] == ["sum", "y"]
@@ -196,6 +201,16 @@ def test_an_answer_is_not_overwritten_by_the_next(lookup_tflite: Path) -> None:
     first = backend.run("lookup", {"id": np.array([2], np.int32)}, ["row"])["row"]
     backend.run("lookup", {"id": np.array([0], np.int32)}, ["row"])
     assert first.tolist() == [[4, 5]]
+
+
+def test_an_output_may_have_no_elements(lookup_tflite: Path) -> None:
+    """LiteRT 2.3 computes it, and refuses to show it."""
+    backend = _load(lookup_tflite)
+    for x in ([[1, 0], [0, 1]], [[-1, -1]], [[0, 2]]):
+        answer = backend.run("places", {"x": np.array(x, np.float32)}, ["found", "sum"])
+        assert answer["found"].tolist() == np.argwhere(np.array(x) > 0).tolist()
+        assert answer["found"].shape[1] == 2 and answer["found"].dtype == np.int64
+        assert answer["sum"].tolist() == np.sum(x, 1).tolist()
 
 
 def test_more_calls_than_interpreters_wait_for_each_other(lookup_tflite: Path) -> None:

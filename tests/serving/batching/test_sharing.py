@@ -119,6 +119,7 @@ def test_a_slow_model_is_not_tried(clock: Clock, caplog: pytest.LogCaptureFixtur
 def test_what_has_state_or_no_rows_is_not_tried(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     for change, reason in (
         ({"stateful": True}, "it keeps state"),
+        ({"unbatched": True}, "its first dimensions are no batch"),
         ({"outputs": (TensorSpec(name="y", dtype="float32", shape=()),)}, "rows cannot be told apart"),
         ({"inputs": (TensorSpec(name="x", dtype="string", shape=(-1,)),)}, "or are no numbers"),
     ):

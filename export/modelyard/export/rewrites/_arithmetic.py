@@ -15,7 +15,7 @@ _WIDE = {tf.int8: tf.int32, tf.uint8: tf.int32, tf.int16: tf.int32, tf.uint16: t
 _WIDENED = (
     "Abs", "Add", "AddN", "AddV2", "ArgMax", "ArgMin", "ClipByValue", "Cumsum", "Equal", "FloorDiv", "FloorMod",
     "Greater", "GreaterEqual", "Less", "LessEqual", "Max", "Maximum", "Mean", "Min", "Minimum", "Mul", "Neg",
-    "NotEqual", "Pow", "Prod", "Relu", "Sign", "Square", "SquaredDifference", "Sub", "Sum", "TopKV2", "TruncateDiv",
+    "NotEqual", "Pow", "Prod", "Relu", "Square", "SquaredDifference", "Sub", "Sum", "TopKV2", "TruncateDiv",
 )  # fmt: skip
 #: What onnxruntime has no kernels of for them; a quotient is made of differences, which have no room.
 _REDUCED = ("FloorDiv", "Max", "Maximum", "Mean", "Min", "Minimum", "Prod", "Sum")
@@ -125,10 +125,15 @@ def _left_shift(node: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _right_shift(node: Any, inputs: Sequence[Any]) -> Any:
-    """Of signed integers, which ONNX does not shift: the quotient by a power of two, rounded down."""
+    """The quotient by a power of two, rounded down."""
     x, y = inputs
     powers = tf.constant([1 << n for n in range(63)], tf.int64)
     return tf.cast(tf.cast(x, tf.int64) // tf.gather(powers, tf.cast(y, tf.int32)), x.dtype)
+
+
+def _sign(x: Any) -> Any:
+    """TFLite's converter has it for floats."""
+    return tf.cast(x > 0, x.dtype) - tf.cast(x < 0, x.dtype)
 
 
 def _log1p(x: Any) -> Any:
@@ -244,6 +249,8 @@ def _is_dot(node: Any) -> bool:
 
 
 _NARROW = tuple(_WIDE)
+#: Of which ONNX or onnxruntime has no shifts.
+_SHIFTED = (tf.int8, tf.int16, tf.int32, tf.int64, tf.uint16)
 BOTH = {
     "EuclideanNorm": Rule(_euclidean),
     "MulNoNan": Rule(_mul_no_nan),
@@ -272,6 +279,7 @@ TFLITE = {
     "LeftShift": Rule(_left_shift),
     "MatMul": Rule(_matmul, has_dtype(tf.int32, tf.int64)),
     "OneHot": Rule(_one_hot, has_dtype(*_NARROW, attribute="TI")),
+    "Sign": Rule(lambda node, inputs: _sign(inputs[0]), has_dtype(*_NARROW, tf.int32, tf.int64)),
     "Sinh": _one(_sinh),
     "Tan": _one(lambda x: tf.sin(x) / tf.cos(x)),
 }
@@ -281,9 +289,9 @@ ONNX = {
     "Conv2D": Rule(_in_single, has_dtype(tf.float64)),
     "DepthwiseConv2dNative": Rule(_in_single, has_dtype(tf.float64)),
     "Expm1": _one(_expm1),
-    "LeftShift": Rule(_left_shift, has_dtype(tf.int8, tf.int16, tf.int32, tf.int64)),
+    "LeftShift": Rule(_left_shift, has_dtype(*_SHIFTED)),
     "Log1p": _one(_log1p),
     "OneHot": Rule(_one_hot),
-    "RightShift": Rule(_right_shift, has_dtype(tf.int8, tf.int16, tf.int32, tf.int64)),
+    "RightShift": Rule(_right_shift, has_dtype(*_SHIFTED)),
     "Xlog1py": Rule(_xlog1py),
 }

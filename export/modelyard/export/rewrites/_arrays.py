@@ -135,9 +135,8 @@ def _ragged_rows(node: Any, inputs: Sequence[Any]) -> Any:
         splits = tf.cast(inputs[3], tf.int32)
         starts, lengths = splits[:-1], splits[1:] - splits[:-1]
     elif kinds == ["FIRST_DIM_SIZE", "VALUE_ROWIDS"]:
-        rows = tf.range(tf.cast(inputs[3], tf.int32))
-        owned = tf.equal(tf.cast(inputs[4], tf.int32)[tf.newaxis], rows[:, tf.newaxis])
-        lengths = tf.reduce_sum(tf.cast(owned, tf.int32), 1)
+        rows = tf.cast(inputs[4], tf.int32)
+        lengths = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, tf.cast(inputs[3], tf.int32))
         starts = tf.cumsum(lengths, exclusive=True)
     else:
         raise ValueError(f"{node.op} ({node.name}) of rows of rows; pad them before")
@@ -222,6 +221,32 @@ def _strided_slice(node: Any, inputs: Sequence[Any]) -> Any:
     return result
 
 
+def _is_vectorized(node: Any) -> bool:
+    """Whether ``tf.vectorized_map`` made a node, of another."""
+    return "/pfor/" in node.name
+
+
+def _transpose(node: Any, inputs: Sequence[Any]) -> Any:
+    """By places, where the order of the axes is computed: ``tf.vectorized_map`` chooses it by a size."""
+    x, order = inputs
+    if constant(order) is not None:
+        return None
+    shape = tf.shape(x)
+    steps = tf.math.cumprod(shape, exclusive=True, reverse=True)
+    places = tf.zeros([1] * x.shape.rank, tf.int32)
+    for axis in range(x.shape.rank):
+        along = tf.range(shape[order[axis]]) * steps[order[axis]]
+        places += tf.reshape(along, [-1 if i == axis else 1 for i in range(x.shape.rank)])
+    return tf.gather(tf.reshape(x, [-1]), places)
+
+
+def _squeeze(node: Any, inputs: Sequence[Any]) -> Any:
+    """By a reshape: TFLite's converter drops one of sizes that it does not know."""
+    (x,) = inputs
+    dropped = {axis % x.shape.rank for axis in node.attr["squeeze_dims"].list.i}
+    return tf.reshape(x, [tf.shape(x)[i] for i in range(x.shape.rank) if i not in dropped]) if dropped else None
+
+
 def _constant(node: Any, tensor: Any) -> int:
     value = constant(tensor)
     if value is None:
@@ -243,6 +268,7 @@ _BOTH = {
     "RaggedTensorToTensor": Rule(_ragged_rows),
     "LowerBound": Rule(partial(_bound, False)),
     "SparseTensorDenseMatMul": Rule(_sparse_matmul),
+    "Transpose": Rule(_transpose, _is_vectorized),
     "UpperBound": Rule(partial(_bound, True)),
     **{f"Segment{kind.title()}": Rule(partial(_sorted_segments, kind)) for kind in ("max", "mean", "min", "prod")},
     **{f"SparseSegment{kind.title()}": Rule(partial(_sparse_segments, kind)) for kind in ("mean", "sum")},
@@ -251,6 +277,7 @@ TFLITE = {
     **_BOTH,
     "DenseBincount": Rule(_bincount),
     "Roll": Rule(_roll),
+    "Squeeze": Rule(_squeeze, _is_vectorized),
     "StridedSlice": Rule(_strided_slice, lambda node: node.attr["new_axis_mask"].i != 0),
 }
 ONNX = {

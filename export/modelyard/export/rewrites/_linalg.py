@@ -108,8 +108,9 @@ def _main_diagonal(matrix: Any) -> Any:
 
 
 def _diagonal(node: Any, inputs: Sequence[Any]) -> Any:
-    matrix = inputs[0]
-    _only_main(node, inputs[1])
+    matrix, which = inputs[0], constant(inputs[1])
+    if which is None or which.any():
+        raise ValueError(f"{node.op} ({node.name}) of another diagonal than the main one")
     least = tf.minimum(tf.shape(matrix)[-2], tf.shape(matrix)[-1])
     found = tf.reduce_sum(tf.where(_main_diagonal(matrix), matrix, tf.zeros([], matrix.dtype)), -1)
     return found if matrix.shape[-1] == matrix.shape[-2] else found[..., :least]
@@ -117,39 +118,25 @@ def _diagonal(node: Any, inputs: Sequence[Any]) -> Any:
 
 def _diagonal_matrix(node: Any, inputs: Sequence[Any]) -> Any:
     """tf2onnx drops the first axis of a batch of one."""
-    _only_main(node, inputs[1])
-    sizes = [constant(each) for each in inputs[2:5]]
-    if any(each is None for each in sizes) or [int(each) for each in sizes[:2]] != [-1, -1] or sizes[2]:
-        raise ValueError(f"{node.op} ({node.name}) of another form than a square matrix of zeros")
-    diagonal = inputs[0]
+    diagonal, *form = inputs[0], *(constant(each) for each in inputs[1:5])
+    if any(each is None or each.size > 1 for each in form) or [int(each) for each in form[1:3]] != [-1, -1]:
+        return None
+    above, rest = int(form[0]), form[3].item()
     places = tf.range(tf.shape(diagonal)[-1])
     there = tf.equal(places[:, tf.newaxis], places)
-    return tf.where(there, diagonal[..., tf.newaxis], tf.zeros([], diagonal.dtype))
+    square = tf.where(there, diagonal[..., tf.newaxis], tf.constant(rest, diagonal.dtype))
+    low, high = max(-above, 0), max(above, 0)
+    edges = [[0, 0]] * (square.shape.rank - 2) + [[low, high], [high, low]]
+    return tf.pad(square, edges, constant_values=rest) if above else square
 
 
-def _set_diagonal(node: Any, inputs: Sequence[Any]) -> Any:
-    matrix, diagonal = inputs[:2]
-    _only_main(node, inputs[2])
-    if matrix.shape[-2] is None or matrix.shape[-1] is None or matrix.shape[-2] > matrix.shape[-1]:
-        raise ValueError(f"{node.op} ({node.name}) of matrices with more rows than columns, or of unknown size")
-    return tf.where(_main_diagonal(matrix), diagonal[..., tf.newaxis], matrix)
-
-
-def _only_main(node: Any, which: Any) -> None:
-    value = constant(which)
-    if value is None or value.any():
-        raise ValueError(f"{node.op} ({node.name}) of another diagonal than the main one")
-
-
-#: TFLite has this one.
-ONNX = {"MatrixDiagV3": Rule(_diagonal_matrix)}
-RULES = {
+_BOTH = {
     "Cholesky": Rule(_cholesky),
     "LogMatrixDeterminant": Rule(_log_determinant),
-    "MatrixDeterminant": Rule(_determinant),
-    "MatrixDiagPartV3": Rule(_diagonal),
     "MatrixInverse": Rule(_inverse),
-    "MatrixSetDiagV3": Rule(_set_diagonal),
     "MatrixSolve": Rule(_solve),
     "MatrixTriangularSolve": Rule(_triangular),
 }
+#: Each has what the other lacks.
+ONNX = {**_BOTH, "MatrixDiagV3": Rule(_diagonal_matrix)}
+TFLITE = {**_BOTH, "MatrixDeterminant": Rule(_determinant), "MatrixDiagPartV3": Rule(_diagonal)}

@@ -58,10 +58,6 @@ def _length(node: Any, inputs: Sequence[Any]) -> Any:
     return inputs[0].length
 
 
-def _pick(node: Any, inputs: Sequence[Any]) -> Any:
-    return tf.gather(_items(inputs[0]), inputs[1])
-
-
 def _items(known: TensorList) -> Any:
     if known.items is None:
         raise ValueError("a tf.TensorArray is read before anything was written")
@@ -70,7 +66,7 @@ def _items(known: TensorList) -> Any:
 
 RULES = {
     "TensorListFromTensor": Rule(_from_tensor, alone=False),
-    "TensorListGather": Rule(_pick, alone=False),
+    "TensorListGather": Rule(_get, alone=False),
     "TensorListGetItem": Rule(_get, alone=False),
     "TensorListLength": Rule(_length, alone=False),
     "TensorListReserve": Rule(_reserve),

@@ -15,8 +15,8 @@ _DROPPED = {name: Rule(lambda node, inputs: None) for name in ("PrintV2", "Strin
 #: tf2onnx knows these in TensorFlow's own loops, not in those that are built again.
 _LISTS = {op: replace(rule, alone=False) for op, rule in _lists.RULES.items()}
 _RULES: dict[Target, Rules] = {
-    "onnx": {**_linalg.RULES, **_linalg.ONNX, **_arithmetic.ONNX, **_arrays.ONNX, **_images.ONNX, **_LISTS},
-    "tflite": {**_linalg.RULES, **_arithmetic.TFLITE, **_arrays.TFLITE, **_images.TFLITE, **_lists.RULES, **_DROPPED},
+    "onnx": {**_linalg.ONNX, **_arithmetic.ONNX, **_arrays.ONNX, **_images.ONNX, **_LISTS},
+    "tflite": {**_linalg.TFLITE, **_arithmetic.TFLITE, **_arrays.TFLITE, **_images.TFLITE, **_lists.RULES, **_DROPPED},
 }
 
 

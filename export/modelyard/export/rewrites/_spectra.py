@@ -116,13 +116,24 @@ def _rfft_last(x: Any, length: int) -> Complex:
 
 def _fft_last(x: Complex, *, inverse: bool = False) -> Complex:
     length = x.real.shape[-1]
-    if length is None:
-        raise ValueError("the length of a Fourier transform is no constant")
     # The inverse is the transform of the conjugate, conjugated.
     sign = -1.0 if inverse else 1.0
+    if length is None:
+        return _fft_of_any_length(x, sign)
     first, second = _whole(_rfft_last(x.real, length), length), _whole(_rfft_last(x.imag * sign, length), length)
     real, imag = first.real - second.imag, (first.imag + second.real) * sign
     return Complex(real / length, imag / length) if inverse else Complex(real, imag)
+
+
+def _fft_of_any_length(x: Complex, sign: float) -> Complex:
+    """A transform whose length is known when it is called: as a product with a matrix that is made then."""
+    length = tf.shape(x.real)[-1]
+    turns = tf.math.floormod(tf.range(length)[:, tf.newaxis] * tf.range(length), length)
+    angles = tf.cast(turns, tf.float32) * (2 * np.pi / tf.cast(length, tf.float32))
+    cosine, sine, imag = tf.cos(angles), tf.sin(angles), x.imag * sign
+    scale = 1.0 if sign > 0 else 1.0 / tf.cast(length, tf.float32)
+    real = tf.linalg.matmul(x.real, cosine) + tf.linalg.matmul(imag, sine)
+    return Complex(real * scale, (tf.linalg.matmul(imag, cosine) - tf.linalg.matmul(x.real, sine)) * (sign * scale))
 
 
 def _whole(half: Complex, length: int) -> Complex:

@@ -18,7 +18,7 @@ from modelyard.export.text._strings import (
     split,
     strip,
 )
-from modelyard.export.text._tables import counts, cross, ngrams, ragged_counts, to_dense
+from modelyard.export.text._tables import counts, cross, ngrams, ragged_counts
 
 Handler = Callable[[Any, Any, str, list[str]], None]
 #: Operators of ONNX's operator set 20, of which tf2onnx 1.17 knows nothing: by the name that they have until then.
@@ -34,7 +34,6 @@ def make_string_handlers() -> dict[str, Handler]:
         "Equal": partial(equal, "Equal"),
         "NotEqual": partial(equal, "NotEqual"),
         "RaggedBincount": ragged_counts,
-        "RaggedTensorToTensor": to_dense,
         "SparseCross": cross,
         "StaticRegexFullMatch": full_match,
         "StaticRegexReplace": replace,

@@ -47,23 +47,21 @@ def cross(context: Any, node: Any, name: str, _: list[str]) -> None:
     )  # fmt: skip
 
 
-def _grid(graph: Nodes, splits: str, longest: Any = None) -> tuple[str, str, str]:
+def _grid(graph: Nodes, splits: str) -> tuple[str, str, str]:
     """Of ragged rows the places of their values ``[N, K]``, the columns ``[K]``, and the lengths ``[N, 1]``.
 
     Args:
         graph: Gets the nodes.
-        splits: Where rows begin and end, ``[N + 1]``.
-        longest: K, a scalar; None for the longest row's.
+        splits: Where rows begin and end, ``[N + 1]``; K is the length of the longest.
     """
     splits = graph.cast(splits, INT64)
     axis = np.array([0])
     begins = graph.make("Slice", [splits, np.array([0]), np.array([-1]), axis], INT64, shape=[-1])
     ends = graph.make("Slice", [splits, np.array([1]), np.array([np.iinfo(np.int64).max]), axis], INT64, shape=[-1])
     lengths = graph.make("Sub", [ends, begins], INT64, shape=[-1])
-    if longest is None:
-        # Of no rows at all, too.
-        some = graph.make("Concat", [lengths, np.array([0])], INT64, shape=[-1], axis=0)
-        longest = graph.make("ReduceMax", [some], INT64, shape=[], keepdims=0)
+    # Of no rows at all, too.
+    some = graph.make("Concat", [lengths, np.array([0])], INT64, shape=[-1], axis=0)
+    longest = graph.make("ReduceMax", [some], INT64, shape=[], keepdims=0)
     columns = graph.make("Range", [np.array(0), longest, np.array(1)], INT64, shape=[-1])
     begins, lengths = (
         graph.make("Unsqueeze", [each, np.array([1])], INT64, shape=[-1, 1]) for each in (begins, lengths)
@@ -71,51 +69,12 @@ def _grid(graph: Nodes, splits: str, longest: Any = None) -> tuple[str, str, str
     return graph.make("Add", [begins, columns], INT64, shape=[-1, -1]), columns, lengths
 
 
-def _gathered(graph: Nodes, values: str, places: str, dtype: int, rank: int = 1) -> str:
+def _gathered(graph: Nodes, values: str, places: str, dtype: int) -> str:
     """The values at places, and anything at places behind the last value."""
-    shape = graph.make("Shape", [values], INT64, shape=[rank])
-    inner = graph.make("Slice", [shape, np.array([1]), np.array([rank]), np.array([0])], INT64)
-    one = graph.make("Concat", [np.array([1]), inner], INT64, shape=[rank], axis=0)
     zero = strings("") if dtype == STRING else graph.cast(graph.constant(np.array([0])), dtype)
-    more = graph.make("Concat", [values, graph.make("Expand", [zero, one], dtype)], dtype, axis=0)
-    last = graph.make("Gather", [shape, np.array(0)], INT64, shape=[], axis=0)
-    within = graph.make("Min", [places, last], INT64, shape=[-1, -1])
-    return graph.make("Gather", [more, within], dtype, shape=[-1] * (rank + 1), axis=0)
-
-
-def to_dense(context: Any, node: Any, name: str, _: list[str]) -> None:
-    """Ragged rows filled up. tf2onnx makes tensors of any size where no row has a value."""
-    kinds, shape = node.get_attr_value("row_partition_types"), _constant_shape(node.inputs[0])
-    rank, dtype = len(context.get_shape(node.input[1]) or []), context.get_dtype(node.input[1])
-    if kinds not in ([b"ROW_SPLITS"], [b"FIRST_DIM_SIZE", b"VALUE_ROWIDS"]) or shape[:1] not in ([], [-1]) or not rank:
-        raise ValueError("rows of several ragged dimensions, or of a number that is not that of the batch")
-    _, values, default, *partition = node.input
-    graph = Nodes(context, node, name)
-    splits = partition[0] if len(kinds) == 1 else _splits_of(graph, partition[1], partition[0])
-    length = None if shape[1:2] in ([], [-1]) else np.array(shape[1])
-    places, columns, lengths = _grid(graph, splits, length)
-    there = graph.make("Less", [columns, lengths], BOOL, shape=[-1, -1])
-    if rank > 1:
-        there = graph.make("Unsqueeze", [there, np.arange(2, rank + 1)], BOOL, shape=[-1] * (rank + 1))
-    dense = _gathered(graph, values, places, dtype, rank)
-    graph.done(graph.make("Where", [there, dense, default], dtype))
-
-
-def _constant_shape(node: Any) -> list[int]:
-    """A shape, ``[]`` where it is left open."""
-    if not node.is_const():
-        raise ValueError("rows filled up to a length that is computed")
-    return [int(each) for each in np.atleast_1d(node.get_tensor_value(as_list=False))] if node.output_shapes[0] else []
-
-
-def _splits_of(graph: Nodes, row_ids: str, rows: str) -> str:
-    count = graph.make("Reshape", [graph.cast(rows, INT64), np.array([1])], INT64, shape=[1])
-    row_ids = graph.cast(row_ids, INT64)
-    ones = graph.make("Expand", [np.array([1]), graph.make("Shape", [row_ids], INT64)], INT64, shape=[-1])
-    zeros = graph.make("Expand", [np.array([0]), count], INT64, shape=[-1])
-    lengths = graph.make("ScatterElements", [zeros, row_ids, ones], INT64, shape=[-1], axis=0, reduction="add")
-    ends = graph.make("CumSum", [lengths, np.array(0)], INT64, shape=[-1])
-    return graph.make("Concat", [np.array([0]), ends], INT64, shape=[-1], axis=0)
+    more = graph.make("Concat", [values, zero], dtype, shape=[-1], axis=0)
+    within = graph.make("Min", [places, graph.make("Size", [values], INT64, shape=[])], INT64, shape=[-1, -1])
+    return graph.make("Gather", [more, within], dtype, shape=[-1, -1], axis=0)
 
 
 def ngrams(context: Any, node: Any, name: str, _: list[str]) -> None:

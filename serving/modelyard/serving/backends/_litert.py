@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec, tflite_signatures
+from modelyard.artifact import Signature, TensorSpec, call_tflite, read_tflite, tflite_has_state, tflite_signatures
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving.backends._base import Arrays
 from modelyard.serving.requests import shape_fits
@@ -54,6 +54,8 @@ class LitertBackend:
         self._leaves: queue.SimpleQueue[None] = queue.SimpleQueue()
         try:
             content = path.read_bytes()
+            # Each interpreter has a state of its own.
+            interpreters = 1 if tflite_has_state(content) else interpreters
             instances = [Interpreter(model_content=content, num_threads=threads) for _ in range(interpreters)]
             _check_operations(instances[0], content)
             models = [_Model(instance, content) for instance in instances]
@@ -153,8 +155,7 @@ class _Model:
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         if graph in self._runners:
-            # Arrays of the runner view the interpreter's memory: copy before the next call overwrites it.
-            return {name: np.array(value) for name, value in self._runners[graph](**inputs).items()}
+            return call_tflite(self._interpreter, self._runners[graph], inputs)
         feeds, fetches = self._tensors[graph]
         for name, index in feeds.items():
             array = inputs[name]
@@ -165,7 +166,8 @@ class _Model:
         for name, index in feeds.items():
             self._interpreter.set_tensor(index, inputs[name])
         self._interpreter.invoke()
-        return {name: self._interpreter.get_tensor(index) for name, index in fetches.items()}
+        details = {detail["index"]: detail for detail in self._interpreter.get_output_details()}
+        return {name: read_tflite(self._interpreter, details[index]) for name, index in fetches.items()}
 
 
 def _check_operations(interpreter: Any, content: bytes) -> None:

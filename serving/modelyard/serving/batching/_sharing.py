@@ -46,6 +46,8 @@ def shared_graphs(servable: Servable) -> frozenset[str]:
         if any(servable.signatures[name].stateful for name in names):
             # To try it would change it.
             reason = "it keeps state"
+        elif any(servable.signatures[name].unbatched for name in names):
+            reason = "its first dimensions are no batch"
         elif "dependent" in {each.verdict for each in checks}:
             reason = next(each.reason for each in checks if each.verdict == "dependent")
         elif not servable.check_shapes:

@@ -262,7 +262,7 @@ def _signatures(path: Path, backend: Backend, manifest: Manifest | None, plan: _
     if backend.name == "tensorflow" or (backend.name == "openvino" and not onnx_graphs(path, plan.precision)):
         # A SavedModel decodes encoded inputs in its own graph. OpenVINO keeps no state.
         return {
-            name: replace(graphs[name], stateful=signature.stateful)
+            name: replace(graphs[name], stateful=signature.stateful, unbatched=signature.unbatched)
             for name, signature in manifest.signatures.items()
             if name in graphs and not (signature.stateful and backend.name == "openvino")
         }

@@ -37,7 +37,9 @@ def model_config(
     """
     platform, backend = _NAMES.get(servable.backend.name, ("", servable.backend.name))
     # In Triton's words a model that takes batches leaves their dimension out, and no tensor may be without others.
-    batched = all(spec.shape and len(spec.shape) > 1 and spec.shape[0] == -1 for spec in _tensors(signature))
+    batched = signature.batched and all(
+        spec.shape and len(spec.shape) > 1 and spec.shape[0] == -1 for spec in _tensors(signature)
+    )
     config = inference_pb2.ModelConfig(
         name=servable.name,
         platform=platform,
