@@ -46,15 +46,15 @@ _COMMANDS = {
         extra="training",
         summary="convert images to TFRecords; measure what an input function delivers",
     ),
-    "train": _Command(module="modelyard.training._cli", extra="training", summary="train a model"),
+    "train": _Command(module="modelyard.training.cli", extra="training", summary="train a model"),
     "evaluate": _Command(
-        module="modelyard.training._evaluate_cli",
+        module="modelyard.training.cli",
         extra="training",
         summary="evaluate a checkpoint of a training run",
         function="evaluate_main",
     ),
     "infer": _Command(
-        module="modelyard.training._evaluate_cli",
+        module="modelyard.training.cli",
         extra="training",
         summary="write what a training run's models say of some examples, without a server",
         function="infer_main",

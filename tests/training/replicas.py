@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from modelyard.training import Trainer, TrainerOptions, average_loss, minimize, regularization_loss, restore
-from modelyard.training._checkpoints import read_state
+from modelyard.training.checkpoint import read_state
 from tests.training.library_task import LibraryTask
 
 OPTIONS = TrainerOptions(epochs=3, batch_size=8, steps_per_loop=4, seed=11)

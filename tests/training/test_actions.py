@@ -161,7 +161,7 @@ def test_wandb_that_is_not_installed_says_what_to_install(run_python: RunPython)
         "import sys; sys.modules['wandb'] = None\n"
         "from pathlib import Path\n"
         "from modelyard.errors import MissingDependencyError\n"
-        "from modelyard.training._wandb import WandbLog\n"
+        "from modelyard.training.actions._wandb import WandbLog\n"
         "try: WandbLog('p', Path('x'))\n"
         "except MissingDependencyError as exc: sys.stdout.write(exc.message)"
     )

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from modelyard.errors import CheckpointError
 from modelyard.training import CheckpointSaved, EvalResult, Event, Goal, RunStarted, Trainer, TrainerOptions, restore
-from modelyard.training._checkpoints import Checkpoints, RunState, list_checkpoints, read_state
-from modelyard.training._loop import Totals
+from modelyard.training.checkpoint import Checkpoints, RunState, list_checkpoints, read_state
+from modelyard.training.loop import Totals
 from tests.training.toy_task import ToyTask
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.training._cli import main
+from modelyard.training.cli import main
 from modelyard.training.tasks import tasks
 from tests.support.wandb_files import wandb_history
 from tests.training.conftest import ROOT
@@ -72,7 +72,7 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ctrl_c_ends_with_130_and_a_checkpoint(tmp_path: Path) -> None:
-    code = "import sys; from modelyard.training._cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from modelyard.training.cli import main; sys.exit(main(sys.argv[1:]))"
     arguments = ["fashion", "--model-dir", str(tmp_path), "--epochs", "500", "--steps-per-loop", "2"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments], cwd=ROOT, env=dict(os.environ), stderr=subprocess.PIPE, text=True

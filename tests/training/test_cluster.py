@@ -10,9 +10,10 @@ import threading
 import pytest
 
 from modelyard.errors import ConfigurationError, TrainingError
-from modelyard.training._cluster import Cluster, parse_cluster
-from modelyard.training._join import add_distribution_arguments, join, start_local_cluster
-from modelyard.training._local_cluster import LocalClusterOptions, local_clusters, run_local_cluster
+from modelyard.training import Cluster
+from modelyard.training.cli._join import add_distribution_arguments, join, start_local_cluster
+from modelyard.training.distribute import LocalClusterOptions, parse_cluster, run_local_cluster
+from modelyard.training.distribute._local_cluster import local_clusters
 
 TWO = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}'
 SHOW = "import os; print(os.environ['TF_CONFIG'])"

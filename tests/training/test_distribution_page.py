@@ -13,9 +13,9 @@ import sys
 import pytest
 
 import modelyard.training
-from modelyard.training._cli import make_parser
-from modelyard.training._schedules import SCHEDULES
-from modelyard.training._strategy import STRATEGIES
+from modelyard.training.cli._cli import make_parser
+from modelyard.training.distribute._schedules import SCHEDULES
+from modelyard.training.distribute._strategy import STRATEGIES
 from tests.training.conftest import ROOT
 
 TEXT = (ROOT / "docs" / "distribution.md").read_text("utf-8")

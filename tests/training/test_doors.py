@@ -24,6 +24,7 @@ DOORS = {
     modelyard.training.data: [
         "Arrays", "Augmentation", "DataExamples", "DataSource", "FashionMnist", "ImageCache", "ImageFiles",
         "ImageFolder", "ImageOptions", "ImageSplits", "Mnist", "RecordFolder", "RecordSplit", "Records", "Stream",
+        "StreamPosition",
         "decode_image", "image_examples", "image_folder_dataset", "load_fashion_mnist", "load_mnist",
         "memory_images", "open_records", "read_vocabulary", "scan_images", "tfrecord_dataset", "worker_share",
         "write_vocabulary",
@@ -55,7 +56,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_and_loading_images_needs_no_tensorflow(run_python: RunPython) -> None:
     done = run_python(
-        "import sys, modelyard.training, modelyard.training.tasks, modelyard.training._cli\n"
+        "import sys, modelyard.training, modelyard.training.tasks, modelyard.training.cli\n"
         "from modelyard.training.data import load_fashion_mnist\n"
         "count = len(load_fashion_mnist().test_images)\n"
         "sys.stdout.write(f\"{count} {'tensorflow' in sys.modules} {'keras' in sys.modules}\")",
@@ -68,7 +69,7 @@ def test_importing_and_loading_images_needs_no_tensorflow(run_python: RunPython)
 def test_a_missing_extra_says_what_to_install(run_python: RunPython) -> None:
     done = run_python(
         "import sys; sys.modules['tensorflow'] = sys.modules['keras'] = None\n"
-        "from modelyard.training._cli import main\n"
+        "from modelyard.training.cli import main\n"
         "sys.exit(main(['fashion']))",
         MODELYARD_DATA="subset",
     )

@@ -26,7 +26,7 @@ from modelyard.training import (
     TrainerOptions,
     restore,
 )
-from modelyard.training._checkpoints import list_checkpoints
+from modelyard.training.checkpoint import list_checkpoints
 from tests.training.library_task import LibraryTask
 from tests.training.test_trainer import StopAt, _Stop, numbers, same_values
 from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH, ToyTask

@@ -28,9 +28,9 @@ from modelyard.training import (
     read_record,
     restore,
 )
-from modelyard.training._cli import main
-from modelyard.training._identity import RUN_FILE
+from modelyard.training.cli import main
 from modelyard.training.data import ImageFolder, ImageOptions
+from modelyard.training.run._identity import RUN_FILE
 from tests.training.toy_task import ToyTask
 
 OPTIONS = TrainerOptions(max_steps=4, batch_size=8, seed=3, keep_best=None)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from modelyard.training._interrupt import InterruptGuard
+from modelyard.training.run import InterruptGuard
 
 
 def test_the_first_ctrl_c_asks_and_the_second_insists() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from modelyard.training._checkpoints import list_checkpoints, read_state
+from modelyard.training.checkpoint import list_checkpoints, read_state
 from tests.training.conftest import ROOT
 
 #: 32 steps of 64 in each epoch of the subset, and checkpoints that do not fit into epochs.
@@ -23,7 +23,7 @@ ARGUMENTS = ["fashion", "--epochs", "3", "--seed", "5", "--steps-per-loop", "1",
 
 
 def start(model_dir: Path) -> subprocess.Popen[str]:
-    code = "import sys; from modelyard.training._cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from modelyard.training.cli import main; sys.exit(main(sys.argv[1:]))"
     return subprocess.Popen(
         [sys.executable, "-c", code, *ARGUMENTS, "--model-dir", str(model_dir)],
         cwd=ROOT,

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError, TrainingError
-from modelyard.training._loop import DeviceLoop, Totals
+from modelyard.training.loop import DeviceLoop, Totals
 
 
 def numbers(*values: float, batch_size: int = 2) -> tf.data.Dataset:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modelyard.training import Trainer, TrainResult
-from modelyard.training._notebook import NotebookProgress
+from modelyard.training.run._notebook import NotebookProgress
 from tests.training.toy_task import ToyTask
 
 

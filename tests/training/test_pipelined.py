@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
 from modelyard.training import Pipeline, PipelineOptions, PipelineResult, Trainer, TrainerOptions, restore
-from modelyard.training._schedules import SCHEDULES, Pass, Schedule, issue_order, stage_order
+from modelyard.training.distribute._schedules import SCHEDULES, Pass, Schedule, issue_order, stage_order
 from tests.support.devices import LOGICAL_CPUS
 from tests.training.toy_task import WIDTH, ToyTask
 

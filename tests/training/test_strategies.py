@@ -17,11 +17,11 @@ import pytest
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training import InputRequest, Trainer, TrainerOptions, restore
-from modelyard.training._checkpoints import list_checkpoints, read_state
-from modelyard.training._run_state import find_metrics
-from modelyard.training._strategy import Layout, layout_of, make_strategy
+from modelyard.training import InputRequest, Trainer, TrainerOptions, make_strategy, restore
+from modelyard.training.checkpoint import list_checkpoints, read_state
 from modelyard.training.data import FashionMnist
+from modelyard.training.distribute._strategy import Layout, layout_of
+from modelyard.training.run._run_state import find_metrics
 from modelyard.training.tasks import LinearTask, SiameseTask
 from modelyard.training.tasks._linear import POINTS
 from tests.support.devices import LOGICAL_CPUS, separate_replicas
@@ -31,7 +31,7 @@ from tests.training.conftest import ROOT
 from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH
 
 TASK = "tests.training.cluster_task:ClusterTask"
-MAIN = "import sys; from modelyard.training._cli import main; sys.exit(main(sys.argv[1:]))"
+MAIN = "import sys; from modelyard.training.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 class Cluster:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from modelyard.clients import connect
-from modelyard.training._checkpoints import list_checkpoints, read_state
+from modelyard.training.checkpoint import list_checkpoints, read_state
 from tests.support.server import serve
 from tests.training.conftest import ROOT
 

@@ -14,7 +14,7 @@ from modelyard.artifact import Source, read_manifest
 from modelyard.errors import ConfigurationError
 from modelyard.export import ExportOptions, ExportReport, export_model
 from modelyard.training import Trainer, TrainerOptions, restore
-from modelyard.training._cli import main
+from modelyard.training.cli import main
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import DcganTask, PictureLog
 from modelyard.training.tasks._frechet import FrechetDistance

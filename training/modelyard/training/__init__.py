@@ -7,75 +7,83 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelyard.training._cluster import Cluster
-from modelyard.training._goal import Goal
-from modelyard.training._identity import RunRecord, read_record
 from modelyard.training._lazy import load_attribute
-from modelyard.training._options import LoopOptions, TrainerOptions
-from modelyard.training._results import (
+from modelyard.training.distribute import Cluster
+from modelyard.training.run import (
     Action,
     CheckpointSaved,
     EvalResult,
     Evaluated,
     Event,
+    Goal,
+    LoopOptions,
     RunEnded,
+    RunRecord,
     RunStarted,
     StepsDone,
     Stops,
+    TrainerOptions,
     TrainResult,
     Watches,
     make_source,
+    read_record,
 )
-from modelyard.training._task import InputRequest, Task
+from modelyard.training.user import InputRequest, Task
 
 if TYPE_CHECKING:
     from modelyard.console import ProgressBar
-    from modelyard.training._csv import CsvLog
-    from modelyard.training._early_stop import EarlyStop
-    from modelyard.training._evaluate import evaluate, predict
-    from modelyard.training._jsonl import JsonlLog
-    from modelyard.training._offload import offload_slots
-    from modelyard.training._own_loop import CompiledStep, Loop
-    from modelyard.training._pipelined import Pipeline, PipelineOptions, PipelineResult
-    from modelyard.training._predictions import ImagePredictions, predict_images
-    from modelyard.training._resident import ResidentData
-    from modelyard.training._step import apply_gradients, average_loss, loss_scaled, minimize, regularization_loss
-    from modelyard.training._strategy import make_strategy
-    from modelyard.training._supervised import SupervisedTask
-    from modelyard.training._tensorboard import TensorBoardLog
-    from modelyard.training._throughput import Throughput, ThroughputLog
-    from modelyard.training._trainer import Trainer, restore
-    from modelyard.training._wandb import WandbLog
+    from modelyard.training.actions import (
+        CsvLog,
+        EarlyStop,
+        ImagePredictions,
+        JsonlLog,
+        TensorBoardLog,
+        Throughput,
+        ThroughputLog,
+        WandbLog,
+        predict_images,
+    )
+    from modelyard.training.distribute import Pipeline, PipelineOptions, PipelineResult, make_strategy, offload_slots
+    from modelyard.training.loop import CompiledStep, Loop, ResidentData
+    from modelyard.training.run import Trainer, evaluate, predict, restore
+    from modelyard.training.user import (
+        SupervisedTask,
+        apply_gradients,
+        average_loss,
+        loss_scaled,
+        minimize,
+        regularization_loss,
+    )
 
 _LAZY = {
-    "CsvLog": "modelyard.training._csv",
-    "EarlyStop": "modelyard.training._early_stop",
-    "CompiledStep": "modelyard.training._own_loop",
-    "ImagePredictions": "modelyard.training._predictions",
-    "JsonlLog": "modelyard.training._jsonl",
-    "Loop": "modelyard.training._own_loop",
-    "Pipeline": "modelyard.training._pipelined",
-    "PipelineOptions": "modelyard.training._pipelined",
-    "PipelineResult": "modelyard.training._pipelined",
+    "CsvLog": "modelyard.training.actions",
+    "EarlyStop": "modelyard.training.actions",
+    "CompiledStep": "modelyard.training.loop",
+    "ImagePredictions": "modelyard.training.actions",
+    "JsonlLog": "modelyard.training.actions",
+    "Loop": "modelyard.training.loop",
+    "Pipeline": "modelyard.training.distribute",
+    "PipelineOptions": "modelyard.training.distribute",
+    "PipelineResult": "modelyard.training.distribute",
     "ProgressBar": "modelyard.console",
-    "ResidentData": "modelyard.training._resident",
-    "SupervisedTask": "modelyard.training._supervised",
-    "TensorBoardLog": "modelyard.training._tensorboard",
-    "Throughput": "modelyard.training._throughput",
-    "ThroughputLog": "modelyard.training._throughput",
-    "Trainer": "modelyard.training._trainer",
-    "WandbLog": "modelyard.training._wandb",
-    "evaluate": "modelyard.training._evaluate",
-    "predict": "modelyard.training._evaluate",
-    "apply_gradients": "modelyard.training._step",
-    "average_loss": "modelyard.training._step",
-    "loss_scaled": "modelyard.training._step",
-    "make_strategy": "modelyard.training._strategy",
-    "minimize": "modelyard.training._step",
-    "offload_slots": "modelyard.training._offload",
-    "predict_images": "modelyard.training._predictions",
-    "regularization_loss": "modelyard.training._step",
-    "restore": "modelyard.training._trainer",
+    "ResidentData": "modelyard.training.loop",
+    "SupervisedTask": "modelyard.training.user",
+    "TensorBoardLog": "modelyard.training.actions",
+    "Throughput": "modelyard.training.actions",
+    "ThroughputLog": "modelyard.training.actions",
+    "Trainer": "modelyard.training.run",
+    "WandbLog": "modelyard.training.actions",
+    "evaluate": "modelyard.training.run",
+    "predict": "modelyard.training.run",
+    "apply_gradients": "modelyard.training.user",
+    "average_loss": "modelyard.training.user",
+    "loss_scaled": "modelyard.training.user",
+    "make_strategy": "modelyard.training.distribute",
+    "minimize": "modelyard.training.user",
+    "offload_slots": "modelyard.training.distribute",
+    "predict_images": "modelyard.training.actions",
+    "regularization_loss": "modelyard.training.user",
+    "restore": "modelyard.training.run",
 }
 
 __all__ = [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from modelyard.training.data._images import Augmentation, ImageOptions, decode_image
     from modelyard.training.data._record_dataset import tfrecord_dataset
     from modelyard.training.data._source import Arrays, DataExamples, DataSource
-    from modelyard.training.data._stream import Stream
+    from modelyard.training.data._stream import Stream, StreamPosition
 
 _LAZY = {
     "Arrays": "modelyard.training.data._source",
@@ -31,6 +31,7 @@ _LAZY = {
     "ImageOptions": "modelyard.training.data._images",
     "Records": "modelyard.training.data._files_source",
     "Stream": "modelyard.training.data._stream",
+    "StreamPosition": "modelyard.training.data._stream",
     "decode_image": "modelyard.training.data._images",
     "image_examples": "modelyard.training.data._folder_dataset",
     "image_folder_dataset": "modelyard.training.data._folder_dataset",
@@ -54,6 +55,7 @@ __all__ = [
     "RecordSplit",
     "Records",
     "Stream",
+    "StreamPosition",
     "decode_image",
     "image_examples",
     "image_folder_dataset",

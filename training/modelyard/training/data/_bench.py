@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._task import InputRequest, Task
+from modelyard.training.user import InputRequest, Task
 
 _CHUNK = 32
 

@@ -224,7 +224,6 @@ def _note(line: str) -> None:
 
 def _input(arguments: argparse.Namespace) -> tuple[str, Callable[[], tf.data.Dataset]]:
     """What to measure, and how to make it."""
-    from modelyard.training import InputRequest
     from modelyard.training.data import (
         Augmentation,
         ImageCache,
@@ -238,6 +237,7 @@ def _input(arguments: argparse.Namespace) -> tuple[str, Callable[[], tf.data.Dat
         tfrecord_dataset,
     )
     from modelyard.training.tasks import find_task
+    from modelyard.training.user import InputRequest
 
     name, split, size = arguments.input, arguments.split, arguments.batch_size
     if name in ("fashion", "mnist"):

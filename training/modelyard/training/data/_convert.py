@@ -19,11 +19,11 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 
 from modelyard.artifact import decode_image
 from modelyard.errors import ConfigurationError, ImageDecodeError, RequestTooLargeError, TrainingError
-from modelyard.training._messages import first_line
 from modelyard.training.data._entries import Entry, list_entries
 from modelyard.training.data._folder import SPLITS
 from modelyard.training.data._records import IMAGE_KEY, LABEL_KEY, MANIFEST_FILE, SCHEMA
 from modelyard.training.data._vocabulary import VOCABULARY_FILE
+from modelyard.training.run import first_line
 from modelyard.wire import tensorflow_pb2
 
 _BAD, _FACTS = "bad", "facts"

@@ -24,7 +24,7 @@ from modelyard.training.data._records import IMAGE_KEY, LABEL_KEY, RecordFolder,
 from modelyard.training.data._source import DataExamples, DataSource, request_fields
 
 if TYPE_CHECKING:
-    from modelyard.training._task import InputRequest
+    from modelyard.training.user import InputRequest
 
 
 class _Images(DataSource):

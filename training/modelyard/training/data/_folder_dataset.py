@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import TrainingError
-from modelyard.training._messages import first_line
-from modelyard.training._remember import RemembersArguments
 from modelyard.training.data._folder import ImageSplits
 from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish, scale
 from modelyard.training.data._plan import BatchPlan
+from modelyard.training.run import first_line
+from modelyard.training.user import RemembersArguments
 
 
 class ImageCache(RemembersArguments):

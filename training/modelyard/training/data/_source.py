@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from modelyard.artifact import FeatureSpec
 from modelyard.errors import ConfigurationError
-from modelyard.training._remember import RemembersArguments
-from modelyard.training._resident import ResidentData
 from modelyard.training.data._plan import BatchPlan
+from modelyard.training.loop import ResidentData
+from modelyard.training.user import RemembersArguments
 
 if TYPE_CHECKING:
-    from modelyard.training._task import InputRequest
+    from modelyard.training.user import InputRequest
 
 _PREFETCH = 4
 
@@ -100,7 +100,7 @@ class DataSource(RemembersArguments, abc.ABC):
         Args:
             count: How many, at most.
         """
-        from modelyard.training._task import InputRequest
+        from modelyard.training.user import InputRequest
 
         taken, parts = 0, []
         for batch in self.batches(InputRequest(batch_size=count), training=False):

@@ -15,7 +15,7 @@ from modelyard.errors import CheckpointError, ConfigurationError
 from modelyard.training.data._source import DataSource, split_batch
 
 if TYPE_CHECKING:
-    from modelyard.training._task import InputRequest
+    from modelyard.training.user import InputRequest
 
 #: Of an iterator in a checkpoint.
 _PREFIX = "input"

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
-from modelyard.training._step import average_loss, minimize
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import image_grid
 from modelyard.training.tasks._frechet import FrechetDistance
 from modelyard.training.tasks._images import FashionImagesTask, takes
+from modelyard.training.user import average_loss, minimize
 
 _SHOWN = 64
 _EVAL_SEED = 1

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._identity import read_record
-from modelyard.training._task import Task
+from modelyard.training.run import read_record
 from modelyard.training.tasks._registry import find_task
+from modelyard.training.user import Task
 
 #: Arguments that hold data and cannot be written on a command line.
 _HIDDEN = frozenset({"data"})

@@ -26,10 +26,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._step import average_loss, minimize
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import image_grid
 from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask, hits
+from modelyard.training.user import average_loss, minimize
 
 _DIM_PRIMARY, _DIM_CLASS = 8, 16
 _UPPER, _LOWER, _DOWN = 0.9, 0.1, 0.5

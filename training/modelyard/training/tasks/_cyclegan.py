@@ -41,11 +41,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
-from modelyard.training._step import average_loss, minimize
-from modelyard.training._task import InputRequest
 from modelyard.training.data import FashionMnist, memory_images
 from modelyard.training.plots import image_grid
 from modelyard.training.tasks._images import SIDE, FashionImagesTask, takes
+from modelyard.training.user import InputRequest, average_loss, minimize
 
 _SHOWN = 10
 _MEASURED = 100

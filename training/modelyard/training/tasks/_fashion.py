@@ -23,10 +23,10 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training._step import average_loss, loss_scaled, minimize
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks._encode import encode_variants
 from modelyard.training.tasks._images import SIDE, FashionImagesTask, hits
+from modelyard.training.user import average_loss, loss_scaled, minimize
 
 IMAGE_BYTES = "image_bytes"
 # ITU-R BT.601 luma. The weights add up to 1, so a grey image keeps its values.

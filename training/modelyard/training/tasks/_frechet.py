@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._options import TrainerOptions
-from modelyard.training._trainer import Trainer
 from modelyard.training.data import FashionMnist
+from modelyard.training.run import Trainer, TrainerOptions
 from modelyard.training.tasks._fashion import FashionTask
 
 #: Steps enough for features that tell garments apart: four epochs of the shipped subset, a fifth of one of all images.

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from modelyard.artifact import SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training._task import Task
 from modelyard.training.data import DataSource, FashionMnist, load_fashion_mnist, memory_images
+from modelyard.training.user import Task
 
 SIDE = 28
 PIXELS = SIDE * SIDE

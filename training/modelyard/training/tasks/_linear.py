@@ -20,10 +20,10 @@ import numpy as np
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._results import TrainResult
-from modelyard.training._task import InputRequest, Task
 from modelyard.training.data import Arrays
 from modelyard.training.plots import save_curves, save_fit
+from modelyard.training.run import TrainResult
+from modelyard.training.user import InputRequest, Task
 
 SLOPE, INTERCEPT = 3.0, 2.0
 START_SLOPE, START_INTERCEPT = 5.0, 0.0

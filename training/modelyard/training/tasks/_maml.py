@@ -32,10 +32,9 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training._step import average_loss, minimize
-from modelyard.training._task import InputRequest
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks._images import PIXELS, FashionImagesTask, takes
+from modelyard.training.user import InputRequest, average_loss, minimize
 
 #: Small initial weights for numbers up to 5, as the source has them: large ones make an inner step overshoot.
 _SPREAD = {"sinusoid": 0.3, "fashion": 1.0}

@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from modelyard.training._step import average_loss, minimize, regularization_loss
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask, hits
+from modelyard.training.user import average_loss, minimize, regularization_loss
 
 _HIDDEN = 64
 

@@ -32,13 +32,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._results import TrainResult
-from modelyard.training._step import average_loss, minimize
-from modelyard.training._task import InputRequest
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import save_curves
+from modelyard.training.run import TrainResult
 from modelyard.training.tasks._images import FashionImagesTask, hits
 from modelyard.training.tasks._nas_children import ChildPlan, ChildSpace
+from modelyard.training.user import InputRequest, average_loss, minimize
 
 _UNITS = 32
 #: Updates of the controller in an epoch.

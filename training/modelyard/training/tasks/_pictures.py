@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._results import Event, RunEnded, RunStarted, StepsDone, TrainResult, curve_panels
-from modelyard.training._task import Task
 from modelyard.training.plots import save_curves, save_image
+from modelyard.training.run import Event, RunEnded, RunStarted, StepsDone, TrainResult, curve_panels
+from modelyard.training.user import Task
 
 
 def draw_run(task: Task, result: TrainResult, folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from modelyard.errors import ConfigurationError
 from modelyard.training._lazy import load_attribute
-from modelyard.training._task import Task
+from modelyard.training.user import Task
 
 _CLASSES = {
     "capsnet": "CapsnetTask",

@@ -24,10 +24,9 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training._step import average_loss, minimize
-from modelyard.training._task import InputRequest
 from modelyard.training.data import Arrays, FashionMnist
 from modelyard.training.tasks._images import SIDE, FashionImagesTask, takes
+from modelyard.training.user import InputRequest, average_loss, minimize
 
 _PAIRS_SEED = 20_06
 

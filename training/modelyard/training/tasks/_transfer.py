@@ -22,10 +22,9 @@ import numpy as np
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError, DatasetNotFoundError
-from modelyard.training._step import average_loss, minimize
-from modelyard.training._task import Task
 from modelyard.training.data import Augmentation, ImageFolder, ImageOptions
 from modelyard.training.tasks._images import hits
+from modelyard.training.user import Task, average_loss, minimize
 
 #: What the networks were trained on: VGG16 sees BGR less these means, MobileNetV2 values from -1 to 1.
 _VGG_MEANS = (103.939, 116.779, 123.68)

@@ -25,11 +25,11 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training._results import TrainResult
-from modelyard.training._step import average_loss, minimize
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import image_grid, save_curves, save_image, save_scatter
+from modelyard.training.run import TrainResult
 from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask, takes
+from modelyard.training.user import average_loss, minimize
 
 _HIDDEN = 500
 _GRID = 20

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._task import Task
+from modelyard.training.user import Task
 
 Kind = Literal["float", "int", "choice"]
 

@@ -12,8 +12,7 @@ from typing import Any
 import optuna
 
 from modelyard.errors import ConfigurationError, NonFiniteLossError
-from modelyard.training._options import TrainerOptions
-from modelyard.training._results import Evaluated, Event
+from modelyard.training.run import Evaluated, Event, TrainerOptions
 from modelyard.training.tune._space import suggest
 from modelyard.training.tune._study import CONTINUES, FOLDER, TuneOptions, open_study, trial_folder
 
@@ -86,7 +85,7 @@ def run_trial(options: TuneOptions, send: Send, *, order: int) -> None:
     """
     import keras
 
-    from modelyard.training._trainer import Trainer
+    from modelyard.training.run import Trainer
     from modelyard.training.tasks import find_task
 
     study = open_study(options, order=order)

@@ -1,0 +1,64 @@
+"""Ends a run that gets no better."""
+
+from __future__ import annotations
+
+from modelyard.errors import ConfigurationError
+from modelyard.training.run import EvalResult, Evaluated, Event, Goal, RunStarted
+
+
+class EarlyStop:
+    """Action that ends a run when the last evaluations were no better than the best before them.
+
+    It is exact after a resume, and a run that it has ended stays ended.
+
+    Args:
+        goal: What better means.
+        patience: How many evaluations in a row may be no better.
+        min_delta: By how much an evaluation must be better to count.
+
+    Attributes:
+        goal: What better means; the trainer makes sure that the evaluation has its number.
+        should_stop: Whether the trainer shall end the run; it looks after each evaluation.
+
+    Raises:
+        ConfigurationError: ``patience`` is below 1 or ``min_delta`` below 0.
+    """
+
+    def __init__(self, goal: Goal, *, patience: int, min_delta: float = 0.0) -> None:
+        if patience < 1 or min_delta < 0:
+            raise ConfigurationError(
+                f"Received patience {patience} and min_delta {min_delta}; expected patience >= 1, min_delta >= 0."
+            )
+        self.goal = goal
+        self._patience = patience
+        self._min_delta = min_delta
+        self._best: float | None = None
+        self._waited = 0
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run has had enough evaluations that were no better."""
+        return self._waited >= self._patience
+
+    def __call__(self, event: Event) -> None:
+        """Looks at the numbers of an evaluation.
+
+        Args:
+            event: From the trainer.
+
+        Raises:
+            ConfigurationError: The evaluation has no number of the goal's name.
+        """
+        if isinstance(event, RunStarted):
+            self._best, self._waited = None, 0
+            for result in event.history:
+                self._add(result)
+        elif isinstance(event, Evaluated):
+            self._add(event.result)
+
+    def _add(self, result: EvalResult) -> None:
+        value = self.goal.value(result)
+        if self._best is None or self.goal.is_better(value, self._best, by=self._min_delta):
+            self._best, self._waited = value, 0
+        else:
+            self._waited += 1

@@ -1,0 +1,89 @@
+"""Scalars, histograms and images for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from modelyard.training.actions._predictions import ImagePredictions
+from modelyard.training.checkpoint import list_weights
+from modelyard.training.run import Evaluated, Event, RunEnded, StepsDone
+from modelyard.training.user import Task
+
+
+class TensorBoardLog:
+    """Action that writes scalars, in two runs that TensorBoard overlays.
+
+    ``<folder>/train`` has, after each device loop, the averages since the last
+    evaluation and ``examples_per_second``, and after each evaluation histograms of the
+    weights; ``<folder>/test`` has the averages of each evaluation, and images
+    with what the model says about them. The x axis is the training step. Where
+    a killed run goes on, the steps done again are in the files twice, with the
+    same values.
+
+    Args:
+        folder: Where to; show it with ``tensorboard --logdir <folder>``.
+        histograms: The task whose weights to show as histograms; None for none.
+        predictions: Called after each evaluation for images; None for none. Such as
+            ``lambda: predict_images(task)``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        histograms: Task | None = None,
+        predictions: Callable[[], ImagePredictions] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._histograms = histograms
+        self._predictions = predictions
+        self._writers: dict[str, Any] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Writes the numbers of one event.
+
+        Args:
+            event: From the trainer.
+        """
+        if isinstance(event, StepsDone):
+            self._write("train", {**event.values, "examples_per_second": event.examples_per_second}, event.step)
+        elif isinstance(event, Evaluated):
+            self._write("test", event.result.evaluation, event.step)
+            self._write_weights(event.step)
+            self._write_images(event.step)
+            for writer in self._writers.values():
+                writer.flush()
+        elif isinstance(event, RunEnded):
+            for writer in self._writers.values():
+                writer.close()
+            self._writers = {}
+
+    def _writer(self, run: str) -> Any:
+        if run not in self._writers:
+            self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
+        return self._writers[run]
+
+    def _write(self, run: str, values: Mapping[str, float], step: int) -> None:
+        with self._writer(run).as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
+
+    def _write_weights(self, step: int) -> None:
+        if self._histograms is None:
+            return
+        with self._writer("train").as_default(step=step):
+            for variable in list_weights(self._histograms.models):
+                tf.summary.histogram(getattr(variable, "path", variable.name), tf.convert_to_tensor(variable))
+
+    def _write_images(self, step: int) -> None:
+        if self._predictions is None:
+            return
+        found = self._predictions()
+        lines = [f"{place}. {label}" for place, label in enumerate(found.predicted, 1)]
+        with self._writer("test").as_default(step=step):
+            tf.summary.image("predictions", found.images, max_outputs=len(found.images))
+            tf.summary.text("predicted labels", "\n".join(lines))

@@ -1,0 +1,151 @@
+"""``modelyard evaluate`` and ``modelyard infer``: a trained run, without training and without a server."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from modelyard.artifact import DEFAULT_SIGNATURE
+from modelyard.console import quiet_libraries
+from modelyard.errors import ConfigurationError, ModelyardError
+
+_EVALUATE = """\
+examples:
+  modelyard evaluate runs/photos
+      The newest checkpoint on all of the task's data to evaluate on; the numbers are JSON on the standard output.
+  modelyard evaluate runs/photos --best test_accuracy --eval-steps 20
+      The checkpoint that --keep-best kept, on the first 20 batches.
+"""
+_INFER = """\
+examples:
+  modelyard infer runs/photos --data holiday --signature image_bytes --output labels.npz
+      Every file in the folder holiday, through the signature that takes encoded images.
+  modelyard infer runs/prices --data houses.npz --output prices.npz
+      An array for each input, by its name.
+  modelyard infer runs/photos --output tests.npz
+      The task's own examples.
+"""
+
+
+def evaluate_main(argv: list[str]) -> int:
+    """Evaluates a run.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        The process's exit code: 0, 1 on an error, 2 on arguments that make no sense.
+    """
+    parser = _parser("evaluate", "Evaluate a checkpoint of a run, with its task and arguments as they were.", _EVALUATE)
+    parser.add_argument(
+        "--eval-steps", type=int, metavar="N", help="most batches, always the first ones (default: all)"
+    )
+    parser.add_argument("--eval-batch-size", type=int, help="examples in each step (default: the run's)")
+    return _run(parser, argv, _evaluate)
+
+
+def infer_main(argv: list[str]) -> int:
+    """Writes what a run's models say of some examples.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        The process's exit code: 0, 1 on an error, 2 on arguments that make no sense.
+    """
+    parser = _parser("infer", "Write what the trained models of a run say of some examples.", _INFER)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="an .npz file with an array for each input, or a folder of image files (default: the task's own examples)",
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE.npz", help="an array for each output")
+    parser.add_argument("--signature", default=DEFAULT_SIGNATURE, help="what to call (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=500, help="examples in each call (default: %(default)s)")
+    return _run(parser, argv, _infer)
+
+
+def _parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"modelyard {name}",
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run, or of one of its checkpoints")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="ARGUMENT=VALUE", help="another argument of the task"
+    )
+    parser.add_argument("--best", metavar="[-]METRIC", help="the best checkpoint, not the newest, as with --keep-best")
+    return parser
+
+
+def _run(parser: argparse.ArgumentParser, argv: list[str], work: Any) -> int:
+    quiet_libraries()
+    arguments = parser.parse_args(argv)
+    try:
+        work(arguments)
+    except ModelyardError as exc:
+        sys.stderr.write(f"{parser.prog}: {exc.message}\n")
+        return 2 if isinstance(exc, ConfigurationError) else 1
+    return 0
+
+
+def _restored(arguments: argparse.Namespace) -> Any:
+    from modelyard.training.run import goal_of, need_record, restore
+    from modelyard.training.tasks import make_task
+
+    need_record(arguments.run)
+    task = make_task(str(arguments.run), arguments.set)
+    return restore(arguments.run, task, goal=None if arguments.best is None else goal_of(arguments.best))
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    from modelyard.training.run import evaluate
+
+    result = _restored(arguments)
+    size = arguments.eval_batch_size or result.identity["options"]["eval_batch_size"]
+    found = evaluate(result.task, batch_size=size, steps=arguments.eval_steps)
+    sys.stdout.write(json.dumps({"step": result.step, **found}, indent=1) + "\n")
+
+
+def _infer(arguments: argparse.Namespace) -> None:
+    from modelyard.training.run import predict
+
+    if arguments.output.suffix != ".npz":
+        raise ConfigurationError(f"--output is {arguments.output}; expected a file name that ends in .npz.")
+    # Before the models are built: a mistake in a path costs nothing.
+    inputs, files = _read(arguments.data) if arguments.data is not None else (None, ())
+    task = _restored(arguments).task
+    if files:
+        names = {name: each.input for name, each in task.signatures().items() if hasattr(each, "preprocess")}
+        if arguments.signature not in names:
+            raise ConfigurationError(
+                f"--signature is {arguments.signature}, which takes no image files; those that do: "
+                f"{', '.join(names) or 'none'}."
+            )
+        inputs = {names[arguments.signature]: np.array([file.read_bytes() for file in files], dtype=object)}
+    found: dict[str, Any] = predict(task, inputs, signature=arguments.signature, batch_size=arguments.batch_size)
+    if files:
+        found["files"] = np.array([str(file) for file in files])
+    np.savez(arguments.output, **found)
+    shapes = ", ".join(f"{name} {list(values.shape)}" for name, values in sorted(found.items()))
+    sys.stdout.write(f"{arguments.output}: {shapes}\n")
+
+
+def _read(path: Path) -> tuple[dict[str, Any] | None, tuple[Path, ...]]:
+    if path.is_dir():
+        files = tuple(sorted(each for each in path.rglob("*") if each.is_file()))
+        if not files:
+            raise ConfigurationError(f"--data is {path}, a folder without files; expected images.")
+        return None, files
+    if path.suffix != ".npz" or not path.is_file():
+        raise ConfigurationError(f"--data is {path}; expected an .npz file, or a folder of image files.")
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}, ()

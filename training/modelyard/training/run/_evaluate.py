@@ -1,0 +1,199 @@
+"""Evaluation and prediction of a task by themselves, as a run does them and without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from modelyard.artifact import DEFAULT_SIGNATURE, EncodedImageFunction, SignatureFunction, decode_image
+from modelyard.errors import ConfigurationError
+from modelyard.training.loop import DeviceLoop, Loop
+from modelyard.training.run._input import known_length
+from modelyard.training.run._options import TrainerOptions
+from modelyard.training.run._run_state import StepMetrics, find_metrics, variable_ids
+from modelyard.training.user import InputRequest, Task
+
+
+def make_step_loop(
+    owner: Loop,
+    task: Task,
+    step: Callable[[Any], Mapping[str, Any]],
+    element_spec: Any,
+    **options: Any,
+) -> tuple[DeviceLoop, StepMetrics]:
+    """The loop of a step, and the metrics that it updates.
+
+    Args:
+        owner: Compiles it.
+        task: The task, built.
+        step: ``train_step`` or ``eval_step``.
+        element_spec: Spec of the batches.
+        options: As for :meth:`Loop.compile`.
+
+    Raises:
+        ConfigurationError: The step creates variables, updates a metric that
+            nobody resets, or is refused by :class:`DeviceLoop`.
+    """
+    before, label = len(variable_ids(task)), f"{step.__name__} of task {task.name!r}"
+    try:
+        loop = owner.compile(step, element_spec, label=label, **options)
+    finally:
+        # Also where tracing could not bear it.
+        created = len(variable_ids(task)) - before
+        if created:
+            raise ConfigurationError(
+                f"{label} created {created} variables; build() must create them all, "
+                "so that a checkpoint can be restored before the first step. For an optimizer call "
+                "optimizer.build(model.trainable_variables) there; for a metric whose variables come with its "
+                "first values, such as keras.metrics.F1Score, call its update_state on zeros of the right shapes."
+            )
+    metrics = find_metrics(task, owner.strategy)
+    return loop, StepMetrics(metrics, loop, label=label, strategy=owner.strategy)
+
+
+class Evaluator:
+    """Evaluates a task as often as it is asked to.
+
+    Args:
+        task: The task, built.
+        options: Batch size, budget of batches and loop form.
+        owner: Compiles its step.
+
+    Attributes:
+        names: Of the numbers.
+
+    Raises:
+        ConfigurationError: As for :func:`make_step_loop`; or the input has no known length.
+    """
+
+    def __init__(self, task: Task, options: TrainerOptions, owner: Loop) -> None:
+        self._task, self._options, self._peers = task, options, owner.peers
+        self._loop, self._metrics = make_step_loop(
+            owner,
+            task,
+            task.eval_step,
+            self._input()[0].element_spec,
+            train=False,
+            form="eager" if options.loop == "eager" else "loop",
+        )
+        self.names = (*self._loop.names, *self._metrics.names)
+
+    def run(self) -> dict[str, float]:
+        """The numbers of the models as they are now."""
+        dataset, steps = self._input()
+        self._metrics.reset()
+        means = self._loop.run(self._loop.iterate(dataset), steps, self._loop.empty()).totals.means()
+        return {**means, **self._metrics.read()}
+
+    def _input(self) -> tuple[tf.data.Dataset, int]:
+        label = f"eval_dataset of task {self._task.name!r}"
+        whole, options = self._peers.layout.fixed_shapes, self._options
+        dataset = self._task.eval_dataset(InputRequest(batch_size=options.eval_batch_size, drop_remainder=whole))
+        if options.eval_steps is not None:
+            dataset = dataset.take(options.eval_steps)
+        self._peers.check_shapes(dataset.element_spec, label)
+        return dataset, known_length(dataset, label, whole_batches="eval_batch_size" if whole else None)
+
+
+def evaluate(
+    task: Task,
+    *,
+    batch_size: int = 500,
+    steps: int | None = None,
+    strategy: tf.distribute.Strategy | None = None,
+) -> dict[str, float]:
+    """Evaluates the models of a task, without a run.
+
+    Args:
+        task: Built, such as that of :func:`restore`.
+        batch_size: Examples in each step.
+        steps: The most batches, always the first ones; None for all.
+        strategy: In whose scope the task was built.
+
+    Returns:
+        What ``eval_step`` returns, averaged, and its metrics, by their names in a run: ``test_loss``, ...
+
+    Raises:
+        ConfigurationError: ``steps`` or ``batch_size`` is below 1, or the input has no known length.
+
+    Example:
+        >>> evaluate(restore("runs/photos").task, steps=20)["test_accuracy"]
+    """
+    options = TrainerOptions(eval_batch_size=batch_size, eval_steps=steps)
+    owner = Loop(options, strategy=strategy)
+    owner.track(**task.models)
+    with owner.placed():
+        found = Evaluator(task, options, owner).run()
+    return {f"test_{name}": value for name, value in found.items()}
+
+
+def predict(
+    task: Task,
+    inputs: Mapping[str, npt.NDArray[Any]] | None = None,
+    *,
+    signature: str = DEFAULT_SIGNATURE,
+    batch_size: int = 500,
+) -> dict[str, npt.NDArray[Any]]:
+    """What the models of a task say, by one of its signatures, without a server.
+
+    Args:
+        task: Built, such as that of :func:`restore`.
+        inputs: Arrays by input name, ``[N, ...]`` each; for a signature that starts from encoded images, bytes. None
+            for the task's own examples.
+        signature: Its name.
+        batch_size: Examples in each call.
+
+    Returns:
+        Arrays by output name, ``[N, ...]``.
+
+    Raises:
+        ConfigurationError: There is no such signature, it starts from serialized examples, or the inputs are not its.
+        ImageDecodeError: An image cannot be read.
+    """
+    functions = task.signatures()
+    function = functions.get(signature)
+    if inputs is None:
+        inputs = task.verification_data(batch_size).inputs.get(signature, {})
+    if isinstance(function, EncodedImageFunction):
+        compute, encoded = functions[function.compute], function
+        if isinstance(compute, SignatureFunction) and set(inputs) == {function.input}:
+            name = compute.inputs[0].name
+            images = inputs[function.input]
+            return _joined(compute, ({name: _pixels(encoded, part)} for part in _parts(images, batch_size)))
+    if isinstance(function, SignatureFunction) and inputs and set(inputs) == {spec.name for spec in function.inputs}:
+        sizes = {name: len(values) for name, values in inputs.items()}
+        if len(set(sizes.values())) == 1:
+            parts = zip(*(_parts(values, batch_size) for values in inputs.values()), strict=True)
+            return _joined(function, (dict(zip(inputs, part, strict=True)) for part in parts))
+        raise ConfigurationError(f"The inputs have different numbers of examples: {sizes}.")
+    usable = {
+        name: [each.input] if isinstance(each, EncodedImageFunction) else [spec.name for spec in each.inputs]
+        for name, each in functions.items()
+        if isinstance(each, EncodedImageFunction | SignatureFunction)
+    }
+    raise ConfigurationError(
+        f"Received the inputs {', '.join(inputs) or 'none'} for the signature {signature!r}; signatures that can be "
+        f"called here, with their inputs: {usable}."
+    )
+
+
+def _parts(values: Any, size: int) -> Iterator[Any]:
+    return (values[begin : begin + size] for begin in range(0, len(values), size))
+
+
+def _pixels(function: EncodedImageFunction, encoded: Any) -> tf.Tensor:
+    return tf.stack([function.preprocess(tf.constant(decode_image(each, function.channels))) for each in encoded])
+
+
+def _joined(function: SignatureFunction, batches: Iterator[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
+    compiled = tf.function(lambda **batch: dict(function.function(**batch)), reduce_retracing=True)
+    dtypes = {spec.name: spec.dtype for spec in function.inputs}
+    found: list[dict[str, Any]] = []
+    for batch in batches:
+        given = {name: tf.convert_to_tensor(value, dtypes[name]) for name, value in batch.items()}
+        found.append({name: value.numpy() for name, value in compiled(**given).items()})
+    return {name: np.concatenate([each[name] for each in found]) for name in found[0]}

@@ -1,0 +1,93 @@
+"""What better means: a number of the evaluation, and a direction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from modelyard.errors import ConfigurationError
+from modelyard.training.run._results import EvalResult
+
+
+def goal_of(text: str) -> Goal:
+    """What a flag means.
+
+    Args:
+        text: ``test_accuracy``, or ``-test_loss`` where less is better.
+    """
+    return Goal(metric=text.removeprefix("-"), mode="min" if text.startswith("-") else "max")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """A number of the evaluation that shall become as small, or as great, as it can.
+
+    Attributes:
+        metric: ``test_<name>`` for a value that ``eval_step`` returns, or for a metric that it updates: the names of
+            ``TrainResult.metrics``, of tables and of manifests.
+        mode: Whether less is better, or more.
+
+    Raises:
+        ConfigurationError: An unknown mode.
+    """
+
+    metric: str = "test_loss"
+    mode: Literal["min", "max"] = "min"
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise ConfigurationError(f"mode is {self.mode!r}; expected 'min' or 'max'.")
+
+    def value(self, result: EvalResult) -> float:
+        """The number of an evaluation.
+
+        Args:
+            result: Of the evaluation.
+
+        Raises:
+            ConfigurationError: The evaluation has no such number.
+        """
+        self.check(result.evaluation)
+        return result.metrics[self.metric]
+
+    def check(self, names: Iterable[str]) -> None:
+        """Refuses an evaluation without its number.
+
+        Args:
+            names: Of the numbers that ``eval_step`` has.
+
+        Raises:
+            ConfigurationError: The evaluation has no such number.
+        """
+        known = sorted(f"test_{name}" for name in names)
+        if self.metric not in known:
+            raise ConfigurationError(
+                f"The evaluation has no {self.metric!r}; it has {', '.join(known)}. "
+                "Name one of these, or return it from eval_step, or update a metric of that name there."
+            )
+
+    def is_better(self, value: float, than: float, *, by: float = 0.0) -> bool:
+        """Whether one number is better than another.
+
+        Args:
+            value: The one.
+            than: The other.
+            by: By more than this much.
+        """
+        return value < than - by if self.mode == "min" else value > than + by
+
+    def best(self, history: tuple[EvalResult, ...]) -> EvalResult:
+        """The best evaluation; the first of several.
+
+        Args:
+            history: At least one.
+
+        Raises:
+            ConfigurationError: The evaluation has no such number.
+        """
+        best = history[0]
+        for result in history:
+            if self.is_better(self.value(result), self.value(best)):
+                best = result
+        return best

@@ -1,0 +1,229 @@
+"""A task without a class: a model, a loss and data."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from modelyard.errors import ConfigurationError
+from modelyard.training.user._step import average_loss, loss_scaled, minimize, refusal, regularization_loss
+from modelyard.training.user._task import Task
+
+#: A step of the user's: called with the task and a batch, it returns what :meth:`Task.train_step` does.
+Step = Callable[["SupervisedTask", Any], Mapping[str, Any]]
+
+
+class SupervisedTask(Task):
+    """Trains a Keras model on pairs of inputs and labels.
+
+    Args:
+        model: A Keras model, or a function that makes one. A function is called under the run's seed, precision
+            and strategy, so give one where you use other ones than the defaults.
+        loss: A Keras loss, its name, or a function of labels and outputs that returns a loss for each example.
+        train: What to train on: a ``tf.data.Dataset`` (of known or unknown length or endless, batched or not),
+            arrays ``(inputs, labels)``, ``ImageFolder(path)`` or ``Records(pattern)``.
+        test: What to evaluate on, of the same kinds.
+        metrics: Beside the loss: ``"accuracy"``, ``keras.metrics`` objects, or functions of labels and outputs
+            that return a value for each example; by name, or in a list.
+        optimizer: A Keras optimizer, or its name. Each run makes one of the same configuration.
+        step: Replaces the step: called with this task and a batch, it returns ``{"loss": ...}``. It has
+            ``task.model``, ``task.optimizer``, :meth:`losses` and :meth:`measure`.
+        name: What logs, checkpoints and manifests call the task.
+
+    Raises:
+        ConfigurationError: Keras knows no such loss, metric or optimizer; or two metrics have one name.
+
+    Example:
+        >>> task = SupervisedTask(model, loss="mse", train=(x, y), test=(x_test, y_test))
+        >>> Trainer(task, epochs=3).run().export("models/line")
+    """
+
+    def __init__(
+        self,
+        model: keras.Model | Callable[[], keras.Model],
+        *,
+        loss: Any,
+        train: Any,
+        test: Any,
+        metrics: Sequence[Any] | Mapping[str, Any] = (),
+        optimizer: Any = "adam",
+        step: Step | None = None,
+        name: str = "supervised",
+    ) -> None:
+        self.name = name  # type: ignore[misc]
+        self.train, self.test = train, test
+        self._model = model if not isinstance(model, keras.Model) else (lambda: model)
+        self._given = isinstance(model, keras.Model)
+        self._loss = _unreduced(_known("loss", keras.losses.get, loss))
+        # Made anew in each run, in its scope: what is not there yet is no part of the task's models.
+        self._make_optimizer = _maker(_known("optimizer", keras.optimizers.get, optimizer))
+        named = dict(metrics) if isinstance(metrics, Mapping) else _named(metrics)
+        self._make_metrics = {n: _maker(item) for n, item in named.items() if isinstance(item, keras.metrics.Metric)}
+        self._functions = {n: item for n, item in named.items() if n not in self._make_metrics}
+        self._step = step
+
+    def build(self) -> None:
+        """Makes the model, where it is not there yet, its optimizer and its metrics.
+
+        Raises:
+            ConfigurationError: The model was made outside of the run's strategy or precision.
+        """
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        if self._given and (replicas > 1 or keras.config.dtype_policy().name != "float32"):
+            raise ConfigurationError(
+                f"The model of task {self.name!r} was made before the run, which has {replicas} replicas and precision "
+                f"{keras.config.dtype_policy().name}. Give a function that makes it: SupervisedTask(make_model, ...)."
+            )
+        self.model = self._model()
+        if not (self.model.built and self.model.weights):
+            self.model(_zeros(self.data_source("train").inputs_spec))
+        self.optimizer = loss_scaled(self._make_optimizer())
+        self.optimizer.build(self.model.trainable_variables)
+        self.metrics = {name: make() for name, make in self._make_metrics.items()}
+        for metric in self.metrics.values():
+            # Some make their variables with their first values, and a checkpoint is restored before them.
+            inputs, labels = (_zeros(part) for part in self.data_source("train").element_spec[:2])
+            metric.update_state(labels, self.model(inputs, training=False))
+            metric.reset_state()
+
+    def train_step(self, batch: Any) -> Mapping[str, Any]:
+        """One step of the optimizer on the mean loss, or the step that was given.
+
+        Args:
+            batch: ``(inputs, labels)``, or ``(inputs, labels, weights)``.
+
+        Returns:
+            ``loss``, times the weights, and the metrics that are functions, of each example, float32 ``[B]``.
+
+        Raises:
+            ConfigurationError: There are metrics, and the step that was given leaves them out.
+        """
+        if self._step is not None:
+            self._measured = not (self.metrics or self._functions)
+            values = self._step(self, batch)
+            if not self._measured:
+                raise refusal(
+                    f"The step of task {self.name!r} leaves its metrics out. Let it return "
+                    "{'loss': losses, **task.measure(labels, outputs)}."
+                )
+            return values
+        inputs, labels, *weights = batch
+        weight = weights[0] if weights else None
+        with tf.GradientTape() as tape:
+            outputs = self.model(inputs, training=self.training)
+            losses = self.losses(labels, outputs)
+            if weight is not None:
+                losses *= tf.cast(weight, losses.dtype)
+            loss = average_loss(losses) + regularization_loss(self.model.losses)
+        minimize(loss, self.model.trainable_variables, optimizer=self.optimizer, tape=tape)
+        return {"loss": losses, **self.measure(labels, outputs, sample_weight=weight)}
+
+    def measure(self, labels: Any, outputs: Any, *, sample_weight: Any = None) -> dict[str, Any]:
+        """Updates the metrics that are objects, and computes those that are functions: for a step of your own.
+
+        Args:
+            labels: ``[B, ...]``.
+            outputs: Of the model.
+            sample_weight: For the objects, ``[B]``.
+
+        Returns:
+            The values of the functions by name, float32 ``[B]``.
+        """
+        self._measured = True
+        for metric in self.metrics.values():
+            metric.update_state(labels, outputs, sample_weight=sample_weight)
+        return {name: function(labels, outputs) for name, function in self._functions.items()}
+
+    def losses(self, labels: Any, outputs: Any) -> Any:
+        """The loss of each example.
+
+        Args:
+            labels: ``[B, ...]``.
+            outputs: Of the model.
+
+        Returns:
+            float32 ``[B]``, or ``[B, ...]`` where each example has several.
+
+        Raises:
+            ConfigurationError: The loss is of the whole batch.
+        """
+        values = tf.cast(self._loss(labels, tf.nest.map_structure(_full, outputs)), tf.float32)
+        if values.shape.rank == 0:
+            raise refusal(
+                f"The loss of task {self.name!r} is a scalar; expected one for each example, [B], not reduced."
+            )
+        return values
+
+
+def accuracy(labels: Any, outputs: Any) -> Any:
+    """Whether each example's greatest output is its label's.
+
+    Args:
+        labels: Classes, ``[B]`` or ``[B, 1]``; or one-hot, ``[B, classes]``.
+        outputs: Scores, ``[B, classes]``.
+
+    Returns:
+        1 or 0 for each example, float32 ``[B]``.
+
+    Raises:
+        ConfigurationError: There is one output only.
+    """
+    if outputs.shape.rank == 1 or outputs.shape[-1] == 1:
+        raise refusal(
+            "The metric 'accuracy' is for an output for each class; of one output use keras.metrics.BinaryAccuracy, "
+            "which is told the threshold."
+        )
+    one_hot = labels.shape.rank == outputs.shape.rank and labels.shape[-1] == outputs.shape[-1]
+    truth = tf.argmax(labels, axis=-1) if one_hot else tf.reshape(tf.cast(labels, tf.int64), [-1])
+    return tf.cast(tf.argmax(outputs, axis=-1) == truth, tf.float32)
+
+
+def _known(kind: str, get: Callable[[Any], Any], given: Any) -> Any:
+    try:
+        found = get(given)
+    except (ValueError, TypeError) as exc:
+        raise ConfigurationError(f"Received {kind} {given!r}, which Keras does not know.") from exc
+    if found is None:
+        raise ConfigurationError(f"Received no {kind}; expected one of Keras', or a function.")
+    return found
+
+
+def _unreduced(loss: Any) -> Callable[[Any, Any], Any]:
+    if not isinstance(loss, keras.losses.Loss):
+        return loss
+    each = copy.copy(loss)
+    each.reduction = None
+    return each
+
+
+def _maker(item: Any) -> Callable[[], Any]:
+    return partial(type(item).from_config, item.get_config())
+
+
+def _named(metrics: Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for item in metrics:
+        metric = accuracy if item == "accuracy" else _known("metric", keras.metrics.get, item)
+        name = "accuracy" if metric is accuracy else str(getattr(metric, "name", None) or metric.__name__)
+        # Keras counts the objects of a process: auc_1 is another name in the next one.
+        name = re.sub(r"_\d+$", "", name) if isinstance(metric, keras.metrics.Metric) else name
+        if name in found:
+            raise ConfigurationError(
+                f"Two metrics are called {name!r}; give them by name: metrics={{'a': ..., 'b': ...}}."
+            )
+        found[name] = metric
+    return found
+
+
+def _full(tensor: Any) -> Any:
+    return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.float16, tf.bfloat16) else tensor
+
+
+def _zeros(spec: Any) -> Any:
+    return tf.nest.map_structure(lambda part: tf.zeros([1 if s is None else s for s in part.shape], part.dtype), spec)
