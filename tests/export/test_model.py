@@ -1,4 +1,4 @@
-"""export_model from end to end: what is published, and that nothing is where it must not be."""
+"""export() of live models from end to end: what is published, and that nothing is where it must not be."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from modelyard.artifact import (
     verify_files,
 )
 from modelyard.errors import ConversionError, ManifestError, PublishError, VerificationError
-from modelyard.export import ExportEvent, ExportReport, Format, export_model
+from modelyard.export import ExportEvent, ExportReport, Format, export
 from modelyard.export._choice import rank_runtimes
 from modelyard.export._latency import thread_counts
 from modelyard.serving import LoadOptions, load_servable
@@ -57,8 +57,8 @@ def report(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> ExportReport:
     model_dir = tmp_path_factory.mktemp("repository") / "toy"
-    return export_model(
-        classifier, signatures, data, model_dir=model_dir, source=SOURCE, options=OPTIONS, progress=events.append
+    return export(
+        classifier, model_dir, data=data, signatures=signatures, source=SOURCE, options=OPTIONS, progress=events.append
     )
 
 
@@ -152,7 +152,7 @@ def test_each_file_answers_in_its_own_runtime(report: ExportReport, data: Verifi
 
 def export_again(report: ExportReport, root: Any, signatures: Any, data: VerificationData, **changes: Any) -> Any:
     options = replace(OPTIONS, **changes)
-    return export_model(root, signatures, data, model_dir=report.version.path.parent, source=SOURCE, options=options)
+    return export(root, report.version.path.parent, data=data, signatures=signatures, source=SOURCE, options=options)
 
 
 def unconvertible(x: Any) -> dict[str, Any]:
@@ -167,11 +167,11 @@ PLAIN_DATA = VerificationData(inputs={"f": {"x": np.random.default_rng(0).random
 @pytest.mark.parametrize("format", ["onnx", "tflite"])
 def test_a_format_that_fails_publishes_nothing(tmp_path: Path, format: Format) -> None:
     with pytest.raises((ConversionError, VerificationError), match=rf"(?s)Format {format}, graphs? '?f'?.*Bessel"):
-        export_model(
+        export(
             tf.Module(),
-            PLAIN,
-            PLAIN_DATA,
-            model_dir=tmp_path / "m",
+            tmp_path / "m",
+            data=PLAIN_DATA,
+            signatures=PLAIN,
             source=SOURCE,
             options=replace(OPTIONS, formats=("saved_model", format)),
         )
@@ -194,7 +194,7 @@ def test_no_rows_are_answered_in_the_shapes_of_the_signature(report: ExportRepor
 
 def test_optional_formats_that_fail_are_left_out_and_reported(tmp_path: Path) -> None:
     options = replace(OPTIONS, optional=("onnx", "tflite"))
-    report = export_model(tf.Module(), PLAIN, PLAIN_DATA, model_dir=tmp_path / "m", source=SOURCE, options=options)
+    report = export(tf.Module(), tmp_path / "m", data=PLAIN_DATA, signatures=PLAIN, source=SOURCE, options=options)
     assert set(report.skipped) == {"onnx", "tflite"}
     assert set(report.manifest.formats) == set(report.checks) == {"saved_model"}
     assert report.manifest.runtime == "tensorflow"
@@ -216,11 +216,11 @@ def test_a_source_that_is_no_json_publishes_nothing(
     classifier: Classifier, signatures: Signatures, data: VerificationData, tmp_path: Path
 ) -> None:
     with pytest.raises(ManifestError, match="source.config"):
-        export_model(
+        export(
             classifier,
-            signatures,
-            data,
-            model_dir=tmp_path / "m",
+            tmp_path / "m",
+            data=data,
+            signatures=signatures,
             source=Source(metrics={"loss": float("nan")}),
             options=replace(OPTIONS, formats=("saved_model",)),
         )
@@ -231,7 +231,7 @@ def test_a_variable_that_root_does_not_hold(tmp_path: Path) -> None:
     variable = tf.Variable([1.0, 2.0])
     signatures = {"f": replace(PLAIN["f"], function=lambda x: {"y": x * variable})}
     with pytest.raises(ConversionError, match="(?s)Format saved_model.*root does not hold"):
-        export_model(tf.Module(), signatures, PLAIN_DATA, model_dir=tmp_path / "m", source=SOURCE, options=OPTIONS)
+        export(tf.Module(), tmp_path / "m", data=PLAIN_DATA, signatures=signatures, source=SOURCE, options=OPTIONS)
     assert list((tmp_path / "m").iterdir()) == []
 
 
@@ -240,18 +240,18 @@ def test_a_repository_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(PublishError, match="Cannot write below"):
-        export_model(classifier, signatures, data, model_dir=tmp_path / "file" / "m", source=SOURCE, options=OPTIONS)
+        export(classifier, tmp_path / "file" / "m", data=data, signatures=signatures, source=SOURCE, options=OPTIONS)
 
 
 def export_toy(model_dir: Path, count: int) -> None:
     """Runs in processes of their own."""
     classifier = Classifier()
     for _ in range(count):
-        export_model(
+        export(
             classifier,
-            make_signatures(classifier),
-            make_data(classifier),
-            model_dir=model_dir,
+            model_dir,
+            data=make_data(classifier),
+            signatures=make_signatures(classifier),
             source=SOURCE,
             options=replace(OPTIONS, formats=("saved_model",)),
         )
@@ -281,13 +281,13 @@ from modelyard.export._latency import thread_counts
 from modelyard.export import ExportEvent
 import tests.export.conftest as toy
 from modelyard.artifact import Source
-from modelyard.export import export_model
+from modelyard.export import export
 classifier = toy.Classifier()
 def tell(event):
     if event.stage == sys.argv[2]:
         print(event.stage, flush=True)
         sys.stdin.readline()
-export_model(classifier, toy.make_signatures(classifier), toy.make_data(classifier), model_dir=Path(sys.argv[1]),
+export(classifier, sys.argv[1], data=toy.make_data(classifier), signatures=toy.make_signatures(classifier),
              source=Source(), options=replace(toy.OPTIONS, formats=("saved_model", "onnx")), progress=tell)
 """
 
@@ -317,14 +317,14 @@ from pathlib import Path
 import tests.export.conftest as toy
 from modelyard.artifact import Source
 from modelyard.errors import ModelyardError
-from modelyard.export import export_model
+from modelyard.export import export
 classifier = toy.Classifier()
 signatures, data = toy.make_signatures(classifier), toy.make_data(classifier)
 # A SavedModel of 100 kB, a report of 60 kB, ONNX files of a few kB: each limit stops another writer.
 for limit in (1_000, 40_000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
-        export_model(classifier, signatures, data, model_dir=Path(sys.argv[1]), source=Source(), options=toy.OPTIONS)
+        export(classifier, sys.argv[1], data=data, signatures=signatures, source=Source(), options=toy.OPTIONS)
     except ModelyardError as exc:
         print(type(exc).__name__)
 """

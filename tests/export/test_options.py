@@ -82,7 +82,7 @@ def test_without_the_extra_the_door_names_it(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'modelyard\[export\]'"):
-        _ = modelyard.export.export_model
+        _ = modelyard.export.export
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'modelyard\[training\]'"):
         modelyard.export.ProgressBar()(ExportEvent(stage="trace", done=0, total=1))

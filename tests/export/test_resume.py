@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from modelyard.artifact import SignatureFunction, Source, TensorSpec, VerificationData, verify_version
 from modelyard.artifact._cli import main as repo
 from modelyard.errors import ConversionError, PublishError, VerificationError
-from modelyard.export import ExportEvent, ExportOptions, ExportReport, export_model
+from modelyard.export import ExportEvent, ExportOptions, ExportReport, export
 
 OPTIONS = ExportOptions(formats=("saved_model", "onnx", "tflite"), min_examples=16, latency_calls=10)
 SPEC = TensorSpec(name="x", dtype="float32", shape=(-1, 3))
@@ -40,11 +40,11 @@ def run(model: tf.Module, folder: Path, options: ExportOptions, stop_at: str = "
 
     examples = np.random.default_rng(0).random((16, 3), np.float32)
     function = SignatureFunction(inputs=(SPEC,), function=lambda x: {"y": model.layer(x)})
-    return export_model(
+    return export(
         model,
-        {"serving_default": function},
-        VerificationData(inputs={"serving_default": {"x": examples}}),
-        model_dir=folder,
+        folder,
+        data=VerificationData(inputs={"serving_default": {"x": examples}}),
+        signatures={"serving_default": function},
         source=Source(),
         options=options,
         progress=progress,

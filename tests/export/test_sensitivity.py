@@ -16,7 +16,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from modelyard.artifact import SignatureFunction, Source, TensorSpec, VerificationData, json_schema, read_manifest
-from modelyard.export import Budget, ExportEvent, ExportReport, export_model
+from modelyard.export import Budget, ExportEvent, ExportReport, export
 from modelyard.export._quantize import OnnxVariant, saturates
 from modelyard.export._runtimes import load_runtime
 from modelyard.export._sensitivity import MOST_LAYERS, fewest, group_layers, most_tries
@@ -78,11 +78,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[ExportReport, list
     here = tmp_path_factory.mktemp("here")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
-        found = export_model(
+        found = export(
             model,
-            signatures,
-            data,
-            model_dir=tmp_path_factory.mktemp("repository") / "toy",
+            tmp_path_factory.mktemp("repository") / "toy",
+            data=data,
+            signatures=signatures,
             source=Source(),
             options=options,
             progress=events.append,
@@ -188,11 +188,11 @@ def test_sixteen_bits_keep_what_is_too_small_or_too_large_for_them(tmp_path: Pat
 
     data = VerificationData(inputs={"f": {"x": (1e7 * rng.normal(size=(COUNT, 8))).astype(np.float32)}})
     options = replace(OPTIONS, formats=("onnx",), precision=("float32", "float16"))
-    report = export_model(
+    report = export(
         root,
-        {"f": SignatureFunction(inputs=(spec,), function=compute)},
-        data,
-        model_dir=tmp_path / "m",
+        tmp_path / "m",
+        data=data,
+        signatures={"f": SignatureFunction(inputs=(spec,), function=compute)},
         source=Source(),
         options=options,
     )

@@ -28,7 +28,7 @@ from modelyard.artifact import (
     verify_files,
 )
 from modelyard.errors import ConversionError, LoadError, PublishError, VerificationError
-from modelyard.export import Budget, ExportReport, Precision, export, export_model
+from modelyard.export import Budget, ExportReport, Precision, export
 from modelyard.export._calibration import make_calibration
 from modelyard.export._freeze import LARGE
 from modelyard.export._onnx import newest_opset
@@ -48,7 +48,7 @@ def report(
 ) -> ExportReport:
     options = replace(OPTIONS, precision=ALL, budget=WIDE, runtimes=None)
     model_dir = tmp_path_factory.mktemp("repository") / "toy"
-    return export_model(classifier, signatures, data, model_dir=model_dir, source=Source(), options=options)
+    return export(classifier, model_dir, data=data, signatures=signatures, source=Source(), options=options)
 
 
 def test_every_variant_is_a_file_of_its_own_beside_the_float32_files(report: ExportReport) -> None:
@@ -212,7 +212,7 @@ def dense() -> Any:
 
 def export_dense(dense: Any, folder: Path, **changes: Any) -> ExportReport:
     options = replace(OPTIONS, **({"formats": ("onnx",)} | changes))
-    return export_model(dense, dense.signatures, FLOATS, model_dir=folder / "m", source=Source(), options=options)
+    return export(dense, folder / "m", data=FLOATS, signatures=dense.signatures, source=Source(), options=options)
 
 
 def test_outside_the_budget_it_is_refused_by_name_and_figure(dense: Any, tmp_path: Path) -> None:
@@ -262,14 +262,13 @@ def test_accuracy_decides_where_there_are_labels(dense: Any, tmp_path: Path) -> 
     x = FLOATS.inputs["f"]["x"]
     labels = np.argmax(x @ dense.w.numpy(), -1).astype(np.int64)
     options = replace(OPTIONS, formats=("onnx",), precision=("float32", "int8"), budget=Budget(max_accuracy_drop=0.0))
-    report = export_model(
+    report = export(
         dense,
-        dense.signatures,
-        replace(FLOATS, labels=labels, class_output="y"),
-        model_dir=tmp_path / "m",
+        tmp_path / "m",
+        data=replace(FLOATS, labels=labels, class_output="y"),
+        signatures=dense.signatures,
         source=Source(),
         options=options,
-        # Ranges that are far too wide make it coarse.
         calibration=VerificationData(inputs={"f": {"x": x * 50}}),
     )
     (refusal,) = report.manifest.refused
@@ -315,7 +314,7 @@ def test_nothing_to_quantize_is_said(tmp_path: Path) -> None:
 
     signatures = {"f": SignatureFunction(inputs=(X,), function=lambda x: {"y": tf.sin(x)})}
     options = replace(OPTIONS, formats=("onnx",), precision=("float32", "int8_dynamic"))
-    report = export_model(tf.Module(), signatures, FLOATS, model_dir=tmp_path / "m", source=Source(), options=options)
+    report = export(tf.Module(), tmp_path / "m", data=FLOATS, signatures=signatures, source=Source(), options=options)
     (refusal,) = report.manifest.refused
     assert (refusal.measure, refusal.value) == ("failure", None)
     assert "no graph has an operation that can be quantized" in refusal.reason
@@ -365,7 +364,7 @@ def test_variants_of_large_weights(tmp_path: Path) -> None:
         precision=("float32", "float16", "int8_dynamic", "int8"),
         budget=Budget(max_abs_error=0.2),
     )
-    report = export_model(root, signatures, data, model_dir=tmp_path / "m", source=Source(), options=options)
+    report = export(root, tmp_path / "m", data=data, signatures=signatures, source=Source(), options=options)
     folder = report.version.path
     for name, share in (("float16", 0.55), ("int8_dynamic", 0.3), ("int8", 0.3)):
         for whole, part in (("onnx/f.onnx", f"onnx/{name}/f.onnx"), ("model.tflite", f"model.{name}.tflite")):

@@ -89,10 +89,10 @@ def make_data(count: int) -> VerificationData:
 
 def publish_examples(model_dir: Path, *, count: int = 64) -> Any:
     """Exports the model in every format; returns the report."""
-    from modelyard.export import ExportOptions, export_model
+    from modelyard.export import ExportOptions, export
 
     model = make_model()
     options = ExportOptions(min_examples=count, latency_calls=10)
-    return export_model(
-        model, make_signatures(model), make_data(count), model_dir=model_dir, source=Source(), options=options
+    return export(
+        model, model_dir, data=make_data(count), signatures=make_signatures(model), source=Source(), options=options
     )

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from modelyard.export._action import BestExport, action
     from modelyard.export._api import export
     from modelyard.export._data import load_data
-    from modelyard.export._model import export_model
     from modelyard.export._reference import Reference, check_examples, compute_reference
     from modelyard.export._task import export_task
     from modelyard.export._trace import TracedModel, trace
@@ -42,7 +41,6 @@ _LAZY = {
     "check_examples": "modelyard.export._reference",
     "compute_reference": "modelyard.export._reference",
     "export": "modelyard.export._api",
-    "export_model": "modelyard.export._model",
     "export_task": "modelyard.export._task",
     "load_data": "modelyard.export._data",
     "trace": "modelyard.export._trace",
@@ -72,7 +70,6 @@ __all__ = [
     "check_examples",
     "compute_reference",
     "export",
-    "export_model",
     "export_task",
     "load_data",
     "trace",

@@ -1,4 +1,4 @@
-"""``export_model``: from a live model to a published, verified version."""
+"""From a traced model and its answers to a published, verified version."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from modelyard.artifact import (
-    AnyFunction,
     Location,
     Manifest,
     Source,
     VerificationData,
-    check_model_name,
     load_signing_key,
-    locate,
     publish,
     staging,
 )
@@ -29,74 +26,13 @@ from modelyard.export._failures import keep_log, say_logs
 from modelyard.export._formats import FormatMaker, make_maker
 from modelyard.export._latency import main_signature, measure_latency
 from modelyard.export._options import ExportEvent, ExportOptions, ExportReport, Format, Progress, ignore_progress
-from modelyard.export._reference import Reference, compute_reference
+from modelyard.export._reference import Reference
 from modelyard.export._resume import Conversions
-from modelyard.export._text import check_text
 from modelyard.export._timing import RuntimeEndedError
-from modelyard.export._trace import trace
 from modelyard.export._warmup import write_warmup
 from modelyard.export.report import REPORT_NAME, ReportContent, render_report
 
 _LOG = logging.getLogger("modelyard.export")
-
-
-def export_model(
-    root: Any,
-    signatures: Mapping[str, AnyFunction],
-    data: VerificationData,
-    *,
-    model_dir: Location,
-    source: Source,
-    options: ExportOptions | None = None,
-    calibration: VerificationData | None = None,
-    progress: Progress = ignore_progress,
-) -> ExportReport:
-    """Converts a model to every format, verifies each, and publishes them as one version.
-
-    Nothing is published unless every format that is not optional computes what
-    the live model computes. A crash at any point leaves no half version.
-
-    Args:
-        root: A ``tf.Module``, Keras model or other trackable that holds every
-            variable the signatures use; or several of them, by name.
-        signatures: What to serve, by name.
-        data: Real examples for every signature.
-        model_dir: ``<repository>/<model>``; the folder's name is the model's.
-        source: Where the model came from, for the manifest.
-        options: None for the defaults.
-        calibration: Representative examples for int8; None for some of ``data``.
-        progress: Called with an :class:`ExportEvent` as the work goes on.
-
-    Returns:
-        What was published, and how every format compared.
-
-    Raises:
-        ConfigurationError: The runtime asked for serves nothing that was made, or
-            the model's name cannot be in a URL.
-        ConversionError: A signature cannot be traced, or a converter failed.
-        VerificationError: A format does not compute what the model computes,
-            or the examples cannot show it.
-        ManifestError: ``source`` holds something that is no JSON.
-        PublishError: The repository cannot be written.
-    """
-    options = options or ExportOptions()
-    # Before the work.
-    check_model_name(locate(model_dir).name)
-    progress(ExportEvent(stage="trace", done=0, total=1))
-    traced = trace(root, signatures)
-    progress(ExportEvent(stage="trace", done=1, total=1))
-    check_text(traced, options)
-    with start_apart(options) as apart:
-        reference = compute_reference(traced, data, options=options, progress=progress)
-        return publish_model(
-            reference,
-            model_dir=locate(model_dir),
-            source=source,
-            options=options,
-            calibration=calibration,
-            progress=progress,
-            apart=apart,
-        )
 
 
 def start_apart(options: ExportOptions) -> AbstractContextManager[Apart | None]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from modelyard.artifact import AnyFunction, Location, Source, VerificationData, locate
-from modelyard.export._model import export_model
+from modelyard.artifact import AnyFunction, Location, Source, VerificationData
+from modelyard.export._api import export
 from modelyard.export._options import ExportOptions, ExportReport, Progress, ignore_progress
 
 
@@ -49,13 +49,13 @@ def export_task(
         What was published, and how every format compared.
 
     Raises:
-        ConfigurationError: As for :func:`export_model`, and so are the others.
+        ConfigurationError: As for :func:`export`, and so are the others.
     """
-    return export_model(
+    return export(
         task.exported,
-        task.signatures(),
-        task.verification_data(examples) if data is None else data,
-        model_dir=locate(str(destination)),
+        destination,
+        data=task.verification_data(examples) if data is None else data,
+        signatures=task.signatures(),
         source=source,
         options=options,
         progress=progress,

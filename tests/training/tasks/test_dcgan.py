@@ -12,7 +12,8 @@ from PIL import Image
 
 from modelyard.artifact import Source, read_manifest
 from modelyard.errors import ConfigurationError
-from modelyard.export import ExportOptions, ExportReport, export_model
+from modelyard.export import ExportOptions, ExportReport
+from modelyard.export import export as export_model
 from modelyard.training import Trainer, TrainerOptions, restore
 from modelyard.training.cli import main
 from modelyard.training.data import FashionMnist
@@ -45,9 +46,9 @@ def export(task: DcganTask, folder: Path) -> ExportReport:
     )
     return export_model(
         task.exported,
-        task.signatures(),
-        task.verification_data(48),
-        model_dir=folder,
+        folder,
+        data=task.verification_data(48),
+        signatures=task.signatures(),
         source=Source(task="dcgan", data=task.data_description(), metrics={}),
         options=options,
     )

@@ -16,7 +16,7 @@ from PIL import Image
 from modelyard.artifact import SignatureFunction, Source
 from modelyard.clients import connect
 from modelyard.errors import DatasetNotFoundError
-from modelyard.export import ExportOptions, export_model
+from modelyard.export import ExportOptions, export
 from modelyard.training import InputRequest, Task, Trainer, TrainerOptions, TrainResult
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import (
@@ -115,13 +115,12 @@ def server(zoo: Callable[[str], Trained], session_dir: Path) -> Iterator[Running
     blocks = []
     for name in BRIEF:
         run = zoo(name)
-        export_model(
+        export(
             run.task.exported,
-            run.task.signatures(),
-            run.task.verification_data(48),
-            model_dir=repository / name,
+            repository / name,
+            data=run.task.verification_data(48),
+            signatures=run.task.signatures(),
             source=Source(task=name, data=run.result.data, metrics=run.result.metrics),
-            # Trained for a minute, this one amplifies rounding to 3e-5; the others keep the default.
             options=replace(EXPORT, max_abs_error=1e-4) if name == "transfer" else EXPORT,
         )
         blocks.append(f'config {{ name: "{name}" base_path: "{repository / name}" model_platform: "tensorflow" }}')
