@@ -8,7 +8,7 @@ import modelyard.training
 import modelyard.training.data
 import modelyard.training.tasks
 import modelyard.training.tune
-from modelyard.training._lazy import load_attribute
+from modelyard.lazy import load_attribute
 from tests.training.conftest import RunPython
 
 DOORS = {
@@ -80,4 +80,4 @@ def test_a_missing_extra_says_what_to_install(run_python: RunPython) -> None:
 
 def test_another_missing_module_is_not_taken_for_a_missing_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        load_attribute("door", {"x": "no_such_module"}, "x")
+        load_attribute("door", {"x": "no_such_module"}, "x", extra="training")

@@ -5,10 +5,8 @@ Importing it is cheap: TensorFlow comes in with the first name that needs it.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from modelyard.errors import MissingDependencyError
 from modelyard.export._options import (
     FORMATS,
     PRECISIONS,
@@ -21,6 +19,7 @@ from modelyard.export._options import (
     Progress,
 )
 from modelyard.export._verification import Verification, WorstExample
+from modelyard.lazy import load_attribute
 
 if TYPE_CHECKING:
     from modelyard.console import ProgressBar
@@ -46,10 +45,6 @@ _LAZY = {
     "trace": "modelyard.export._trace",
     "verify": "modelyard.export._verify",
 }
-_PACKAGES = frozenset(
-    {"PIL", "ai_edge_litert", "jsonschema", "keras", "onnx", "onnxruntime", "onnxslim", "rich", "tensorflow", "tf2onnx"}
-)
-
 __all__ = [
     "BestExport",
     "Budget",
@@ -82,11 +77,4 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] not in _PACKAGES:
-            raise
-        raise MissingDependencyError(package=str(exc.name), extra="export", purpose=f"{__name__}.{name}") from exc
+    return load_attribute(__name__, _LAZY, name, extra="export")

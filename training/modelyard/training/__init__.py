@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelyard.training._lazy import load_attribute
+from modelyard.lazy import load_attribute
 from modelyard.training.distribute import Cluster
 from modelyard.training.run import (
     Action,
@@ -143,4 +143,4 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _LAZY, name)
+    return load_attribute(__name__, _LAZY, name, extra="training")

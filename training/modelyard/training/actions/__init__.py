@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelyard.training._lazy import load_attribute
+from modelyard.lazy import load_attribute
 
 if TYPE_CHECKING:
     from modelyard.training.actions._csv import CsvLog
@@ -49,4 +49,4 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _MODULES, name)
+    return load_attribute(__name__, _MODULES, name, extra="training")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelyard.training._lazy import load_attribute
+from modelyard.lazy import load_attribute
 from modelyard.training.data._fashion_mnist import FashionMnist, load_fashion_mnist
 from modelyard.training.data._folder import ImageFiles, ImageSplits, scan_images
 from modelyard.training.data._mnist import Mnist, load_mnist
@@ -76,4 +76,4 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _LAZY, name)
+    return load_attribute(__name__, _LAZY, name, extra="training")

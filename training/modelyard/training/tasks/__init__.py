@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelyard.training._lazy import load_attribute
+from modelyard.lazy import load_attribute
 from modelyard.training.tasks._arguments import make_task
 from modelyard.training.tasks._pictures import PictureLog, draw_run
 from modelyard.training.tasks._registry import MODULES, find_task, tasks
@@ -49,4 +49,4 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, MODULES, name)
+    return load_attribute(__name__, MODULES, name, extra="training")

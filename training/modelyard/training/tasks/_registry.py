@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 
 from modelyard.errors import ConfigurationError
-from modelyard.training._lazy import load_attribute
+from modelyard.lazy import load_attribute
 from modelyard.training.user import Task
 
 _CLASSES = {
@@ -45,7 +45,7 @@ class _Tasks(Mapping[str, type[Task]]):
     """Task classes by name; a class is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> type[Task]:
-        task: type[Task] = load_attribute("modelyard.training.tasks", MODULES, _CLASSES[name])
+        task: type[Task] = load_attribute("modelyard.training.tasks", MODULES, _CLASSES[name], extra="training")
         return task
 
     def __iter__(self) -> Iterator[str]:
