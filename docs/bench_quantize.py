@@ -171,7 +171,7 @@ def measure(name: str, work: Path) -> dict[str, Any]:
 def _other_accuracy(
     path: Path, format: str, precision: str, key: str, output: str, images: npt.NDArray[Any], labels: npt.NDArray[Any]
 ) -> float:
-    from modelyard.export._runtimes import load_runtime
+    from modelyard.export.runtimes import load_runtime
 
     runtime = load_runtime(format, path, precision=precision)
     right = 0
@@ -183,7 +183,7 @@ def _other_accuracy(
 
 def _times_as_fast(path: Path, format: str, precision: str, key: str, images: npt.NDArray[Any]) -> float:
     """Median, over rounds, of the time in float32 divided by the variant's right after it."""
-    from modelyard.export._runtimes import load_runtime
+    from modelyard.export.runtimes import load_runtime
 
     pair = [load_runtime(format, path, precision=each) for each in ("float32", precision)]
     ratios = []

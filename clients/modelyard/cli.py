@@ -65,7 +65,7 @@ _COMMANDS = {
         summary="search for good hyperparameters and export the best model",
     ),
     "export": _Command(
-        module="modelyard.export._process", extra="training,export", summary="export a trained model, verified"
+        module="modelyard.export.cli", extra="training,export", summary="export a trained model, verified"
     ),
     "serve": _Command(
         module="modelyard.serving.runtime", extra="serving", summary="serve a model repository over gRPC and REST"

@@ -13,7 +13,7 @@ import pytest
 
 from modelyard.artifact import generate_key, list_versions
 from modelyard.artifact._cli import make_parser as repo_parser
-from modelyard.export._cli import make_parser as export_parser
+from modelyard.export.cli._cli import make_parser as export_parser
 from modelyard.serving import parse_flags
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"

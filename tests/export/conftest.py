@@ -14,13 +14,7 @@ import tensorflow as tf
 from PIL import Image
 
 from modelyard.artifact import EncodedImageFunction, SignatureFunction, TensorSpec, VerificationData
-from modelyard.export import (
-    ExportOptions,
-    Reference,
-    TracedModel,
-    compute_reference,
-    trace,
-)
+from modelyard.export import ExportOptions, Reference, TracedModel, compute_reference, trace
 
 NAMES = ("cat", "dog", "<b>fish</b>")
 COUNT = 260
@@ -130,9 +124,9 @@ def reference(traced: TracedModel, data: VerificationData) -> Reference:
 @pytest.fixture(scope="session")
 def converted(traced: TracedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every format, not verified."""
-    from modelyard.export._onnx import export_onnx
-    from modelyard.export._saved_model import export_saved_model
-    from modelyard.export._tflite import export_tflite
+    from modelyard.export.formats._onnx import export_onnx
+    from modelyard.export.formats._saved_model import export_saved_model
+    from modelyard.export.formats._tflite import export_tflite
 
     folder = tmp_path_factory.mktemp("converted")
     export_saved_model(traced, folder)

@@ -12,7 +12,7 @@ import pytest
 from modelyard.artifact import list_versions, read_manifest
 from modelyard.errors import ArtifactError, ConfigurationError, PublishError
 from modelyard.export import BestExport, ExportOptions, action
-from modelyard.export._action import RECORD_NAME
+from modelyard.export.publish._action import RECORD_NAME
 from modelyard.training import Evaluated, Event, Goal, Trainer, TrainerOptions
 from modelyard.training.tasks import find_task
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.artifact import read_manifest, verify_files
-from modelyard.export._cli import main
+from modelyard.export.cli._cli import main
 from modelyard.training import Trainer, TrainerOptions
 from modelyard.training.tasks import find_task
 

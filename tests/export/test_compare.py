@@ -7,7 +7,7 @@ import pytest
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import VerificationError
-from modelyard.export._compare import Comparison, check_answer
+from modelyard.export.verification._compare import Comparison, check_answer
 
 SIGNATURE = Signature(
     inputs=(TensorSpec(name="x", dtype="float32", shape=(-1,)),),

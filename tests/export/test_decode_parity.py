@@ -15,11 +15,12 @@ from PIL import Image
 
 from modelyard.artifact import EncodedImageFunction, SignatureFunction, TensorSpec, decode_image
 from modelyard.errors import ImageDecodeError
-from modelyard.export._onnx import export_onnx, newest_opset
-from modelyard.export._runtimes import call_signature, load_runtime
-from modelyard.export._saved_model import export_saved_model
-from modelyard.export._tflite import export_tflite
-from modelyard.export._trace import TracedModel, decode_in_graph, trace
+from modelyard.export import TracedModel, trace
+from modelyard.export.formats._onnx import export_onnx, newest_opset
+from modelyard.export.formats._saved_model import export_saved_model
+from modelyard.export.formats._tflite import export_tflite
+from modelyard.export.runtimes import call_signature, load_runtime
+from modelyard.export.sources._trace import decode_in_graph
 from tests.export.conftest import preprocess
 
 SIZES = [(28, 28), (61, 83), (1, 1), (200, 17)]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from modelyard.artifact import SignatureFunction, TensorSpec
 from modelyard.errors import ConversionError, VerificationError
 from modelyard.export import ExportOptions, export
-from modelyard.export._determinism import differing
+from modelyard.export.sources._determinism import differing
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, runtimes=())
 X = TensorSpec(name="x", dtype="float32", shape=(-1, 2))

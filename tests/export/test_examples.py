@@ -11,7 +11,7 @@ import tensorflow as tf
 from modelyard.artifact import CLASSIFY_METHOD, REGRESS_METHOD, ExampleDecode, ExampleFunction, Signature, TensorSpec
 from modelyard.errors import ConversionError, VerificationError
 from modelyard.export import ExportReport, trace
-from modelyard.export._runtimes import call_signature, load_runtime
+from modelyard.export.runtimes import call_signature, load_runtime
 from tests.support.example_models import BIAS, FEATURES, LABELS, X, make_examples, publish_examples
 
 STRING = TensorSpec(name="inputs", dtype="string", shape=(-1,))

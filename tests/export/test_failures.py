@@ -15,9 +15,9 @@ import tensorflow as tf
 from modelyard.artifact import SignatureFunction, TensorSpec, read_manifest
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export import ExportEvent, ExportOptions, export
-from modelyard.export._cli import main
-from modelyard.export._failures import gist, keep_log
-from modelyard.export._files import load_file, weight_files
+from modelyard.export.cli._cli import main
+from modelyard.export.formats import gist, keep_log
+from modelyard.export.sources import load_file, weight_files
 from modelyard.serving import LoadOptions, load_servable
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, runtimes=())

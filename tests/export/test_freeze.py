@@ -12,10 +12,11 @@ import pytest
 import tensorflow as tf
 
 from modelyard.artifact import SignatureFunction, TensorSpec, VerificationData
-from modelyard.export import ExportOptions, TracedModel, _freeze, compute_reference, trace, verify
-from modelyard.export._freeze import freeze
-from modelyard.export._onnx import export_onnx
-from modelyard.export._tflite import export_tflite
+from modelyard.export import ExportOptions, TracedModel, compute_reference, trace, verify
+from modelyard.export.formats import _freeze
+from modelyard.export.formats._freeze import freeze
+from modelyard.export.formats._onnx import export_onnx
+from modelyard.export.formats._tflite import export_tflite
 
 OPTIONS = ExportOptions(min_examples=8)
 

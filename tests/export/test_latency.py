@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from modelyard.errors import VerificationError
-from modelyard.export._latency import PROCESS_SECONDS, measure_latency, thread_counts
-from modelyard.export._options import ExportEvent
-from modelyard.export._reference import Reference
-from modelyard.export._runtimes import Arrays, load_runtime
-from modelyard.export._timing import TimedApart, TimedHere, Timing
-from modelyard.export._verify import verify
+from modelyard.export import ExportEvent, Reference, verify
 from modelyard.export.isolation import Worker
+from modelyard.export.runtimes import Arrays, load_runtime, measure_latency
+from modelyard.export.runtimes._latency import PROCESS_SECONDS, thread_counts
+from modelyard.export.runtimes._timing import TimedApart, TimedHere, Timing
 from tests.export.conftest import OPTIONS
 
 

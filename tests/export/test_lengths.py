@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from modelyard.artifact import Signature, SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import ConfigurationError, VerificationError
-from modelyard.export import ExportOptions, compute_reference, export, trace, verify
-from modelyard.export._data import load_data
-from modelyard.export._lengths import by_shape, other_length
-from modelyard.export._saved_model import export_saved_model
+from modelyard.export import ExportOptions, compute_reference, export, load_data, trace, verify
+from modelyard.export.formats._saved_model import export_saved_model
+from modelyard.export.sources import by_shape
+from modelyard.export.sources._lengths import other_length
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=())
 WORDS = TensorSpec(name="ids", dtype="int32", shape=(-1, -1))

@@ -33,8 +33,8 @@ from modelyard.artifact import (
 )
 from modelyard.errors import ConversionError, ManifestError, PublishError, VerificationError
 from modelyard.export import ExportEvent, ExportReport, Format, export
-from modelyard.export._choice import rank_runtimes
-from modelyard.export._latency import thread_counts
+from modelyard.export.runtimes import rank_runtimes
+from modelyard.export.runtimes._latency import thread_counts
 from modelyard.serving import LoadOptions, load_servable
 from modelyard.serving.backends import Runtime
 from tests.export.conftest import COUNT, NAMES, OPTIONS, Classifier, Signatures, make_data, make_signatures
@@ -276,8 +276,8 @@ RUN = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from modelyard.export._choice import rank_runtimes
-from modelyard.export._latency import thread_counts
+from modelyard.export.runtimes._choice import rank_runtimes
+from modelyard.export.runtimes._latency import thread_counts
 from modelyard.export import ExportEvent
 import tests.export.conftest as toy
 from modelyard.artifact import Source
@@ -343,7 +343,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "toy").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["modelyard.export", "modelyard.export._cli"])
+@pytest.mark.parametrize("name", ["modelyard.export", "modelyard.export.cli"])
 def test_importing_the_door_is_cheap(name: str) -> None:
     code = (
         f"import sys, {name}; heavy = {{'tensorflow', 'keras', 'onnxruntime', 'tf2onnx', 'jsonschema', 'rich'}};"

@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 import tensorflow as tf
 
-from modelyard.export._freeze import freeze
-from modelyard.export._tf2onnx import convert_function
+from modelyard.export.formats._freeze import freeze
+from modelyard.export.formats._tf2onnx import convert_function
 
 RNG = np.random.default_rng(0)
 ROWS = 6

@@ -11,9 +11,9 @@ import onnxruntime
 import tensorflow as tf
 
 from modelyard.artifact import SignatureFunction, TensorSpec
-from modelyard.export._onnx import export_onnx
-from modelyard.export._onnx_pads import guard_pads
-from modelyard.export._trace import trace
+from modelyard.export import trace
+from modelyard.export.formats._onnx import export_onnx
+from modelyard.export.formats._onnx_pads import guard_pads
 
 
 def test_a_window_of_negative_numbers_at_the_border(tmp_path: Path) -> None:

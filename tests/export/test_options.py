@@ -8,7 +8,7 @@ import pytest
 import modelyard.export
 from modelyard.errors import ConfigurationError, MissingDependencyError
 from modelyard.export import Budget, ExportEvent, ExportOptions
-from modelyard.export._options import ignore_progress
+from modelyard.export.publish import ignore_progress
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_door() -> None:
 
 
 def test_without_the_extra_the_door_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("modelyard.export._")]:
+    for name in [name for name in sys.modules if name.startswith("modelyard.export.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'modelyard\[export\]'"):

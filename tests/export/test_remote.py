@@ -21,7 +21,7 @@ from modelyard.artifact import (
 from modelyard.artifact._cli import main as repo
 from modelyard.errors import ArtifactError, ConfigurationError
 from modelyard.export import ExportOptions
-from modelyard.export._cli import main
+from modelyard.export.cli._cli import main
 from tests.support.object_store import s3
 
 

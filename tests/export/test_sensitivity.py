@@ -17,9 +17,10 @@ from onnx import helper, numpy_helper
 
 from modelyard.artifact import SignatureFunction, Source, TensorSpec, VerificationData, json_schema, read_manifest
 from modelyard.export import Budget, ExportEvent, ExportReport, export
-from modelyard.export._quantize import OnnxVariant, saturates
-from modelyard.export._runtimes import load_runtime
-from modelyard.export._sensitivity import MOST_LAYERS, fewest, group_layers, most_tries
+from modelyard.export.runtimes import load_runtime
+from modelyard.export.variants import OnnxVariant, fewest, group_layers, most_tries
+from modelyard.export.variants._quantize import saturates
+from modelyard.export.variants._sensitivity import MOST_LAYERS
 from tests.export.conftest import COUNT, OPTIONS
 
 SIZE, WIDTH = 6, 8

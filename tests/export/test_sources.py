@@ -18,9 +18,9 @@ from ai_edge_litert.interpreter import Interpreter
 from modelyard.artifact import ExampleDecode, SignatureFunction, TensorSpec, VerificationData, read_manifest
 from modelyard.errors import ConfigurationError, ConversionError, PublishError, VerificationError
 from modelyard.export import ExportOptions, compute_reference, export, trace, verify
-from modelyard.export._cli import main
-from modelyard.export._files import load_file
-from modelyard.export._unsafe_ops import read_saved_model, unsafe_ops
+from modelyard.export.cli._cli import main
+from modelyard.export.sources import load_file
+from modelyard.export.sources._unsafe_ops import read_saved_model, unsafe_ops
 from modelyard.serving import LoadOptions, load_servable
 from modelyard.wire import tensorflow_pb2
 from tests.support.saved_models import save_tf1_half_plus_two

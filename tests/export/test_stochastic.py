@@ -18,8 +18,9 @@ import tensorflow as tf
 from modelyard.artifact import SignatureFunction, TensorSpec, read_manifest
 from modelyard.errors import ConfigurationError, VerificationError
 from modelyard.export import ExportOptions, ExportReport, export
-from modelyard.export._cli import make_parser
-from modelyard.export._distribution import DRAWS, EXAMPLES, SIGNIFICANCE, compare_draws, take_draws
+from modelyard.export.cli._cli import make_parser
+from modelyard.export.verification import take_draws
+from modelyard.export.verification._distribution import DRAWS, EXAMPLES, SIGNIFICANCE, compare_draws
 from modelyard.serving import LoadOptions, load_servable
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=())
@@ -242,7 +243,7 @@ def test_an_output_without_rows_cannot_be_compared() -> None:
 
 def test_the_p_values_are_those_of_scipy() -> None:
     stats = pytest.importorskip("scipy.stats")
-    from modelyard.export._distribution import _combined, _distance, _p_value
+    from modelyard.export.verification._distribution import _combined, _distance, _p_value
 
     rng = np.random.default_rng(0)
     for shift in (0.0, 0.1, 0.3):

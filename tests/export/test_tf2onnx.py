@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from modelyard.export import _freeze, _tf2onnx
+from modelyard.export.formats import _freeze, _tf2onnx
 
 if sys.argv[1] == "refilled":
     _tf2onnx._new_messages = contextlib.nullcontext

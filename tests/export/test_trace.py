@@ -10,7 +10,7 @@ import tensorflow as tf
 from modelyard.artifact import CLASSIFY_METHOD, EncodedImageFunction, Signature, SignatureFunction, TensorSpec
 from modelyard.errors import ConversionError
 from modelyard.export import TracedModel, trace
-from modelyard.export._trace import graph_signature
+from modelyard.export.sources import graph_signature
 
 X = TensorSpec(name="x", dtype="float32", shape=(-1, 2))
 DOUBLE = SignatureFunction(inputs=(X,), function=lambda x: {"y": x * 2})

@@ -29,11 +29,10 @@ from modelyard.artifact import (
 )
 from modelyard.errors import ConversionError, LoadError, PublishError, VerificationError
 from modelyard.export import Budget, ExportReport, Precision, export
-from modelyard.export._calibration import make_calibration
-from modelyard.export._freeze import LARGE
-from modelyard.export._onnx import newest_opset
-from modelyard.export._quantize import OnnxVariant
-from modelyard.export._runtimes import load_runtime, runtimes_of
+from modelyard.export.formats._freeze import LARGE
+from modelyard.export.formats._onnx import newest_opset
+from modelyard.export.runtimes import load_runtime, runtimes_of
+from modelyard.export.variants import OnnxVariant, make_calibration
 from modelyard.serving import LoadOptions, load_servable
 from tests.export.conftest import COUNT, OPTIONS, Classifier, Signatures
 

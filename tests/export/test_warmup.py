@@ -15,8 +15,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 from modelyard.artifact import WARMUP_FILE
 from modelyard.errors import PublishError
 from modelyard.export import ExportReport, Reference
-from modelyard.export import _warmup as module
-from modelyard.export._warmup import write_warmup
+from modelyard.export.publish import _warmup as module
+from modelyard.export.publish._warmup import write_warmup
 from modelyard.serving import LoadOptions, load_servable
 from modelyard.serving.backends import Runtime
 from modelyard.serving.metrics import Metrics

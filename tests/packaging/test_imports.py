@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "pipeline": {"errors", "console", "wire", "artifact", "clients", "training", "export", "serving"},
     "loadtests": {"errors", "wire", "clients", "artifact", "training"},
 }
-ROOMS_OF_FOLDERS = ("clients", "loadtests", "serving", "training")
+ROOMS_OF_FOLDERS = ("clients", "export", "loadtests", "serving", "training")
 #: The packages of the server, from the bottom: each may import those before it.
 SERVER = (
     "requests",

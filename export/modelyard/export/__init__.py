@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelyard.export._options import (
+from modelyard.export.publish import (
     FORMATS,
     PRECISIONS,
     Budget,
@@ -18,32 +18,28 @@ from modelyard.export._options import (
     Precision,
     Progress,
 )
-from modelyard.export._verification import Verification, WorstExample
+from modelyard.export.verification import Verification, WorstExample
 from modelyard.lazy import load_attribute
 
 if TYPE_CHECKING:
     from modelyard.console import ProgressBar
-    from modelyard.export._action import BestExport, action
-    from modelyard.export._api import export
-    from modelyard.export._data import load_data
-    from modelyard.export._reference import Reference, check_examples, compute_reference
-    from modelyard.export._task import export_task
-    from modelyard.export._trace import TracedModel, trace
-    from modelyard.export._verify import verify
+    from modelyard.export.publish import BestExport, action, export, export_task
+    from modelyard.export.sources import Reference, TracedModel, check_examples, compute_reference, load_data, trace
+    from modelyard.export.verification import verify
 
 _LAZY = {
-    "BestExport": "modelyard.export._action",
+    "BestExport": "modelyard.export.publish",
     "ProgressBar": "modelyard.console",
-    "Reference": "modelyard.export._reference",
-    "TracedModel": "modelyard.export._trace",
-    "action": "modelyard.export._action",
-    "check_examples": "modelyard.export._reference",
-    "compute_reference": "modelyard.export._reference",
-    "export": "modelyard.export._api",
-    "export_task": "modelyard.export._task",
-    "load_data": "modelyard.export._data",
-    "trace": "modelyard.export._trace",
-    "verify": "modelyard.export._verify",
+    "Reference": "modelyard.export.sources",
+    "TracedModel": "modelyard.export.sources",
+    "action": "modelyard.export.publish",
+    "check_examples": "modelyard.export.sources",
+    "compute_reference": "modelyard.export.sources",
+    "export": "modelyard.export.publish",
+    "export_task": "modelyard.export.publish",
+    "load_data": "modelyard.export.sources",
+    "trace": "modelyard.export.sources",
+    "verify": "modelyard.export.verification",
 }
 __all__ = [
     "BestExport",

@@ -23,8 +23,8 @@ import pytest
 from modelyard.artifact import VerifyReport
 from modelyard.errors import ConversionError, ExportError, InternalError, MissingDependencyError
 from modelyard.export import ExportEvent, ExportOptions, Progress, Reference, Verification, export
-from modelyard.export._apart import _MODULES
-from modelyard.export._formats import make_maker
+from modelyard.export.formats import make_maker
+from modelyard.export.formats._apart import _MODULES
 from modelyard.export.isolation import Worker, WorkerEndedError, ended_by
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=(), isolate=True)

@@ -16,12 +16,12 @@ from PIL import Image
 
 from modelyard.artifact import Latency, Signature, Source
 from modelyard.export import Reference, verify
-from modelyard.export._verification import ERROR_EDGES
 from modelyard.export.report import ReportContent, render_report
 from modelyard.export.report._charts import confusion_matrix, error_histogram, latency_bars, microseconds
 from modelyard.export.report._examples import class_section, worst_section
 from modelyard.export.report._images import picture
 from modelyard.export.report._markup import Markup, element, table
+from modelyard.export.verification import ERROR_EDGES
 from tests.export.conftest import OPTIONS
 
 

@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 
 from modelyard.errors import ConversionError
-from modelyard.export._freeze import freeze
-from modelyard.export._text import check_graphs
-from modelyard.export._tf2onnx import convert_function
+from modelyard.export.formats._freeze import freeze
+from modelyard.export.formats._tf2onnx import convert_function
+from modelyard.export.sources import check_graphs
 
 LAYERS = keras.layers
 CORPUS = [

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from modelyard.artifact import decode_image as decode_without_tensorflow
 from modelyard.errors import ConfigurationError, TrainingError
-from modelyard.export._trace import decode_in_graph
+from modelyard.export.sources._trace import decode_in_graph
 from modelyard.training.data import (
     Augmentation,
     FashionMnist,

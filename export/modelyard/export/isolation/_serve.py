@@ -21,8 +21,8 @@ from typing import Any
 
 from modelyard.console import leave_out_keras, quiet_libraries
 from modelyard.errors import ModelyardError, PublishError
-from modelyard.export._options import ExportEvent
 from modelyard.export.isolation._messages import Done, Event, Failed, Forget, Kept, Order
+from modelyard.export.publish import ExportEvent
 
 
 def main(argv: list[str]) -> int:

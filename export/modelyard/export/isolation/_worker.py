@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.errors import ExportError, InternalError, ModelyardError
-from modelyard.export._failures import LOG_VARIABLE
-from modelyard.export._options import ExportEvent, Progress
+from modelyard.export.formats import LOG_VARIABLE
 from modelyard.export.isolation._causes import ended_by
 from modelyard.export.isolation._messages import Done, Event, Failed, Forget, Kept, Order
+from modelyard.export.publish import ExportEvent, Progress
 
 _MODULE = "modelyard.export.isolation._serve"
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.export._compare import WORST_EXAMPLES
-from modelyard.export._reference import Reference
-from modelyard.export._verification import Verification, WorstExample
 from modelyard.export.report._charts import confusion_matrix
 from modelyard.export.report._images import picture
 from modelyard.export.report._markup import Markup, element, join, section, table
+from modelyard.export.sources import Reference
+from modelyard.export.verification import WORST_EXAMPLES, Verification, WorstExample
 
 _MOST_CLASSES = 40
 _MOST_VALUES = 4

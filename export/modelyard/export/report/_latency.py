@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modelyard.artifact import Latency, RuntimeChoice, format_key
-from modelyard.export._latency import main_signature
 from modelyard.export.report._charts import latency_bars, microseconds
 from modelyard.export.report._markup import Markup, element, section, table
+from modelyard.export.runtimes import main_signature
 
 _UPSTREAM = "tensorflow"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modelyard.export._verification import Verification
 from modelyard.export.report._markup import Markup, element, section, table
+from modelyard.export.verification import Verification
 
 
 def float_layers_section(checks: Mapping[str, Verification]) -> Markup:

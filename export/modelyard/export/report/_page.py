@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from modelyard.artifact import Latency, Refusal, RuntimeChoice, Source, VerifyReport, format_key
-from modelyard.export._options import Budget
-from modelyard.export._reference import Reference
-from modelyard.export._verification import ERROR_EDGES, Verification
+from modelyard.export.publish import Budget
 from modelyard.export.report._charts import error_histogram
 from modelyard.export.report._examples import class_section, confusion_section, worst_section
 from modelyard.export.report._latency import describe_choice, latency_section
 from modelyard.export.report._layers import float_layers_section
 from modelyard.export.report._markup import Markup, element, join, section, table
 from modelyard.export.report._style import STYLE
+from modelyard.export.sources import Reference
+from modelyard.export.verification import ERROR_EDGES, Verification
 
 REPORT_NAME = "report.html"
 

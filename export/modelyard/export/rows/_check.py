@@ -17,8 +17,8 @@ from modelyard.artifact import (
     row_experiment,
 )
 from modelyard.errors import ModelyardError
-from modelyard.export._runtimes import Arrays, Runtime, call_signature, run_graph
 from modelyard.export.rows._walk import walk_rows
+from modelyard.export.runtimes import Arrays, Runtime, call_signature, run_graph
 
 #: Answers of a lower precision are rounded so much more coarsely in batches of other sizes.
 _TOLERANCE, _COARSE = 1e-3, 2e-2

@@ -7,17 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from modelyard.export.rows._values import (
-    Mixed,
-    Undecided,
-    Value,
-    aligned,
-    constant,
-    marks_of,
-    rank,
-    rows,
-    sizes,
-)
+from modelyard.export.rows._values import Mixed, Undecided, Value, aligned, constant, marks_of, rank, rows, sizes
 
 #: Gives one value for all outputs of an operation, or one for each.
 Rule = Callable[[Any, Sequence[Value]], Value | list[Value]]

@@ -9,9 +9,9 @@ from typing import Any
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 from modelyard.artifact import RowsCheck
-from modelyard.export._determinism import is_draw, is_write
 from modelyard.export.rows._rules import is_source, rule_of
 from modelyard.export.rows._values import Mixed, Undecided, Value, constant, dims_of, joined, rows
+from modelyard.export.sources import is_draw, is_write
 
 #: Operations that call functions, by the attribute that names the function.
 _CALLS = {"PartitionedCall": "f", "StatefulPartitionedCall": "f", "RemoteCall": "f"}

@@ -1,0 +1,200 @@
+"""From a traced model and its answers to a published, verified version."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import cast
+
+from modelyard.artifact import (
+    Location,
+    Manifest,
+    Source,
+    VerificationData,
+    load_signing_key,
+    publish,
+    staging,
+)
+from modelyard.errors import ConversionError, ExportError, VerificationError
+from modelyard.export.formats import Apart, Conversions, FormatMaker, keep_log, make_maker, say_logs
+from modelyard.export.publish._document import build_manifest, utc_now
+from modelyard.export.publish._options import (
+    ExportEvent,
+    ExportOptions,
+    ExportReport,
+    Format,
+    Progress,
+    ignore_progress,
+)
+from modelyard.export.publish._warmup import write_warmup
+from modelyard.export.report import REPORT_NAME, ReportContent, render_report
+from modelyard.export.runtimes import RuntimeEndedError, main_signature, measure_latency, rank_runtimes
+from modelyard.export.sources import Reference
+from modelyard.export.variants import Calibration, make_calibration
+
+_LOG = logging.getLogger("modelyard.export")
+
+
+def start_apart(options: ExportOptions) -> AbstractContextManager[Apart | None]:
+    """The process for converters and foreign runtimes, None where this one is good enough.
+
+    Args:
+        options: Whether there is work for it.
+    """
+    return Apart() if options.isolate and set(options.formats) != {"saved_model"} else nullcontext()
+
+
+def publish_model(
+    reference: Reference,
+    *,
+    model_dir: Location,
+    source: Source,
+    options: ExportOptions,
+    absent: Mapping[str, str] | None = None,
+    calibration: VerificationData | None = None,
+    progress: Progress = ignore_progress,
+    apart: Apart | None = None,
+) -> ExportReport:
+    """Makes every format of a traced model, verifies each, and publishes them as one version.
+
+    Args:
+        reference: The model and its answers.
+        model_dir: ``<repository>/<model>``.
+        source: Where the model came from.
+        options: The formats, among others.
+        absent: By format that is not even tried, the reason.
+        calibration: Representative examples for int8; None for some of the
+            examples that verify.
+        progress: Called with an :class:`ExportEvent` as the work goes on.
+        apart: The process for converters and foreign runtimes; None for this one.
+
+    Raises:
+        ConfigurationError: The runtime asked for serves nothing that was made, or
+            the signing key does not fit.
+        ConversionError: A converter failed.
+        VerificationError: A format does not compute what the model computes, or
+            nothing is left of one that was asked for in other precisions only.
+        ArtifactError: The store that it goes to cannot be reached, or refuses.
+        ManifestError: ``source`` holds something that is no JSON.
+        PublishError: The repository cannot be written.
+    """
+    traced = reference.source
+    # Before the work, for a key that does not fit to be told at once.
+    sign = None if options.signing_key is None else load_signing_key(options.signing_key)
+    skipped: dict[str, str] = dict(absent or {})
+
+    def calibrate() -> Calibration:
+        data = reference.data if calibration is None else calibration
+        return make_calibration(traced.signatures, data, limit=options.calibration_examples)
+
+    with staging(model_dir) as staged:
+        maker = FormatMaker(
+            reference=reference,
+            staged=staged,
+            options=options,
+            calibration=calibrate,
+            progress=progress,
+            conversions=None if options.stage_dir is None else Conversions(options.stage_dir, reference, options),
+            apart=apart,
+        )
+        if apart is not None:
+            apart.give(make_maker, reference, staged, options)
+        failed: dict[Format, ExportError] = {}
+        logs: list[Path | None] = []
+
+        def leave_out(format: Format, exc: ExportError) -> None:
+            log = keep_log(exc, f"{model_dir.name}-{format}")
+            maker.remove(format)
+            if format not in options.optional:
+                failed[format] = exc
+                logs.append(log)
+                return
+            if log is not None:
+                _LOG.warning("Format %s is left out.%s", format, say_logs([log]))
+            skipped[format] = exc.message
+
+        for format in options.formats:
+            try:
+                maker.make(format)
+            except (ConversionError, VerificationError) as exc:
+                leave_out(format, exc)
+        while True:
+            # All of them were tried, to be told at once.
+            _check_failed(failed, logs, options)
+            checks, refused = maker.checks, tuple(maker.refused)
+            try:
+                latency = measure_latency(
+                    reference, staged, checks=checks, options=options, progress=progress, apart=apart
+                )
+                break
+            except RuntimeEndedError as exc:
+                timing = exc.timing
+                if not maker.drop(timing.format, timing.precision, timing.runtime, exc.message):
+                    leave_out(cast(Format, timing.format), exc)
+        write_warmup(reference, staged, model=model_dir.name)
+        choices = rank_runtimes(latency, signature=main_signature(traced.signatures), runtime=options.runtime)
+        created, sizes = utc_now(), maker.sizes()
+        manifests: list[Manifest] = []
+
+        def make_manifest(number: int) -> Manifest:
+            # The page names the version and is hashed like every file: both follow the number.
+            content = ReportContent(
+                model=model_dir.name,
+                number=number,
+                created=created,
+                source=source,
+                reference=reference,
+                checks=checks,
+                skipped=skipped,
+                latency=latency,
+                choices=choices,
+                refused=refused,
+                sizes=sizes,
+                budget=options.budget,
+                max_abs_error=options.max_abs_error,
+            )
+            (staged / REPORT_NAME).write_text(render_report(content), "utf-8")
+            manifests.append(
+                build_manifest(
+                    staged,
+                    model=model_dir.name,
+                    number=number,
+                    created=created,
+                    source=source,
+                    traced=traced,
+                    checks=checks,
+                    latency=latency,
+                    choices=choices,
+                    refused=refused,
+                    absent=skipped,
+                )
+            )
+            return manifests[-1]
+
+        progress(ExportEvent(stage="publish", done=0, total=1))
+        version = publish(staged, cast(Path, model_dir), make_manifest, sign=sign)
+    progress(ExportEvent(stage="publish", done=1, total=1))
+    return ExportReport(
+        version=version,
+        manifest=manifests[-1],
+        report_html=version.path / REPORT_NAME,
+        checks=checks,
+        skipped=skipped,
+        data=reference.data.description,
+        sizes=sizes,
+    )
+
+
+def _check_failed(failed: Mapping[Format, ExportError], logs: Sequence[Path | None], options: ExportOptions) -> None:
+    if not failed:
+        return
+    first = next(iter(failed.values()))
+    message = " ".join(each.message for each in failed.values())
+    if set(options.formats) - {*failed, *options.optional}:
+        flags = " ".join(f"--optional {name}" for name in failed)
+        what = "it" if len(failed) == 1 else "them"
+        message += f" To publish without {what}: {flags} (in Python ExportOptions.optional)."
+    kind = ConversionError if isinstance(first, ConversionError) else VerificationError
+    raise kind(f"{message}{say_logs(logs)}") from first

@@ -1,0 +1,172 @@
+"""Serve-only sources: ONNX and TFLite files, that no TensorFlow model stands behind."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from modelyard.artifact import DEFAULT_SIGNATURE, ONNX_FOLDER, TFLITE_NAME
+from modelyard.errors import ConversionError, PublishError, VerificationError
+from modelyard.export.formats import gist
+from modelyard.export.publish import Format
+from modelyard.export.runtimes import Runtime, load_runtime
+from modelyard.export.sources._trace import TracedModel
+
+#: By suffix, the one format that such a file is served as.
+FILE_FORMATS: dict[str, Format] = {".onnx": "onnx", ".tflite": "tflite"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedFile:
+    """A file with the runtime that serves it.
+
+    Attributes:
+        format: ``onnx`` or ``tflite``.
+        model: Its signatures; it has no functions.
+        runtime: The file, loaded.
+        absent: By format that cannot be made from it, the reason.
+    """
+
+    format: Format
+    model: TracedModel
+    runtime: Runtime
+    absent: dict[str, str]
+
+
+def load_file(path: Path) -> ServedFile:
+    """Loads a file in its own runtime.
+
+    Args:
+        path: Ends in ``.onnx`` or ``.tflite``.
+
+    Raises:
+        ConversionError: It is not valid, has an output that is no tensor, lacks
+            a file with weights beside it, or has a batch size that is fixed to more than 1.
+        PublishError: It cannot be copied.
+    """
+    format = FILE_FORMATS[path.suffix]
+    with TemporaryDirectory() as folder:
+        target = copy_file(format, path, Path(folder))
+        if format == "onnx":
+            _check_onnx(path, target)
+        try:
+            runtime = load_runtime(format, Path(folder))
+        except VerificationError as exc:
+            raise ConversionError(f"{path} cannot be served: {exc.message}") from exc
+    reason = f"The source is {path.name}: no TensorFlow model stands behind it to make this format from."
+    others: tuple[Format, ...] = ("saved_model", "onnx", "tflite")
+    return ServedFile(
+        format=format,
+        model=TracedModel(root=None, signatures=runtime.graphs, graphs=dict.fromkeys(runtime.graphs), serving={},
+                          files={format: path}),
+        runtime=runtime,
+        absent={each: reason for each in others if each != format},
+    )  # fmt: skip
+
+
+def copy_file(format: Format, path: Path, directory: Path) -> Path:
+    """Takes a file over to where servers look for it, with the files beside it that hold its weights.
+
+    Args:
+        format: ``onnx`` or ``tflite``.
+        path: The file.
+        directory: The version directory.
+
+    Returns:
+        The copy.
+
+    Raises:
+        ConversionError: As :func:`weight_files`.
+        PublishError: It cannot be copied.
+    """
+    target = directory / (TFLITE_NAME if format == "tflite" else f"{ONNX_FOLDER}/{DEFAULT_SIGNATURE}.onnx")
+    beside = weight_files(path) if format == "onnx" else ()
+    try:
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
+        for name in beside:
+            copy = target.parent / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path.parent / name, copy)
+    except OSError as exc:
+        raise PublishError(f"Cannot copy {path}: {exc}") from exc
+    return target
+
+
+def weight_files(path: Path) -> tuple[str, ...]:
+    """The files beside an ONNX file that hold weights of it, relative to its folder.
+
+    Args:
+        path: The ONNX file.
+
+    Raises:
+        ConversionError: It is no ONNX file, or such a file is not there, is not in its folder, or has a name that
+            a version needs for something else.
+        PublishError: It cannot be read.
+    """
+    import onnx
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+        tensors = [each for each in _tensors(model) if onnx.external_data_helper.uses_external_data(each)]
+        names = sorted({onnx.external_data_helper.ExternalDataInfo(each).location for each in tensors})
+    except OSError as exc:
+        raise PublishError(f"Cannot copy {path}: {exc}") from exc
+    # The parser raises classes of its own: this is the boundary.
+    except Exception as exc:
+        raise ConversionError(f"{path} is no valid ONNX file: {gist(exc)}.") from exc
+    folder = path.parent.resolve()
+    for name in names:
+        where = PurePosixPath(name)
+        # Links count: what they lead to is what would be copied.
+        inside = (folder / where).resolve().is_relative_to(folder)
+        if not name or "\\" in name or where.is_absolute() or ".." in where.parts or not inside:
+            raise ConversionError(
+                f"{path} keeps weights in {name!r}, which is not in its folder or is a link out of it. Expected files "
+                "beside the model: copy them there (cp -L follows links), or save the model again."
+            )
+        if where.suffix == ".onnx":
+            raise ConversionError(
+                f"{path} keeps weights in {name!r}, a name that servers read as a model. Save it again with another "
+                "name for the external data."
+            )
+        if not (folder / where).is_file():
+            raise ConversionError(
+                f"{path} keeps weights in {name!r}, which is not beside it. Bring both files into one folder."
+            )
+    return tuple(names)
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every tensor anywhere in an ONNX model: of the graph, of branches and loops, and of attributes."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for each in value if field.is_repeated else [value]:
+            if field.message_type.name == "TensorProto":
+                yield each
+            else:
+                yield from _tensors(each)
+
+
+def _check_onnx(path: Path, copy: Path) -> None:
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(copy), full_check=False)
+        outputs = onnx.load(copy, load_external_data=False).graph.output
+    # Parser and checker raise classes of their own, ValueError, OSError and more: this is the boundary.
+    except Exception as exc:
+        raise ConversionError(f"{path} is no valid ONNX file: {gist(exc)}.") from exc
+    for output in outputs:
+        kind = output.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise ConversionError(
+                f"{path}: output {output.name!r} is a {str(kind).removesuffix('_type')}, expected a tensor. "
+                "scikit-learn's ZipMap makes maps of probabilities: convert the model again with "
+                'options={id(model): {"zipmap": False}}.'
+            )

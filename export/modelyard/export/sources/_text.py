@@ -1,0 +1,120 @@
+"""Models that compute with text, or read files of images: what has no operators is told by name, before the work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from modelyard.errors import ConversionError
+from modelyard.export.publish import ExportOptions
+from modelyard.export.sources._trace import TracedModel
+from modelyard.export.sources._unsafe_ops import reachable
+
+#: Hashes of strings. ONNX has none, and those of onnxruntime-extensions 0.15 are others.
+_HASHES = frozenset({"StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"})
+#: What neither ONNX (see text/) nor TFLite has. Lookup tables are none of it.
+_NOWHERE = _HASHES | {
+    "ReduceJoin", "RegexFullMatch", "RegexReplace", "StringLength", "StringSplit", "Substr", "UnicodeDecodeWithOffsets",
+    "UnicodeTranscode", "UnsortedSegmentJoin",
+}  # fmt: skip
+#: Files of images. Servers read them before an encoded image signature, see :class:`EncodedImageFunction`.
+_IMAGES = frozenset(
+    {"DecodeAndCropJpeg", "DecodeBmp", "DecodeGif", "DecodeImage", "DecodeJpeg", "DecodePng", "DecodeWebP"}
+)
+#: What only ONNX has.
+_ONNX = frozenset(
+    {
+        "AsString", "StaticRegexFullMatch", "StaticRegexReplace", "StringJoin", "StringLower", "StringNGrams",
+        "StringSplitV2", "StringStrip", "StringUpper", "UnicodeDecode", "UnicodeEncode",
+    }
+)  # fmt: skip
+#: What to do about a hash.
+_SPLIT = (
+    " Look up in a vocabulary; or export what follows the hash (of Keras keras.Model(layer.output, model.outputs)), "
+    "and hash before the request."
+)
+_FARMHASH = " StringToHashBucketFast is FarmHash's Fingerprint64 modulo the number of buckets."
+_NAMES = {"onnx": "ONNX", "tflite": "TFLite"}
+_MISSING: Mapping[str, frozenset[str]] = {"onnx": _NOWHERE, "tflite": _NOWHERE | _ONNX}
+
+
+def check_text(source: TracedModel, options: ExportOptions) -> None:
+    """Refuses a model of text where formats are required that it cannot have, before any work is done.
+
+    Args:
+        source: The traced model.
+        options: The formats.
+
+    Raises:
+        ConversionError: A format that is required has no operators for it.
+    """
+    reasons: dict[str, str] = {}
+    for format in options.formats:
+        if format not in options.optional:
+            try:
+                check_graphs(source.graphs, format)
+            except ConversionError as exc:
+                reasons[format] = exc.message
+    if not reasons:
+        return
+    others = [each for each in options.formats if each not in reasons]
+    ways = [" ".join(f"--format {each}" for each in others)] if others else []
+    ways.append(" ".join(f"--optional {each}" for each in reasons))
+    raise ConversionError(
+        f"{' '.join(reasons.values())} Publish the rest ({', or '.join(ways)}; in Python ExportOptions.formats and "
+        ".optional), or export the part behind it."
+    )
+
+
+def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
+    """Refuses graphs that compute with text as a format cannot.
+
+    Args:
+        graphs: Functions by graph name.
+        format: ``saved_model``, which takes all, ``onnx`` or ``tflite``.
+
+    Raises:
+        ConversionError: One does; the message names the operations.
+    """
+    for name, function in graphs.items() if format in _MISSING else ():
+        concrete = function.get_concrete_function()
+        nodes = list(reachable(concrete.graph.as_graph_def(), [tensor.name for tensor in concrete.outputs]))
+        found = sorted({node.op for node in nodes} & _MISSING[format])
+        if any(node.op == "SparseCross" and tf.string in _types(node) for node in nodes):
+            found.append("SparseCross")
+        is_hashed = {*_HASHES, "SparseCross"} & set(found)
+        hint = _SPLIT if is_hashed else ""
+        hint += _FARMHASH if "StringToHashBucketFast" in found else ""
+        if format == "onnx":
+            found += _patterns(nodes)
+        if images := sorted({node.op for node in nodes} & _IMAGES):
+            raise ConversionError(
+                f"Format {format}, graph {name!r}: it reads images by {', '.join(images)}, for which "
+                f"{_NAMES[format]} has no operators. Declare an EncodedImageFunction: its images are decoded outside "
+                "of the graph."
+            )
+        if found:
+            raise ConversionError(
+                f"Format {format}, graph {name!r}: it computes with strings by {', '.join(found)}, for which "
+                f"{_NAMES[format]} has no operators.{hint}"
+            )
+
+
+def _types(node: Any) -> list[Any]:
+    return [tf.as_dtype(each) for each in node.attr["dense_types"].list.type]
+
+
+def _patterns(nodes: list[Any]) -> list[str]:
+    """Regular expressions that match otherwise where a text is split at each character, which is how they replace."""
+    patterns = {node.attr["pattern"].s.decode() for node in nodes if node.op == "StaticRegexReplace"}
+    found = []
+    for pattern in sorted(patterns):
+        bare = re.sub(r"\\[^AbBzQC]|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]", "", pattern)
+        if re.search(r"\\|\^|\$|\(\?[^:)]*m", bare):
+            found.append(f"the regular expression {pattern!r}, which looks at what is beside a match,")
+        elif tf.strings.regex_full_match("", pattern):
+            found.append(f"the regular expression {pattern!r}, which matches nothing, too,")
+    return found
