@@ -79,25 +79,25 @@ wire: install ## Regenerate the protobuf code
 	$(RUN) clients/generate_wire.py
 
 results: install data ## Run every task and write docs/results.md
-	$(RUN) docs/make_results.py
+	$(RUN) -m benchmarks.results
 
 image-test: install ## Build the server's image and test it running (Docker, or buildah where root may install it)
 	$(BIN)/pytest -q tests/deploy/image_checks.py
 
 bench-clients: install ## Measure the clients against the official stub and requests, and write the table in docs/clients.md
-	$(RUN) docs/bench_clients.py --write
+	$(RUN) -m benchmarks.clients --write
 
 bench-serving: install ## Measure the server on one core, and write its table in docs/performance.md
-	$(RUN) docs/bench_serving.py --write
+	$(RUN) -m benchmarks.serving --write
 
 bench-models: install ## Measure a larger model and several processes, and write their tables in docs/performance.md
-	$(RUN) docs/bench_models.py --write
+	$(RUN) -m benchmarks.models --write
 
 bench-training: install ## Measure the trainer against model.fit and a plain loop, and write its table in docs/performance.md
-	$(RUN) docs/bench_training.py --write
+	$(RUN) -m benchmarks.training --write
 
 bench-input: install ## Measure input functions beside a training step, and write the table in docs/performance.md
-	$(RUN) docs/bench_input.py --write
+	$(RUN) -m benchmarks.input --write
 
 loadtest: install ## Load a server that it starts: smoke, rollout and overload, with limits; reports in demo/loadtest/
 	@[ -d demo/repository/fashion ] || $(MAKE) demo
@@ -107,13 +107,13 @@ loadtest: install ## Load a server that it starts: smoke, rollout and overload, 
 		--server-flag=--max_queue_delay_ms=500
 
 bench-applications: install ## Export 20 architectures of keras.applications, and write the table in docs/export.md (an hour)
-	$(RUN) docs/bench_applications.py --write
+	$(RUN) -m benchmarks.applications --write
 
 bench-export: install ## Export every kind of model in benchmarks/zoo, and write docs/what-can-be-exported.md (an hour)
 	$(RUN) -m benchmarks.exporting --write
 
 bench-quantize: install data ## Train and export three networks in every precision, and write the table in docs/export.md (an hour)
-	$(RUN) docs/bench_quantize.py --write
+	$(RUN) -m benchmarks.quantize --write
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache

@@ -7,7 +7,7 @@ every variant and the default budget, verified on 2,000 test images; accuracy is
 also counted on the 8,000 others, which decided nothing. Times are of one image
 on one thread, float32 and variant in turns.
 
-    python docs/bench_quantize.py [--work DIR] [--only NAME ...] [--write]
+    python -m benchmarks.quantize [--work DIR] [--only NAME ...] [--write]
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Beside this script, which is where Python looks first.
-from pages import processor, write_section  # type: ignore[import-not-found]
+from benchmarks.pages import processor, write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "export.md"
-START, END = "<!-- precision-table: written by docs/bench_quantize.py -->", "<!-- precision-table: end -->"
+START, END = "<!-- precision-table: written by benchmarks/quantize.py -->", "<!-- precision-table: end -->"
 #: Training images and epochs.
 NETWORKS = {"CNN": (60_000, 3), "MobileNetV2": (20_000, 4), "ResNet50": (12_000, 3)}
 VERIFIED = 2_000

@@ -5,7 +5,7 @@ the plain converters, with a limit on memory. Every result is a line of JSON in
 a file, so that a run that was stopped goes on where it was; the table is made
 from that file.
 
-    python docs/bench_applications.py [--results FILE] [--only NAME ...] [--seconds S] [--write]
+    python -m benchmarks.applications [--results FILE] [--only NAME ...] [--seconds S] [--write]
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Beside this script, which is where Python looks first.
-from pages import write_section  # type: ignore[import-not-found]
+from benchmarks.pages import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "export.md"
-START, END = "<!-- breadth-table: written by docs/bench_applications.py -->", "<!-- breadth-table: end -->"
+START, END = "<!-- breadth-table: written by benchmarks/applications.py -->", "<!-- breadth-table: end -->"
 EXAMPLES = 64
 CLASSES = 1000
 #: Of the spread. Networks that never learned amplify rounding, the deep ones most: a change of 1e-7 of the input of
@@ -115,14 +114,14 @@ def _brief(line: Mapping[str, Any]) -> str:
 
 def _measure(name: str, route: str, *, limit_bytes: int) -> dict[str, Any]:
     """Runs one worker; what it said before it died counts."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         out = Path(folder) / "out"
         with log.open("w") as errors, out.open("w") as lines:
             started = time.monotonic()
             process = subprocess.Popen(
-                [sys.executable, __file__, "--worker", name, route],
+                [sys.executable, "-m", "benchmarks.applications", "--worker", name, route],
                 stdout=lines, stderr=errors, cwd=folder, env=environment, text=True,
             )  # fmt: skip
             peak, killed = _watch(process, limit_bytes)

@@ -8,7 +8,7 @@ the server's own latency, each has a core, as a client on another machine has it
 The server's own p99 is what h2load sees (Debian's nghttp2-client; rows that need
 it are left out without it): a native program, of which next to nothing is in the figure.
 
-    python docs/bench_clients.py [--write] [--turns N]
+    python -m benchmarks.clients [--write] [--turns N]
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ from typing import Any
 
 import numpy as np
 
-# Beside this script, which is where Python looks first.
-from pages import write_section  # type: ignore[import-not-found]
+from benchmarks.pages import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "clients.md"
-START, END = "<!-- clients-table: written by docs/bench_clients.py -->", "<!-- clients-table: end -->"
+START, END = "<!-- clients-table: written by benchmarks/clients.py -->", "<!-- clients-table: end -->"
 TURN_S = 0.5
 IN_FLIGHT = 64
 SLOW = "a model that takes milliseconds"
@@ -49,7 +48,6 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=5, help="turns of each contender (default %(default)s)")
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.path.insert(0, str(ROOT))
     table = measure(args.turns)
     print(table)
     if args.write:

@@ -1,6 +1,6 @@
 """Writes docs/results.md: what every task has shown here, beside what it must show.
 
-Run as ``python docs/make_results.py TASK ...`` where the extra ``training`` and
+Run as ``python -m benchmarks.results TASK ...`` where the extra ``training`` and
 the full data set are installed. It trains each task that is named for real, some
 minutes at most on two cores, puts its row into docs/results.json, and writes the
 page; the rows of other tasks stay as they are. Without names it runs them all.
@@ -29,11 +29,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-# Beside this script, which is where Python looks first.
-from full_recipes import full_table, time_full  # type: ignore[import-not-found]
-from pages import processor  # type: ignore[import-not-found]
-from task_results import RECIPES, measure  # type: ignore[import-not-found]
-
+from benchmarks.full_recipes import full_table, time_full
+from benchmarks.pages import processor
+from benchmarks.task_results import RECIPES, measure
 from modelyard.training import EvalResult, ProgressBar, Trainer, TrainerOptions, TrainResult
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from modelyard.training.tasks import FashionTask, tasks
@@ -57,8 +55,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--full-times", action="store_true", help="time some steps of the full recipes; leaves the rows as they are"
     )
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.md"))
-    parser.add_argument("--rows", type=Path, default=Path(__file__).with_name("results.json"))
+    parser.add_argument("--output", type=Path, default=Path(__file__).parents[1].joinpath("docs", "results.md"))
+    parser.add_argument("--rows", type=Path, default=Path(__file__).parents[1].joinpath("docs", "results.json"))
     parser.add_argument(
         "--machine-note", default="", help="what the page shall add about the machine, such as its load"
     )
@@ -71,6 +69,7 @@ def main(argv: list[str]) -> int:
     for name in names:
         print(name, flush=True)
         section = None
+        found: dict[str, Any]
         if arguments.full_times:
             found = {"full": time_full(name)}
         elif name == "fashion":
@@ -132,9 +131,9 @@ def table(rows: dict[str, Any]) -> str:
     return f"""\
 # Results of the tasks
 
-<!-- Written by docs/make_results.py; do not edit. -->
+<!-- Written by benchmarks/results.py; do not edit. -->
 
-Each row is one run of `python docs/make_results.py TASK`, with seed 0 where nothing else is said. The seconds are
+Each row is one run of `python -m benchmarks.results TASK`, with seed 0 where nothing else is said. The seconds are
 those of the whole run, with tracing, evaluation and pictures. Runs are short: `modelyard train TASK --full` is the
 training of a task's source.
 
@@ -279,7 +278,7 @@ the median over the epochs of training images per second:
 | Machine | {machine(machine_note)} |
 | Software | Python {platform.python_version()}, TensorFlow {version("tensorflow")}, Keras {version("keras")} |
 
-Made with `python docs/make_results.py fashion`; the same seed gives the same accuracies and losses again on the same
+Made with `python -m benchmarks.results fashion`; the same seed gives the same accuracies and losses again on the same
 machine and software, and slightly different ones on others.
 """
 

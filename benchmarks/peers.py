@@ -17,8 +17,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-# Beside this script, which is where Python looks first.
-from bench_load import pinned, wait_for  # type: ignore[import-not-found]
+from benchmarks.load import pinned, wait_for
 
 #: The model of all of them: its name, its input, and the outputs that are asked for.
 MODEL, INPUT, SHAPE = "fashion", "image", (1, 28, 28, 1)

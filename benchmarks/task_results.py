@@ -1,4 +1,4 @@
-"""What ``make_results.py`` runs for each task but ``fashion``, and which figure it reads off."""
+"""What ``benchmarks.results`` runs for each task but ``fashion``, and which figure it reads off."""
 
 from __future__ import annotations
 

@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Beside this script, which is where Python looks first.
-from task_results import rendered_folder  # type: ignore[import-not-found]
-
+from benchmarks.task_results import rendered_folder
 from modelyard.training import InputRequest, Task, Trainer, TrainerOptions
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from modelyard.training.tasks import TransferTask, tasks
@@ -77,7 +75,7 @@ its source had, {_RETINAL_SCANS:,}.
 |---|---|---:|---:|---:|---:|
 {chr(10).join(lines)}
 
-Made with `python docs/make_results.py --full-times`.
+Made with `python -m benchmarks.results --full-times`.
 """
 
 

@@ -6,7 +6,7 @@ each for a second or two, so that whatever else the machine does meets all of
 them; a ratio is that of one round, and the table has the median over the
 rounds. Tracing is not counted, for anyone.
 
-    python docs/bench_training.py [--write] [--rounds N] [--batches N]
+    python -m benchmarks.training [--write] [--rounds N] [--batches N]
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-# Beside this script, which is where Python looks first.
-from pages import processor, write_section  # type: ignore[import-not-found]
+from benchmarks.pages import processor, write_section
 
-PAGE = Path(__file__).with_name("performance.md")
+PAGE = Path(__file__).parents[1].joinpath("docs", "performance.md")
 START, END = "<!-- training:begin -->", "<!-- training:end -->"
 BATCH_SIZE = 64
 FIT, PLAIN = "`model.fit`", "`GradientTape` loop, not compiled"

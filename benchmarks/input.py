@@ -5,7 +5,7 @@ memory: the fastest that it can consume. Inputs and step take turns (A B C ... A
 B C ...), each for a second, so that whatever else the machine does meets all of
 them; a ratio is that of one round, and the table has the median over the rounds.
 
-    python docs/bench_input.py [--write] [--rounds N] [--seconds S]
+    python -m benchmarks.input [--write] [--rounds N] [--seconds S]
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from typing import Any
 
 import numpy as np
 
-# Beside this script, which is where Python looks first.
-from pages import write_section  # type: ignore[import-not-found]
+from benchmarks.pages import write_section
 
-PAGE = Path(__file__).with_name("performance.md")
+PAGE = Path(__file__).parents[1].joinpath("docs", "performance.md")
 START, END = "<!-- input:begin -->", "<!-- input:end -->"
 BATCH_SIZE = 64
 RECORDS = 20_000

@@ -1,4 +1,4 @@
-"""Writes the demo's table into README.md, and its picture to docs/images: ``python docs/make_demo_table.py``.
+"""Writes the demo's table into README.md, and its picture to docs/images: ``python -m benchmarks.demo_table``.
 
 It runs the pipeline for real, as ``make demo`` does, in a temporary folder.
 """
@@ -11,13 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Beside this script, which is where Python looks first.
-from pages import write_section  # type: ignore[import-not-found]
-
+from benchmarks.pages import write_section
 from modelyard.pipeline import RunOptions, RunReport, run_pipeline
 
 ROOT = Path(__file__).resolve().parents[1]
-START, END = "<!-- demo-table: written by docs/make_demo_table.py -->", "<!-- demo-table: end -->"
+START, END = "<!-- demo-table: written by benchmarks/demo_table.py -->", "<!-- demo-table: end -->"
 
 
 def table(report: RunReport) -> str:

@@ -9,7 +9,7 @@ the server, the same runtime in a process with nothing around it, and the server
 with TensorFlow, twice: as it is, and computing each request whole, as
 TensorFlow Serving does.
 
-    python docs/bench_models.py [--write] [--rounds N] [--seconds S]
+    python -m benchmarks.models [--write] [--rounds N] [--seconds S]
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ from typing import Self
 import numpy as np
 import psutil
 
-# Beside this script, which is where Python looks first.
-from bench_load import Request, compiled, load, machine, pinned, wait_for, write  # type: ignore[import-not-found]
-from bench_serving import PAGE  # type: ignore[import-not-found]
-from pages import write_section  # type: ignore[import-not-found]
+from benchmarks.load import Request, compiled, load, machine, pinned, wait_for, write
+from benchmarks.pages import write_section
+from benchmarks.serving import PAGE
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGER, WORKERS = "larger", "workers"
@@ -48,8 +47,8 @@ CORES = (("0", "1"), ("0,1", "0,1"))
 
 EXPORT = """
 import sys
-sys.path.insert(0, {docs!r})
-from bench_applications import make_model
+sys.path.insert(0, {root!r})
+from benchmarks.applications import make_model
 from modelyard.export import export
 model, images = make_model("MobileNetV2", size={size}, examples=256)
 export(model, sys.argv[1], data=images)
@@ -127,14 +126,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a round (default %(default)s)")
     parser.add_argument("--repository", type=Path, help="where the model is, or is to be kept (default: nowhere)")
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         model_dir = (args.repository or work / "repository").resolve() / MODEL
         if not model_dir.exists():
-            subprocess.run(
-                [sys.executable, "-c", EXPORT.format(docs=str(ROOT / "docs"), size=SIZE), str(model_dir)], check=True
-            )
+            subprocess.run([sys.executable, "-c", EXPORT.format(root=str(ROOT), size=SIZE), str(model_dir)], check=True)
         version = max(path for path in model_dir.iterdir() if path.name.isdigit())
         sections = {LARGER: larger(work, version, args.rounds, args.seconds), WORKERS: workers(work, model_dir)}
     for key, section in sections.items():

@@ -4,10 +4,10 @@ Both serve the same ONNX model with onnxruntime and one thread, pinned to one
 core; the load generator (h2load, of Debian's nghttp2-client) has another one.
 Rounds alternate, the ratio is taken round by round, and its median is shown.
 
-    MODELYARD_TRITON_PYTHON=/venv/bin/python python docs/bench_serving.py [--write] [--rounds N] [--seconds S]
+    MODELYARD_TRITON_PYTHON=/venv/bin/python python -m benchmarks.serving [--write] [--rounds N] [--seconds S]
 
 MODELYARD_TRITON_PYTHON names the Python of an environment with nvidia-pytriton,
-whose wheel carries Triton's server; without it there are no ratios. bench_peers.py
+whose wheel carries Triton's server; without it there are no ratios. benchmarks/peers.py
 says how MLServer and BentoML come in.
 """
 
@@ -34,9 +34,9 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-# Beside this script, which is where Python looks first.
-from bench_load import Request, compiled, load, machine, pinned, wait_for, write  # type: ignore[import-not-found]
-from bench_peers import (  # type: ignore[import-not-found]
+from benchmarks.load import Request, compiled, load, machine, pinned, wait_for, write
+from benchmarks.pages import write_section
+from benchmarks.peers import (
     INPUT,
     MODEL,
     OUTPUTS,
@@ -45,7 +45,6 @@ from bench_peers import (  # type: ignore[import-not-found]
     mlserver,
     triton,
 )
-from pages import write_section  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"
@@ -65,7 +64,6 @@ def main() -> int:
     parser.add_argument("--repository", type=Path, help="a model repository that holds fashion; else one is trained")
     parser.add_argument("--rows", default="grpc,rest,v2json,v2binary", help="what to measure (default %(default)s)")
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory() as folder:
         section = measure(Path(folder), args)
     print(section)

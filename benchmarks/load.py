@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Beside this script, which is where Python looks first.
-from pages import processor, processor_facts  # type: ignore[import-not-found]
+from benchmarks.pages import processor, processor_facts
 
 
 @dataclass(frozen=True, kw_only=True)
