@@ -43,7 +43,7 @@ def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("trian", "Did you mean 'train'?"), ("xyzzy", "Expected one of run, data, train, tune")]
+    ("name", "hint"), [("trian", "Did you mean 'train'?"), ("xyzzy", "Expected one of run, data, train, evaluate")]
 )
 def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str], name: str, hint: str) -> None:
     assert main([name]) == 2
