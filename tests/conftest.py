@@ -52,19 +52,12 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr(tempfile, "tempdir", str(temporary))
         yield
-    # pytest keeps the folders of the last three sessions.
-    shutil.rmtree(temporary, ignore_errors=True)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Logs of what fails, and folders of processes that tests kill: they go with the session."""
-    folder = tmp_path_factory.mktemp("temporary")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(folder))
-        patch.setattr(tempfile, "tempdir", str(folder))
-        yield
-    shutil.rmtree(folder, ignore_errors=True)
+    # pytest keeps the folders of the last three sessions. What multiprocessing has made it removes at the exit.
+    for each in temporary.iterdir():
+        if each.is_file() or each.is_socket():
+            each.unlink(missing_ok=True)
+        elif not each.name.startswith("pymp-"):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
