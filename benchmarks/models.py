@@ -149,7 +149,7 @@ def larger(work: Path, version: Path, rounds: int, seconds: float) -> str:
         with contextlib.ExitStack() as stack:
             servers = [
                 stack.enter_context(_served(work / f"{index}.log", version, cores[0], flags))
-                for index, flags in enumerate(([], [TENSORFLOW], [TENSORFLOW, "--greedy_batching=false"]))
+                for index, flags in enumerate(([], [TENSORFLOW]))
             ]
             count = len(cores[0].split(","))
             alone = stack.enter_context(
@@ -182,12 +182,9 @@ def larger(work: Path, version: Path, rounds: int, seconds: float) -> str:
             f"both for both; gRPC; median of {rounds} rounds of {seconds:g} s. The export chose {runtime}.",
             "",
             "| cores | images a request | in flight | images/s | the runtime alone | of the runtime's | TensorFlow, "
-            "served | times TensorFlow's | TensorFlow, requests whole | times TensorFlow's |",
-            "|---|---|---|---|---|---|---|---|---|---|",
+            "served | times TensorFlow's |",
+            "|---|---|---|---|---|---|---|---|",
             *lines,
-            "",
-            "The runtime alone computes each batch whole; the server and the first column of TensorFlow compute it in "
-            "the pieces that loading found to be faster.",
             "",
             f"An image takes {operations / 1e9:.2f} billion float operations in convolutions and matrices. The core, "
             f"multiplying matrices of 1,536 x 1,536 by numpy, does {peak / 1e9:,.0f} billion a second, which would "
