@@ -54,10 +54,12 @@ class LitertBackend:
         self._leaves: queue.SimpleQueue[None] = queue.SimpleQueue()
         try:
             content = path.read_bytes()
+            # LiteRT checks what is in the file before anything else reads it.
+            first = Interpreter(model_content=content, num_threads=threads)
+            _check_operations(first, content)
             # Each interpreter has a state of its own.
-            interpreters = 1 if tflite_has_state(content) else interpreters
-            instances = [Interpreter(model_content=content, num_threads=threads) for _ in range(interpreters)]
-            _check_operations(instances[0], content)
+            more = 0 if tflite_has_state(content) else interpreters - 1
+            instances = [first, *(Interpreter(model_content=content, num_threads=threads) for _ in range(more))]
             models = [_Model(instance, content) for instance in instances]
         except LoadError as exc:
             raise LoadError(f"LiteRT cannot serve {path}: {exc.message}") from exc
