@@ -163,7 +163,7 @@ def test_the_native_core_serves(engine: Engine, image: str, repository: Path) ->
         connection = http.client.HTTPConnection("127.0.0.1", container.rest_port, timeout=30)
         connection.request("GET", "/metrics")
         # The core alone counts them.
-        assert "request_bytes_in_flight 0" in connection.getresponse().read().decode()
+        assert "request_bytes_in_flight{} 0" in connection.getresponse().read().decode()
         connection.close()
 
 
