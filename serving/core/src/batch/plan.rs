@@ -172,10 +172,15 @@ impl Plan {
         *self.cost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The parameters by which requests wait for each other and are padded; `None` where they do neither.
+    pub fn together(&self) -> Option<&Batching> {
+        self.batching.as_ref().filter(|_| self.shared)
+    }
+
     /// The size that a batch of so many rows is computed with.
     pub fn padded(&self, rows: usize) -> usize {
-        let sizes = self.batching.iter().filter(|_| self.shared && rows > 0).flat_map(|batching| &batching.sizes);
-        sizes.copied().find(|size| *size >= rows).unwrap_or(rows)
+        let sizes = self.together().filter(|_| rows > 0).map_or(&[][..], |batching| &batching.sizes);
+        sizes.iter().copied().find(|size| *size >= rows).unwrap_or(rows)
     }
 
     /// Computes a batch of `size` rows, whose inputs have the same inner shapes; `None` where Python must find out why
@@ -224,8 +229,8 @@ impl Plan {
             }
             inputs.push((data, PyTuple::new(py, shape)?));
         }
-        let waited: Vec<_> = waited.iter().map(|request| (request.rows, request.time.as_secs_f64() * 1e6)).collect();
-        let waited = self.batching.as_ref().filter(|_| self.shared).map(|_| waited);
+        let counted = |request: &Waited| (request.rows, request.time.as_secs_f64() * 1e6);
+        let waited: Option<Vec<_>> = self.together().map(|_| waited.iter().map(counted).collect());
         let answer = self.run.bind(py).call1((PyList::new(py, inputs)?, waited))?;
         if answer.is_none() {
             self.stale.store(true, Ordering::Relaxed);
@@ -239,7 +244,7 @@ impl Plan {
             let count = shape.iter().product::<usize>();
             let fits = if *dtype == DType::String { ends.len() == count } else { data.len() == count * dtype.size() };
             // The outputs of several requests must be told apart by their rows.
-            let together = batch.len() > 1 || (self.shared && self.batching.is_some());
+            let together = batch.len() > 1 || self.together().is_some();
             if !fits || (together && shape.first() != Some(&size)) {
                 return Ok(None);
             }

@@ -173,7 +173,7 @@ impl Queue {
 
     /// Until when what waits may wait for others; `None` where it may be computed.
     fn waits_until(&self, state: &State, most: usize) -> Option<Instant> {
-        let timeout = self.plan.batching.as_ref().filter(|_| self.plan.shared)?.timeout;
+        let timeout = self.plan.together()?.timeout;
         if timeout.is_zero() || state.rows >= most {
             return None;
         }

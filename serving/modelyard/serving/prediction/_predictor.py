@@ -328,7 +328,7 @@ class Predictor:
         with (
             self._manager.acquire(tasks[0].spec) as servable,
             self.statistics.measure(
-                servable.name, servable.version, arrived_ns=time.perf_counter_ns(), executed=not servable.scheduled
+                servable.name, servable.version, arrived_ns=time.perf_counter_ns(), executed=servable.batching is None
             ) as timing,
         ):
             for task in tasks:

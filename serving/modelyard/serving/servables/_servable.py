@@ -86,11 +86,6 @@ class Servable:
     plans: dict[tuple[str, tuple[str, ...]], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def scheduled(self) -> bool:
-        """Whether TensorFlow Serving's parameters say how requests are batched."""
-        return self.batching is not None
-
-    @property
     def max_request_rows(self) -> int | None:
         """Rows that it takes of a request; None for any number."""
         return None if self.batching is None else self.batching.max_batch_size

@@ -58,7 +58,7 @@ def model_config(
         config.input.add(**_tensor(spec, batched=batched), optional=spec.name in defaults)
     for spec in signature.outputs:
         config.output.add(**_tensor(spec, batched=batched))
-    if servable.scheduled or (signature.decode is None and signature.compute in servable.row_wise):
+    if servable.batching is not None or (signature.decode is None and signature.compute in servable.row_wise):
         config.dynamic_batching.SetInParent()
     return config
 
