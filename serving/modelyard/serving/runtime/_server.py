@@ -8,15 +8,17 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.handlers.oip import OipGrpc, OipRest, OipService
+from modelyard.serving.handlers.openapi import openapi_json
 from modelyard.serving.handlers.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
 from modelyard.serving.metrics import FAMILIES, Metrics, ModelStatistics, merged, page
 from modelyard.serving.prediction import Predictor
@@ -225,10 +227,7 @@ def _transports(
             rest_options,
             metrics_page=partial(_metrics_page, metrics, link),
             v2=OipRest(oip, predictor, rest_options).answer,
-            pages={
-                "/v1/models": partial(models_json, manager),
-                "/v2/config": partial(config_json, options, manager),
-            },
+            pages=_pages(options, manager),
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
         port, tls = options.rest_api_port, options.tls if options.rest_tls else None
@@ -243,6 +242,23 @@ def _transports(
                 UvicornServer(app, port=port, limits=options.limits, tls=tls, reuse_port=link is not None)
             )
     return transports
+
+
+def _pages(options: ServerOptions, manager: ModelManager) -> dict[str, Callable[[], str]]:
+    """What GET answers with JSON, beside the APIs."""
+    pages = {
+        "/v1/models": partial(models_json, manager),
+        "/v2/config": partial(config_json, options, manager),
+    }
+    pages["/openapi.json"] = partial(
+        openapi_json,
+        manager,
+        version=installed_version("modelyard"),
+        metrics_paths=options.metrics_paths,
+        pages=[*pages, "/openapi.json"],
+        sagemaker=options.sagemaker,
+    )
+    return pages
 
 
 def _native_core(
