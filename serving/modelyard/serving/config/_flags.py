@@ -105,6 +105,7 @@ class ServerOptions:
         tensor_content: gRPC answers carry ``tensor_content``.
         cors: REST answers carry CORS headers.
         sagemaker: REST answers SageMaker's URLs too.
+        console: REST serves pages for people at /console.
         rest_timeout_s: Time that a REST request may take.
         strict_json: REST answers never hold NaN or infinities.
         rest_extensions: REST accepts and writes more than upstream's.
@@ -148,6 +149,7 @@ class ServerOptions:
     tensor_content: bool = False
     cors: bool = False
     sagemaker: bool = False
+    console: bool = False
     rest_timeout_s: float = 30.0
     strict_json: bool = False
     rest_extensions: bool = False
@@ -275,6 +277,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         tensor_content=args.enable_serialization_as_tensor_content,
         cors=args.rest_api_enable_cors_support,
         sagemaker=args.sagemaker,
+        console=args.console,
         rest_timeout_s=args.rest_api_timeout_in_ms / 1e3 or _FOREVER_S,
         strict_json=args.rest_api_strict_json,
         rest_extensions=args.rest_api_extensions,

@@ -221,15 +221,28 @@ def _transports(
             extensions=options.rest_extensions,
             metrics_paths=options.metrics_paths,
         )
+        pages = _pages(options, manager)
         rest = RestApp(
             predictor,
             metrics,
             rest_options,
             metrics_page=partial(_metrics_page, metrics, link),
             v2=OipRest(oip, predictor, rest_options).answer,
-            pages=_pages(options, manager),
+            pages=pages,
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
+        if options.console:
+            from modelyard.serving.handlers.console import ConsoleApp
+
+            app = ConsoleApp(
+                app,
+                manager=manager,
+                predictor=predictor,
+                metrics=metrics,
+                statistics=predictor.statistics,
+                document=pages["/openapi.json"],
+                version=installed_version("modelyard"),
+            )
         port, tls = options.rest_api_port, options.tls if options.rest_tls else None
         if core is not None:
             from modelyard.serving.transports.native import NativeRest

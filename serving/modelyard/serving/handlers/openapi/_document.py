@@ -40,7 +40,6 @@ _PARAMETERS: Mapping[str, Operation] = {
     "model": {"schema": {"type": "string", "pattern": "^[^/:]+$"}, "description": "Name of the model."},
     "version": {"schema": {"type": "integer", "minimum": 0, "maximum": MAX_VERSION}, "description": "A version."},
     "label": {"schema": {"type": "string", "pattern": "^[^/:]+$"}, "description": "A version's label."},
-    "repository": {"schema": {"type": "string"}, "description": "Ignored: there is one repository."},
 }
 _SIGNATURE_NAME: Operation = {
     "name": "signature_name",
@@ -208,16 +207,17 @@ def _v1() -> Iterator[tuple[str, str, Operation]]:
 def _v2() -> Iterator[tuple[str, str, Operation]]:
     for method, route, name in ROUTES:
         summary, request, answer = _V2_OPERATIONS[name]
-        for path in dict.fromkeys(_spelt(route)):
+        for path in _spelt(route):
             operation = _operation(
                 summary, _V2, body=ref(request) if request else None, answer=ref(answer) if answer else None
             )
+            if request:
+                # An inference may be a tensor of no bytes; the others have defaults for everything.
+                operation["requestBody"]["required"] = False
             if request == "InferRequest":
                 operation["requestBody"]["content"]["application/octet-stream"] = {}
                 operation["parameters"] = [_JSON_LENGTH]
                 operation["responses"]["200"]["content"]["application/octet-stream"] = {}
-            elif request:
-                operation["requestBody"]["required"] = False
             if name in ("model_metadata", "model_config"):
                 operation["parameters"] = [_SIGNATURE_NAME]
             if not answer and not request:
@@ -234,8 +234,9 @@ _JSON_LENGTH: Operation = {
 
 
 def _spelt(route: str) -> list[str]:
-    """A route without and with its part in brackets."""
-    return [re.sub(r"\[[^]]*\]", "", route), re.sub(r"[\[\]]", "", route)]
+    """A route without and with its part in brackets; no repository but the one without a name is served."""
+    short, long = re.sub(r"\[[^]]*\]", "", route), re.sub(r"[\[\]]", "", route)
+    return [short] if long == short or "{repository}" in long else [short, long]
 
 
 def _server(metrics_paths: Sequence[str], pages: Sequence[str]) -> Iterator[tuple[str, str, Operation]]:

@@ -59,7 +59,7 @@ def list_of(items: Schema, **more: Any) -> Schema:
     return {"type": "array", "items": items, **more}
 
 
-def _value(dtype: str) -> Schema:
+def _value(dtype: str, *, sent: bool) -> Schema:
     """One element of a tensor, in version 1 of the API."""
     if dtype in _INTEGERS:
         low, high = _INTEGERS[dtype]
@@ -68,27 +68,29 @@ def _value(dtype: str) -> Schema:
         return {"type": "boolean"}
     if dtype == "string":
         return {"anyOf": [_TEXT, _B64]}
-    if dtype == "float32":
+    if dtype == "float32" and sent:
         return {"type": "number", "format": "float", "minimum": -_FLOAT32_MAX, "maximum": _FLOAT32_MAX}
     return {"type": "number"}
 
 
-def _tensor(dtype: str, shape: Sequence[int] | None) -> Schema:
+def _tensor(dtype: str, shape: Sequence[int] | None, *, sent: bool) -> Schema:
     if shape is None:
         return {"description": f"{dtype}, lists of any depth"}
-    schema = _value(dtype)
+    schema = _value(dtype, sent=sent)
     for size in reversed(shape):
-        schema = list_of(schema) if size < 0 else list_of(schema, minItems=size, maxItems=size)
+        # Lists alone say what shape a tensor has: an empty one does not say the sizes of the dimensions below it.
+        least = {"minItems": 1} if sent and len(shape) > 1 else {}
+        schema = list_of(schema, **least) if size < 0 else list_of(schema, minItems=size, maxItems=size)
     return schema
 
 
 def _named(specs: Sequence[TensorSpec], *, row: bool) -> Schema:
     """Tensors by name, and without one where there is only one; of one row, or whole."""
     tensors = {
-        spec.name: _tensor(spec.dtype, spec.shape[1:] if row and spec.shape is not None else spec.shape)
+        spec.name: _tensor(spec.dtype, spec.shape[1:] if row and spec.shape is not None else spec.shape, sent=True)
         for spec in specs
     }
-    named = object_of(tensors, additionalProperties=False)
+    named = object_of(tensors, **({"additionalProperties": False} if row else {}))
     return named if len(tensors) != 1 else {"anyOf": [*tensors.values(), named]}
 
 
@@ -131,7 +133,7 @@ def predict_answer(signatures: Mapping[str, Signature]) -> Schema:
 
 def _outputs(specs: Sequence[TensorSpec], *, row: bool) -> Schema:
     tensors = {
-        spec.name: _tensor(spec.dtype, spec.shape[1:] if row and spec.shape is not None else spec.shape)
+        spec.name: _tensor(spec.dtype, spec.shape[1:] if row and spec.shape is not None else spec.shape, sent=False)
         for spec in specs
     }
     return next(iter(tensors.values())) if len(tensors) == 1 else object_of(tensors)
@@ -157,7 +159,7 @@ def infer_request(signatures: Mapping[str, Signature], datatypes: Mapping[str, s
                     "data": {"type": "array"},
                     "parameters": {"type": "object"},
                 },
-                optional=("parameters", "data"),
+                optional=("parameters",),
             )
             for spec in signature.inputs
         ]

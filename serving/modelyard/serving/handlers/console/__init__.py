@@ -1,0 +1,9 @@
+"""Pages for people: models, their versions and signatures, live numbers, and a form to try each signature."""
+
+from modelyard.serving.handlers.console._app import Check, ConsoleApp, Traffic
+
+__all__ = [
+    "Check",
+    "ConsoleApp",
+    "Traffic",
+]
