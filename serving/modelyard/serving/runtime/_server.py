@@ -259,7 +259,7 @@ def _transports(
 
 def _pages(options: ServerOptions, manager: ModelManager) -> dict[str, Callable[[], str]]:
     """What GET answers with JSON, beside the APIs."""
-    pages = {
+    pages: dict[str, Callable[[], str]] = {
         "/v1/models": partial(models_json, manager),
         "/v2/config": partial(config_json, options, manager),
     }

@@ -147,9 +147,7 @@ class ConsoleApp:
             return Answer(status=200, body=self._static[name], headers=headers)
         report = _REPORT.fullmatch(path)
         if report is not None:
-            body = await self._predictor.offload(
-                lambda: report_of(self._manager, unquote(report[1]), int(report[2])), request.caller
-            )
+            body = await self._predictor.offload(lambda: report_of(self._manager, unquote(report[1]), int(report[2])))
             headers = [_HTML, (b"content-security-policy", _REPORT_POLICY), (b"cache-control", b"no-store"), *_SAFE]
             return Answer(status=200, body=body, headers=headers)
         if path == _ROOT:
@@ -184,7 +182,7 @@ class ConsoleApp:
             form = read_form(request.body, request.headers.get("content-type", ""))
             return call_of(self._manager, name, form)
 
-        call = await self._predictor.offload(read, request.caller)
+        call = await self._predictor.offload(read)
         headers = {
             key: value
             for key, value in request.headers.items()
@@ -194,7 +192,7 @@ class ConsoleApp:
         started = time.perf_counter()
         answer = await self._app.answer(inner)
         seconds = time.perf_counter() - started
-        trial = await self._predictor.offload(lambda: trial_of(call, answer, seconds), request.caller)
+        trial = await self._predictor.offload(lambda: trial_of(call, answer, seconds))
         return await self._model(request, name, trial)
 
     async def _html(
@@ -202,8 +200,9 @@ class ConsoleApp:
     ) -> Answer:
         # Relative, so that the console works behind a proxy that serves it below another path.
         up = "../" * (request.path.count("/") - 1)
+        # Without the caller: pages are made beside what waits for models, and read when too much does.
         text = await self._predictor.offload(
-            lambda: self._render(template, {"up": up, "path": request.path.rstrip("/"), **values()}), request.caller
+            lambda: self._render(template, {"up": up, "path": request.path.rstrip("/"), **values()})
         )
         headers = [_HTML, (b"content-security-policy", _POLICY), (b"cache-control", b"no-store"), *_SAFE]
         return Answer(status=status, body=text.encode("utf-8", "replace"), headers=headers)

@@ -47,6 +47,10 @@ _SIGNATURE_NAME: Operation = {
     "schema": {"type": "string"},
     "description": "A signature; serving_default where it is absent.",
 }
+_BINARY = (
+    "Tensors may follow the JSON part as bytes (`parameters.binary_data_size` of each); the header "
+    "Inference-Header-Content-Length then says how long the JSON part is. With 0 the body is the model's one input."
+)
 _OF_MODEL = ("", "/versions/{version}", "/labels/{label}")
 #: Verb, summary, request and answer.
 _V1_CALLS = (
@@ -216,21 +220,13 @@ def _v2() -> Iterator[tuple[str, str, Operation]]:
                 operation["requestBody"]["required"] = False
             if request == "InferRequest":
                 operation["requestBody"]["content"]["application/octet-stream"] = {}
-                operation["parameters"] = [_JSON_LENGTH]
+                operation["description"] = _BINARY
                 operation["responses"]["200"]["content"]["application/octet-stream"] = {}
             if name in ("model_metadata", "model_config"):
                 operation["parameters"] = [_SIGNATURE_NAME]
             if not answer and not request:
                 operation["responses"]["400"] = {"description": "No."}
             yield path, method.lower(), operation
-
-
-_JSON_LENGTH: Operation = {
-    "name": "Inference-Header-Content-Length",
-    "in": "header",
-    "schema": {"type": "integer", "minimum": 0},
-    "description": "Bytes of the JSON part of a body that has binary tensors behind it.",
-}
 
 
 def _spelt(route: str) -> list[str]:

@@ -90,7 +90,9 @@ def _named(specs: Sequence[TensorSpec], *, row: bool) -> Schema:
         spec.name: _tensor(spec.dtype, spec.shape[1:] if row and spec.shape is not None else spec.shape, sent=True)
         for spec in specs
     }
-    named = object_of(tensors, **({"additionalProperties": False} if row else {}))
+    named = object_of(tensors)
+    if row:
+        named["additionalProperties"] = False
     return named if len(tensors) != 1 else {"anyOf": [*tensors.values(), named]}
 
 

@@ -25,6 +25,7 @@ function theme(button) {
     localStorage.setItem(KEY, next);
     show();
   });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
   show();
 }
 
