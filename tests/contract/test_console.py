@@ -74,7 +74,7 @@ def test_a_form_is_prefilled_with_a_request_that_works(console_server: RunningSe
     for path, name in ((AFFINE, "serving_default"), (FASHION, "serving_default"), (WORDS, "serving_default")):
         page = get(console_server, path).text
         part = page[page.index(f">{name} <") :]
-        body = html.unescape(re.search(r"<textarea[^>]*>\n(.*?)</textarea>", part, re.DOTALL)[1])
+        (body, *_) = map(html.unescape, re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", part, re.DOTALL))
         status, answer = console_server.post(path.replace("/console", "/v1") + ":predict", body.encode())
         assert status == 200, answer
         answered = send(console_server, path, {"signature": name, "body": body})

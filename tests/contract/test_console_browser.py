@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -153,11 +153,11 @@ def test_pages_are_whole_without_a_script(browser: Browser, console_server: Runn
 
 @pytest.mark.skipif(not AXE, reason="MODELYARD_AXE names no axe.min.js of the npm package axe-core")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_barrier(page: Page, scheme: str, tmp_path: Path) -> None:
+def test_axe_finds_no_barrier(page: Page, scheme: Literal["light", "dark"], tmp_path: Path) -> None:
     page.emulate_media(color_scheme=scheme)
     picture = tmp_path / "a.png"
     picture.write_bytes(png(1))
-    found = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for path in ("/console", "/console/models/fashion", "/console/models/affine", "/console/live", "/console/api"):
         page.goto(path)
         if path.endswith("fashion"):

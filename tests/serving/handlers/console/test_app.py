@@ -143,7 +143,8 @@ def test_a_body_that_did_not_come_whole_is_refused(make: Make) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        {"instances": [[[[0.0]] * 3] * 2]},
+        {"instances": [[[[0.0]] * 30] * 20]},
+        {"anyOf": [{"type": "object", "properties": {"a": {"type": "array", "items": {"type": "number"}}}}] * 3},
         {"a": 1, "b": {"c": [1, 2, {"d": []}], "e": "ü"}},
         [],
         {},
@@ -157,4 +158,6 @@ def test_readable_text_is_the_same_json(value: Any) -> None:
 
 
 def test_rows_of_a_tensor_are_lines() -> None:
-    assert readable({"inputs": [[1, 2], [3, 4]]}) == '{\n  "inputs": [[1, 2],\n   [3, 4]]\n}'
+    row = ", ".join(["[0.125]"] * 20)
+    value = {"signature_name": "short", "inputs": [[[0.125]] * 20] * 2}
+    assert readable(value) == f'{{\n  "signature_name": "short",\n  "inputs": [[{row}],\n   [{row}]]\n}}'

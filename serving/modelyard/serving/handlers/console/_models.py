@@ -20,6 +20,8 @@ Traffic = Callable[[str], Sequence[Mapping[str, str]]]
 
 _REPORT_NAME = "report.html"
 _MAX_REPORT_BYTES = 64 << 20
+#: JSON text of so many characters stays on one line.
+_LINE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,13 +259,16 @@ def _tensor(spec: TensorSpec) -> tuple[str, str, str]:
 
 
 def readable(value: Any, indent: str = "") -> str:
-    """JSON text for people: what holds no further list or object of several is on one line.
+    """JSON text for people: what is short, or a list of plain values, is on one line.
 
     Args:
         value: A JSON value.
         indent: Of the lines after the first.
     """
-    if isinstance(value, dict) and any(map(_is_deep, value.values())):
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= _LINE:
+        return text
+    if isinstance(value, dict):
         inner = indent + "  "
         lines = [
             f"{inner}{json.dumps(key, ensure_ascii=False)}: {readable(item, inner)}" for key, item in value.items()
@@ -272,10 +277,8 @@ def readable(value: Any, indent: str = "") -> str:
     if isinstance(value, list) and any(map(_is_deep, value)):
         inner = indent + " "
         return "[" + f",\n{inner}".join(readable(item, inner) for item in value) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    return text
 
 
 def _is_deep(value: Any) -> bool:
-    if isinstance(value, list):
-        return len(value) > 1 or any(map(_is_deep, value))
-    return isinstance(value, dict) and len(value) > 1
+    return isinstance(value, dict) or (isinstance(value, list) and (len(value) > 1 or any(map(_is_deep, value))))
