@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from modelyard.training.data import load_fashion_mnist
-from tests.support.server import RunningServer, serve
+from tests.support.server import RunningServer, free_port, run_to_end, serve, without
 
 FASHION, AFFINE, WORDS = (f"/console/models/{name}" for name in ("fashion", "affine", "words"))
 PAGES = ("/console", "/console/", "/console/live", "/console/api", FASHION, AFFINE, WORDS)
@@ -214,3 +214,12 @@ def test_other_methods_and_the_api_pass_through(console_server: RunningServer) -
     assert console_server.request(request)[0] == 400
     assert console_server.get("/v1/models/affine")[0] == 200
     assert console_server.get("/consoles")[0] == 404
+
+
+def test_what_the_console_needs_is_named(tmp_path: Path, console_server: RunningServer) -> None:
+    flags = [f"--model_base_path={console_server.log.parent}/console/words", "--console", "--port=0"]
+    code, text = run_to_end(*flags, "--rest_api_port=0", "--grpc_socket_path=/tmp/x")
+    assert (code, "set --rest_api_port=8501, too" in text) == (2, True), text
+    code, text = run_to_end(*flags, f"--rest_api_port={free_port()}", env=without(tmp_path / "env", "jinja2"))
+    assert (code, "--console needs the package 'jinja2'" in text) == (1, True), text
+    assert "pip install 'modelyard[serving]'" in text

@@ -217,6 +217,10 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         )
     if args.port == 0 and args.rest_api_port == 0 and not args.grpc_socket_path:
         raise ConfigurationError("Both --port and --rest_api_port are 0; expected at least one port to serve on.")
+    if args.console and args.rest_api_port == 0:
+        raise ConfigurationError(
+            "--console is served on the REST port, and there is none; set --rest_api_port=8501, too."
+        )
     _check_parallelism(args)
     cpus = available_cpus()
     transport = transport_of(args.transport)

@@ -170,6 +170,16 @@ def test_examples_of_tf_example_signatures_hold_every_feature() -> None:
     assert request_url("a b", classify, version=2) == "/v1/models/a%20b/versions/2:classify"
 
 
+def test_a_foreign_classifier_does_not_say_what_its_examples_are() -> None:
+    signature = Signature(
+        inputs=(TensorSpec(name="inputs", dtype="string", shape=(-1,)),),
+        outputs=(TensorSpec(name="scores", dtype="float32", shape=(-1, 2)),),
+        compute="c",
+        method=CLASSIFY_METHOD,
+    )
+    assert example_body("s", signature) is None
+
+
 @pytest.mark.parametrize(("dtype", "shape"), [("complex64", (-1,)), ("uint16", (-1,)), ("float32", (-1, 300, 300))])
 def test_what_is_too_long_or_no_json_has_no_example(dtype: str, shape: tuple[int, ...]) -> None:
     signature = Signature(

@@ -165,7 +165,6 @@ class ConsoleApp:
             request,
             "model.html",
             lambda: {"view": model_view(self._manager, name, self._traffic), "trial": trial},
-            status=200 if trial is None else trial.page_status,
         )
 
     async def _try(self, request: HttpRequest, name: str) -> Answer:

@@ -114,11 +114,6 @@ class Trial:
     raw: str
     curl: str
 
-    @property
-    def page_status(self) -> int:
-        """HTTP status of the page: errors of the model are shown on a page that is all right."""
-        return self.status if self.status in (401, 403) else 200
-
 
 def call_of(manager: ModelManager, model: str, form: Form) -> Call:
     """Makes a request of a form.

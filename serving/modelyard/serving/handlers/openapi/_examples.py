@@ -47,12 +47,14 @@ def example_body(name: str, signature: Signature) -> dict[str, Any] | None:
         signature: The signature.
 
     Returns:
-        A JSON object; None where a tensor has more than :data:`EXAMPLE_VALUES` values, or has a dtype that JSON lacks.
+        A JSON object; None where a tensor has more than :data:`EXAMPLE_VALUES` values, or a dtype that JSON lacks, or
+        where a foreign model does not say which features its examples have.
     """
     named = {} if name == DEFAULT_SIGNATURE else {"signature_name": name}
     if signature.method in _VERBS:
-        features = signature.decode.features if isinstance(signature.decode, ExampleDecode) else ()
-        return {**named, "examples": [{feature.name: _feature_value(feature) for feature in features}]}
+        if not isinstance(signature.decode, ExampleDecode):
+            return None
+        return {**named, "examples": [{each.name: _feature_value(each) for each in signature.decode.features}]}
     values: dict[str, Any] = {}
     for spec in signature.inputs:
         value = _input(spec, signature)
