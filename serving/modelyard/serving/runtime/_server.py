@@ -18,6 +18,7 @@ from modelyard.serving.handlers.rest import RestApp, RestOptions, SageMakerApp, 
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import Admin, ModelManager
+from modelyard.serving.rollout import Rollout
 from modelyard.serving.runtime._version_loader import VersionLoader
 from modelyard.serving.servables import settle_memory
 from modelyard.serving.transports.grpc import ARGUMENTS, GrpcioServer, GrpcLimits, limits_of
@@ -69,6 +70,7 @@ class Server:
         statistics = ModelStatistics()
         loader = VersionLoader(options, metrics, settle=settle_memory if self._alone else None)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
+        rollout = None if options.traffic is None else Rollout(manager, metrics, options.traffic)
         predictor = Predictor(
             manager,
             metrics,
@@ -79,6 +81,7 @@ class Server:
             max_queued_requests=options.max_queued_requests,
             max_queue_delay_s=options.max_queue_delay_s,
             statistics=statistics,
+            rollout=rollout,
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
         try:
@@ -86,6 +89,8 @@ class Server:
         finally:
             # What still computes after the grace period belongs to callers that are gone.
             await asyncio.to_thread(predictor.close)
+            if rollout is not None:
+                await asyncio.to_thread(rollout.close)
             self.loading = not await asyncio.to_thread(manager.stop)
             _LOG.info("stopped")
 
@@ -94,6 +99,8 @@ class Server:
         admin = Admin(manager, allow_remote=options.remote_admin)
         started: list[Transport] = []
         poller: asyncio.Task[None] | None = None
+        rollout = predictor.rollout
+        traffic = None if rollout is None else asyncio.create_task(rollout.watch())
         try:
             for transport in _transports(options, predictor, manager, admin, metrics):
                 await transport.start()
@@ -107,8 +114,9 @@ class Server:
             await self._stop.wait()
             _LOG.info("stopping: running requests get %.0f s", options.drain_s)
         finally:
-            if poller is not None:
-                poller.cancel()
+            for task in (poller, traffic):
+                if task is not None:
+                    task.cancel()
             await asyncio.gather(*(transport.stop(options.drain_s) for transport in started))
 
 
@@ -161,6 +169,7 @@ def _transports(
             pages={
                 "/v1/models": partial(models_json, manager),
                 "/v2/config": partial(config_json, options, manager),
+                **({} if predictor.rollout is None else {"/v2/traffic": predictor.rollout.rows_json}),
             },
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
@@ -220,6 +229,7 @@ def _native_core(
         predictor.statistics,
         check_methods=options.check_methods,
         max_rows=options.max_batch_rows,
+        rollout=predictor.rollout,
         parallel=(options.batching.threads if options.batching else 0) or options.threads,
     )
     metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
