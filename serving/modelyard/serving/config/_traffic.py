@@ -206,6 +206,11 @@ def _rule(item: traffic_pb2.ModelTraffic, where: str) -> TrafficRule:
             tolerance=_number(item.shadow.tolerance, f"{where}: shadow: tolerance") or _TOLERANCE,
         )
         rule = replace(rule, shadow=shadow)
+        if len({target.name for target in rule.targets}) < len(rule.targets):
+            raise ConfigurationError(
+                f"{where}: {shadow.target.name} is a version in the split and a label in the shadow, or the other way "
+                "round; expected one of both, for metrics and headers to name it."
+            )
         if shadow.target == rule.stable:
             raise ConfigurationError(
                 f"{where}: the shadow is the stable version, {shadow.target.name}; expected another one to compare."

@@ -72,8 +72,8 @@ def _differences(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], tolerance: fl
     with np.errstate(invalid="ignore"):
         error = np.abs(ours - theirs)
     # Two NaN, or two infinities of one sign, are the same; a NaN and a number cannot be further apart.
-    error[(ours == theirs) | (np.isnan(ours) & np.isnan(theirs))] = 0.0
-    error[np.isnan(error)] = np.inf
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    error = np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
     scores = ours.ndim == 2 and ours.shape[1] > 1 and ours.dtype.kind == "f"
     different = ours.argmax(axis=1) != theirs.argmax(axis=1) if scores else error > tolerance
     return different, float(error.max())

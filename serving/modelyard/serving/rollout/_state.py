@@ -133,10 +133,11 @@ class RuleState:
         number = None
         if caller is not None and self.rule.sticky_header and (key := caller.header(self.rule.sticky_header)):
             number = fraction_of(self.rule.model, key)
-        elif caller is not None and tickets and (ticket := caller.header(TICKET)):
-            number = float(ticket)
-        # Not for secrets: it spreads requests.
-        number = random.random() if number is None else number  # noqa: S311
+        elif caller is not None and tickets:
+            number = _ticket(caller.header(TICKET))
+        if number is None:
+            # Not for secrets: it spreads requests.
+            number = random.random()  # noqa: S311
         for state in self._split[1:]:
             number -= state.share
             if number < 0:
@@ -189,6 +190,14 @@ def _excesses(traffic: RuleState, state: TargetState, seen: Samples, stable: Sam
             f"{seen.disagreed} of {seen.rows} rows were answered otherwise, or not at all, as a shadow, "
             f"{seen.disagreement:.3g} of all: more than max_disagreement: {limits.max_disagreement:g}",
         )
+
+
+def _ticket(text: str) -> float | None:
+    """The number that the core has drawn; None where it has not, whatever a client has sent in its place."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def fraction_of(model: str, key: str) -> float:
