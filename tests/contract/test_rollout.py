@@ -32,6 +32,7 @@ RULES = {
     "same": "split { version: 1 } shadow { version: 2 share: 0.5 }",
     "failing": 'split { label: "stable" weight: 1 } split { label: "canary" weight: 1 } version_header: "x-version" '
     "rollback { max_error_rate: 0.1 min_samples: 10 }",
+    "uneven": "split { version: 1 weight: 1 } split { version: 2 weight: 1 }",
     "slow": "split { version: 1 weight: 1 } split { version: 2 weight: 1 } rollback { max_p99_ms: 5 min_samples: 5 }",
     "differing": "split { version: 1 weight: 3 } split { version: 2 weight: 1 } shadow { version: 2 share: 1 } "
     "rollback { max_disagreement: 0.2 min_samples: 5 }",
@@ -53,9 +54,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         publish_slow(models / name, loops=10)
     for _ in range(2):
         publish_affine(models / "same", slope=1.0, intercept=0.0)
-    publish_affine(models / "failing", slope=1.0, intercept=0.0)
-    # Its inputs have other names.
-    publish_pairs(models / "failing")
+    for name in ("failing", "uneven"):
+        publish_affine(models / name, slope=1.0, intercept=0.0)
+        # Its inputs have other names.
+        publish_pairs(models / name)
     assert repo(["label", str(models / "failing"), "stable", "1"]) == 0
     assert repo(["label", str(models / "failing"), "canary", "2"]) == 0
     for number in (1, 2):
@@ -202,6 +204,20 @@ def test_what_is_no_prediction_gets_the_stable_version(
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "split"
     assert stub.GetModelMetadata(request, timeout=60).model_spec.version.value == 1
+
+
+def test_a_version_that_the_core_cannot_answer_gets_its_share(
+    server: RunningServer, stub: prediction_service_pb2_grpc.PredictionServiceStub
+) -> None:
+    failed = 0
+    for _ in range(200):
+        try:
+            assert by_grpc(stub, "uneven") == 1
+        except grpc.RpcError as exc:
+            assert exc.code() is grpc.StatusCode.INVALID_ARGUMENT
+            failed += 1
+    # 100, give or take 7; drawn twice, they would be 50.
+    assert 72 <= failed <= 128
 
 
 def test_a_slow_shadow_touches_no_answer(

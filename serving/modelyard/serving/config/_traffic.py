@@ -118,16 +118,14 @@ class TrafficRule:
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficOptions:
-    """The rules, and their files.
+    """Where traffic rules are.
 
     Attributes:
-        path: Where the rules are, to look at again.
-        rules: What was there at first, by model.
+        path: The rules; they may change while the server runs.
         state_file: Where rollbacks are kept over restarts; None for nowhere.
     """
 
     path: Path
-    rules: Mapping[str, TrafficRule]
     state_file: Path | None = None
 
 
@@ -148,7 +146,9 @@ def traffic_options(args: argparse.Namespace) -> TrafficOptions | None:
             )
         return None
     path = Path(args.version_traffic_file)
-    return TrafficOptions(path=path, rules=read_traffic_file(path), state_file=state_file)
+    # Flags that make no sense are told before anything begins.
+    read_traffic_file(path)
+    return TrafficOptions(path=path, state_file=state_file)
 
 
 def read_traffic_file(path: Path) -> Mapping[str, TrafficRule]:

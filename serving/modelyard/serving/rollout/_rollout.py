@@ -71,10 +71,10 @@ class Rollout:
     Args:
         manager: The models.
         metrics: Where everything is counted.
-        options: The rules, and their files.
+        options: Where the rules are.
 
     Raises:
-        ConfigurationError: The state file cannot be read.
+        ConfigurationError: A file cannot be read, or a rule makes no sense.
     """
 
     def __init__(self, manager: ModelManager, metrics: Metrics, options: TrafficOptions) -> None:
@@ -91,7 +91,7 @@ class Rollout:
         self._said: dict[str, str] = {}
         self._remembered = read_rolled_back(options.state_file)
         metrics.before_reading(self._fetch)
-        self._want(options.rules)
+        self._want(read_traffic_file(options.path))
 
     def attach(self, core: CoreTraffic) -> None:
         """Has the native core spread the requests that it answers itself.

@@ -63,7 +63,7 @@ class Server:
         UNAVAILABLE, which a load balancer understands better than a closed port.
 
         Raises:
-            ConfigurationError: A port cannot be listened on.
+            ConfigurationError: A port cannot be listened on, or traffic rules cannot be read.
         """
         options = self._options
         metrics = Metrics()
