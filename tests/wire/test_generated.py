@@ -28,7 +28,7 @@ UNSHIPPED = (config_pb2,)
 #: Messages of another package; test_inference.py compares them.
 ELSEWHERE = (inference_pb2,)
 #: Messages that nobody else has.
-OURS = (traffic_pb2,)
+ADDED = (traffic_pb2,)
 #: Where the official packages keep the messages that modelyard has copies of.
 OFFICIAL = (
     "tensorflow.core.example.example_pb2",
@@ -66,7 +66,7 @@ def test_is_what_the_generator_makes() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     generated = module.generate()
-    assert len(generated) == 2 * len(MODULES + UNSHIPPED + ELSEWHERE + OURS)
+    assert len(generated) == 2 * len(MODULES + UNSHIPPED + ELSEWHERE + ADDED)
     stale = [name for name, text in generated.items() if (module.GENERATED / name).read_text() != text]
     assert stale == [], "run: make wire"
 
