@@ -20,7 +20,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, predict
 from modelyard.artifact._cli import main as repo
 from tests.support.metrics import monitoring_flag, scrape, value
 from tests.support.models import publish_affine, publish_pairs, publish_slow
-from tests.support.server import RunningServer, run_to_end, serve
+from tests.support.server import RunningServer, serve
 
 WAIT_S = 60
 BODY = b'{"instances": [1.0]}'
@@ -36,6 +36,7 @@ RULES = {
     "slow": "split { version: 1 weight: 1 } split { version: 2 weight: 1 } rollback { max_p99_ms: 5 min_samples: 5 }",
     "differing": "split { version: 1 weight: 3 } split { version: 2 weight: 1 } shadow { version: 2 share: 1 } "
     "rollback { max_disagreement: 0.2 min_samples: 5 }",
+    "copied": "split { version: 1 } shadow { version: 2 share: 1 } rollback { max_disagreement: 0.2 min_samples: 5 }",
 }
 
 
@@ -60,8 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         publish_pairs(models / name)
     assert repo(["label", str(models / "failing"), "stable", "1"]) == 0
     assert repo(["label", str(models / "failing"), "canary", "2"]) == 0
-    for number in (1, 2):
-        publish_affine(models / "differing", slope=float(number), intercept=0.0)
+    for name in ("differing", "copied"):
+        for number in (1, 2):
+            publish_affine(models / name, slope=float(number), intercept=0.0)
     (folder / "traffic.config").write_text(traffic_text(RULES))
     return folder
 
@@ -326,6 +328,14 @@ def test_a_canary_that_answers_otherwise_is_rolled_back(
     assert row(server, "differing", "2")["shadow_rows"] == found["shadow_rows"]
 
 
+def test_a_shadow_that_answers_otherwise_is_rolled_back(server: RunningServer) -> None:
+    assert {by_rest(server, "copied") for _ in range(20)} == {1}
+    server.wait_until(lambda: row(server, "copied", "2")["state"] == "rolled back", WAIT_S, "rolled back")
+    assert row(server, "copied", "2")["role"] == "shadow"
+    (line,) = [line for line in server.log_text().splitlines() if "copied: 2 is rolled back" in line]
+    assert "; it computes nothing until the rule in" in line
+
+
 def test_the_file_is_looked_at_again(
     server: RunningServer, stub: prediction_service_pb2_grpc.PredictionServiceStub, folder: Path
 ) -> None:
@@ -364,43 +374,3 @@ def test_the_file_is_looked_at_again(
         WAIT_S,
         "serving by the first rules",
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("", "is empty; expected model"),
-        ('model { name: "m" }', "model 'm' has no split"),
-        ("model { split { version: 1 } }", "has a model without a name"),
-        ('model { name: "m" split { version: 1 } } model { name: "m" split { version: 1 } }', "'m' is there twice"),
-        ('model { name: "m" split { weight: 1 } }', "split has no target; expected version: N, above 0, or label"),
-        ('model { name: "m" split { version: 1 weight: -1 } }', "split 1: weight is -1; expected 0 or more"),
-        ('model { name: "m" split { version: 1 } split { label: "1" } }', "split has 1 twice"),
-        ('model { name: "m" split { version: 1 } shadow { version: 2 share: 2 } }', "share is 2; expected a number"),
-        ('model { name: "m" split { version: 1 } shadow { version: 1 share: 1 } }', "the shadow is the stable version"),
-        ('model { name: "m" split { version: 1 } sticky_header: "a b" }', "sticky_header is 'a b'; expected a header"),
-        (
-            'model { name: "m" split { version: 1 } rollback { max_disagreement: 0.1 } }',
-            "max_disagreement needs a shadow",
-        ),
-    ],
-)
-def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
-    from modelyard.errors import ConfigurationError
-    from modelyard.serving.config import read_traffic_file
-
-    file = tmp_path / "traffic.config"
-    file.write_text(text)
-    with pytest.raises(ConfigurationError) as caught:
-        read_traffic_file(file)
-    assert f"--version_traffic_file={file}" in caught.value.message
-    assert complaint in caught.value.message
-
-
-def test_a_server_does_not_start_on_such_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "traffic.config"
-    file.write_text("model {")
-    flags = ("--model_name=m", f"--model_base_path={tmp_path}", f"--version_traffic_file={file}")
-    code, text = run_to_end(*flags)
-    assert code == 2
-    assert f"--version_traffic_file={file} is not a modelyard.serving.VersionTraffic in protobuf text format" in text

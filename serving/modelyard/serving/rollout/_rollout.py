@@ -123,21 +123,16 @@ class Rollout:
             return request, encode, done
         target = self._choose(state, request.caller)
         begun = time.perf_counter()
+        spec = replace(target.spec(request.spec.name), signature=request.spec.signature)
         seen: dict[str, Any] = {}
-        shadow = state.shadow
-        inputs = request.inputs
-        # Not for secrets: it picks requests.
-        if shadow is not None and state.rule.shadow is not None and random.random() < state.rule.shadow.share:  # noqa: S311
-            plain, write = request.inputs, encode
 
-            def inputs(signature: Signature) -> Arrays:
-                seen["inputs"] = plain(signature)
-                arrays: Arrays = seen["inputs"]
-                return arrays
+        def kept_inputs(signature: Signature) -> Arrays:
+            arrays = seen["inputs"] = request.inputs(signature)
+            return arrays
 
-            def encode(prediction: Prediction) -> Any:
-                seen["prediction"] = prediction
-                return write(prediction)
+        def kept_outputs(prediction: Prediction) -> Any:
+            seen["prediction"] = prediction
+            return encode(prediction)
 
         def finished(result: Any, error: BaseException | None) -> None:
             done(result, error)
@@ -146,8 +141,10 @@ class Rollout:
                 prediction: Prediction = seen["prediction"]
                 self._compare(state, prediction.spec, seen["inputs"], prediction.outputs)
 
-        spec = replace(target.spec(request.spec.name), signature=request.spec.signature)
-        return replace(request, spec=spec, inputs=inputs), encode, finished
+        # Not for secrets: it picks requests.
+        if random.random() < state.shadow_share:  # noqa: S311
+            return replace(request, spec=spec, inputs=kept_inputs), kept_outputs, finished
+        return replace(request, spec=spec), encode, finished
 
     @contextmanager
     def chosen(self, spec: ModelSpec, caller: Caller | None) -> Iterator[ModelSpec]:
@@ -319,14 +316,6 @@ class Rollout:
             self._say(name, "")
             states[name] = RuleState(rule=rule)
             self._restore(states[name])
-        preferred = {
-            name: (
-                _spec(states[name].rule) if name in states else None,
-                rule.versions | (states[name].rule.versions if name in states else frozenset()),
-            )
-            for name, rule in rules.items()
-        }
-        self._manager.prefer(preferred)
         if states != self._states:
             self._fetch()
             self._states = states
@@ -334,6 +323,16 @@ class Rollout:
                 self._watch_gauges(state)
             self._remember()
             self._publish()
+        # Behind the new rules: a version that they do not need any more is unloaded when nobody is sent to it.
+        self._manager.prefer(
+            {
+                name: (
+                    _spec(states[name].rule) if name in states else None,
+                    rule.versions | (states[name].rule.versions if name in states else frozenset()),
+                )
+                for name, rule in rules.items()
+            }
+        )
 
     def _in_force(self, name: str) -> bool:
         return name in self._states and self._states[name].rule == self._wanted.get(name)
@@ -368,9 +367,10 @@ class Rollout:
             ":modelyard:serving:traffic_rollbacks", {"model": model, "target": target.name, "limit": limit}
         )
         version = "" if target.target.version is not None else f" (version {target.serving})"
+        instead = f"{state.stable.name} answers instead" if target in state.split else "it computes nothing"
         _LOG.warning(
-            "model %s: %s%s is rolled back: %s; %s answers instead until the rule in %s changes",
-            model, target.name, version, target.rolled_back, state.stable.name, self._options.path,
+            "model %s: %s%s is rolled back: %s; %s until the rule in %s changes",
+            model, target.name, version, target.rolled_back, instead, self._options.path,
         )  # fmt: skip
 
     def _watch_gauges(self, state: RuleState) -> None:
@@ -419,12 +419,11 @@ class Rollout:
         rules = []
         for name, state in self._states.items():
             rule = state.rule
-            share = 0.0 if rule.shadow is None or state.shadow is None else rule.shadow.share
             targets = [
                 (each.name, each.target.version, each.target.label, each.share, bool(each.rolled_back))
                 for each in state.split
             ]
-            rules.append((name, rule.version_header, rule.sticky_header, share, targets))
+            rules.append((name, rule.version_header, rule.sticky_header, state.shadow_share, targets))
         self._core.set_traffic(rules)
 
 

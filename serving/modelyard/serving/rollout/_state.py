@@ -102,6 +102,11 @@ class RuleState:
         state = self.targets[self.rule.shadow.target.name]
         return None if state.rolled_back else state
 
+    @property
+    def shadow_share(self) -> float:
+        """Of the requests, those that the shadow is to compute; 0 where nobody does."""
+        return 0.0 if self.rule.shadow is None or self.shadow is None else self.rule.shadow.share
+
     def named(self, caller: Caller | None) -> TargetState | None:
         """The target that a request names by its header; None where it names none.
 
