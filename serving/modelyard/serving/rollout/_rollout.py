@@ -29,7 +29,7 @@ from modelyard.serving.metrics import Metrics
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
 from modelyard.serving.rollout._compare import Comparison
-from modelyard.serving.rollout._rows import TrafficRow, row_of
+from modelyard.serving.rollout._rows import TrafficRow, row_of, texts_of
 from modelyard.serving.rollout._shadow import Shadow, ShadowJob
 from modelyard.serving.rollout._state import RuleState, TargetState
 from modelyard.serving.rollout._store import RolledBack, read_rolled_back, write_rolled_back
@@ -199,6 +199,14 @@ class Rollout:
             for state, waits in sorted(states, key=lambda item: (item[0].rule.model, item[1]))
             for target in state.targets.values()
         )
+
+    def table(self, model: str) -> Sequence[Mapping[str, str]]:
+        """What a model's rule does at present, as people read it: text by heading, the same headings in each row.
+
+        Args:
+            model: The model; one without a rule has no rows.
+        """
+        return [texts_of(row) for row in self.rows() if row.model == model]
 
     def rows_json(self) -> str:
         """The rows as a JSON document."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modelyard.serving.rollout._state import RuleState, TargetState
@@ -77,3 +78,24 @@ def row_of(rule: RuleState, target: TargetState, *, version: int | None, waiting
         disagreed=seen.disagreed,
         max_error=seen.max_error,
     )
+
+
+def texts_of(row: TrafficRow) -> Mapping[str, str]:
+    """A row as people read it: the same headings for each.
+
+    Args:
+        row: The row.
+    """
+    counted, compared = bool(row.requests), bool(row.shadow_rows)
+    return {
+        "Target": row.target,
+        "Version": "–" if row.version is None else str(row.version),
+        "Role": row.role,
+        "State": f"{row.state}: {row.reason}" if row.reason else row.state,
+        "Share": f"{row.share:.1%}" if row.share == row.weight else f"{row.share:.1%} (by the file {row.weight:.1%})",
+        "Requests": str(row.requests),
+        "Failed": f"{row.failed} ({row.failed / row.requests:.1%})" if counted else "–",
+        "Latency": f"{row.mean_ms:.3g} ms, p99 {row.p99_ms:.3g} ms" if row.requests > row.failed else "–",
+        "Disagreed as a shadow": f"{row.disagreed} of {row.shadow_rows} rows" if compared else "–",
+        "Largest difference": f"{row.max_error:.3g}" if compared else "–",
+    }
