@@ -8,6 +8,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, predict
 
 from modelyard.artifact._cli import main as repo
 from tests.support.metrics import monitoring_flag, scrape, value
-from tests.support.models import publish_affine, publish_pairs, publish_slow
+from tests.support.models import publish_affine, publish_names, publish_pairs, publish_slow
 from tests.support.server import RunningServer, serve
 
 WAIT_S = 60
@@ -36,6 +37,7 @@ RULES = {
     "slow": "split { version: 1 weight: 1 } split { version: 2 weight: 1 } rollback { max_p99_ms: 5 min_samples: 5 }",
     "differing": "split { version: 1 weight: 3 } split { version: 2 weight: 1 } shadow { version: 2 share: 1 } "
     "rollback { max_disagreement: 0.2 min_samples: 5 }",
+    "names": "split { version: 1 } shadow { version: 2 share: 1 }",
     "copied": "split { version: 1 } shadow { version: 2 share: 1 } rollback { max_disagreement: 0.2 min_samples: 5 }",
 }
 
@@ -53,6 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("shadowed", "slow"):
         publish_affine(models / name, slope=1.0, intercept=0.0)
         publish_slow(models / name, loops=10)
+    publish_names(models / "names", ["ankle boot", "bag", "coat"])
+    publish_names(models / "names", ["ankle boot", "sac", "coat"])
     for _ in range(2):
         publish_affine(models / "same", slope=1.0, intercept=0.0)
     for name in ("failing", "uneven"):
@@ -259,6 +263,31 @@ def test_a_shadow_gets_its_share(
     found = row(server, "same", "2")
     assert 33 <= found["shadow_rows"] <= 87
     assert (found["disagreed"], found["max_error"]) == (0, 0.0)
+
+
+def test_each_request_is_compared_by_its_own_rows(
+    stub: prediction_service_pb2_grpc.PredictionServiceStub, server: RunningServer
+) -> None:
+    """Those that shared a batch, too: of strings and of numbers."""
+
+    def ask(ids: list[int]) -> list[bytes]:
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "names"
+        request.inputs["id"].dtype = 9
+        request.inputs["id"].tensor_shape.dim.add(size=len(ids))
+        request.inputs["id"].int64_val.extend(ids)
+        return list(stub.Predict(request, timeout=60).outputs["name"].string_val)
+
+    asked = [[(number * step) % 3 for step in range(1 + number % 4)] for number in range(60)]
+    ask([0])
+    with ThreadPoolExecutor(8) as threads:
+        names = (b"ankle boot", b"bag", b"coat")
+        assert list(threads.map(ask, asked)) == [[names[each] for each in ids] for ids in asked]
+    rows_asked = 1 + sum(map(len, asked))
+    server.wait_until(lambda: row(server, "names", "2")["shadow_rows"] == rows_asked, WAIT_S, "comparing all rows")
+    found = row(server, "names", "2")
+    # Only the bag has another name, of the same length.
+    assert (found["disagreed"], found["max_error"]) == (sum(ids.count(1) for ids in asked), 0.0)
 
 
 def test_a_canary_that_fails_is_rolled_back(
