@@ -161,7 +161,7 @@ def publish_names(model_dir: Path, names: Iterable[str]) -> ModelVersion:
     length = helper.make_tensor_value_info("length", TensorProto.FLOAT, ["batch"])
     texts = list(names)
     constants = [
-        helper.make_tensor("names", TensorProto.STRING, [len(texts)], [text.encode() for text in texts]),
+        numpy_helper.from_array(np.array(texts, object), "names"),
         numpy_helper.from_array(np.array([len(text) for text in texts], np.float32), "lengths"),
     ]
     nodes = [

@@ -18,6 +18,8 @@ _LOG = logging.getLogger("modelyard.serving")
 #: Requests that may wait for their shadow, and the bytes of their inputs and outputs.
 _MAX_WAITING = 64
 _MAX_BYTES = 64 << 20
+#: Longest wait at the end for what is computed: nobody waits for it.
+_STOP_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +86,13 @@ class Shadow:
             return True
 
     def close(self) -> None:
-        """Drops what waits, and waits for what is computed."""
+        """Drops what waits, and waits for what is computed, for a few seconds."""
         with self._condition:
             self._closed = True
             self._jobs.clear()
             self._condition.notify()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_STOP_S)
 
     def _run(self) -> None:
         while True:
