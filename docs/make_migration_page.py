@@ -59,6 +59,7 @@ _URLS = (
     ("GET /v2/config", "ours: the configuration in force, secrets masked"),
     ("GET /openapi.json", "ours: all of these as an OpenAPI document, with each loaded model's own requests"),
     ("GET /console", "ours: pages for people, with `--console`"),
+    ("GET /v2/traffic", "ours: splits, shadows and rollbacks, with `--version_traffic_file`"),
     ("GET /v2/health/live, /v2/health/ready", "ours: liveness, and readiness that tells the truth"),
     ("/v2/...", "ours: the Open Inference Protocol, REST; over gRPC `inference.GRPCInferenceService`"),
 )

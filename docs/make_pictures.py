@@ -12,11 +12,13 @@ IMAGES = Path(__file__).resolve().parent / "images"
 STYLE = """
 text { font: 15px sans-serif; fill: #1f2328; } .small { font-size: 12.5px; fill: #59636e; }
 rect { fill: #f6f8fa; stroke: #59636e; rx: 8px; } .group { fill: none; stroke-dasharray: 5 4; }
-.page { fill: #ffffff; stroke: none; } .core { fill: #fff1e5; stroke: #bc4c00; } .python { fill: #ddf4ff; stroke: #0969da; }
+.page { fill: #ffffff; stroke: none; }
+.core { fill: #fff1e5; stroke: #bc4c00; } .python { fill: #ddf4ff; stroke: #0969da; }
 path { stroke: #59636e; fill: none; stroke-width: 1.6; } marker path { fill: #59636e; }
 @media (prefers-color-scheme: dark) {
   text { fill: #f0f6fc; } .small { fill: #9198a1; } rect { fill: #151b23; stroke: #9198a1; }
-  .group { fill: none; } .page { fill: #0d1117; stroke: none; } .core { fill: #3d2410; stroke: #f0883e; } .python { fill: #0c2d6b; stroke: #58a6ff; }
+  .group { fill: none; } .page { fill: #0d1117; stroke: none; }
+  .core { fill: #3d2410; stroke: #f0883e; } .python { fill: #0c2d6b; stroke: #58a6ff; }
   path { stroke: #9198a1; } marker path { fill: #9198a1; }
 }
 """

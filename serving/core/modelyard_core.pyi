@@ -30,6 +30,12 @@ class _Run(Protocol):
     def __call__(
         self, batch: Sequence[tuple[bytes, tuple[int, ...]]], waited: Sequence[tuple[int, float]] | None
     ) -> Sequence[tuple[tuple[int, ...], bytes | Sequence[bytes | str]]] | None: ...
+    def shadow(
+        self,
+        inputs: Sequence[tuple[bytes, tuple[int, ...]]],
+        outputs: Sequence[tuple[tuple[int, ...], bytes | list[bytes | str]]],
+    ) -> None:
+        """Takes a request that was answered, and that a shadow is to compute, too; returns at once."""
 
 @final
 class Exchange:
@@ -179,6 +185,25 @@ class Server:
 
         Returns:
             False where a dtype is none that can be.
+        """
+    def set_traffic(
+        self,
+        rules: Sequence[tuple[str, str, str, float, Sequence[tuple[str, int | None, str | None, float, bool]]]],
+    ) -> None:
+        """Has requests that name no version go to those of rules, until other rules are set.
+
+        Args:
+            rules: Of each model its name, the version header and the sticky one (empty for none), the share of its
+                requests that go to ``run.shadow`` too, and its targets: name, version, label, share, and whether it is
+                rolled back. The first target gets what the others leave.
+
+        Raises:
+            ValueError: A header's name is none.
+        """
+    def take_traffic(self) -> list[tuple[str, str, list[int], float]]:
+        """What requests by rules were answered with since the last time.
+
+        Model, target, counts by bucket of their latency, and their sum in microseconds.
         """
     def take_statistics(self) -> list[dict[str, Any]]:
         """What was measured since the last time, by plan.

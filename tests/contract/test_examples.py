@@ -18,6 +18,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
+from tests.support.metrics import monitoring_flag, scrape, value
 from tests.support.saved_models import save_counter, save_tf1_half_plus_three, save_tf1_half_plus_two
 from tests.support.server import RunningServer, serve
 
@@ -27,7 +28,10 @@ REGRESS, CLASSIFY = "tensorflow/serving/regress", "tensorflow/serving/classify"
 @pytest.fixture(scope="module")
 def server(session_dir: Path) -> Iterator[RunningServer]:
     save_tf1_half_plus_two(session_dir / "contract-examples" / "123")
-    with serve(session_dir / "contract-examples", model="tf1", log_dir=session_dir) as running:
+    traffic = session_dir / "examples-traffic.config"
+    traffic.write_text('model { name: "tf1" split { version: 123 } version_header: "x-version" }')
+    flags = (f"--version_traffic_file={traffic}", monitoring_flag(session_dir))
+    with serve(session_dir / "contract-examples", model="tf1", log_dir=session_dir, flags=flags) as running:
         yield running
 
 
@@ -39,8 +43,8 @@ def stub(server: RunningServer) -> Iterator[prediction_service_pb2_grpc.Predicti
 
 def example(**features: float) -> tf.train.Example:
     message = tf.train.Example()
-    for name, value in features.items():
-        message.features.feature[name].float_list.value.append(value)
+    for name, number in features.items():
+        message.features.feature[name].float_list.value.append(number)
     return message
 
 
@@ -65,6 +69,28 @@ def test_regress(stub) -> None:
     assert [item.value for item in response.result.regressions] == [3.0, 42.0]
     spec = response.model_spec
     assert (spec.name, spec.version.value, spec.signature_name) == ("tf1", 123, "regress_x_to_y")
+
+
+def test_traffic_rules_hold_for_examples(server: RunningServer, stub) -> None:
+    def counted(status: str) -> float:
+        return value(scrape(server), ":modelyard:serving:traffic_requests", model="tf1", target="123", status=status)
+
+    before, named = counted("OK"), (("x-version", "123"),)
+    regress = fill(regression_pb2.RegressionRequest(), "regress_x_to_y", example(x=2.0))
+    classify = fill(classification_pb2.ClassificationRequest(), "classify_x_to_y", example(x=2.0))
+    both = multi(("tf1", "regress_x_to_y", REGRESS), ("tf1", "classify_x_to_y", CLASSIFY))
+    for call, request in ((stub.Regress, regress), (stub.Classify, classify), (stub.MultiInference, both)):
+        call(request, timeout=30, metadata=named)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(request, timeout=30, metadata=(("x-version", "9"),))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "expected one of 123" in (caught.value.details() or "")
+    assert counted("OK") == before + 3
+    failed = counted("INVALID_ARGUMENT")
+    regress.input.Clear()
+    with pytest.raises(grpc.RpcError, match="Input is empty"):
+        stub.Regress(regress, timeout=30)
+    assert counted("INVALID_ARGUMENT") == failed + 1
 
 
 def test_a_signature_that_says_the_wrong_dtype_of_its_examples(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ SERVER = (
     "servables",
     "repository",
     "batching",
+    "rollout",
     "prediction",
     "transports",
     "handlers",

@@ -151,6 +151,26 @@ def publish_words(model_dir: Path) -> ModelVersion:
     return _publish(model_dir, helper.make_graph(nodes, "words", [ids, word], [scores, echo], constants))
 
 
+def publish_names(model_dir: Path, names: Iterable[str]) -> ModelVersion:
+    """Publishes ``name``, a string [-1], and ``length`` of it, float32 [-1], of int64 ``id`` [-1] among some."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    ids = helper.make_tensor_value_info("id", TensorProto.INT64, ["batch"])
+    name = helper.make_tensor_value_info("name", TensorProto.STRING, ["batch"])
+    length = helper.make_tensor_value_info("length", TensorProto.FLOAT, ["batch"])
+    texts = list(names)
+    constants = [
+        numpy_helper.from_array(np.array(texts, object), "names"),
+        numpy_helper.from_array(np.array([len(text) for text in texts], np.float32), "lengths"),
+    ]
+    nodes = [
+        helper.make_node("Gather", ["names", "id"], ["name"]),
+        helper.make_node("Gather", ["lengths", "id"], ["length"]),
+    ]
+    return _publish(model_dir, helper.make_graph(nodes, "names", [ids], [name, length], constants))
+
+
 @overload
 def _publish(model_dir: Path, graph: onnx.GraphProto) -> ModelVersion: ...
 

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::batch::Plans;
 use crate::host::Host;
+use crate::traffic::Traffic;
 use crate::transport::{Budget, ConnectionLimits};
 
 /// The life of a server.
@@ -68,6 +69,7 @@ pub struct Core {
     pub listeners: AtomicUsize,
     pub connections: AtomicUsize,
     pub plans: Plans,
+    pub traffic: Traffic,
     pub budget: Arc<Budget>,
 }
 

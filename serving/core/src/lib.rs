@@ -13,6 +13,8 @@ mod server;
 #[cfg(feature = "python")]
 mod threads;
 #[cfg(feature = "python")]
+mod traffic;
+#[cfg(feature = "python")]
 mod transport;
 #[cfg(feature = "python")]
 mod usual;

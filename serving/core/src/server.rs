@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use http::HeaderName;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -16,6 +17,7 @@ use crate::core::{Admission, Core, Options, Phase};
 use crate::forms::{DType, InputSpec, Signature};
 use crate::host::Host;
 use crate::threads;
+use crate::traffic::{Rule, Target, Traffic};
 use crate::transport::{Api, Budget, ConnectionLimits, Listener, TlsFiles, server_config};
 
 /// Clients of HTTP/1.1 get so long to send what they were about to send, and are told with the answer that it was the
@@ -109,6 +111,7 @@ impl Server {
             listeners: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             plans: Plans::default(),
+            traffic: Traffic::default(),
             budget: Budget::new(max_inflight_bytes),
         };
         Ok(Server { core: Arc::new(core), runtime: Mutex::new(Some(runtime)) })
@@ -200,6 +203,30 @@ impl Server {
         self.core.plans.all().iter().map(|plan| statistics(py, plan)).collect()
     }
 
+    /// Has requests that name no version go to those of rules: see the stub.
+    fn set_traffic(&self, rules: Vec<(String, String, String, f64, Vec<TargetTuple>)>) -> PyResult<()> {
+        let rules = rules.into_iter().map(|(model, version_header, sticky_header, shadow, targets)| {
+            let targets = targets.into_iter().map(|(name, version, label, share, out)| Target {
+                name,
+                version,
+                label,
+                share,
+                out,
+                answered: Mutex::default(),
+            });
+            let (version_header, sticky_header) = (header(&version_header)?, header(&sticky_header)?);
+            Ok(Rule { model, version_header, sticky_header, shadow, targets: targets.collect() })
+        });
+        self.core.traffic.set(rules.collect::<PyResult<_>>()?);
+        Ok(())
+    }
+
+    /// What such requests were answered with since the last time: see the stub.
+    fn take_traffic(&self) -> Vec<(String, String, Vec<u64>, f64)> {
+        let found = self.core.traffic.take().into_iter();
+        found.map(|(model, target, times)| (model, target, times.counts, times.sum_us)).collect()
+    }
+
     /// Requests that wait for a batch or are computed.
     #[getter]
     fn waiting(&self) -> usize {
@@ -236,6 +263,17 @@ impl Server {
         });
         Ok(())
     }
+}
+
+/// Name, version, label, share, and whether it is rolled back.
+type TargetTuple = (String, Option<i64>, Option<String>, f64, bool);
+
+/// A header's name; `None` for an empty one.
+fn header(name: &str) -> PyResult<Option<HeaderName>> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    name.parse().map(Some).map_err(|_| PyValueError::new_err(format!("{name:?} is no header's name")))
 }
 
 /// Waits until there is none.

@@ -13,6 +13,7 @@ use crate::batch::{Computed, Key, Outcome, Plan, Request, Sample};
 use crate::core::Core;
 use crate::forms::{AnswerSpec, OutputView, Tensor, json, predict_grpc, v2_grpc, v2_rest};
 use crate::host::Answer;
+use crate::traffic::Route;
 use crate::transport::{RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
 
 const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
@@ -24,9 +25,10 @@ const PRIORITY: HeaderName = HeaderName::from_static("x-modelyard-priority");
 /// Whoever is refused is asked to come back when there may be room, within these bounds.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
-/// When a request came, how long it may take, and whether others go first.
+/// When a request came, how long it may take, and whether others go first; and its header fields.
 #[derive(Clone, Copy)]
-pub struct Urgency {
+pub struct Urgency<'a> {
+    pub headers: &'a HeaderMap,
     pub arrived: Instant,
     pub deadline: Option<Instant>,
     pub low_priority: bool,
@@ -47,7 +49,7 @@ pub async fn grpc(
     arrived: Instant,
     deadline: Option<Instant>,
 ) -> Option<Result<Bytes, Refusal>> {
-    let urgency = Urgency { arrived, deadline, low_priority: is_low(&parts.headers) };
+    let urgency = Urgency { headers: &parts.headers, arrived, deadline, low_priority: is_low(&parts.headers) };
     let answered = match parts.uri.path() {
         PREDICT => predict(core, message, urgency).await?,
         INFER => infer(core, message, urgency).await?,
@@ -57,12 +59,13 @@ pub async fn grpc(
 }
 
 /// TensorFlow Serving's Predict.
-async fn predict(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<Result<Bytes, Overload>> {
+async fn predict(core: &Arc<Core>, message: &Bytes, urgency: Urgency<'_>) -> Option<Result<Bytes, Overload>> {
     let head = predict_grpc::head(message)?;
     let outputs = head.outputs.iter().copied();
-    let plan = find(core, Key::new(head.model, head.version, head.label, head.signature, outputs))?;
+    let key = Key::new(head.model, head.version, head.label, head.signature, outputs);
+    let (plan, route) = find(core, key, urgency.headers)?;
     let tensors = head.read(&plan.signature)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, route, tensors, urgency).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(Err(overload)),
     };
@@ -75,12 +78,13 @@ async fn predict(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<
 }
 
 /// The Open Inference Protocol's ModelInfer.
-async fn infer(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<Result<Bytes, Overload>> {
+async fn infer(core: &Arc<Core>, message: &Bytes, urgency: Urgency<'_>) -> Option<Result<Bytes, Overload>> {
     let head = v2_grpc::head(message)?;
     let signature = head.signature.unwrap_or_default();
-    let plan = find(core, Key::new(head.model, head.version, None, signature, head.outputs.iter().copied()))?;
+    let key = Key::new(head.model, head.version, None, signature, head.outputs.iter().copied());
+    let (plan, route) = find(core, key, urgency.headers)?;
     let tensors = head.read(&plan.signature)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, route, tensors, urgency).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(Err(overload)),
     };
@@ -109,7 +113,7 @@ pub async fn rest(core: &Arc<Core>, parts: &http::request::Parts, body: &Bytes, 
         return None;
     }
     let deadline = arrived.checked_add(core.options.rest_timeout);
-    let urgency = Urgency { arrived, deadline, low_priority: is_low(headers) };
+    let urgency = Urgency { headers, arrived, deadline, low_priority: is_low(headers) };
     let target = Target::of(parts.uri.path())?;
     match target.api {
         Api::V1 => v1(core, &target, body, urgency).await,
@@ -118,7 +122,7 @@ pub async fn rest(core: &Arc<Core>, parts: &http::request::Parts, body: &Bytes, 
 }
 
 /// TensorFlow Serving's `:predict`.
-async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgency) -> Option<Answer> {
+async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgency<'_>) -> Option<Answer> {
     let options = json::Options {
         strict: core.options.strict_json,
         extensions: core.options.json_extensions,
@@ -126,9 +130,9 @@ async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgenc
     };
     let head = json::head(body)?;
     let key = Key::new(target.model, target.version, target.label, head.signature, std::iter::empty());
-    let plan = find(core, key)?;
+    let (plan, route) = find(core, key, urgency.headers)?;
     let tensors = head.read(&plan.signature, &options)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, route, tensors, urgency).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(too_many(&overload, "\n    ", "\n")),
     };
@@ -146,7 +150,7 @@ async fn v2(
     target: &Target<'_>,
     headers: &HeaderMap,
     body: &Bytes,
-    urgency: Urgency,
+    urgency: Urgency<'_>,
 ) -> Option<Answer> {
     if headers.get(ACCEPT_ENCODING).is_some_and(|accepted| accepted != "identity") {
         // Python compresses.
@@ -156,9 +160,10 @@ async fn v2(
     let head = v2_rest::head(body, headers.get(JSON_LENGTH).map(HeaderValue::as_bytes), max_depth)?;
     let signature = head.signature.unwrap_or_default();
     let wanted = head.outputs.iter().map(|output| output.name);
-    let plan = find(core, Key::new(target.model, target.version, None, signature, wanted))?;
+    let key = Key::new(target.model, target.version, None, signature, wanted);
+    let (plan, route) = find(core, key, urgency.headers)?;
     let tensors = head.read(&plan.signature, max_depth)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, route, tensors, urgency).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(too_many(&overload, "", "")),
     };
@@ -237,10 +242,12 @@ fn too_many(overload: &Overload, before: &str, after: &str) -> Answer {
     Answer { status, headers: fields, body: body.into() }
 }
 
-/// The plan for a key; where there is none, Python is asked for one, and answers the request itself.
-fn find(core: &Core, key: Key) -> Option<Arc<Plan>> {
+/// The plan for a key, and where a traffic rule has the request go; where there is none, Python is asked for one, and
+/// answers the request itself.
+fn find(core: &Core, mut key: Key, headers: &HeaderMap) -> Option<(Arc<Plan>, Option<Route>)> {
+    let route = core.traffic.route(&mut key, headers)?;
     match core.plans.find(&key) {
-        Ok(plan) => Some(plan),
+        Ok(plan) => Some((plan, route)),
         Err(ask) => {
             if ask {
                 core.host.learn(&key);
@@ -295,8 +302,9 @@ impl Answered {
 async fn compute(
     core: &Core,
     plan: &Arc<Plan>,
+    route: Option<Route>,
     tensors: Vec<Tensor>,
-    urgency: Urgency,
+    urgency: Urgency<'_>,
 ) -> Option<Result<Answered, Overload>> {
     let decoded = Instant::now();
     let rows = plan.rows(&tensors)?;
@@ -306,9 +314,20 @@ async fn compute(
     }
     let _requests = Counted::new(&plan.waiting, 1);
     let _rows = Counted::new(&plan.outstanding, rows);
-    let Urgency { arrived, deadline, low_priority } = urgency;
+    let Urgency { arrived, deadline, low_priority, .. } = urgency;
+    let copy = route.as_ref().filter(|route| route.shadow).map(|_| tensors.clone());
     match queue.answer(Request { tensors, rows, low_priority, deadline }).await {
-        Outcome::Computed(computed, range) => Some(Ok(Answered { computed, range, rows, arrived, decoded })),
+        Outcome::Computed(computed, range) => {
+            if let Some(route) = route {
+                route.answered(arrived.elapsed());
+            }
+            if let Some(inputs) = copy {
+                // The caller's answer is written meanwhile.
+                let (plan, computed, range) = (plan.clone(), computed.clone(), range.clone());
+                tokio::task::spawn_blocking(move || plan.shadow(&inputs, &computed, range));
+            }
+            Some(Ok(Answered { computed, range, rows, arrived, decoded }))
+        }
         Outcome::HandOver => None,
         Outcome::Full => {
             let text = "The batch scheduling queue to which this task was submitted is full. Try again in a moment.";
@@ -318,7 +337,7 @@ async fn compute(
 }
 
 /// Lets a request in, or says why not.
-fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency) -> Result<(), Overload> {
+fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency<'_>) -> Result<(), Overload> {
     let limits = &core.options.admission;
     let waiting = plan.waiting.load(Ordering::Relaxed);
     if limits.max_waiting > 0 && waiting >= limits.max_waiting {

@@ -6,4 +6,4 @@ mod stats;
 
 pub use plan::{Batching, Key, Plan, Plans};
 pub use queue::{Computed, Outcome, Request};
-pub use stats::Sample;
+pub use stats::{Histogram, Sample};

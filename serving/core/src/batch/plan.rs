@@ -1,6 +1,7 @@
 //! Plans: what requests with one key ask for, and the Python function that computes their batches.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
-use crate::batch::queue::Queue;
+use crate::batch::queue::{Computed, Queue};
 use crate::batch::stats::Stats;
 use crate::cost::Cost;
 use crate::forms::{DType, InputSpec, Shape, Signature, Tensor};
@@ -251,6 +252,46 @@ impl Plan {
             outputs.push(Output { name: name.clone(), dtype: *dtype, shape: shape.into(), data, ends });
         }
         Ok((outputs.len() == self.outputs.len()).then_some(outputs))
+    }
+
+    /// Has Python compute a request that was answered once more, by a shadow.
+    pub fn shadow(&self, inputs: &[Tensor], computed: &Computed, range: Option<Range<usize>>) {
+        let tell = |py: Python<'_>| -> PyResult<()> {
+            let inputs = inputs.iter().map(|each| Ok((PyBytes::new(py, &each.data), PyTuple::new(py, &each.shape)?)));
+            let outputs = computed.outputs.iter().map(|output| output.rows(py, range.clone()));
+            let (inputs, outputs) = (inputs.collect::<PyResult<Vec<_>>>()?, outputs.collect::<PyResult<Vec<_>>>()?);
+            self.run.bind(py).call_method1("shadow", (inputs, outputs))?;
+            Ok(())
+        };
+        Python::try_attach(|py| tell(py).unwrap_or_else(|error| error.write_unraisable(py, None)));
+    }
+}
+
+impl Output {
+    /// Shape and values of some rows, or of all, as `run` returns them.
+    fn rows<'py>(
+        &self,
+        py: Python<'py>,
+        range: Option<Range<usize>>,
+    ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyAny>)> {
+        let mut shape = self.shape.clone();
+        let whole = shape.first().copied().unwrap_or(1).max(1);
+        let range = range.unwrap_or(0..whole);
+        if let Some(first) = shape.first_mut().filter(|first| **first > 0) {
+            *first = range.len();
+        }
+        let values = if self.dtype == DType::String {
+            let inner = self.ends.len() / whole;
+            let ends = &self.ends[range.start * inner..range.end * inner];
+            let begins = std::iter::once(range.start * inner).filter(|at| *at > 0).map(|at| self.ends[at - 1]);
+            let begins = begins.chain((range.start == 0).then_some(0)).chain(ends.iter().copied());
+            let texts = begins.zip(ends).map(|(begin, end)| PyBytes::new(py, &self.data[begin + 4..*end]));
+            PyList::new(py, texts.collect::<Vec<_>>())?.into_any()
+        } else {
+            let row = self.data.len() / whole;
+            PyBytes::new(py, &self.data[range.start * row..range.end * row]).into_any()
+        };
+        Ok((PyTuple::new(py, shape)?, values))
     }
 }
 

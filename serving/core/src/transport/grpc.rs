@@ -123,13 +123,14 @@ pub async fn serve_grpc(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
 
 async fn unary(
     core: &Arc<Core>,
-    parts: http::request::Parts,
+    mut parts: http::request::Parts,
     mut body: Incoming,
     peer: Peer,
     timeout: Option<Duration>,
     request_id: Option<HeaderValue>,
     arrived: Instant,
 ) -> Response<Reply> {
+    core.traffic.stamp(&mut parts.headers);
     let id = request_id.clone();
     let deadline = timeout.and_then(|timeout| arrived.checked_add(timeout));
     let work = async {

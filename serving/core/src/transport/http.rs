@@ -34,7 +34,8 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
     }
     let version = request.version();
     let request_id = request_id(request.headers());
-    let (parts, mut incoming) = request.into_parts();
+    let (mut parts, mut incoming) = request.into_parts();
+    core.traffic.stamp(&mut parts.headers);
     let mut charge = core.budget.charge();
     let reading = read(core, &parts.headers, &mut incoming, &mut charge);
     let (body, mut problem) = match tokio::time::timeout(core.options.rest_timeout, reading).await {

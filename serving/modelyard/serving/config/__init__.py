@@ -15,6 +15,14 @@ from modelyard.serving.config._models import (
 )
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import TlsConfig
+from modelyard.serving.config._traffic import (
+    RollbackLimits,
+    TrafficOptions,
+    TrafficRule,
+    TrafficShadow,
+    TrafficTarget,
+    read_traffic_file,
+)
 from modelyard.serving.config._watch import WatchOptions
 
 __all__ = [
@@ -23,8 +31,13 @@ __all__ = [
     "LoadOptions",
     "ModelConfig",
     "PER_MODEL_FILE",
+    "RollbackLimits",
     "ServerOptions",
     "TlsConfig",
+    "TrafficOptions",
+    "TrafficRule",
+    "TrafficShadow",
+    "TrafficTarget",
     "TransportLimits",
     "VersionPolicy",
     "WatchOptions",
@@ -35,4 +48,5 @@ __all__ = [
     "parse_flags",
     "read_batch_parameters",
     "read_text_proto",
+    "read_traffic_file",
 ]

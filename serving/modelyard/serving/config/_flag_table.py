@@ -123,6 +123,11 @@ FLAGS: tuple[Flag, ...] = (
     _ours("model_repository", "text", "",
           "folder of models, instead of the flags for one: all are served by the names of their folders, and new and "
           "removed ones are seen as new versions are (--file_system_poll_wait_seconds)"),
+    _ours("version_traffic_file", "text", "",
+          "which versions answer requests that name none: splits by weight, header or sticky key, shadows, and limits "
+          "that roll back; looked at again while it runs (docs/rollouts.md)"),
+    _ours("version_traffic_state_file", "text", "",
+          "file that keeps rollbacks over restarts; empty: a restart begins without them"),
     _ours("runtime", "text", "", "use this runtime and no other (default: the manifest's choice)",
           ("onnxruntime", "litert", "openvino", "tensorflow")),
     _ours("precision", "text", "", "serve files of this precision (default: the manifest's choice for the runtime)",

@@ -31,6 +31,7 @@ from modelyard.serving.config._models import (
 )
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import TlsConfig, read_tls_config
+from modelyard.serving.config._traffic import TrafficOptions, traffic_options
 from modelyard.serving.config._watch import WatchOptions
 from modelyard.wire import config_pb2, serving_pb2
 
@@ -131,6 +132,7 @@ class ServerOptions:
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
         warmup_iterations: How often warm-up records are replayed; 0 for never.
         drain_s: Seconds that running requests get when the server stops.
+        traffic: Which versions answer requests that name none; None for the newest.
         autotune_file: Measure and write this file instead of serving; empty to serve.
         autotune_latency_s: Longest time of a request, in seconds, for that.
     """
@@ -173,6 +175,7 @@ class ServerOptions:
     max_queue_delay_s: float = 0.0
     warmup_iterations: int = 1
     drain_s: float = 10.0
+    traffic: TrafficOptions | None = None
     autotune_file: str = ""
     autotune_latency_s: float = 0.05
 
@@ -298,6 +301,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         max_queue_delay_s=args.max_queue_delay_ms / 1e3,
         warmup_iterations=max(1, args.num_request_iterations_for_warmup) if args.enable_model_warmup else 0,
         drain_s=args.drain_seconds,
+        traffic=traffic_options(args),
         autotune_file=args.autotune,
         autotune_latency_s=args.autotune_latency_ms / 1e3,
     )

@@ -1,6 +1,6 @@
 """What is counted: Prometheus' metrics and Triton's statistics."""
 
-from modelyard.serving.metrics._metrics import FAMILIES, Metrics
+from modelyard.serving.metrics._metrics import FAMILIES, LATENCY_BUCKETS_US, Metrics
 from modelyard.serving.metrics._statistics import (
     Duration,
     Execution,
@@ -15,6 +15,7 @@ __all__ = [
     "Execution",
     "ExecutionStatistics",
     "FAMILIES",
+    "LATENCY_BUCKETS_US",
     "Metrics",
     "ModelStatistics",
     "RequestTimes",

@@ -114,6 +114,15 @@ FAMILIES: Sequence[tuple[str, str, str, tuple[float, ...]]] = (
      ()),
     (":modelyard:serving:request_bytes_in_flight", "gauge",
      "Bytes of requests that the native core is reading or answering.", ()),
+    (":modelyard:serving:traffic_requests", "counter",
+     "Requests that a traffic rule gave to a target of its split, by status.", ()),
+    (":modelyard:serving:traffic_share", "gauge", "Share that a target of a traffic rule's split has now.", ()),
+    (":modelyard:serving:traffic_rollbacks", "counter", "Rollbacks of a target of a traffic rule, by limit.", ()),
+    (":modelyard:serving:shadow_requests", "counter",
+     "Requests for a shadow: compared, failed, or dropped as too many waited.", ()),
+    (":modelyard:serving:shadow_rows", "counter", "Rows that a shadow computed, agreed or disagreed.", ()),
+    (":modelyard:serving:shadow_max_error", "gauge",
+     "Largest difference of a number from a shadow's, within the rule's window.", ()),
 )  # fmt: skip
 
 

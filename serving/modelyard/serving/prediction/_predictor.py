@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ from modelyard.serving.requests import (
     current_caller,
     other_signature,
 )
+from modelyard.serving.rollout import Rollout
 from modelyard.serving.servables import Plan, Servable, plan_of
 from modelyard.wire import grpc_status_of, tensorflow_pb2
 
@@ -65,6 +67,8 @@ class Predictor:
         max_batch_rows: Rows that are computed together at most.
         max_queued_requests: Requests of one model that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
+        statistics: What every door's requests are counted in; None for its own.
+        rollout: Chooses the version of requests that name none; None for the newest.
     """
 
     def __init__(
@@ -79,8 +83,11 @@ class Predictor:
         max_queued_requests: int = 0,
         max_queue_delay_s: float = 0.0,
         statistics: ModelStatistics | None = None,
+        rollout: Rollout | None = None,
     ) -> None:
         self._manager = manager
+        #: Chooses the version of requests that name none; None where the newest answers them.
+        self.rollout = rollout
         self._metrics = metrics
         self._check_methods = check_methods
         self._max_batch_rows = max_batch_rows
@@ -156,6 +163,8 @@ class Predictor:
         arrived_ns = time.perf_counter_ns()
         watcher = version = None
         try:
+            if self.rollout is not None:
+                request, encode, done = self.rollout.begin(request, encode, done)
             watcher = self._manager.watcher(request.spec)
             version = watcher.lend(request.spec)
             plan = plan_of(version.loaded, request.spec.signature_name, request.output_filter, self._metrics)
@@ -325,8 +334,10 @@ class Predictor:
         self, tasks: Sequence[InferenceTask], examples: Sequence[bytes], complaint: str
     ) -> tuple[Classification | Regression, ...]:
         # One servable for all tasks: their answers belong to the same version.
+        spec = tasks[0].spec
         with (
-            self._manager.acquire(tasks[0].spec) as servable,
+            nullcontext(spec) if self.rollout is None else self.rollout.chosen(spec, current_caller.get()) as spec,
+            self._manager.acquire(spec) as servable,
             self.statistics.measure(
                 servable.name, servable.version, arrived_ns=time.perf_counter_ns(), executed=servable.batching is None
             ) as timing,

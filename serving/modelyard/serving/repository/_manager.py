@@ -50,6 +50,8 @@ class ModelManager:
         self._options = options
         self._allow_new_labels = allow_new_labels
         self._reloading = threading.Lock()
+        #: What models of a traffic rule prefer and keep, so that one that is added knows it from its first request on.
+        self._preferred: Mapping[str, tuple[ModelSpec | None, frozenset[int]]] = {}
         # Replaced, never changed: readers need no lock.
         self._watchers: dict[str, ModelWatcher] = {}
         for config in configs:
@@ -62,7 +64,32 @@ class ModelManager:
         self._stopped = False
 
     def _watcher(self, config: ModelConfig) -> ModelWatcher:
-        return ModelWatcher(config, self._load, self._options)
+        watcher = ModelWatcher(config, self._load, self._options)
+        watcher.prefer(*self._preferred.get(config.name, (None, frozenset())))
+        return watcher
+
+    def prefer(self, preferred: Mapping[str, tuple[ModelSpec | None, frozenset[int]]]) -> None:
+        """Says what requests without version and label get; see :meth:`ModelWatcher.prefer`.
+
+        Args:
+            preferred: By model; the others answer with their newest version.
+        """
+        with self._reloading:
+            self._preferred = dict(preferred)
+            for name, watcher in self._watchers.items():
+                watcher.prefer(*self._preferred.get(name, (None, frozenset())))
+
+    def resolve(self, spec: ModelSpec) -> int | None:
+        """The version that a spec means, where it can answer now; else None.
+
+        Args:
+            spec: With a version or a label.
+        """
+        watcher = self._watchers.get(spec.name)
+        if watcher is None:
+            return None
+        number = spec.version if spec.label is None else watcher.labels.get(spec.label)
+        return number if number is not None and watcher.is_available(number) else None
 
     def start(self) -> None:
         """Starts to watch the base paths."""

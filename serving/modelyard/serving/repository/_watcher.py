@@ -69,6 +69,10 @@ class ModelWatcher:
         #: Those of them that the policy alone would not have loaded.
         self._labelled: frozenset[int] = frozenset()
         self._file_labels = FileLabels()
+        #: What a request without version and label means; None for the newest version.
+        self._default: ModelSpec | None = None
+        #: Versions that are loaded whatever the policy is.
+        self._kept: frozenset[int] = frozenset()
         self._cache = VersionCache(config.name, options.cache_dir)
         self._label_complaint = ""
         self._complaint = "" if self._enabled else self._not_asked()
@@ -101,6 +105,19 @@ class ModelWatcher:
                 self._watching, self._thread = True, self._new_thread()
                 self._thread.start()
         self._wake.set()
+
+    def prefer(self, default: ModelSpec | None, keep: frozenset[int]) -> None:
+        """Says what requests without version and label get, for traffic rules.
+
+        Args:
+            default: A version or a label; None for the newest version.
+            keep: Versions that are loaded whatever the policy is.
+        """
+        with self._lock:
+            self._default = default
+            changed, self._kept = self._kept != keep, keep
+        if changed:
+            self._wake.set()
 
     @property
     def labels(self) -> Mapping[str, int]:
@@ -258,7 +275,9 @@ class ModelWatcher:
 
     def _resolve(self, spec: ModelSpec) -> Version:
         wanted = spec.version
-        if wanted is None and spec.label is None:
+        if wanted is None and spec.label is None and self._default is not None:
+            spec, wanted = self._default, self._default.version
+        elif wanted is None and spec.label is None:
             # What most requests ask for costs no more than it must.
             newest = None
             for version in self._versions.values():
@@ -269,6 +288,9 @@ class ModelWatcher:
         if spec.label is not None:
             labels = self.labels
             wanted = labels.get(spec.label)
+            if wanted is None and not self._polled and not self.is_ready():
+                # Labels of a file are known when its versions are.
+                raise self._still_loading()
             if wanted is None:
                 known = ", ".join(sorted(labels)) or "no labels"
                 pending = self._file_labels.pending.get(spec.label)
@@ -284,7 +306,7 @@ class ModelWatcher:
         if wanted is not None and wanted in available:
             return available[wanted]
         if not available and not self._polled:
-            raise UnavailableError(f"Model {spec.name!r} is still loading; try again in a moment.")
+            raise self._still_loading()
         if available:
             raise ModelNotFoundError(
                 f"Servable not found for request: {spec.describe()}; loaded versions: {sorted(available)}."
@@ -292,6 +314,9 @@ class ModelWatcher:
         reasons = [f"version {item.number}: {item.error.message}" for item in self._versions.values() if item.error]
         reason = "; ".join(reasons) or self._complaint or f"no version in {self._config.base_path}"
         raise ModelNotFoundError(f"Servable not found for request: {spec.describe()}; nothing is loaded: {reason}")
+
+    def _still_loading(self) -> UnavailableError:
+        return UnavailableError(f"Model {self._config.name!r} is still loading; try again in a moment.")
 
     def _watch(self) -> None:
         while True:
@@ -350,7 +375,7 @@ class ModelWatcher:
                 self._reconcile_labelled(config, found)
 
     def _reconcile_labelled(self, config: ModelConfig, found: Sequence[AnyVersion]) -> None:
-        needed = self._file_labels.needed()
+        needed = self._file_labels.needed() | self._kept
         self._labelled = needed - {version.number for version in config.policy.aspired(found)}
         self._reconcile(config.policy.aspired(found, needed))
 

@@ -70,6 +70,10 @@ def request_id_of(value: bytes) -> str:
     return value.decode("ascii") if _REQUEST_ID.fullmatch(value) else ""
 
 
+def _no_header(_: str) -> str:
+    return ""
+
+
 class Caller:
     """Who waits for an answer, and for how long: nobody pays for work that nobody wants any more.
 
@@ -78,9 +82,10 @@ class Caller:
         gone: Asks the transport whether the caller has hung up; None where it says so by :meth:`leave`.
         low_priority: Computed only when nothing else waits.
         request_id: The caller's own name for the request, where it sent a valid one.
+        header: Looks a header field, or a key of gRPC metadata, up by its lower-case name; empty where there is none.
     """
 
-    __slots__ = ("_gone", "_left", "deadline", "low_priority", "request_id")
+    __slots__ = ("_gone", "_left", "deadline", "header", "low_priority", "request_id")
 
     def __init__(
         self,
@@ -89,8 +94,10 @@ class Caller:
         gone: Callable[[], bool] | None = None,
         low_priority: bool = False,
         request_id: str = "",
+        header: Callable[[str], str] | None = None,
     ) -> None:
         self.deadline = deadline
+        self.header = header or _no_header
         self.low_priority = low_priority
         self.request_id = request_id
         self._gone = gone

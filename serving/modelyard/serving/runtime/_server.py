@@ -21,6 +21,7 @@ from modelyard.serving.handlers.rest import RestApp, RestOptions, SageMakerApp, 
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import Admin, ModelManager
+from modelyard.serving.rollout import Rollout
 from modelyard.serving.runtime._version_loader import VersionLoader
 from modelyard.serving.servables import settle_memory
 from modelyard.serving.transports.grpc import ARGUMENTS, GrpcioServer, GrpcLimits, limits_of
@@ -65,13 +66,14 @@ class Server:
         UNAVAILABLE, which a load balancer understands better than a closed port.
 
         Raises:
-            ConfigurationError: A port cannot be listened on.
+            ConfigurationError: A port cannot be listened on, or traffic rules cannot be read.
         """
         options = self._options
         metrics = Metrics()
         statistics = ModelStatistics()
         loader = VersionLoader(options, metrics, settle=settle_memory if self._alone else None)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
+        rollout = None if options.traffic is None else Rollout(manager, metrics, options.traffic)
         predictor = Predictor(
             manager,
             metrics,
@@ -82,6 +84,7 @@ class Server:
             max_queued_requests=options.max_queued_requests,
             max_queue_delay_s=options.max_queue_delay_s,
             statistics=statistics,
+            rollout=rollout,
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
         try:
@@ -89,6 +92,8 @@ class Server:
         finally:
             # What still computes after the grace period belongs to callers that are gone.
             await asyncio.to_thread(predictor.close)
+            if rollout is not None:
+                await asyncio.to_thread(rollout.close)
             self.loading = not await asyncio.to_thread(manager.stop)
             _LOG.info("stopped")
 
@@ -97,6 +102,8 @@ class Server:
         admin = Admin(manager, allow_remote=options.remote_admin)
         started: list[Transport] = []
         poller: asyncio.Task[None] | None = None
+        rollout = predictor.rollout
+        traffic = None if rollout is None else asyncio.create_task(rollout.watch())
         try:
             for transport in _transports(options, predictor, manager, admin, metrics):
                 await transport.start()
@@ -110,8 +117,9 @@ class Server:
             await self._stop.wait()
             _LOG.info("stopping: running requests get %.0f s", options.drain_s)
         finally:
-            if poller is not None:
-                poller.cancel()
+            for task in (poller, traffic):
+                if task is not None:
+                    task.cancel()
             await asyncio.gather(*(transport.stop(options.drain_s) for transport in started))
 
 
@@ -155,7 +163,7 @@ def _transports(
             extensions=options.rest_extensions,
             metrics_paths=options.metrics_paths,
         )
-        pages = _pages(options, manager)
+        pages = _pages(options, manager, predictor)
         rest = RestApp(
             predictor,
             metrics,
@@ -176,6 +184,7 @@ def _transports(
                 statistics=predictor.statistics,
                 document=pages["/openapi.json"],
                 version=installed_version("modelyard"),
+                traffic=None if predictor.rollout is None else predictor.rollout.table,
             )
         port, tls = options.rest_api_port, options.tls if options.rest_tls else None
         if core is not None:
@@ -189,11 +198,12 @@ def _transports(
     return transports
 
 
-def _pages(options: ServerOptions, manager: ModelManager) -> dict[str, Callable[[], str]]:
+def _pages(options: ServerOptions, manager: ModelManager, predictor: Predictor) -> dict[str, Callable[[], str]]:
     """What GET answers with JSON, beside the APIs."""
     pages: dict[str, Callable[[], str]] = {
         "/v1/models": partial(models_json, manager),
         "/v2/config": partial(config_json, options, manager),
+        **({} if predictor.rollout is None else {"/v2/traffic": predictor.rollout.rows_json}),
     }
     pages["/openapi.json"] = partial(
         openapi_json,
@@ -250,6 +260,7 @@ def _native_core(
         predictor.statistics,
         check_methods=options.check_methods,
         max_rows=options.max_batch_rows,
+        rollout=predictor.rollout,
         parallel=(options.batching.threads if options.batching else 0) or options.threads,
     )
     metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)

@@ -26,7 +26,7 @@ from modelyard.serving.handlers.openapi import example_body, openapi_document, r
 from modelyard.serving.handlers.rest import _examples, _predict, _urls
 from modelyard.serving.requests import complete_inputs
 
-PAGES = ("/v1/models", "/v2/config", "/openapi.json")
+PAGES = ("/v1/models", "/v2/config", "/v2/traffic", "/openapi.json")
 VALUES = {"model": "m", "version": "3", "label": "stable"}
 DOCUMENT = openapi_document({}, version="1", metrics_paths=("/metrics",), pages=PAGES, sagemaker=True)
 OPERATIONS = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
@@ -75,7 +75,8 @@ def test_every_route_below_v2_is_documented_and_nothing_else() -> None:
         # There is one repository, without a name.
         if short or "{repository}" not in path
     }
-    assert {item for item in OPERATIONS if item[1].startswith("/v2")} == routed | {("GET", "/v2/config")}
+    pages = {("GET", "/v2/config"), ("GET", "/v2/traffic")}
+    assert {item for item in OPERATIONS if item[1].startswith("/v2")} == routed | pages
 
 
 def test_a_page_that_nobody_described_is_an_error() -> None:

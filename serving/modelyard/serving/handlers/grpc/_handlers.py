@@ -131,9 +131,14 @@ def caller_of(context: Context) -> Caller:
         context: The call's.
     """
     remaining = context.time_remaining()
-    low = any(key == PRIORITY_KEY and value == "low" for key, value in context.invocation_metadata() or ())
+    metadata = context.invocation_metadata() or ()
+    low = any(key == PRIORITY_KEY and value == "low" for key, value in metadata)
     deadline = None if remaining is None else time.monotonic() + remaining
-    return Caller(deadline=deadline, low_priority=low, request_id=request_id_in(context))
+
+    def header(name: str) -> str:
+        return ",".join(value for key, value in metadata if key == name and isinstance(value, str))
+
+    return Caller(deadline=deadline, low_priority=low, request_id=request_id_in(context), header=header)
 
 
 def peer_host(peer: str) -> str | None:

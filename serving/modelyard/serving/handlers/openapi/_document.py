@@ -62,6 +62,7 @@ _V1_CALLS = (
 _PAGES: Mapping[str, tuple[str, Schema]] = {
     "/v1/models": ("All models: versions, states, labels, signatures.", ref("Models")),
     "/v2/config": ("The configuration in force; secrets are masked.", {"type": "object"}),
+    "/v2/traffic": ("Splits, shadows and rollbacks.", {"type": "object"}),
     "/openapi.json": ("This document.", {"type": "object"}),
 }
 #: By operation of :data:`ROUTES`: summary, request and answer; no answer where the status says it all.

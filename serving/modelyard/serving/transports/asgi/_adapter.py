@@ -44,7 +44,9 @@ class Adapter:
         """Answers one request."""
         fields = _joined(scope["headers"])
         caller = Caller(
-            low_priority=fields.get(PRIORITY_KEY.encode()) == b"low", request_id=request_id_of(fields.get(_ID, b""))
+            low_priority=fields.get(PRIORITY_KEY.encode()) == b"low",
+            request_id=request_id_of(fields.get(_ID, b"")),
+            header=lambda name: fields.get(name.encode(), b"").decode("latin-1"),
         )
         try:
             body, problem = await self._read(int(fields.get(_LENGTH, 0)), receive)

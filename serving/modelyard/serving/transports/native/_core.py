@@ -15,6 +15,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving.config import TlsConfig, TransportLimits
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.repository import ModelManager
+from modelyard.serving.rollout import Rollout
 from modelyard.serving.transports.http import Application
 from modelyard.serving.transports.native._calls import Calls, Methods
 from modelyard.serving.transports.native._plans import Plans
@@ -120,12 +121,15 @@ class NativeCore:
         check_methods: bool,
         max_rows: int,
         parallel: int,
+        rollout: Rollout | None = None,
     ) -> None:
         """Has the core answer predictions of the usual form by itself; see :class:`Plans`."""
         self._plans = Plans(
             self._server, manager, metrics, statistics, check_methods=check_methods, max_rows=max_rows,
-            parallel=parallel,
+            parallel=parallel, rollout=rollout,
         )  # fmt: skip
+        if rollout is not None:
+            rollout.attach(self._server)
 
     def serve_rest(self, part: object, app: Application, port: int, tls: TlsConfig | None) -> None:
         """Listens for REST.

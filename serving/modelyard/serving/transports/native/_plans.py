@@ -15,6 +15,7 @@ from modelyard.serving.batching import BatchCounts
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.requests import ModelSpec
+from modelyard.serving.rollout import Rollout
 from modelyard.serving.servables import Plan, Servable, plan_of
 from modelyard.wire import DType, dtype_by_name
 
@@ -31,9 +32,14 @@ class Batches:
         spec: What the requests ask for.
         plan: What that is at present.
         metrics: Where batches of versions with batching parameters are counted.
+        rollout: Takes what is to be computed once more by a shadow; None where there is none.
     """
 
-    def __init__(self, manager: ModelManager, spec: ModelSpec, plan: Plan, metrics: Metrics) -> None:
+    def __init__(
+        self, manager: ModelManager, spec: ModelSpec, plan: Plan, metrics: Metrics, rollout: Rollout | None = None
+    ) -> None:
+        self._rollout = rollout
+        self._name = plan.name
         self._manager = manager
         self._spec = spec
         self._servable: Servable = plan.servable
@@ -67,10 +73,7 @@ class Batches:
         try:
             if version.loaded is not self._servable:
                 return None
-            inputs = {
-                name: np.ndarray(shape, dtype, data)
-                for (name, dtype), (data, shape) in zip(self._inputs, batch, strict=True)
-            }
+            inputs = self._arrays(batch)
             outputs = self._servable.compute(self._graph, inputs, self._names)
         finally:
             watcher.give_back(version)
@@ -80,6 +83,38 @@ class Batches:
                 self._counts.waited(microseconds)
             self._counts.execution(sum(rows for rows, _ in waited), size=batch[0][1][0])
         return [_plain(outputs[name], dtype) for name, dtype in self._outputs]
+
+    def shadow(self, inputs: _Batch, outputs: Sequence[_Output]) -> None:
+        """Takes a request that was answered and that a shadow is to compute, too.
+
+        Args:
+            inputs: Bytes and shape of each, in the signature's order.
+            outputs: Shape and bytes of each, in the plan's.
+        """
+        if self._rollout is not None:
+            self._rollout.shadow(
+                self._servable.name,
+                version=self._servable.version,
+                signature=self._name,
+                inputs=self._arrays(inputs),
+                outputs={
+                    name: _array(dtype, *output) for (name, dtype), output in zip(self._outputs, outputs, strict=True)
+                },
+            )
+
+    def _arrays(self, batch: _Batch) -> dict[str, npt.NDArray[Any]]:
+        return {
+            name: np.ndarray(shape, dtype, data)
+            for (name, dtype), (data, shape) in zip(self._inputs, batch, strict=True)
+        }
+
+
+def _array(dtype: DType, shape: tuple[int, ...], values: bytes | list[bytes | str]) -> npt.NDArray[Any]:
+    if isinstance(values, bytes):
+        return np.ndarray(shape, dtype.numpy, values)
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(shape)
 
 
 def _plain(array: npt.NDArray[Any], dtype: DType) -> _Output:
@@ -101,6 +136,7 @@ class Plans:
         check_methods: Calls by another method than the signature's are refused.
         max_rows: Rows that are computed together at most.
         parallel: Batches of one plan that are computed at the same time.
+        rollout: Takes what is to be computed once more by a shadow; None where there is none.
     """
 
     def __init__(
@@ -113,8 +149,10 @@ class Plans:
         check_methods: bool,
         max_rows: int,
         parallel: int,
+        rollout: Rollout | None = None,
     ) -> None:
         self._server = server
+        self._rollout = rollout
         self._manager = manager
         self._metrics = metrics
         self._statistics = statistics
@@ -161,7 +199,7 @@ class Plans:
             name=plan.name,
             inputs=[(each.name, each.dtype, each.shape if shapes else None) for each in described.inputs],
             outputs=[(name, dtypes[name]) for name in plan.outputs],
-            run=Batches(self._manager, spec, plan, self._metrics),
+            run=Batches(self._manager, spec, plan, self._metrics, self._rollout),
             max_rows=most,
             shared=plan.shared if batching is None else described.batched,
             parallel=self._parallel,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import modelyard_core
 
@@ -24,12 +25,14 @@ class Exchanges:
 
     def begin(self, exchange: modelyard_core.Exchange) -> None:
         """Answers a request."""
+        headers = exchange.headers
         caller = Caller(
             gone=exchange.gone,
-            low_priority=exchange.headers.get(PRIORITY_KEY) == "low",
+            low_priority=headers.get(PRIORITY_KEY) == "low",
             request_id=exchange.request_id,
+            header=lambda name: headers.get(name, ""),
         )
-        task = asyncio.get_running_loop().create_task(self._answer(exchange, caller))
+        task = asyncio.get_running_loop().create_task(self._answer(exchange, headers, caller))
         self._running[exchange] = (caller, task)
         task.add_done_callback(lambda _: self._running.pop(exchange, None))
 
@@ -43,13 +46,13 @@ class Exchanges:
         for _, task in list(self._running.values()):
             task.cancel()
 
-    async def _answer(self, exchange: modelyard_core.Exchange, caller: Caller) -> None:
+    async def _answer(self, exchange: modelyard_core.Exchange, headers: Mapping[str, str], caller: Caller) -> None:
         answer = await self._app.answer(
             HttpRequest(
                 method=exchange.method,
                 path=exchange.path,
                 query=exchange.query,
-                headers=exchange.headers,
+                headers=headers,
                 body=exchange.body,
                 client=exchange.client,
                 caller=caller,

@@ -1,0 +1,150 @@
+//! Traffic rules: which version answers requests that name none. Python makes them, and says of every change.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use ring::digest;
+
+use crate::batch::{Histogram, Key};
+
+/// What is handed over to Python says where it was drawn: drawn once more, a version whose requests all go to Python
+/// would get the square of its share.
+const TICKET: HeaderName = HeaderName::from_static("x-modelyard-ticket");
+
+/// A version that requests may go to.
+pub struct Target {
+    /// By which the version header names it.
+    pub name: String,
+    pub version: Option<i64>,
+    pub label: Option<String>,
+    /// Of the requests, from 0 to 1; the first target's is what the others leave.
+    pub share: f64,
+    /// It is rolled back: whoever names it gets the first.
+    pub out: bool,
+    pub answered: Mutex<Histogram>,
+}
+
+/// What requests of one model get that name neither a version nor a label.
+pub struct Rule {
+    pub model: String,
+    pub version_header: Option<HeaderName>,
+    pub sticky_header: Option<HeaderName>,
+    /// Share of the requests that a shadow computes, too.
+    pub shadow: f64,
+    /// At least one.
+    pub targets: Vec<Target>,
+}
+
+/// Where a request goes.
+pub struct Route {
+    rule: Arc<Rule>,
+    target: usize,
+    /// A shadow computes it, too.
+    pub shadow: bool,
+}
+
+impl Route {
+    pub fn answered(&self, time: Duration) {
+        let answered = &self.rule.targets[self.target].answered;
+        answered.lock().unwrap_or_else(PoisonError::into_inner).add(time);
+    }
+}
+
+/// The rules of all models.
+#[derive(Default)]
+pub struct Traffic {
+    /// There are some.
+    active: AtomicBool,
+    rules: RwLock<HashMap<String, Arc<Rule>>>,
+    hasher: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Traffic {
+    pub fn set(&self, rules: Vec<Rule>) {
+        self.active.store(!rules.is_empty(), Ordering::Relaxed);
+        let rules = rules.into_iter().map(|rule| (rule.model.clone(), Arc::new(rule))).collect();
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
+    /// What was answered since the last time, by model and target.
+    pub fn take(&self) -> Vec<(String, String, Histogram)> {
+        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        let all = rules.values().flat_map(|rule| rule.targets.iter().map(move |target| (rule, target)));
+        all.filter_map(|(rule, target)| {
+            let found = std::mem::take(&mut *target.answered.lock().unwrap_or_else(PoisonError::into_inner));
+            (!found.counts.is_empty()).then(|| (rule.model.clone(), target.name.clone(), found))
+        })
+        .collect()
+    }
+
+    /// Draws a number for a request, whatever its client says.
+    pub fn stamp(&self, headers: &mut HeaderMap) {
+        if !self.active.load(Ordering::Relaxed) {
+            return;
+        }
+        // A number is always a valid value.
+        if let Ok(value) = HeaderValue::from_str(&self.number().to_string()) {
+            headers.insert(TICKET, value);
+        }
+    }
+
+    /// Gives a key that names no version that of its request's target; `None` where Python must choose.
+    pub fn route(&self, key: &mut Key, headers: &HeaderMap) -> Option<Option<Route>> {
+        if !self.active.load(Ordering::Relaxed) || key.version.is_some() || key.label.is_some() {
+            return Some(None);
+        }
+        let found = self.rules.read().unwrap_or_else(PoisonError::into_inner).get(&key.model).cloned();
+        let Some(rule) = found else { return Some(None) };
+        let target = rule.choose(headers)?;
+        key.version = rule.targets[target].version;
+        key.label.clone_from(&rule.targets[target].label);
+        let shadow = rule.shadow > 0.0 && self.number() < rule.shadow;
+        Some(Some(Route { rule, target, shadow }))
+    }
+
+    /// A random number, from 0 to 1.
+    fn number(&self) -> f64 {
+        fraction(self.hasher.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl Rule {
+    /// The target of a request; `None` where Python must say what is wrong with it.
+    fn choose(&self, headers: &HeaderMap) -> Option<usize> {
+        if let Some(name) = value(headers, self.version_header.as_ref())? {
+            let found = self.targets.iter().position(|target| target.name.as_bytes() == name)?;
+            return Some(if self.targets[found].out { 0 } else { found });
+        }
+        let mut number = match value(headers, self.sticky_header.as_ref())? {
+            Some(user) => {
+                let digest = digest::digest(&digest::SHA256, &[self.model.as_bytes(), b"\0", user].concat());
+                fraction(u64::from_be_bytes(digest.as_ref().first_chunk().copied()?))
+            }
+            None => headers.get(TICKET)?.to_str().ok()?.parse().ok()?,
+        };
+        for (index, target) in self.targets.iter().enumerate().skip(1) {
+            number -= target.share;
+            if number < 0.0 {
+                return Some(index);
+            }
+        }
+        Some(0)
+    }
+}
+
+/// A header's value, where there is one; `None` for several, which Python joins.
+fn value<'a>(headers: &'a HeaderMap, name: Option<&HeaderName>) -> Option<Option<&'a [u8]>> {
+    let Some(name) = name else { return Some(None) };
+    let mut values = headers.get_all(name).iter().map(HeaderValue::as_bytes).filter(|value| !value.is_empty());
+    let first = values.next();
+    values.next().is_none().then_some(first)
+}
+
+fn fraction(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}

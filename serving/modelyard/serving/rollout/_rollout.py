@@ -1,0 +1,445 @@
+"""Traffic rules at work: requests are spread, shadows compared, and targets rolled back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, Protocol
+
+from modelyard.artifact import Signature
+from modelyard.errors import (
+    ConfigurationError,
+    InvalidModelSpecError,
+    ModelNotFoundError,
+    ModelyardError,
+    OverloadedError,
+    RequestCancelledError,
+    UnavailableError,
+)
+from modelyard.serving.batching import Done
+from modelyard.serving.config import TrafficOptions, TrafficRule, read_traffic_file
+from modelyard.serving.metrics import Metrics
+from modelyard.serving.repository import ModelManager
+from modelyard.serving.requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
+from modelyard.serving.rollout._compare import Comparison
+from modelyard.serving.rollout._rows import TrafficRow, row_of, texts_of
+from modelyard.serving.rollout._shadow import Shadow, ShadowJob
+from modelyard.serving.rollout._state import RuleState, TargetState
+from modelyard.serving.rollout._store import RolledBack, read_rolled_back, write_rolled_back
+from modelyard.wire import grpc_status_of
+
+_LOG = logging.getLogger("modelyard.serving")
+
+#: Seconds between two looks at the file, the labels and the limits.
+_STEP_S = 1.0
+#: Failures that say nothing of the version that was to answer.
+_NOT_ITS_FAULT = (
+    InvalidModelSpecError, ModelNotFoundError, OverloadedError, RequestCancelledError, UnavailableError,
+)  # fmt: skip
+
+
+class CoreTraffic(Protocol):
+    """The native core, as far as it spreads requests itself."""
+
+    def set_traffic(
+        self,
+        rules: Sequence[tuple[str, str, str, float, Sequence[tuple[str, int | None, str | None, float, bool]]]],
+    ) -> None:
+        """Takes over rules.
+
+        Args:
+            rules: Of each model its name, both headers, the shadow's share, and of each target name, version, label,
+                share, and whether it is rolled back.
+        """
+        ...
+
+    def take_traffic(self) -> Sequence[tuple[str, str, Sequence[int], float]]:
+        """What was answered since the last time: model, target, counts by bucket, and microseconds."""
+        ...
+
+
+class Rollout:
+    """The rules in force.
+
+    Args:
+        manager: The models.
+        metrics: Where everything is counted.
+        options: Where the rules are.
+
+    Raises:
+        ConfigurationError: A file cannot be read, or a rule makes no sense.
+    """
+
+    def __init__(self, manager: ModelManager, metrics: Metrics, options: TrafficOptions) -> None:
+        self._manager = manager
+        self._metrics = metrics
+        self._options = options
+        self._shadow = Shadow(manager)
+        self._core: CoreTraffic | None = None
+        #: By model; replaced, never changed, so that requests need no lock.
+        self._states: Mapping[str, RuleState] = {}
+        #: The file's, of which some may wait for their stable version.
+        self._wanted: Mapping[str, TrafficRule] = {}
+        #: What was said of the file, and of models.
+        self._said: dict[str, str] = {}
+        self._remembered = read_rolled_back(options.state_file)
+        metrics.before_reading(self._fetch)
+        self._want(read_traffic_file(options.path))
+
+    def attach(self, core: CoreTraffic) -> None:
+        """Has the native core spread the requests that it answers itself.
+
+        Args:
+            core: The core.
+        """
+        self._core = core
+        self._publish()
+
+    def begin(
+        self, request: PredictRequest, encode: Callable[[Prediction], Any], done: Done
+    ) -> tuple[PredictRequest, Callable[[Prediction], Any], Done]:
+        """Chooses the version of a prediction, has it counted, and computed once more where a shadow is to.
+
+        Args:
+            request: The request; one that names a version or a label stays as it is.
+            encode: Turns the prediction into the answer.
+            done: Takes the answer.
+
+        Returns:
+            What takes the place of the arguments.
+
+        Raises:
+            InvalidModelSpecError: A header names a version that is not in the split.
+        """
+        state = self._states.get(request.spec.name)
+        if state is None or request.spec.version is not None or request.spec.label is not None:
+            return request, encode, done
+        target = self._choose(state, request.caller)
+        begun = time.perf_counter()
+        spec = replace(target.spec(request.spec.name), signature=request.spec.signature)
+        seen: dict[str, Any] = {}
+
+        def kept_inputs(signature: Signature) -> Arrays:
+            arrays = seen["inputs"] = request.inputs(signature)
+            return arrays
+
+        def kept_outputs(prediction: Prediction) -> Any:
+            seen["prediction"] = prediction
+            return encode(prediction)
+
+        def finished(result: Any, error: BaseException | None) -> None:
+            done(result, error)
+            self._count(state, target, error, time.perf_counter() - begun)
+            if error is None and seen:
+                prediction: Prediction = seen["prediction"]
+                self._compare(state, prediction.spec, seen["inputs"], prediction.outputs)
+
+        # Not for secrets: it picks requests.
+        if random.random() < state.shadow_share:  # noqa: S311
+            return replace(request, spec=spec, inputs=kept_inputs), kept_outputs, finished
+        return replace(request, spec=spec), encode, finished
+
+    @contextmanager
+    def chosen(self, spec: ModelSpec, caller: Caller | None) -> Iterator[ModelSpec]:
+        """Chooses the version of a call that is no prediction, and counts it.
+
+        Args:
+            spec: What the call asks for.
+            caller: Who waits for it.
+
+        Yields:
+            The spec to answer.
+
+        Raises:
+            InvalidModelSpecError: A header names a version that is not in the split.
+        """
+        state = self._states.get(spec.name)
+        if state is None or spec.version is not None or spec.label is not None:
+            yield spec
+            return
+        target = self._choose(state, caller)
+        begun = time.perf_counter()
+        error: BaseException | None = None
+        try:
+            yield replace(target.spec(spec.name), signature=spec.signature)
+        except Exception as exc:
+            error = exc
+            raise
+        finally:
+            self._count(state, target, error, time.perf_counter() - begun)
+
+    def shadow(self, model: str, *, version: int, signature: str, inputs: Arrays, outputs: Arrays) -> None:
+        """Has a request computed once more that the native core has answered.
+
+        Args:
+            model: The model.
+            version: That answered.
+            signature: Its name, resolved.
+            inputs: The request's.
+            outputs: The answer's.
+        """
+        state = self._states.get(model)
+        if state is not None:
+            self._compare(state, ModelSpec(name=model, version=version, signature=signature), inputs, outputs)
+
+    def rows(self) -> tuple[TrafficRow, ...]:
+        """What the rules do at present: a row for each target of each model."""
+        self._fetch()
+        waiting = [RuleState(rule=rule) for name, rule in self._wanted.items() if not self._in_force(name)]
+        states = [(state, False) for state in self._states.values()] + [(state, True) for state in waiting]
+        return tuple(
+            row_of(state, target, version=self._manager.resolve(target.spec(state.rule.model)), waiting=waits)
+            for state, waits in sorted(states, key=lambda item: (item[0].rule.model, item[1]))
+            for target in state.targets.values()
+        )
+
+    def table(self, model: str) -> Sequence[Mapping[str, str]]:
+        """What a model's rule does at present, as people read it: text by heading, the same headings in each row.
+
+        Args:
+            model: The model; one without a rule has no rows.
+        """
+        return [texts_of(row) for row in self.rows() if row.model == model]
+
+    def rows_json(self) -> str:
+        """The rows as a JSON document."""
+        return json.dumps({"targets": [asdict(row) for row in self.rows()]}, indent=2) + "\n"
+
+    async def watch(self) -> None:
+        """Looks at the file, the labels and the limits, again and again."""
+        while True:
+            await asyncio.sleep(_STEP_S)
+            try:
+                await asyncio.to_thread(self.step)
+            # Nobody waits for this task: if it died, nothing would be rolled back, and nobody would know.
+            except Exception:
+                _LOG.exception("traffic rules could not be looked at; trying again")
+
+    def step(self) -> None:
+        """Looks once at the file, the labels and the limits."""
+        try:
+            self._want(read_traffic_file(self._options.path))
+            self._say("file", "")
+        except ConfigurationError as exc:
+            self._say("file", f"traffic rules stay as they were: {exc.message}")
+        self._fetch()
+        changed = False
+        for state in self._states.values():
+            changed |= self._follow(state)
+            for target, limit, reason in state.judge():
+                target.rolled_back = reason
+                changed = True
+                self._tell(state, target, limit)
+            for target in state.targets.values():
+                target.window.move(time.monotonic())
+        if changed:
+            self._remember()
+            self._publish()
+
+    def close(self) -> None:
+        """Ends the shadow's thread."""
+        self._shadow.close()
+
+    def _choose(self, state: RuleState, caller: Caller | None) -> TargetState:
+        named = state.named(caller)
+        if named is not None:
+            return named
+        target = state.draw(caller, tickets=self._core is not None)
+        if target is not state.stable and self._manager.resolve(target.spec(state.rule.model)) is None:
+            return state.stable
+        return target
+
+    def _count(self, state: RuleState, target: TargetState, error: BaseException | None, seconds: float) -> None:
+        status = "OK" if error is None else grpc_status_of(error) if isinstance(error, ModelyardError) else "INTERNAL"
+        self._metrics.count(
+            ":modelyard:serving:traffic_requests",
+            {"model": state.rule.model, "target": target.name, "status": status},
+        )
+        if not isinstance(error, (*_NOT_ITS_FAULT, asyncio.CancelledError)):
+            target.window.request(ok=error is None, seconds=seconds)
+
+    def _compare(self, state: RuleState, answered: ModelSpec, inputs: Arrays, outputs: Arrays) -> None:
+        shadow, rule = state.shadow, state.rule.shadow
+        if shadow is None or rule is None or answered.version is None:
+            return
+        if self._manager.resolve(shadow.spec(answered.name)) in (None, answered.version):
+            return
+        spec = replace(shadow.spec(answered.name), signature=answered.signature)
+        report = partial(self._compared, shadow, answered.name)
+        job = ShadowJob(
+            spec=spec, answered=answered.version, inputs=inputs, outputs=outputs, tolerance=rule.tolerance,
+            report=report,
+        )  # fmt: skip
+        if not self._shadow.submit(job):
+            self._count_shadow(answered.name, shadow, "dropped")
+
+    def _compared(self, shadow: TargetState, model: str, found: Comparison | None) -> None:
+        self._count_shadow(model, shadow, "failed" if found is None else "compared")
+        if found is None:
+            # One that cannot answer is no better than one that answers otherwise.
+            shadow.window.shadow(rows=1, disagreed=1, max_error=0.0)
+            return
+        shadow.window.shadow(rows=found.rows, disagreed=found.disagreed, max_error=found.max_error)
+        for result, rows in (("agreed", found.rows - found.disagreed), ("disagreed", found.disagreed)):
+            labels = {"model": model, "target": shadow.name, "result": result}
+            self._metrics.count(":modelyard:serving:shadow_rows", labels, rows)
+
+    def _count_shadow(self, model: str, shadow: TargetState, result: str) -> None:
+        labels = {"model": model, "target": shadow.name, "result": result}
+        self._metrics.count(":modelyard:serving:shadow_requests", labels)
+
+    def _fetch(self) -> None:
+        """Takes over what the core has counted."""
+        for model, name, latencies, sum_us in self._core.take_traffic() if self._core is not None else ():
+            state = self._states.get(model)
+            target = None if state is None else state.targets.get(name)
+            if target is not None:
+                target.window.requests(latencies, sum_us)
+            labels = {"model": model, "target": name, "status": "OK"}
+            self._metrics.count(":modelyard:serving:traffic_requests", labels, sum(latencies))
+
+    def _want(self, rules: Mapping[str, TrafficRule]) -> None:
+        """Takes over the file's rules, each as soon as its stable version can answer."""
+        if rules != self._wanted:
+            _LOG.info("traffic rules: %s", "; ".join(_describe(rule) for rule in rules.values()) or "none")
+        self._wanted = rules
+        states = dict(self._states)
+        for name in [name for name in states if name not in rules]:
+            del states[name]
+        for name, rule in rules.items():
+            known = states.get(name)
+            if known is not None and known.rule == rule:
+                continue
+            if self._manager.ready(name) and self._manager.resolve(_spec(rule)) is None:
+                # What answers goes on: nobody gains by errors, or by a canary that gets everything.
+                self._say(name, f"model {name}: its traffic rule begins when {rule.stable.name} can answer")
+                continue
+            self._say(name, "")
+            states[name] = RuleState(rule=rule)
+            self._restore(states[name])
+        if states != self._states:
+            self._fetch()
+            self._states = states
+            for state in states.values():
+                self._watch_gauges(state)
+            self._remember()
+            self._publish()
+        # Behind the new rules: a version that they do not need any more is unloaded when nobody is sent to it.
+        self._manager.prefer(
+            {
+                name: (
+                    _spec(states[name].rule) if name in states else None,
+                    rule.versions | (states[name].rule.versions if name in states else frozenset()),
+                )
+                for name, rule in rules.items()
+            }
+        )
+
+    def _in_force(self, name: str) -> bool:
+        return name in self._states and self._states[name].rule == self._wanted.get(name)
+
+    def _say(self, about: str, text: str) -> None:
+        """Says once what is wrong, not at every look; an empty text is nothing."""
+        if text and text != self._said.get(about):
+            _LOG.error("%s", text)
+        self._said[about] = text
+
+    def _follow(self, state: RuleState) -> bool:
+        """Sees where labels have moved: another version begins anew. Whether a rollback has ended by that."""
+        ended = False
+        for target in state.targets.values():
+            number = self._manager.resolve(target.spec(state.rule.model))
+            if number is None or number == target.serving:
+                continue
+            if target.serving is not None:
+                target.window.clear()
+                if target.rolled_back:
+                    _LOG.info(
+                        "model %s: %s is version %d now: it is not rolled back any more",
+                        state.rule.model, target.name, number,
+                    )  # fmt: skip
+                    target.rolled_back, ended = "", True
+            target.serving = number
+        return ended
+
+    def _tell(self, state: RuleState, target: TargetState, limit: str) -> None:
+        model = state.rule.model
+        self._metrics.count(
+            ":modelyard:serving:traffic_rollbacks", {"model": model, "target": target.name, "limit": limit}
+        )
+        version = "" if target.target.version is not None else f" (version {target.serving})"
+        instead = f"{state.stable.name} answers instead" if target in state.split else "it computes nothing"
+        _LOG.warning(
+            "model %s: %s%s is rolled back: %s; %s until the rule in %s changes",
+            model, target.name, version, target.rolled_back, instead, self._options.path,
+        )  # fmt: skip
+
+    def _watch_gauges(self, state: RuleState) -> None:
+        model = state.rule.model
+        for name in state.targets:
+            labels = {"model": model, "target": name}
+            self._metrics.watch(":modelyard:serving:traffic_share", labels, partial(self._share, model, name))
+            if state.rule.shadow is not None and name == state.rule.shadow.target.name:
+                self._metrics.watch(":modelyard:serving:shadow_max_error", labels, partial(self._error, model, name))
+
+    def _share(self, model: str, name: str) -> float:
+        state = self._states.get(model)
+        return 0.0 if state is None or name not in state.targets else state.share(state.targets[name])
+
+    def _error(self, model: str, name: str) -> float:
+        state = self._states.get(model)
+        return 0.0 if state is None or name not in state.targets else state.targets[name].window.total().max_error
+
+    def _restore(self, state: RuleState) -> None:
+        """Takes over what a run before has rolled back, by just this rule."""
+        for found in self._remembered:
+            target = state.targets.get(found.target)
+            if target is not None and (found.model, found.rule) == (state.rule.model, state.rule.digest):
+                target.serving, target.rolled_back = found.version, found.reason
+                _LOG.warning("model %s: %s stays rolled back: %s", found.model, found.target, found.reason)
+
+    def _remember(self) -> None:
+        """Keeps what is rolled back for the next run."""
+        self._remembered = tuple(
+            RolledBack(
+                model=name,
+                target=target.name,
+                version=target.serving,
+                rule=state.rule.digest,
+                reason=target.rolled_back,
+            )
+            for name, state in self._states.items()
+            for target in state.targets.values()
+            if target.rolled_back
+        )
+        write_rolled_back(self._options.state_file, self._remembered)
+
+    def _publish(self) -> None:
+        if self._core is None:
+            return
+        rules = []
+        for name, state in self._states.items():
+            rule = state.rule
+            targets = [
+                (each.name, each.target.version, each.target.label, each.share, bool(each.rolled_back))
+                for each in state.split
+            ]
+            rules.append((name, rule.version_header, rule.sticky_header, state.shadow_share, targets))
+        self._core.set_traffic(rules)
+
+
+def _spec(rule: TrafficRule) -> ModelSpec:
+    return ModelSpec(name=rule.model, version=rule.stable.version, label=rule.stable.label)
+
+
+def _describe(rule: TrafficRule) -> str:
+    split = ", ".join(f"{target.name} {share:.4g}" for target, share in rule.split)
+    shadow = "" if rule.shadow is None else f", shadow {rule.shadow.target.name} {rule.shadow.share:g}"
+    return f"{rule.model}: {split}{shadow}"

@@ -1,0 +1,101 @@
+"""What traffic rules do at present, as rows for whoever looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from modelyard.serving.rollout._state import RuleState, TargetState
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficRow:
+    """One target of one model's rule.
+
+    Attributes:
+        model: The model.
+        target: The version or label that the rule names.
+        version: The version that it is now; None where that cannot answer.
+        role: ``stable``, ``canary`` or ``shadow``; a canary that is the shadow, too, is a canary.
+        state: ``serving``, ``not loaded``, ``rolled back``, or ``waiting`` for a rule that begins when its stable
+            version can answer.
+        weight: Its share by the file, from 0 to 1.
+        share: The share that it has now.
+        reason: Why it is rolled back; empty where it is not.
+        requests: In the rule's window; so are the next ones.
+        failed: Of them.
+        mean_ms: Mean latency of the others.
+        p99_ms: So, too.
+        shadow_rows: Rows that it computed as a shadow.
+        disagreed: Of them, those that were answered otherwise.
+        max_error: Largest difference of a number in them.
+    """
+
+    model: str
+    target: str
+    version: int | None
+    role: str
+    state: str
+    weight: float
+    share: float
+    reason: str
+    requests: int
+    failed: int
+    mean_ms: float
+    p99_ms: float
+    shadow_rows: int
+    disagreed: int
+    max_error: float
+
+
+def row_of(rule: RuleState, target: TargetState, *, version: int | None, waiting: bool = False) -> TrafficRow:
+    """The row of one target.
+
+    Args:
+        rule: The rule.
+        target: One of its targets.
+        version: The version that it is now; None where that cannot answer.
+        waiting: The rule is not in force yet.
+    """
+    seen = target.window.total()
+    state = "serving" if version is not None else "not loaded"
+    if waiting or target.rolled_back:
+        state = "waiting" if waiting else "rolled back"
+    return TrafficRow(
+        model=rule.rule.model,
+        target=target.name,
+        version=version,
+        role="stable" if target is rule.stable else "canary" if target in rule.split else "shadow",
+        state=state,
+        weight=target.weight,
+        share=0.0 if waiting else rule.share(target),
+        reason=target.rolled_back,
+        requests=seen.requests,
+        failed=seen.failed,
+        mean_ms=seen.mean_ms,
+        p99_ms=seen.p99_ms,
+        shadow_rows=seen.rows,
+        disagreed=seen.disagreed,
+        max_error=seen.max_error,
+    )
+
+
+def texts_of(row: TrafficRow) -> Mapping[str, str]:
+    """A row as people read it: the same headings for each.
+
+    Args:
+        row: The row.
+    """
+    counted, compared = bool(row.requests), bool(row.shadow_rows)
+    return {
+        "Target": row.target,
+        "Version": "–" if row.version is None else str(row.version),
+        "Role": row.role,
+        "State": f"{row.state}: {row.reason}" if row.reason else row.state,
+        "Share": f"{row.share:.1%}" if row.share == row.weight else f"{row.share:.1%} (by the file {row.weight:.1%})",
+        "Requests": str(row.requests),
+        "Failed": f"{row.failed} ({row.failed / row.requests:.1%})" if counted else "–",
+        "Latency": f"{row.mean_ms:.3g} ms, p99 {row.p99_ms:.3g} ms" if row.requests > row.failed else "–",
+        "Disagreed as a shadow": f"{row.disagreed} of {row.shadow_rows} rows" if compared else "–",
+        "Largest difference": f"{row.max_error:.3g}" if compared else "–",
+    }

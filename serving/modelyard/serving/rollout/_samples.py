@@ -1,0 +1,158 @@
+"""What is counted of one target: requests and their latency, and the rows that it computed as a shadow."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from modelyard.serving.metrics import LATENCY_BUCKETS_US
+
+
+@dataclass(kw_only=True)
+class Samples:
+    """Counts of some time.
+
+    Attributes:
+        succeeded: Requests that were answered.
+        failed: Requests that failed, not by the fault of whoever asked too much or went away.
+        latencies: The answered ones by :data:`LATENCY_BUCKETS_US`, and those above.
+        sum_us: Their microseconds.
+        rows: That were computed as a shadow.
+        disagreed: Of them, those that were answered otherwise.
+        max_error: Largest difference of a number in them.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_US) + 1))
+    sum_us: float = 0.0
+    rows: int = 0
+    disagreed: int = 0
+    max_error: float = 0.0
+
+    @property
+    def requests(self) -> int:
+        """All of them."""
+        return self.succeeded + self.failed
+
+    @property
+    def error_rate(self) -> float:
+        """Failed requests of all; 0 of none."""
+        return self.failed / self.requests if self.requests else 0.0
+
+    @property
+    def mean_ms(self) -> float:
+        """Mean latency in milliseconds; 0 of none."""
+        return self.sum_us / self.succeeded / 1e3 if self.succeeded else 0.0
+
+    @property
+    def p99_ms(self) -> float:
+        """The 99th percentile of the latency in milliseconds, as Prometheus reads it from buckets; 0 of none."""
+        wanted = 0.99 * self.succeeded
+        below = 0
+        for index, count in enumerate(self.latencies):
+            if count and below + count >= wanted:
+                low = LATENCY_BUCKETS_US[index - 1] if index else 0.0
+                high = LATENCY_BUCKETS_US[min(index, len(LATENCY_BUCKETS_US) - 1)]
+                return (low + (high - low) * (wanted - below) / count) / 1e3
+            below += count
+        return 0.0
+
+    @property
+    def disagreement(self) -> float:
+        """Rows that a shadow answered otherwise, of all; 0 of none."""
+        return self.disagreed / self.rows if self.rows else 0.0
+
+    def add(self, other: Samples) -> None:
+        """Adds other counts.
+
+        Args:
+            other: The counts.
+        """
+        self.succeeded += other.succeeded
+        self.failed += other.failed
+        self.latencies = [mine + more for mine, more in zip(self.latencies, other.latencies, strict=True)]
+        self.sum_us += other.sum_us
+        self.rows += other.rows
+        self.disagreed += other.disagreed
+        self.max_error = max(self.max_error, other.max_error)
+
+
+class Window:
+    """Counts of the last seconds; safe to use from several threads.
+
+    Args:
+        length_s: How many seconds.
+    """
+
+    def __init__(self, length_s: float) -> None:
+        self._length_s = length_s
+        self._lock = threading.Lock()
+        self._now = Samples()
+        self._past: deque[tuple[float, Samples]] = deque()
+
+    def request(self, *, ok: bool, seconds: float) -> None:
+        """Counts a request.
+
+        Args:
+            ok: It was answered.
+            seconds: Its latency, which counts where it was.
+        """
+        with self._lock:
+            if not ok:
+                self._now.failed += 1
+                return
+            self._now.succeeded += 1
+            self._now.latencies[bisect.bisect_left(LATENCY_BUCKETS_US, seconds * 1e6)] += 1
+            self._now.sum_us += seconds * 1e6
+
+    def requests(self, latencies: Sequence[int], sum_us: float) -> None:
+        """Counts requests that were answered, and were counted elsewhere.
+
+        Args:
+            latencies: How many are in each bucket, and above.
+            sum_us: Their microseconds.
+        """
+        with self._lock:
+            self._now.add(Samples(succeeded=sum(latencies), latencies=list(latencies), sum_us=sum_us))
+
+    def shadow(self, *, rows: int, disagreed: int, max_error: float) -> None:
+        """Counts the rows of a request that were computed as a shadow.
+
+        Args:
+            rows: How many.
+            disagreed: Of them, those that were answered otherwise.
+            max_error: Largest difference of a number.
+        """
+        with self._lock:
+            self._now.add(Samples(rows=rows, disagreed=disagreed, max_error=max_error))
+
+    def move(self, now_s: float) -> None:
+        """Begins another part of the window, and forgets those that are too old.
+
+        Args:
+            now_s: By whatever clock.
+        """
+        with self._lock:
+            self._past.append((now_s, self._now))
+            self._now = Samples()
+            while self._past[0][0] < now_s - self._length_s:
+                self._past.popleft()
+
+    def clear(self) -> None:
+        """Forgets everything: what comes is another version's."""
+        with self._lock:
+            self._past.clear()
+            self._now = Samples()
+
+    def total(self) -> Samples:
+        """The counts of the whole window."""
+        total = Samples()
+        with self._lock:
+            for _, samples in self._past:
+                total.add(samples)
+            total.add(self._now)
+        return total

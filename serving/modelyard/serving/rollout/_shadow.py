@@ -1,0 +1,125 @@
+"""A shadow: computes requests once more on another version, behind the callers' backs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from modelyard.errors import ModelyardError
+from modelyard.serving.repository import ModelManager
+from modelyard.serving.requests import Arrays, ModelSpec
+from modelyard.serving.rollout._compare import Comparison, compare
+
+_LOG = logging.getLogger("modelyard.serving")
+
+#: Requests that may wait for their shadow, and the bytes of their inputs and outputs.
+_MAX_WAITING = 64
+_MAX_BYTES = 64 << 20
+#: Longest wait at the end for what is computed: nobody waits for it.
+_STOP_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShadowJob:
+    """A request that was answered.
+
+    Attributes:
+        spec: The shadow's version or label, and the signature.
+        answered: The version that answered.
+        inputs: The request's.
+        outputs: The answer's.
+        tolerance: As :func:`compare` has it.
+        report: Takes what came of it: None where the shadow failed.
+    """
+
+    spec: ModelSpec
+    answered: int
+    inputs: Arrays
+    outputs: Arrays
+    tolerance: float
+    report: Callable[[Comparison | None], None]
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds."""
+        return sum(array.nbytes for arrays in (self.inputs, self.outputs) for array in arrays.values())
+
+
+class Shadow:
+    """Computes on one thread of its own: whatever a shadow takes, requests get the other processors.
+
+    What comes while too much waits is dropped.
+
+    Args:
+        manager: Where the versions are.
+    """
+
+    def __init__(self, manager: ModelManager) -> None:
+        self._manager = manager
+        self._condition = threading.Condition()
+        self._jobs: deque[ShadowJob] = deque()
+        self._bytes = 0
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: ShadowJob) -> bool:
+        """Takes a request, and returns at once.
+
+        Args:
+            job: The request.
+
+        Returns:
+            Whether there was room for it.
+        """
+        with self._condition:
+            if self._closed or len(self._jobs) >= _MAX_WAITING or self._bytes + job.size > _MAX_BYTES:
+                return False
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="modelyard-shadow", daemon=True)
+                self._thread.start()
+            self._jobs.append(job)
+            self._bytes += job.size
+            self._condition.notify()
+            return True
+
+    def close(self) -> None:
+        """Drops what waits, and waits for what is computed, for a few seconds."""
+        with self._condition:
+            self._closed = True
+            self._jobs.clear()
+            self._condition.notify()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._jobs or self._closed)
+                if self._closed:
+                    return
+                job = self._jobs.popleft()
+                self._bytes -= job.size
+            try:
+                self._compute(job)
+            # The thread must outlive whatever a version does: nobody would miss it.
+            except Exception:
+                _LOG.exception("model %s: a shadow failed unexpectedly", job.spec.name)
+                job.report(None)
+
+    def _compute(self, job: ShadowJob) -> None:
+        try:
+            with self._manager.acquire(job.spec) as servable:
+                signature = servable.signature(job.spec.signature_name)
+                if servable.version == job.answered or signature.stateful:
+                    # There is nothing to compare, or a state that only its own requests may advance.
+                    return
+                outputs = servable.run(signature, job.inputs, tuple(job.outputs))
+                comparison = compare(job.outputs, outputs, tolerance=job.tolerance)
+        except ModelyardError as exc:
+            _LOG.debug("model %s: the shadow cannot compute a request: %s", job.spec.name, exc.message)
+            job.report(None)
+            return
+        job.report(comparison)

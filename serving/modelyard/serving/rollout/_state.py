@@ -1,0 +1,216 @@
+"""A rule in force: which target a request goes to, and which are rolled back."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from modelyard.errors import InvalidModelSpecError
+from modelyard.serving.config import TrafficRule, TrafficTarget
+from modelyard.serving.requests import Caller, ModelSpec
+from modelyard.serving.rollout._samples import Samples, Window
+
+#: The header by which the native core hands on where it has drawn a request: whoever answers it draws the same.
+TICKET = "x-modelyard-ticket"
+
+
+@dataclass(kw_only=True)
+class TargetState:
+    """One target of a rule in force.
+
+    Attributes:
+        target: The target.
+        weight: Its share by the file; 0 of a shadow that is in no split.
+        window: What was counted of it lately.
+        serving: The version that it was when it was last looked at; None where that cannot answer.
+        rolled_back: Why it gets no more requests; empty where it does.
+    """
+
+    target: TrafficTarget
+    weight: float
+    window: Window
+    serving: int | None = None
+    rolled_back: str = ""
+
+    @property
+    def name(self) -> str:
+        """The target's."""
+        return self.target.name
+
+    @property
+    def share(self) -> float:
+        """What it gets now, where it is not the stable one."""
+        return 0.0 if self.rolled_back else self.weight
+
+    def spec(self, model: str) -> ModelSpec:
+        """What the target is asked by.
+
+        Args:
+            model: Of the rule.
+        """
+        return ModelSpec(name=model, version=self.target.version, label=self.target.label)
+
+
+@dataclass(kw_only=True)
+class RuleState:
+    """A rule in force.
+
+    Attributes:
+        rule: The rule.
+        targets: By name: the split in its order, and the shadow where it is in none.
+    """
+
+    rule: TrafficRule
+    targets: dict[str, TargetState] = field(init=False)
+
+    def __post_init__(self) -> None:
+        shares = dict(self.rule.split)
+        window_s = self.rule.limits.window_s
+        self.targets = {
+            each.name: TargetState(target=each, weight=shares.get(each, 0.0), window=Window(window_s))
+            for each in self.rule.targets
+        }
+        self._split = [self.targets[target.name] for target, _ in self.rule.split]
+
+    @property
+    def stable(self) -> TargetState:
+        """The first of the split."""
+        return self._split[0]
+
+    @property
+    def split(self) -> list[TargetState]:
+        """In the rule's order."""
+        return self._split
+
+    def share(self, target: TargetState) -> float:
+        """The share that a target has now: the stable one has what the others leave.
+
+        Args:
+            target: One of them.
+        """
+        if target is self.stable:
+            return 1.0 - sum(each.share for each in self._split[1:])
+        return target.share
+
+    @property
+    def shadow(self) -> TargetState | None:
+        """Who computes requests once more; None where nobody does, or no more."""
+        if self.rule.shadow is None:
+            return None
+        state = self.targets[self.rule.shadow.target.name]
+        return None if state.rolled_back else state
+
+    @property
+    def shadow_share(self) -> float:
+        """Of the requests, those that the shadow is to compute; 0 where nobody does."""
+        return 0.0 if self.rule.shadow is None or self.shadow is None else self.rule.shadow.share
+
+    def named(self, caller: Caller | None) -> TargetState | None:
+        """The target that a request names by its header; None where it names none.
+
+        Args:
+            caller: Who sent it.
+
+        Raises:
+            InvalidModelSpecError: The name is of none in the split.
+        """
+        rule = self.rule
+        name = caller.header(rule.version_header) if caller is not None and rule.version_header else ""
+        if not name:
+            return None
+        for state in self._split:
+            if state.name == name:
+                return self.stable if state.rolled_back else state
+        raise InvalidModelSpecError(
+            f"{rule.version_header}: {name!r} is no version of model {rule.model!r} that the header may name; expected "
+            f"one of {', '.join(state.name for state in self._split)}."
+        )
+
+    def draw(self, caller: Caller | None, *, tickets: bool) -> TargetState:
+        """The target of a request that names none.
+
+        Args:
+            caller: Who sent it.
+            tickets: The native core may have drawn already.
+        """
+        number = None
+        if caller is not None and self.rule.sticky_header and (key := caller.header(self.rule.sticky_header)):
+            number = fraction_of(self.rule.model, key)
+        elif caller is not None and tickets:
+            number = _ticket(caller.header(TICKET))
+        if number is None:
+            # Not for secrets: it spreads requests.
+            number = random.random()  # noqa: S311
+        for state in self._split[1:]:
+            number -= state.share
+            if number < 0:
+                return state
+        return self.stable
+
+    def judge(self) -> Iterator[tuple[TargetState, str, str]]:
+        """Targets that have gone beyond a limit, which one, and a sentence about it."""
+        limits = self.rule.limits
+        stable = self.stable.window.total()
+        for state in self.targets.values():
+            if state is self.stable or state.rolled_back:
+                continue
+            seen = state.window.total()
+            for limit, reason in _excesses(self, state, seen, stable):
+                yield state, limit, f"{reason}, in the last {limits.window_s:g} s"
+                break
+
+
+def _excesses(traffic: RuleState, state: TargetState, seen: Samples, stable: Samples) -> Iterator[tuple[str, str]]:
+    limits, name = traffic.rule.limits, traffic.stable.name
+    enough = seen.requests >= limits.min_samples
+    if limits.max_error_rate is not None and enough and seen.error_rate > stable.error_rate + limits.max_error_rate:
+        yield (
+            "max_error_rate",
+            f"{seen.failed} of {seen.requests} requests failed, {seen.error_rate:.3g} of all, and "
+            f"{stable.error_rate:.3g} of those of {name}: more than max_error_rate: {limits.max_error_rate:g} beyond",
+        )
+    if limits.max_p99_ms is not None and seen.succeeded >= limits.min_samples and seen.p99_ms > limits.max_p99_ms:
+        yield (
+            "max_p99_ms",
+            f"the 99th percentile of the latency of {seen.succeeded} requests is {seen.p99_ms:.3g} ms: more than "
+            f"max_p99_ms: {limits.max_p99_ms:g}",
+        )
+    ratio = seen.mean_ms / stable.mean_ms if stable.mean_ms else 0.0
+    comparable = min(seen.succeeded, stable.succeeded) >= limits.min_samples
+    if limits.max_latency_ratio is not None and comparable and ratio > limits.max_latency_ratio:
+        yield (
+            "max_latency_ratio",
+            f"the mean latency of {seen.succeeded} requests is {seen.mean_ms:.3g} ms, {ratio:.3g} times the "
+            f"{stable.mean_ms:.3g} ms of {name}: more than max_latency_ratio: {limits.max_latency_ratio:g}",
+        )
+    if (
+        limits.max_disagreement is not None
+        and seen.rows >= limits.min_samples
+        and seen.disagreement > limits.max_disagreement
+    ):
+        yield (
+            "max_disagreement",
+            f"{seen.disagreed} of {seen.rows} rows were answered otherwise, or not at all, as a shadow, "
+            f"{seen.disagreement:.3g} of all: more than max_disagreement: {limits.max_disagreement:g}",
+        )
+
+
+def _ticket(text: str) -> float | None:
+    """The number that the core has drawn; None where it has not, whatever a client has sent in its place."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def fraction_of(model: str, key: str) -> float:
+    """Where a sticky key always falls, from 0 to 1: the same in every process, and in the native core.
+
+    Args:
+        model: The model: users of several are spread anew for each.
+        key: The header's value.
+    """
+    digest = hashlib.sha256(model.encode() + b"\0" + key.encode("latin-1", "replace")).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)

@@ -1,0 +1,68 @@
+"""What was rolled back, over restarts: a JSON file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from modelyard.errors import ConfigurationError
+
+_LOG = logging.getLogger("modelyard.serving")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolledBack:
+    """One target that was rolled back.
+
+    Attributes:
+        model: Its model.
+        target: Its name.
+        version: The version that it was.
+        rule: Digest of the rule that was in force.
+        reason: Why.
+    """
+
+    model: str
+    target: str
+    version: int | None
+    rule: str
+    reason: str
+
+
+def read_rolled_back(path: Path | None) -> tuple[RolledBack, ...]:
+    """Reads the file; one that is not there yet says nothing.
+
+    Args:
+        path: The file; None for none.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is not what was written.
+    """
+    if path is None or not path.exists():
+        return ()
+    try:
+        return tuple(RolledBack(**item) for item in json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as exc:
+        raise ConfigurationError(
+            f"--version_traffic_state_file={path} cannot be read: {exc}. Delete it to begin without any rollback."
+        ) from exc
+
+
+def write_rolled_back(path: Path | None, found: tuple[RolledBack, ...]) -> None:
+    """Writes the file anew; where that fails, the log says so, and what is rolled back stays so.
+
+    Args:
+        path: The file; None for none.
+        found: Everything that is rolled back.
+    """
+    if path is None:
+        return
+    staged = path.with_name(f".{path.name}.new")
+    try:
+        staged.write_text(json.dumps([asdict(each) for each in found], indent=2) + "\n", "utf-8")
+        os.replace(staged, path)
+    except OSError as exc:
+        _LOG.error("--version_traffic_state_file=%s cannot be written: %s", path, exc)

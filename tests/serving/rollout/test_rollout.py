@@ -1,0 +1,111 @@
+"""A rule in force over loaded models: what is chosen, what is shown, and what a model without its versions says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modelyard.errors import InvalidModelSpecError, PredictionError, UnavailableError
+from modelyard.serving.config import LoadOptions, ModelConfig, TrafficOptions, WatchOptions
+from modelyard.serving.metrics import Metrics
+from modelyard.serving.repository import ModelManager
+from modelyard.serving.requests import Caller, ModelSpec
+from modelyard.serving.rollout import Rollout
+from modelyard.serving.servables import Servable, load_servable
+from tests.support.models import publish_affine
+
+WAIT_S = 60.0
+RULE = (
+    'model { name: "m" split { version: 1 weight: 1 } split { version: 2 weight: 1 } version_header: "x-version" '
+    "rollback { max_error_rate: 0.5 min_samples: 3 } }"
+)
+
+
+def load(config: ModelConfig, version: int, path: Path) -> Servable:
+    return load_servable(config.name, version, path, LoadOptions())
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[ModelManager]:
+    for number in (1, 2, 3):
+        publish_affine(tmp_path / "m", slope=float(number), intercept=0.0)
+    config = ModelConfig(name="m", base_path=tmp_path / "m")
+    found = ModelManager([config], load, WatchOptions(poll_wait_s=0.05))
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def rollout(manager: ModelManager, tmp_path: Path) -> Rollout:
+    (tmp_path / "traffic.config").write_text(RULE)
+    return Rollout(manager, Metrics(), TrafficOptions(path=tmp_path / "traffic.config"))
+
+
+def named(target: str) -> Caller:
+    return Caller(header={"x-version": target}.get)  # type: ignore[arg-type]
+
+
+def test_calls_are_sent_counted_and_shown(manager: ModelManager, rollout: Rollout) -> None:
+    spec = ModelSpec(name="m", signature="s")
+    manager.start()
+    assert manager.wait_until_polled(WAIT_S)
+    # The newest is loaded by the policy, the others by the rule; the first is what everybody else gets.
+    assert [status.version for status in manager.status("m")] == [3, 2, 1]
+    with manager.acquire(ModelSpec(name="m")) as servable:
+        assert servable.version == 1
+    found = set()
+    for _ in range(60):
+        with rollout.chosen(spec, None) as chosen:
+            assert (chosen.name, chosen.label, chosen.signature) == ("m", None, "s")
+            found.add(chosen.version)
+    assert found == {1, 2}
+    with rollout.chosen(ModelSpec(name="m", version=3), named("2")) as chosen:
+        assert chosen.version == 3
+    with pytest.raises(InvalidModelSpecError, match="'9' is no version of model 'm'"), rollout.chosen(spec, named("9")):
+        pass
+    for _ in range(100):
+        with pytest.raises(PredictionError), rollout.chosen(spec, named("2")):
+            raise PredictionError("it failed")
+    rollout.step()
+    stable, canary = rollout.rows()
+    assert (stable.role, stable.state, stable.failed, stable.share) == ("stable", "serving", 0, 1.0)
+    assert (canary.role, canary.state, canary.failed, canary.share) == ("canary", "rolled back", 100, 0.0)
+    with rollout.chosen(spec, named("2")) as chosen:
+        assert chosen.version == 1
+    first, second = rollout.table("m")
+    assert list(first) == list(second)
+    assert (first["Target"], first["Share"], first["Failed"]) == ("1", "100.0% (by the file 50.0%)", "0 (0.0%)")
+    assert second["State"].startswith("rolled back: 100 of ")
+    assert (second["Share"], second["Disagreed as a shadow"]) == ("0.0% (by the file 50.0%)", "–")
+    assert rollout.table("n") == []
+
+
+def test_nobody_is_sent_to_what_is_not_loaded(manager: ModelManager, rollout: Rollout, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="'m' is still loading"), manager.acquire(ModelSpec(name="m")):
+        pass
+    (tmp_path / "traffic.config").write_text(RULE.replace("version: 2", 'label: "canary"'))
+    rollout.step()
+    with (
+        pytest.raises(UnavailableError, match="'m' is still loading"),
+        manager.acquire(ModelSpec(name="m", label="canary")),
+    ):
+        pass
+    manager.start()
+    assert manager.wait_until_polled(WAIT_S)
+    for _ in range(30):
+        with rollout.chosen(ModelSpec(name="m"), None) as chosen:
+            assert chosen.version == 1
+    assert [(row.target, row.version, row.state) for row in rollout.rows()] == [
+        ("1", 1, "serving"),
+        ("canary", None, "not loaded"),
+    ]
+    # Whoever names it is told, and it is no failure of a version.
+    with (
+        pytest.raises(InvalidModelSpecError, match="Unrecognized servable version label: canary"),
+        rollout.chosen(ModelSpec(name="m"), named("canary")) as chosen,
+        manager.acquire(chosen),
+    ):
+        pass
+    assert rollout.rows()[1].failed == 0
