@@ -78,9 +78,11 @@ class Caller:
         gone: Asks the transport whether the caller has hung up; None where it says so by :meth:`leave`.
         low_priority: Computed only when nothing else waits.
         request_id: The caller's own name for the request, where it sent a valid one.
+        principal: Who it is, by its credentials; empty for anybody.
+        charge: Told of the request's rows, once they are known; None where nobody counts them.
     """
 
-    __slots__ = ("_gone", "_left", "deadline", "low_priority", "request_id")
+    __slots__ = ("_gone", "_left", "charge", "deadline", "low_priority", "principal", "request_id")
 
     def __init__(
         self,
@@ -89,7 +91,11 @@ class Caller:
         gone: Callable[[], bool] | None = None,
         low_priority: bool = False,
         request_id: str = "",
+        principal: str = "",
+        charge: Callable[[int], None] | None = None,
     ) -> None:
+        self.principal = principal
+        self.charge = charge
         self.deadline = deadline
         self.low_priority = low_priority
         self.request_id = request_id

@@ -14,13 +14,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.serving.access import Access
 from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.handlers.oip import OipGrpc, OipRest, OipService
-from modelyard.serving.handlers.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
+from modelyard.serving.handlers.rest import Page, RestApp, RestOptions, SageMakerApp, config_json, models_json
 from modelyard.serving.metrics import FAMILIES, Metrics, ModelStatistics, merged, page
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import Admin, ModelManager
+from modelyard.serving.runtime._security import Security
 from modelyard.serving.runtime._version_loader import VersionLoader
 from modelyard.serving.runtime.workers import WorkerLink
 from modelyard.serving.servables import settle_memory
@@ -92,10 +94,10 @@ class Server:
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
         try:
             if self._channel is None:
-                admin = Admin(manager, allow_remote=options.remote_admin)
+                admin = Admin(manager)
                 await self._run(manager, predictor, admin, metrics, link=None)
             else:
-                admin = Admin(manager, allow_remote=options.remote_admin, everywhere=lambda change: link.change(change))
+                admin = Admin(manager, everywhere=lambda change: link.change(change))
                 link = WorkerLink(self._channel, apply=admin.apply, snapshot=metrics.snapshot, leave=self.request_stop)
                 async with link:
                     await self._run(manager, predictor, admin, metrics, link=link)
@@ -111,15 +113,18 @@ class Server:
         options = self._options
         started: list[Transport] = []
         poller: asyncio.Task[None] | None = None
+        security = Security(options)
+        watching: asyncio.Task[None] | None = None
         try:
             if link is not None:
                 await self._unless_stopped(_catch_up(link, manager, admin))
                 if self.stopping:
                     return
-            for transport in _transports(options, predictor, manager, admin, metrics, link):
+            for transport in _transports(options, predictor, manager, admin, metrics, link, security):
                 await transport.start()
                 started.append(transport)
             _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
+            watching = asyncio.create_task(security.watch())
             if link is None:
                 manager.start()
             else:
@@ -131,8 +136,9 @@ class Server:
             await self._stop.wait()
             _LOG.info("stopping: running requests get %.0f s", options.drain_s)
         finally:
-            if poller is not None:
-                poller.cancel()
+            for task in (poller, watching):
+                if task is not None:
+                    task.cancel()
             await asyncio.gather(*(transport.stop(options.drain_s) for transport in started))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
@@ -181,15 +187,17 @@ def _transports(
     admin: Admin,
     metrics: Metrics,
     link: WorkerLink | None,
+    security: Security,
 ) -> list[Transport]:
     transports: list[Transport] = []
-    core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
+    access = security.access
+    core = _native_core(options, predictor, manager, metrics, access, reuse_port=link is not None)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
             port=options.port,
             socket_path=options.grpc_socket_path,
-            tls=options.tls,
+            tls=security.tls,
             tensor_content=options.tensor_content,
             health=options.health,
             reflection=options.reflection,
@@ -207,8 +215,8 @@ def _transports(
                 "grpc.aio serves gRPC, which is slower: of --grpc_channel_arguments, the native core knows %s, with "
                 "numbers", ", ".join(sorted(ARGUMENTS)),
             )  # fmt: skip
-        more = OipGrpc(oip, metrics).services()
-        transports.append(GrpcServer(predictor, manager, admin, metrics, grpc_options, transport, more=more))
+        more = OipGrpc(oip, metrics, access).services()
+        transports.append(GrpcServer(predictor, manager, admin, access, metrics, grpc_options, transport, more=more))
     if options.rest_api_port:
         rest_options = RestOptions(
             max_body_bytes=options.max_body_bytes,
@@ -223,15 +231,16 @@ def _transports(
             predictor,
             metrics,
             rest_options,
+            access,
             metrics_page=partial(_metrics_page, metrics, link),
-            v2=OipRest(oip, predictor, rest_options).answer,
+            v2=OipRest(oip, predictor, rest_options, access).answer,
             pages={
-                "/v1/models": partial(models_json, manager),
-                "/v2/config": partial(config_json, options, manager),
+                "/v1/models": Page(scope="metadata", text=partial(models_json, manager)),
+                "/v2/config": Page(scope="admin", text=partial(config_json, options, manager)),
             },
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
-        port, tls = options.rest_api_port, options.tls if options.rest_tls else None
+        port, tls = options.rest_api_port, security.tls if options.rest_tls else None
         if core is not None:
             from modelyard.serving.transports.native import NativeRest
 
@@ -246,7 +255,13 @@ def _transports(
 
 
 def _native_core(
-    options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, *, reuse_port: bool
+    options: ServerOptions,
+    predictor: Predictor,
+    manager: ModelManager,
+    metrics: Metrics,
+    access: Access,
+    *,
+    reuse_port: bool,
 ) -> NativeCore | None:
     """The core, by the server's options; None where another transport serves.
 
@@ -282,7 +297,8 @@ def _native_core(
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
             reuse_port=reuse_port,
-        )
+        ),
+        access,
     )
     core.answer_usual(
         manager,

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
 from modelyard.errors import DeadlineExceededError, InvalidRequestError, ModelyardError, UnsupportedError
+from modelyard.serving.access import Access, Scope
 from modelyard.serving.handlers.oip._compression import decompress
 from modelyard.serving.handlers.oip._model_config import config_document
 from modelyard.serving.handlers.oip._parameters import SIGNATURE_PARAMETER
 from modelyard.serving.handlers.oip._rest_bodies import JSON, LENGTH_KEY, answer_of, compressed, read_call
 from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, OipService
 from modelyard.serving.handlers.oip._types import InferRequest, TensorMetadata
-from modelyard.serving.handlers.rest import RestOptions, parse_object, quote
+from modelyard.serving.handlers.rest import RestOptions, admit, hints_of, parse_object, quote
 from modelyard.serving.metrics import Duration, VersionStatistics
 from modelyard.serving.prediction import SMALL_BYTES, Predictor
 from modelyard.serving.transports.http import Answer, HttpRequest
@@ -28,7 +29,7 @@ _T = TypeVar("_T")
 
 _JSON_LENGTH = LENGTH_KEY.decode()
 
-_MODEL = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/([^/]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 #: What Triton has below these paths and this server has not.
 _MISSING = re.compile(
@@ -46,27 +47,29 @@ class OipRest:
         service: The protocol on the data plane.
         predictor: Lends its threads for large bodies.
         options: Limits.
+        access: Who may do what.
     """
 
-    def __init__(self, service: OipService, predictor: Predictor, options: RestOptions) -> None:
+    def __init__(self, service: OipService, predictor: Predictor, options: RestOptions, access: Access) -> None:
+        self._access = access
         self._service = service
         self._predictor = predictor
         self._options = options
         # The first pattern that matches decides.
-        routes: list[tuple[str, str, _Handler]] = [
-            ("GET", r"/v2/?", self._server_metadata),
-            ("GET", r"/v2/health/live", self._live),
-            ("GET", r"/v2/health/ready", self._ready),
-            ("GET", r"/v2/models/stats", self._statistics),
-            ("GET", rf"{_MODEL}/stats", self._statistics),
-            ("GET", rf"{_MODEL}/ready", self._model_ready),
-            ("POST", rf"{_MODEL}/infer", self._infer),
-            ("GET", rf"{_MODEL}/config", self._model_config),
-            ("GET", _MODEL, self._model_metadata),
-            ("POST", rf"{_REPOSITORY}/index", self._index),
-            ("POST", rf"{_REPOSITORY}/models/([^/]+)/(load|unload)", self._control),
+        routes: list[tuple[str, str, Scope | None, _Handler]] = [
+            ("GET", r"/v2/?", "metadata", self._server_metadata),
+            ("GET", r"/v2/health/live", None, self._live),
+            ("GET", r"/v2/health/ready", None, self._ready),
+            ("GET", r"/v2/models/stats", "metrics", self._statistics),
+            ("GET", rf"{_MODEL}/stats", "metrics", self._statistics),
+            ("GET", rf"{_MODEL}/ready", None, self._model_ready),
+            ("POST", rf"{_MODEL}/infer", "predict", self._infer),
+            ("GET", rf"{_MODEL}/config", "metadata", self._model_config),
+            ("GET", _MODEL, "metadata", self._model_metadata),
+            ("POST", rf"{_REPOSITORY}/index", "metadata", self._index),
+            ("POST", rf"{_REPOSITORY}/models/(?P<model>[^/]+)/(load|unload)", "admin", self._control),
         ]
-        self._routes = [(method, re.compile(pattern), handler) for method, pattern, handler in routes]
+        self._routes = [(method, re.compile(pattern), scope, handler) for method, pattern, scope, handler in routes]
 
     async def answer(self, request: HttpRequest) -> Answer:
         """Answers one request.
@@ -83,20 +86,27 @@ class OipRest:
             answer = await self._dispatch(request)
         except ModelyardError as exc:
             answer = _error(http_status_of(exc), exc.message)
+            answer = replace(answer, headers=[*answer.headers, *hints_of(exc)])
         accepted = request.headers.get("accept-encoding", "")
         if len(answer.body) <= SMALL_BYTES:
             return compressed(answer, accepted)
         return await self._predictor.offload(lambda: compressed(answer, accepted))
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
-        for method, pattern, handler in self._routes:
+        for method, pattern, scope, handler in self._routes:
             match = pattern.fullmatch(request.path)
             if match is None:
                 continue
             if request.method != method:
                 answer = _error(405, f"{request.method} {request.path}: method not allowed; expected {method}.")
                 return Answer(status=405, body=answer.body, headers=[*answer.headers, (b"allow", method.encode())])
-            return await handler(request, [unquote(group or "") for group in match.groups()])
+            groups = [unquote(group or "") for group in match.groups()]
+            if scope is None:
+                return await handler(request, groups)
+            # Routes without one are about the server as a whole.
+            model = unquote(match.groupdict().get("model") or "")
+            with admit(self._access, request, scope, model):
+                return await handler(request, groups)
         if _MISSING.fullmatch(request.path):
             raise UnsupportedError(
                 f"modelyard does not implement {request.method} {request.path}; of Triton's extensions it has "
@@ -157,7 +167,7 @@ class OipRest:
         if not isinstance(parameters, dict):
             raise InvalidRequestError(f"'parameters' is {quote(parameters)}; expected an object.")
         control = self._service.load if verb == "load" else self._service.unload
-        await control(name, list(parameters), repository=repository, peer=request.client)
+        await control(name, list(parameters), repository=repository)
         return _empty(ok=True)
 
     async def _infer(self, request: HttpRequest, groups: Sequence[str]) -> Answer:

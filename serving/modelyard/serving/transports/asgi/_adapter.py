@@ -20,6 +20,8 @@ _LINGER_S = 5.0
 _CLOSE = (b"connection", b"close")
 _ID = REQUEST_ID.encode()
 _LENGTH = b"content-length"
+#: Where the scope has the client's certificate, in DER, or None.
+CERTIFICATE = "modelyard.certificate"
 #: What the application has no use for.
 _DROPPED = FIELDS_OF_ONE_CALL | {_LENGTH}
 
@@ -61,6 +63,7 @@ class Adapter:
                 client=scope["client"][0] if scope["client"] else None,
                 caller=caller,
                 problem=problem,
+                certificate=scope[CERTIFICATE],
             )
             if problem is None:
                 await self._send(await self._answer(request, caller, receive), caller, send)
