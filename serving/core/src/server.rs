@@ -125,13 +125,12 @@ impl Server {
     }
 
     /// Listens and serves. Raises OSError where the address cannot be had, ValueError where the certificates are bad.
-    #[pyo3(signature = (*, grpc, port, reuse_port=false, tls=None))]
+    #[pyo3(signature = (*, grpc, port, tls=None))]
     fn listen(
         &self,
         py: Python<'_>,
         grpc: bool,
         port: u16,
-        reuse_port: bool,
         tls: Option<(String, String, Option<String>)>,
     ) -> PyResult<()> {
         let api = if grpc { Api::Grpc } else { Api::Rest };
@@ -148,11 +147,10 @@ impl Server {
                 return Err(PyRuntimeError::new_err("the server has ended"));
             };
             let _entered = runtime.enter();
-            let listener =
-                Listener::bind(port, reuse_port, api, tls.clone()).map_err(|error| match error.raw_os_error() {
-                    Some(number) => PyOSError::new_err((number, error.to_string())),
-                    None => PyOSError::new_err(error.to_string()),
-                })?;
+            let listener = Listener::bind(port, api, tls.clone()).map_err(|error| match error.raw_os_error() {
+                Some(number) => PyOSError::new_err((number, error.to_string())),
+                None => PyOSError::new_err(error.to_string()),
+            })?;
             self.core.listeners.fetch_add(1, Ordering::Relaxed);
             runtime.spawn(listener.run(self.core.clone()));
             self.tls.lock().unwrap_or_else(PoisonError::into_inner).extend(tls.map(|tls| (api, tls)));
