@@ -63,38 +63,22 @@ class Access:
         """
         return self._known is not None or scope == "admin"
 
-    def identify(self, credentials: Credentials) -> Principal:
-        """Who a caller is, before its request is read.
+    def identify(self, credentials: Credentials, scope: Scope) -> Principal:
+        """Who a caller is, before its request is read: strangers get no parser to play with.
 
         Args:
             credentials: What it shows. Of several things, the most explicit counts: a key or a token before a
                 certificate.
+            scope: What it wants.
 
         Raises:
-            UnauthenticatedError: A key, token or certificate that nobody here has.
+            PermissionDeniedError: It has the scope for no model.
+            UnauthenticatedError: A key, token or certificate that nobody here has; or none, and one is needed.
         """
-        known = self._known
-        if known is None:
-            return _NOBODY
-        rules = known.rules
-        token = _bearer(credentials)
-        if token is not None:
-            principal = rules.of_key(token)
-            if principal is None and known.tokens is not None and token.count(".") == 2:
-                principal = rules.of_claims(known.tokens.claims(token))
-                if principal is None:
-                    raise UnauthenticatedError("The web token is valid, and no principal of --access_file fits it.")
-            if principal is None:
-                raise UnauthenticatedError("The key is unknown: it was never valid here, or was taken back.")
+        principal = self._find(credentials)
+        if any(granted == scope for granted, _ in principal.grants) or self._administers(principal, scope, credentials):
             return principal
-        if credentials.certificate is not None:
-            try:
-                subject = subject_of(credentials.certificate)
-            except ValueError as exc:
-                raise UnauthenticatedError("The client certificate's subject cannot be read.") from exc
-            # Without a principal of its own, a certificate is what lets its bearer connect, and no more.
-            return rules.by_certificate.get(subject, rules.anonymous)
-        return rules.anonymous
+        raise self._refusal(principal, scope, None, credentials)
 
     def enter(self, principal: Principal, scope: Scope, model: str, credentials: Credentials) -> Ticket:
         """Lets a request in.
@@ -113,22 +97,9 @@ class Access:
             PermissionDeniedError: The principal may not.
             UnauthenticatedError: Somebody who showed nothing may not.
         """
-        if principal.may(scope, model) or (scope == "admin" and not principal.name and self._is_trusted(credentials)):
+        if principal.may(scope, model) or self._administers(principal, scope, credentials):
             return Ticket(principal.name, principal.quota)
-        if principal.name:
-            what = f"model {model!r}" if model else "the server as a whole"
-            raise PermissionDeniedError(f"{principal.name!r} has no scope {scope!r} for {what}.")
-        if self._known is not None:
-            raise UnauthenticatedError(
-                f"This needs credentials with the scope {scope!r}: a bearer token, an x-api-key, or a client "
-                "certificate."
-            )
-        whence = "an unknown address" if credentials.host is None else credentials.host
-        raise PermissionDeniedError(
-            f"Administration from {whence} is refused: it needs credentials with the scope 'admin'. Start the server "
-            "with --access_file, or with --insecure_admin=loopback where whoever can reach the server on this machine "
-            "may change what it serves."
-        )
+        raise self._refusal(principal, scope, model, credentials)
 
     def admit(self, credentials: Credentials, scope: Scope, model: str = "") -> Ticket:
         """Who a caller is, and lets its request in; raises as :meth:`identify` and :meth:`enter` do.
@@ -138,7 +109,7 @@ class Access:
             scope: What it wants.
             model: With which model; empty for the server as a whole.
         """
-        return self.enter(self.identify(credentials), scope, model, credentials)
+        return self.enter(self.identify(credentials, scope), scope, model, credentials)
 
     def permit(self, credentials: Credentials, model: str, rows: int) -> Ticket | bool:
         """Lets a prediction of the native core in; may be called on any thread.
@@ -158,8 +129,53 @@ class Access:
         ticket.charge(rows)
         return ticket if ticket.counts else True
 
-    def _is_trusted(self, credentials: Credentials) -> bool:
+    def _find(self, credentials: Credentials) -> Principal:
+        known = self._known
+        if known is None:
+            return _NOBODY
+        rules = known.rules
+        token = _bearer(credentials)
+        if token is not None:
+            principal = rules.of_key(token)
+            if principal is None and known.tokens is not None and token.count(".") == 2:
+                principal = rules.of_claims(known.tokens.claims(token))
+                if principal is None:
+                    raise UnauthenticatedError("The web token is valid, and no principal of --access_file fits it.")
+            if principal is None:
+                raise UnauthenticatedError("The key is unknown: it was never valid here, or was taken back.")
+            return principal
+        if credentials.certificate is not None and rules.by_certificate:
+            try:
+                subject = subject_of(credentials.certificate)
+            except ValueError as exc:
+                raise UnauthenticatedError("The client certificate's subject cannot be read.") from exc
+            # Without a principal of its own, a certificate is what lets its bearer connect, and no more.
+            return rules.by_certificate.get(subject, rules.anonymous)
+        return rules.anonymous
+
+    def _administers(self, principal: Principal, scope: Scope, credentials: Credentials) -> bool:
+        """Whether somebody without credentials may administer."""
+        if scope != "admin" or principal.name:
+            return False
         return self._insecure_admin == "anywhere" or (self._insecure_admin == "loopback" and credentials.is_local)
+
+    def _refusal(
+        self, principal: Principal, scope: Scope, model: str | None, credentials: Credentials
+    ) -> PermissionDeniedError | UnauthenticatedError:
+        if principal.name:
+            what = "" if model is None else f" for model {model!r}" if model else " for the server as a whole"
+            return PermissionDeniedError(f"{principal.name!r} has no scope {scope!r}{what}.")
+        if self._known is not None:
+            return UnauthenticatedError(
+                f"This needs credentials with the scope {scope!r}: a bearer token, an x-api-key, or a client "
+                "certificate."
+            )
+        whence = "an unknown address" if credentials.host is None else credentials.host
+        return PermissionDeniedError(
+            f"Administration from {whence} is refused: it needs credentials with the scope 'admin'. Start the server "
+            "with --access_file, or with --insecure_admin=loopback where whoever can reach the server on this machine "
+            "may change what it serves."
+        )
 
     def look(self) -> None:
         """Reads what has changed; what cannot be used is logged once, and what was in force stays."""

@@ -129,7 +129,7 @@ def test_nothing_is_loaded_on_request_in_other_modes(tmp_path: Path) -> None:
 
 
 def test_requests_that_make_no_sense(room: Room) -> None:
-    asyncio.run(room.service.load("affine", [], peer=None))
+    asyncio.run(room.service.load("affine", []))
     for version in ("x", "-1", "1.0", "²", str(1 << 63), "9" * 5000):
         with pytest.raises(InvalidRequestError, match="version should be an integer"):
             room.service.model_ready("affine", version)

@@ -124,7 +124,7 @@ class GrpcServer:
         class Reflection(_async.ReflectionServicer):  # type: ignore[misc]  # it has no types
             async def ServerReflectionInfo(self, requests: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
                 try:
-                    guard.admit(None, context).release()
+                    guard.admit(guard.identify(context), None).release()
                 except ModelyardError as exc:
                     await context.abort(grpc.StatusCode[grpc_status_of(exc)], exc.message)
                 async for answer in super().ServerReflectionInfo(requests, context):

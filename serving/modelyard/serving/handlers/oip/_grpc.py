@@ -135,9 +135,11 @@ class OipGrpc:
     async def _stream_answer(self, data: bytes, context: Context) -> inference_pb2.ModelStreamInferResponse:
         answer = inference_pb2.ModelStreamInferResponse()
         try:
+            guard = self._guards[_STREAM]
+            caller = guard.identify(context)
             message = inference_pb2.ModelInferRequest.FromString(data)
             answer.infer_response.id = message.id
-            with self._guards[_STREAM].admit(message, context) as ticket:
+            with guard.admit(caller, message) as ticket:
                 admitted.set(ticket)
                 answer.infer_response.CopyFrom(await self._service.infer(_request_of(message, context), infer_response))
             if FINAL_RESPONSE_PARAMETER in message.parameters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from modelyard.errors import ModelyardError
@@ -60,7 +60,7 @@ class Adapter:
                     if name not in _DROPPED
                 },
                 body=body,
-                client=scope["client"][0] if scope["client"] else None,
+                client=_host(scope["client"]),
                 caller=caller,
                 problem=problem,
                 certificate=scope[CERTIFICATE],
@@ -121,6 +121,11 @@ class Adapter:
                 while (await receive()).get("more_body", False):
                     pass
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _host(client: Sequence[Any] | None) -> str | None:
+    """The caller's address; those of IPv4 are never written as of IPv6."""
+    return None if client is None else str(client[0]).removeprefix("::ffff:")
 
 
 async def _listen(receive: Receive, caller: Caller) -> None:

@@ -11,13 +11,13 @@ import urllib.parse
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import InvalidRequestError, ModelyardError
-from modelyard.serving.access import UNIX_SOCKET, Access, Credentials, Scope, Ticket, admitted
+from modelyard.serving.access import UNIX_SOCKET, Access, Credentials, Principal, Scope, Ticket, admitted
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.requests import REQUEST_ID, PredictRequest, request_id_of
 from modelyard.serving.transports.grpc._retry import retry_metadata
@@ -36,6 +36,10 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 Handler = Callable[[Any, Context], Awaitable[bytes]]
 
 
+#: What somebody showed, and who that is; None for anybody.
+Caller: TypeAlias = tuple[Credentials, Principal] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Guard:
     """What a method's callers need.
@@ -50,22 +54,37 @@ class Guard:
     scope: Scope | None
     model: Callable[[Any], str] | None = None
 
-    def admit(self, message: Any, context: Context) -> Ticket:
+    def identify(self, context: Context) -> Caller:
+        """Who calls, before the message is read.
+
+        Args:
+            context: The call's.
+
+        Raises:
+            PermissionDeniedError: The caller has the scope for no model.
+            UnauthenticatedError: Nobody knows the caller, who would have to be known.
+        """
+        if self.scope is None or not self.access.asks(self.scope):
+            return None
+        credentials = credentials_of(context)
+        return credentials, self.access.identify(credentials, self.scope)
+
+    def admit(self, caller: Caller, message: Any) -> Ticket:
         """Lets a call in.
 
         Args:
+            caller: Who calls.
             message: Its message.
-            context: Its context.
 
         Raises:
             OverloadedError: The caller's quota is used up.
             PermissionDeniedError: The caller may not.
-            UnauthenticatedError: Nobody knows the caller, who would have to be known.
         """
-        if self.scope is None or not self.access.asks(self.scope):
+        if caller is None or self.scope is None:
             return Ticket()
+        credentials, principal = caller
         model = "" if self.model is None else self.model(message)
-        return self.access.admit(credentials_of(context), self.scope, model)
+        return self.access.enter(principal, self.scope, model, credentials)
 
 
 def credentials_of(context: Context) -> Credentials:
@@ -134,10 +153,11 @@ def unary(
         name, code, text = "", "OK", ""
         trailers: Metadata = ()
         try:
+            caller = guard.identify(context)
             message = _parsed(method, read, data)
             if counted:
                 name = _model_of(message)
-            with guard.admit(message, context) as ticket:
+            with guard.admit(caller, message) as ticket:
                 admitted.set(ticket)
                 return await handler(message, context)
         except asyncio.CancelledError:
