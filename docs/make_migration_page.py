@@ -43,9 +43,9 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
 - **Shapes are checked** against the signature where a manifest vouches for it or the runtime insists on it (ONNX); a
   raw SavedModel accepts what its kernels accept, as upstream.
 - **JSON is bounded**: nesting deeper than 100 levels is an error 400, a body over 100 MiB an error 413.
-- **Nobody administers without credentials**: reloads, loads, unloads and `/v2/config` need a key, token or certificate with
-  the scope `admin` (`--access_file`, see [Securing a server](securing.md)), from this machine, too. Upstream accepts reloads
-  from whoever reaches the port; `--insecure_admin=anywhere` does so here, `--insecure_admin=loopback` for this machine.
+- **Nobody administers without credentials**: reloads, loads, unloads and `/v2/config` need a key, token or certificate
+  with the scope `admin` (`--access_file`, see [Securing a server](securing.md)), from this machine, too. Upstream
+  accepts reloads from whoever reaches the port: `--insecure_admin=anywhere`; for this machine alone, `=loopback`.
 - **An unknown flag is an error** that names the nearest one; upstream prints its usage and starts all the same.
 """
 
