@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -330,6 +333,18 @@ def test_the_command_line_takes_the_key_from_the_environment(
     assert "3.0" in capsys.readouterr().out
 
 
+def test_load_tests_take_it_from_there_too(server: RunningServer) -> None:
+    command = [
+        str(Path(sys.executable).with_name("modelyard")), "loadtest", "run", "--model=affine", "--data=random", "--no-pin",
+        f"--host-grpc=grpc://{server.grpc_address}", f"--host-rest={server.rest_url}", "--rate=40", "--seconds=0.5",
+        "--max-error-rate=0", "--min-requests=5",
+    ]  # fmt: skip
+    env = {**os.environ, "MODELYARD_TOKEN": key_of("reader")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert key_of("reader") not in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("body", [BODY, ODD_BODY])
 def test_a_quota_of_requests(server: RunningServer, body: bytes) -> None:
     shown = bearer(key_of("requests"))
@@ -508,6 +523,9 @@ def test_nobody_administers_without_credentials(folder: Path, tmp_path: Path, in
                 request = inference_pb2.RepositoryModelLoadRequest(model_name="affine").SerializeToString()
                 code = call(channel, "/inference.GRPCInferenceService/RepositoryModelLoad", request, {})
                 assert code == ("OK" if insecure else "DENIED"), address
+        # Pages of the web have the browser on this machine call.
+        page = {"origin": "https://example.com"}
+        assert send(server, "POST /v2/repository/models/affine/load", headers=page, body=b"{}")[0] == 403
         # Everything else is open, as in TensorFlow Serving.
         assert send(server, "GET /metrics")[0] == 200
         assert send(server, "GET /v1/models")[0] == 200

@@ -28,7 +28,13 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_this_machine_may_administer_where_it_is_told_so(host: str) -> None:
     with pytest.raises(PermissionDeniedError, match="--access_file"):
         Access().admit(Credentials(host=host), "admin")
-    assert Access(insecure_admin="loopback").admit(Credentials(host=host), "admin").principal == ""
+    access = Access(insecure_admin="loopback", unix_socket=True)
+    assert access.admit(Credentials(host=host), "admin").principal == ""
+
+
+def test_nobody_comes_by_a_socket_that_the_server_does_not_have() -> None:
+    with pytest.raises(PermissionDeniedError, match="from unix: is refused"):
+        Access(insecure_admin="loopback").admit(Credentials(host=UNIX_SOCKET), "admin")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelyard.errors import ConfigurationError, ModelyardError, PermissionDeniedError, UnauthenticatedError
-from modelyard.serving.access._credentials import Credentials, subject_of
+from modelyard.serving.access._credentials import UNIX_SOCKET, Credentials, subject_of
 from modelyard.serving.access._jwt import Tokens
 from modelyard.serving.access._principals import Principal, Rules, Scope, read_rules
 from modelyard.serving.access._quotas import Ticket
@@ -35,12 +35,16 @@ class Access:
     Args:
         file: The principals; None for none, and then everybody may do everything but administer.
         insecure_admin: Who may administer without credentials: nobody, callers on this machine, or anybody.
+        unix_socket: The server was told to listen on a UNIX socket; otherwise nobody comes by one.
 
     Raises:
         ConfigurationError: The file, or the keys that it names, cannot be used.
     """
 
-    def __init__(self, file: Path | None = None, *, insecure_admin: InsecureAdmin = "") -> None:
+    def __init__(
+        self, file: Path | None = None, *, insecure_admin: InsecureAdmin = "", unix_socket: bool = False
+    ) -> None:
+        self._unix_socket = unix_socket
         self._file = file
         self._insecure_admin = insecure_admin
         self._complaint = ""
@@ -156,6 +160,8 @@ class Access:
     def _administers(self, principal: Principal, scope: Scope, credentials: Credentials) -> bool:
         """Whether somebody without credentials may administer."""
         if scope != "admin" or principal.name:
+            return False
+        if credentials.host == UNIX_SOCKET and not self._unix_socket:
             return False
         return self._insecure_admin == "anywhere" or (self._insecure_admin == "loopback" and credentials.is_local)
 

@@ -19,7 +19,9 @@ class Security:
     def __init__(self, options: ServerOptions) -> None:
         files = options.access
         self._wait_s = options.watch.poll_wait_s
-        self.access = Access(files.file, insecure_admin=files.insecure_admin)
+        self.access = Access(
+            files.file, insecure_admin=files.insecure_admin, unix_socket=bool(options.grpc_socket_path)
+        )
         self.tls = (
             None if options.tls is None else LiveTls(options.tls, files.ssl_config_file, files.ssl_client_ca_file)
         )

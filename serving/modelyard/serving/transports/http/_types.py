@@ -63,7 +63,8 @@ class HttpRequest:
             authorization=self.headers.get("authorization"),
             key=self.headers.get("x-api-key"),
             certificate=self.certificate,
-            host=self.client,
+            # A browser calls for whatever page it shows: that is nobody on this machine.
+            host=None if "origin" in self.headers else self.client,
         )
 
 
