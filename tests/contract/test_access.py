@@ -335,9 +335,9 @@ def test_the_command_line_takes_the_key_from_the_environment(
 
 def test_load_tests_take_it_from_there_too(server: RunningServer) -> None:
     command = [
-        str(Path(sys.executable).with_name("modelyard")), "loadtest", "run", "--model=affine", "--data=random", "--no-pin",
+        str(Path(sys.executable).with_name("modelyard")), "loadtest", "run", "--model=affine", "--data=random",
         f"--host-grpc=grpc://{server.grpc_address}", f"--host-rest={server.rest_url}", "--rate=40", "--seconds=0.5",
-        "--max-error-rate=0", "--min-requests=5",
+        "--max-error-rate=0", "--min-requests=5", "--no-pin",
     ]  # fmt: skip
     env = {**os.environ, "MODELYARD_TOKEN": key_of("reader")}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
