@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from modelyard.errors import OverloadedError, PermissionDeniedError, Unauthentic
 from modelyard.serving.handlers.oip import OipRest
 from modelyard.wire import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, inference_pb2, serving_pb2
 from tests.support.admin import config_text, model_text
-from tests.support.models import publish_affine
+from tests.support.models import publish_affine, publish_slow
 from tests.support.server import RunningServer, free_port, serve
 
 #: What each method needs; None for what is open. A method that is not here fails the test below.
@@ -137,6 +139,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("access")
     publish_affine(folder / "models" / "affine", slope=2.0, intercept=1.0)
     publish_affine(folder / "models" / "other", slope=3.0, intercept=0.0)
+    publish_slow(folder / "models" / "slow", loops=300)
     return folder
 
 
@@ -179,7 +182,7 @@ def server(folder: Path, access_text: str) -> Iterator[RunningServer]:
 def models_config(folder: Path) -> Path:
     file = folder / "models.config"
     models = folder / "models"
-    file.write_text(config_text(*(model_text(name, models / name) for name in ("affine", "other"))))
+    file.write_text(config_text(*(model_text(name, models / name) for name in ("affine", "other", "slow"))))
     return file
 
 
@@ -387,10 +390,26 @@ def test_a_quota_of_rows(server: RunningServer, index: int) -> None:
 
 
 def test_a_quota_of_requests_in_flight(server: RunningServer) -> None:
-    """A stream's message that is answered is in flight no more; nor is one that was refused for another reason."""
     shown = bearer(key_of("one"))
     for body, status in ((BODY, 200), (ODD_BODY, 200), (b"{", 400), (BODY, 200)) * 3:
         assert send(server, "POST /v1/models/affine:predict", headers=shown, body=body)[0] == status
+    slow = "POST /v1/models/slow:predict"
+    # First Python answers, and then, as a rule, the core.
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(send, server, slow, headers=shown)
+            refused = []
+            while not waiting.done():
+                status, text, _ = send(server, "POST /v1/models/affine:predict", headers=shown)
+                refused += [text] if status == 429 else []
+            assert any("max_in_flight = 1" in text for text in refused)
+            # Where a short one was first, it is the slow one that is refused.
+            assert waiting.result()[0] in (200, 429)
+    # Whoever hangs up has nothing in flight, once the model has answered.
+    head = f"POST /v1/models/slow:predict HTTP/1.1\r\nauthorization: {shown['authorization']}\r\n"
+    with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
+        connection.sendall(f"{head}content-length: {len(BODY)}\r\n\r\n".encode() + BODY)
+    server.wait_until(lambda: send(server, slow, headers=shown)[0] == 200, 20, "nothing is in flight")
 
 
 def test_web_tokens(server: RunningServer, issuer: Issuer, folder: Path) -> None:
@@ -503,9 +522,9 @@ def reload_by(address: str, text: str) -> tuple[str, str]:
 @pytest.mark.parametrize("insecure", [False, True])
 def test_nobody_administers_without_credentials(folder: Path, tmp_path: Path, insecure: bool) -> None:
     """Behind a proxy in the same pod every caller is 127.0.0.1."""
-    socket = tmp_path / "grpc.sock"
+    path = tmp_path / "grpc.sock"
     flags = [
-        f"--grpc_socket_path={socket}", f"--model_repository={folder / 'models'}", "--model_control_mode=explicit",
+        f"--grpc_socket_path={path}", f"--model_repository={folder / 'models'}", "--model_control_mode=explicit",
         *(["--insecure_admin=loopback"] if insecure else []),
     ]  # fmt: skip
     with serve(None, model="affine", log_dir=tmp_path, flags=flags, wait=False, admin=False) as server:
@@ -515,7 +534,7 @@ def test_nobody_administers_without_credentials(folder: Path, tmp_path: Path, in
             status, body, _ = send(server, route, body=b"{}")
             assert (status, text in body) == ((200, False) if insecure else (403, True)), route
         reload_text = config_text(model_text("affine", folder / "models" / "affine"))
-        for address, host in ((server.grpc_address, "127.0.0.1"), (f"unix:{socket}", "unix:")):
+        for address, host in ((server.grpc_address, "127.0.0.1"), (f"unix:{path}", "unix:")):
             code, message = reload_by(address, reload_text)
             assert (code == "PERMISSION_DENIED") == (not insecure), (address, code, message)
             assert (f"from {host} is refused" in message) == (not insecure)
