@@ -28,6 +28,13 @@ def test_a_new_key_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.splitlines()[-1] != key
 
 
+@pytest.mark.parametrize("limit", ["--max-in-flight=1.5", "--requests-per-second=nan", "--rows-per-second=-1"])
+def test_a_limit_that_makes_no_sense(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["keys", "new", "shop", "--scope", "predict", limit])
+    assert f"invalid {'count' if 'flight' in limit else 'rate'} value" in capsys.readouterr().err
+
+
 def test_a_scope_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "new", "shop", "--scope", "everything"]) == 1
     assert "--scope: the key has the scope 'everything'; expected one of predict" in capsys.readouterr().err

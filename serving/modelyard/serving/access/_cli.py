@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import secrets
 import sys
 
@@ -56,6 +57,17 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def rate(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError
+    return value
+
+
+def count(text: str) -> int:
+    return int(rate(str(int(text))))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="modelyard keys",
@@ -75,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"what it may do: {', '.join(SCOPES)}; for all models, or those of a pattern: predict:fashion*; may be "
         "given more than once",
     )
-    new.add_argument("--requests-per-second", type=float, metavar="N", help="its requests (default: any number)")
-    new.add_argument("--rows-per-second", type=float, metavar="N", help="rows of its predictions (default: any number)")
-    new.add_argument("--max-in-flight", type=int, metavar="N", help="its unanswered requests (default: any number)")
+    new.add_argument("--requests-per-second", type=rate, metavar="N", help="its requests (default: any number)")
+    new.add_argument("--rows-per-second", type=rate, metavar="N", help="rows of its predictions (default: any number)")
+    new.add_argument("--max-in-flight", type=count, metavar="N", help="its unanswered requests (default: any number)")
     return parser

@@ -77,8 +77,9 @@ _INT32 = range(-(1 << 31), 1 << 31)
 _FOREVER_S = 1e9
 #: What earlier releases had, and what to do instead.
 _REMOVED = {
+    "--allow_remote_admin": "administrators show credentials (--access_file); or use --insecure_admin=anywhere.",
     "--workers": "one process computes on all cores, and holds the weights once. Leave it out; to use fewer cores, set "
-    "--tensorflow_session_parallelism, or limit the process (taskset, a container's CPU limit)."
+    "--tensorflow_session_parallelism, or limit the process (taskset, a container's CPU limit).",
 }
 _TITLES = {
     "same": "TensorFlow Serving's flags",
