@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,14 @@ def test_credentials_go_before_the_place_that_somebody_calls_from(tmp_path: Path
     assert access.admit(Credentials(host="127.0.0.1"), "admin").principal == ""
     with pytest.raises(PermissionDeniedError, match="'one' has no scope 'admin'"):
         access.admit(Credentials(key=KEY, host="127.0.0.1"), "admin")
-    with pytest.raises(UnauthenticatedError, match="another scheme; expected Bearer"):
-        access.admit(Credentials(authorization="Basic abc", host="127.0.0.1"), "admin")
+    with pytest.raises(UnauthenticatedError, match="cannot be read; expected Bearer"):
+        access.admit(Credentials(authorization="Basic !", host="127.0.0.1"), "admin")
+
+
+def test_browsers_show_a_key_as_a_password(tmp_path: Path) -> None:
+    access = Access(write(tmp_path, ENTRY + 'scopes = ["predict"]'))
+    shown = base64.b64encode(f"anybody:{KEY}".encode()).decode()
+    assert access.admit(Credentials(authorization=f"Basic {shown}"), "predict").principal == "one"
 
 
 def test_anonymous_callers_have_the_scopes_that_the_file_gives_them(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import logging
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,7 +21,6 @@ _LOG = logging.getLogger("modelyard.serving.access")
 #: The ticket of the gRPC call that this task answers.
 admitted: ContextVar[Ticket | None] = ContextVar("admitted", default=None)
 
-_BEARER = "bearer "
 _NOBODY = Principal(name="", grants=(("predict", "*"), ("metadata", "*"), ("metrics", "*")))
 
 
@@ -227,6 +228,14 @@ def _bearer(credentials: Credentials) -> str | None:
     header = credentials.authorization
     if header is None:
         return None
-    if header[: len(_BEARER)].lower() != _BEARER:
-        raise UnauthenticatedError("The header field authorization has another scheme; expected Bearer.")
-    return header[len(_BEARER) :].strip()
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        # Browsers ask people for a name and a password: the password is the key, and the name is whatever they like.
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+    raise UnauthenticatedError(
+        "The header field authorization cannot be read; expected Bearer with a key or a web token, or Basic with that "
+        "as the password."
+    )

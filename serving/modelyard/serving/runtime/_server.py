@@ -8,6 +8,7 @@ import os
 import signal
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, TypeAlias
 
 from modelyard.errors import ConfigurationError
@@ -15,7 +16,8 @@ from modelyard.serving.access import Access
 from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.handlers.oip import OipGrpc, OipRest, OipService
-from modelyard.serving.handlers.rest import Page, RestApp, RestOptions, SageMakerApp, config_json, models_json
+from modelyard.serving.handlers.openapi import openapi_json
+from modelyard.serving.handlers.rest import Page, RestApp, RestOptions, SageMakerApp, admit, config_json, models_json
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import Admin, ModelManager
@@ -164,6 +166,7 @@ def _transports(
             extensions=options.rest_extensions,
             metrics_paths=options.metrics_paths,
         )
+        pages = _pages(options, manager)
         rest = RestApp(
             predictor,
             metrics,
@@ -171,12 +174,22 @@ def _transports(
             access,
             metrics_page=partial(_metrics_page, metrics),
             v2=OipRest(oip, predictor, rest_options, access).answer,
-            pages={
-                "/v1/models": Page(scope="metadata", text=partial(models_json, manager)),
-                "/v2/config": Page(scope="admin", text=partial(config_json, options, manager)),
-            },
+            pages=pages,
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
+        if options.console:
+            from modelyard.serving.handlers.console import ConsoleApp
+
+            app = ConsoleApp(
+                app,
+                manager=manager,
+                predictor=predictor,
+                metrics=metrics,
+                statistics=predictor.statistics,
+                document=pages["/openapi.json"].text,
+                version=installed_version("modelyard"),
+                check=lambda request: admit(access, request, "metadata").release(),
+            )
         port, tls = options.rest_api_port, security.tls if options.rest_tls else None
         if core is not None:
             from modelyard.serving.transports.native import NativeRest
@@ -187,6 +200,24 @@ def _transports(
 
             transports.append(UvicornServer(app, port=port, limits=options.limits, tls=tls))
     return transports
+
+
+def _pages(options: ServerOptions, manager: ModelManager) -> dict[str, Page]:
+    """What GET answers with JSON, beside the APIs."""
+    pages: dict[str, Page] = {
+        "/v1/models": Page(scope="metadata", text=partial(models_json, manager)),
+        "/v2/config": Page(scope="admin", text=partial(config_json, options, manager)),
+    }
+    document = partial(
+        openapi_json,
+        manager,
+        version=installed_version("modelyard"),
+        metrics_paths=options.metrics_paths,
+        pages=[*pages, "/openapi.json"],
+        sagemaker=options.sagemaker,
+    )
+    pages["/openapi.json"] = Page(scope="metadata", text=document)
+    return pages
 
 
 def _native_core(

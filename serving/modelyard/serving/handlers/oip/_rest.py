@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -29,12 +29,47 @@ _T = TypeVar("_T")
 
 _JSON_LENGTH = LENGTH_KEY.decode()
 
-_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/([^/]+))?"
-_REPOSITORY = r"/v2/repository(?:/([^/]+))?"
+#: Everything served below /v2: method, path and operation. A part in brackets may be left out; the first path that
+#: matches decides.
+ROUTES: tuple[tuple[str, str, str], ...] = (
+    ("GET", "/v2[/]", "server_metadata"),
+    ("GET", "/v2/health/live", "live"),
+    ("GET", "/v2/health/ready", "ready"),
+    ("GET", "/v2/models/stats", "statistics"),
+    ("GET", "/v2/models/{model}[/versions/{version}]/stats", "statistics"),
+    ("GET", "/v2/models/{model}[/versions/{version}]/ready", "model_ready"),
+    ("POST", "/v2/models/{model}[/versions/{version}]/infer", "infer"),
+    ("GET", "/v2/models/{model}[/versions/{version}]/config", "model_config"),
+    ("GET", "/v2/models/{model}[/versions/{version}]", "model_metadata"),
+    ("POST", "/v2/repository[/{repository}]/index", "index"),
+    ("POST", "/v2/repository[/{repository}]/models/{model}/load", "load"),
+    ("POST", "/v2/repository[/{repository}]/models/{model}/unload", "unload"),
+)
+#: What callers need, by operation.
+_SCOPES: Mapping[str, Scope | None] = {
+    "server_metadata": "metadata",
+    "live": None,
+    "ready": None,
+    "statistics": "metrics",
+    "model_ready": None,
+    "infer": "predict",
+    "model_config": "metadata",
+    "model_metadata": "metadata",
+    "index": "metadata",
+    "load": "admin",
+    "unload": "admin",
+}
+
+
+def _pattern(path: str) -> str:
+    """The regular expression of a path, with a group for each parameter."""
+    return re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path.replace("[", "(?:").replace("]", ")?"))
+
+
 #: What Triton has below these paths and this server has not.
 _MISSING = re.compile(
     r"/v2/(?:logging|trace/setting|(?:system|cuda)sharedmemory/.+)"
-    rf"|{_MODEL}/(?:generate|generate_stream|trace/setting)"
+    rf"|{_pattern('/v2/models/{model}[/versions/{version}]')}/(?:generate|generate_stream|trace/setting)"
 )
 
 _Handler = Callable[["HttpRequest", Sequence[str]], Awaitable[Answer]]
@@ -55,21 +90,23 @@ class OipRest:
         self._service = service
         self._predictor = predictor
         self._options = options
-        # The first pattern that matches decides.
-        routes: list[tuple[str, str, Scope | None, _Handler]] = [
-            ("GET", r"/v2/?", "metadata", self._server_metadata),
-            ("GET", r"/v2/health/live", None, self._live),
-            ("GET", r"/v2/health/ready", None, self._ready),
-            ("GET", r"/v2/models/stats", "metrics", self._statistics),
-            ("GET", rf"{_MODEL}/stats", "metrics", self._statistics),
-            ("GET", rf"{_MODEL}/ready", None, self._model_ready),
-            ("POST", rf"{_MODEL}/infer", "predict", self._infer),
-            ("GET", rf"{_MODEL}/config", "metadata", self._model_config),
-            ("GET", _MODEL, "metadata", self._model_metadata),
-            ("POST", rf"{_REPOSITORY}/index", "metadata", self._index),
-            ("POST", rf"{_REPOSITORY}/models/(?P<model>[^/]+)/(load|unload)", "admin", self._control),
+        handlers: dict[str, _Handler] = {
+            "server_metadata": self._server_metadata,
+            "live": self._live,
+            "ready": self._ready,
+            "statistics": self._statistics,
+            "model_ready": self._model_ready,
+            "infer": self._infer,
+            "model_config": self._model_config,
+            "model_metadata": self._model_metadata,
+            "index": self._index,
+            "load": partial(self._control, service.load),
+            "unload": partial(self._control, service.unload),
+        }
+        self._routes = [
+            (method, re.compile(_pattern(path)), _SCOPES[operation], handlers[operation])
+            for method, path, operation in ROUTES
         ]
-        self._routes = [(method, re.compile(pattern), scope, handler) for method, pattern, scope, handler in routes]
 
     async def answer(self, request: HttpRequest) -> Answer:
         """Answers one request.
@@ -161,12 +198,13 @@ class OipRest:
             ]
         )
 
-    async def _control(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
-        repository, name, verb = groups
+    async def _control(
+        self, control: Callable[..., Awaitable[None]], request: HttpRequest, groups: Sequence[str]
+    ) -> Answer:
+        repository, name = groups
         parameters = (await self._body_object(request)).get("parameters", {})
         if not isinstance(parameters, dict):
             raise InvalidRequestError(f"'parameters' is {quote(parameters)}; expected an object.")
-        control = self._service.load if verb == "load" else self._service.unload
         await control(name, list(parameters), repository=repository)
         return _empty(ok=True)
 
