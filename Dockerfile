@@ -47,7 +47,8 @@ RUN python -m venv /tools/venv && /tools/venv/bin/pip install --quiet --requirem
 
 FROM tools AS serving-environment
 COPY --from=core /wheel /core
-# More where a repository is in an object store: --build-arg SERVING_EXTRAS=serving,remote
+# More where a repository is in an object store, or callers show certificates or web tokens:
+#   --build-arg SERVING_EXTRAS=serving,remote,access
 ARG SERVING_EXTRAS=serving
 RUN sh /tools/make_environment.sh "${SERVING_EXTRAS}"
 

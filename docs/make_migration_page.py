@@ -43,7 +43,9 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
 - **Shapes are checked** against the signature where a manifest vouches for it or the runtime insists on it (ONNX); a
   raw SavedModel accepts what its kernels accept, as upstream.
 - **JSON is bounded**: nesting deeper than 100 levels is an error 400, a body over 100 MiB an error 413.
-- **Configuration changes come from this host only**, unless `--allow_remote_admin` is set.
+- **Nobody administers without credentials**: reloads, loads, unloads and `/v2/config` need a key, token or certificate
+  with the scope `admin` (`--access_file`, see [Securing a server](securing.md)), from this machine, too. Upstream
+  accepts reloads from whoever reaches the port: `--insecure_admin=anywhere`; for this machine alone, `=loopback`.
 - **An unknown flag is an error** that names the nearest one; upstream prints its usage and starts all the same.
 """
 
@@ -56,7 +58,7 @@ _URLS = (
     ("GET /monitoring/prometheus/metrics", "same, with `--monitoring_config_file`"),
     ("GET /metrics", "ours: the same page, without any file"),
     ("GET /v1/models", "better: lists models, versions, states, labels and signatures; upstream answers 400"),
-    ("GET /v2/config", "ours: the configuration in force, secrets masked"),
+    ("GET /v2/config", "ours: the configuration in force, secrets masked; needs the scope `admin`"),
     ("GET /openapi.json", "ours: all of these as an OpenAPI document, with each loaded model's own requests"),
     ("GET /console", "ours: pages for people, with `--console`"),
     ("GET /v2/traffic", "ours: splits, shadows and rollbacks, with `--version_traffic_file`"),

@@ -70,6 +70,9 @@ _COMMANDS = {
     "serve": _Command(
         module="modelyard.serving.runtime", extra="serving", summary="serve a model repository over gRPC and REST"
     ),
+    "keys": _Command(
+        module="modelyard.serving.access._cli", extra="serving", summary="make keys for callers of a server"
+    ),
     "deploy": _Command(
         module="modelyard.deploy._cli", extra="", summary="render what a managed cloud needs to train and to serve"
     ),
@@ -86,7 +89,7 @@ _COMMANDS = {
 _PACKAGES_OF_EXTRAS = frozenset(
     {
         "PIL", "ai_edge_litert", "apache_beam", "cryptography", "fsspec", "gevent", "google_crc32c", "grpc_health",
-        "grpc_reflection", "httptools", "jsonschema", "keras", "locust", "matplotlib", "onnx", "onnxruntime",
+        "grpc_reflection", "httptools", "jsonschema", "jwt", "keras", "locust", "matplotlib", "onnx", "onnxruntime",
         "optuna", "rich", "tensorboard", "tensorflow", "tf2onnx", "uvicorn",
         "uvloop",
     }

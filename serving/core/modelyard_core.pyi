@@ -19,6 +19,24 @@ class _Handlers(Protocol):
     def learn(
         self, model: str, version: int | None, label: str | None, signature: str, outputs: Sequence[str]
     ) -> None: ...
+    def permit(
+        self,
+        authorization: str | None,
+        key: str | None,
+        certificate: bytes | None,
+        client: str,
+        model: str,
+        rows: int,
+    ) -> bool | _Ticket:
+        """Asked before a prediction is computed, where the server is guarded: False hands it over."""
+
+class _Ticket(Protocol):
+    """What a prediction is counted by while it is computed."""
+
+    def release(self) -> None:
+        """It is answered, or nobody waits for it any more."""
+    def undo(self) -> None:
+        """It was handed over, and is to be counted there."""
 
 class _Run(Protocol):
     """Computes a batch: from bytes and shapes, shapes and bytes in C order, or a list of strings.
@@ -57,6 +75,9 @@ class Exchange:
     @property
     def client(self) -> str: ...
     @property
+    def certificate(self) -> bytes | None:
+        """The client's, in DER, and verified."""
+    @property
     def problem(self) -> str | None:
         """``late`` or ``too_large`` where the body did not come whole."""
     def gone(self) -> bool:
@@ -77,6 +98,9 @@ class Call:
         """Of a unary call; None for a stream, and where the method is unknown."""
     @property
     def peer(self) -> str: ...
+    @property
+    def certificate(self) -> bytes | None:
+        """The client's, in DER, and verified."""
     @property
     def timeout_s(self) -> float | None: ...
     @property
@@ -122,6 +146,7 @@ class Server:
         json_extensions: bool = False,
         max_json_depth: int = 100,
         tensor_content: bool = False,
+        guarded: bool = False,
     ) -> Server: ...
     @property
     def waiting(self) -> int:
@@ -145,6 +170,12 @@ class Server:
         Raises:
             OSError: The port cannot be had.
             ValueError: The key or a certificate is bad.
+        """
+    def set_tls(self, key: str, certificate: str, client_authority: str | None) -> None:
+        """Has all ports that speak TLS use other PEM texts from the next connection on.
+
+        Raises:
+            ValueError: They are bad; nothing changes.
         """
     def add_plan(
         self,

@@ -337,8 +337,8 @@ def own_address() -> str | None:
 def test_other_hosts_may_not_reload(models: Path, tmp_path: Path, allowed: bool) -> None:
     address = own_address()
     if address is None:
-        pytest.skip("this machine has a loopback address only; check_peer has a test of its own")
-    flags = ["--allow_remote_admin"] if allowed else []
+        pytest.skip("this machine has a loopback address only; test_access.py has the rest")
+    flags = ["--insecure_admin=anywhere"] if allowed else []
     with serve(models / "ten", model="ten", log_dir=tmp_path, flags=flags) as server:
         text = config_text(model_text("three", models / "three"))
         remote = f"{address}:{server.grpc_port}"
@@ -352,6 +352,6 @@ def test_other_hosts_may_not_reload(models: Path, tmp_path: Path, allowed: bool)
         else:
             assert code == "PERMISSION_DENIED"
             assert address in message
-            assert "--allow_remote_admin" in message
+            assert "--access_file" in message
             assert ask(server, "ten") == 10.0
             assert reload_config(server, text) == ("OK", "")

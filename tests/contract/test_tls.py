@@ -15,7 +15,9 @@ import pytest
 from google.protobuf import text_format
 
 from modelyard.errors import ConfigurationError
-from modelyard.serving.config._tls import read_tls_config
+from modelyard.serving import parse_flags
+from modelyard.serving.access import LiveTls
+from modelyard.serving.config import TlsConfig, read_tls_config
 from modelyard.wire import MODEL_SERVICE, config_pb2, serving_pb2
 from tests.support.models import publish_affine
 from tests.support.server import TRANSPORT, RunningServer, serve
@@ -188,8 +190,37 @@ def test_files_that_cannot_be_used(tmp_path: Path, authority: Pair, server_pair:
             read_tls_config(file)
         assert "PRIVATE KEY" not in caught.value.message
     file.write_text("server_key: unquoted")
-    with pytest.raises(ConfigurationError, match="in protobuf text format"):
+    with pytest.raises(ConfigurationError, match="in protobuf text format: line 1, column 13") as caught:
         read_tls_config(file)
+    # What stands there may be a key.
+    assert "unquoted" not in caught.value.message
+    assert caught.value.__cause__ is None
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    with pytest.raises(ConfigurationError, match=r"--ssl_config_file: .*tls\.key cannot be read"):
+        read_tls_config(secret)
+    (secret / "tls.key").write_text(key)
+    (secret / "tls.crt").write_text(certificate)
+    assert read_tls_config(secret) == TlsConfig(key=key, certificate=certificate)
+    with pytest.raises(ConfigurationError, match=r"--ssl_client_ca_file: .*absent cannot be read"):
+        read_tls_config(secret, tmp_path / "absent")
+    with pytest.raises(ConfigurationError, match="--ssl_config_file is not: clients show"):
+        parse_flags(["--model_base_path=/m", "--ssl_client_ca_file=ca.pem"])
+
+
+def test_whether_clients_show_a_certificate_changes_at_a_restart_only(
+    tmp_path: Path, authority: Pair, server_pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = Path(config_flag(tmp_path, server_pair).partition("=")[2])
+    tls = LiveTls(read_tls_config(path), path)
+    told: list[TlsConfig] = []
+    tls.on_change(told.append)
+    path.write_text(Path(config_flag(tmp_path, server_pair, authority, verify=True).partition("=")[2]).read_text())
+    for _ in range(2):
+        tls.look()
+    assert (told, tls.config.verify_client) == ([], False)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "that changes when the server is started again" in caplog.text
 
 
 def test_secrets_are_not_shown(tmp_path: Path, server_pair: Pair) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.cli import main
+from modelyard.errors import ConfigurationError
 from tests.support.classifier import publish_classifier
 from tests.support.models import publish_pairs
 from tests.support.server import RunningServer, free_port
@@ -153,6 +154,18 @@ def test_h2load(server: RunningServer, tmp_path: Path, kind: str) -> None:
     # 80, where nobody else uses the machine.
     assert 20 <= row["requests"] <= 130
     assert row["p99_ms"] > 0
+
+
+def test_h2load_would_show_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    from modelyard.loadtests.generate import H2loadOptions, endpoint, run_h2load
+    from modelyard.loadtests.traffic import Request
+
+    monkeypatch.setenv("MODELYARD_TOKEN", "secret")
+    where = endpoint("http://localhost:1")
+    assert "secret" not in repr(where)
+    request = Request(kind="rest x", api="rest", path="/", body=b"")
+    with pytest.raises(ConfigurationError, match="MODELYARD_TOKEN is set; use modelyard loadtest run"):
+        run_h2load(where, request, H2loadOptions(seconds=1), answer_bytes=1, hits=1)
 
 
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load (nghttp2-client) is not installed")

@@ -36,6 +36,7 @@ SERVER = (
     "requests",
     "backends",
     "config",
+    "access",
     "metrics",
     "servables",
     "repository",

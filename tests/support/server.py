@@ -92,7 +92,9 @@ def serve(
     env: Mapping[str, str] | None = None,
     python: str = sys.executable,
     wait: bool = True,
+    admin: bool = True,
 ) -> Iterator[RunningServer]:
+    """Starts a server, and stops it; whoever is on this machine may administer it, unless a test is about just that."""
     grpc_port, rest_port = free_port(), free_port()
     log = log_dir / f"server-{grpc_port}.log"
     command = [
@@ -101,6 +103,7 @@ def serve(
         *([] if base_path is None else [f"--model_name={model}", f"--model_base_path={base_path}"]),
         "--file_system_poll_wait_seconds=0.1",
         *([f"--transport={TRANSPORT}"] if TRANSPORT else []),
+        *(["--insecure_admin=loopback"] if admin else []),
         *flags,
     ]  # fmt: skip
     with log.open("wb") as output:

@@ -54,6 +54,8 @@ pub struct Options {
     pub strict_json: bool,
     pub json_extensions: bool,
     pub max_json_depth: usize,
+    /// Python is asked for permission before a prediction is computed.
+    pub guarded: bool,
     /// Answers of gRPC's Predict carry `tensor_content` instead of typed fields.
     pub tensor_content: bool,
 }

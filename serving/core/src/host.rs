@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body::Frame;
 
@@ -17,6 +18,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::core::Core;
 use crate::transport::{Charge, Peer};
 
+/// The other header field that may hold credentials.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Messages of a stream that its handler has not taken: a client that sends faster waits for its window.
 const MAX_WAITING_MESSAGES: usize = 16;
 
@@ -61,6 +64,7 @@ pub struct Exchange {
     request_id: String,
     #[pyo3(get)]
     client: String,
+    certificate: Option<Bytes>,
     problem: Option<Problem>,
     gone: AtomicBool,
     reply: Mutex<Option<oneshot::Sender<Answer>>>,
@@ -82,6 +86,12 @@ impl Exchange {
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.body)
+    }
+
+    /// The client's certificate in DER, or None.
+    #[getter]
+    fn certificate<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.certificate.as_ref().map(|der| PyBytes::new(py, der))
     }
 
     /// `late`, `too_large` or None.
@@ -119,6 +129,7 @@ pub struct Call {
     message: Option<Bytes>,
     #[pyo3(get)]
     peer: String,
+    certificate: Option<Bytes>,
     #[pyo3(get)]
     timeout_s: Option<f64>,
     gone: AtomicBool,
@@ -140,6 +151,12 @@ impl Call {
             PyTuple::new(py, [PyBytes::new(py, name.as_str().as_bytes()), PyBytes::new(py, value.as_bytes())])
         });
         PyList::new(py, fields.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// The client's certificate in DER, or None.
+    #[getter]
+    fn certificate<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.certificate.as_ref().map(|der| PyBytes::new(py, der))
     }
 
     /// The message of a unary call; None for a stream, and where the method is unknown.
@@ -236,6 +253,50 @@ impl Host {
     }
 }
 
+/// Leave to compute a prediction, as long as it is not answered; what Python counts it by, where it counts.
+pub struct Permit(Option<(Arc<Core>, Py<PyAny>)>);
+
+impl Permit {
+    /// Asks for leave; `None` where Python must say why there is none.
+    pub fn ask(core: &Arc<Core>, headers: &HeaderMap, peer: &Peer, model: &str, rows: usize) -> Option<Permit> {
+        if !core.options.guarded {
+            return Some(Permit(None));
+        }
+        let shown = [AUTHORIZATION, API_KEY].map(|name| {
+            let mut values = headers.get_all(name).iter();
+            (values.next().map(latin1), values.next().is_none())
+        });
+        let [(authorization, true), (key, true)] = shown else { return None };
+        core.host.tell(|py, host| {
+            let certificate = peer.certificate.as_ref().map(|der| PyBytes::new(py, der));
+            let shown = (authorization, key, certificate, peer.host(), model, rows);
+            let ticket = host.call_method1(py, "permit", shown)?;
+            // Without quotas it is only yes or no.
+            Ok(match ticket.extract::<bool>(py) {
+                Ok(allowed) => allowed.then_some(Permit(None)),
+                Err(_) => Some(Permit(Some((core.clone(), ticket)))),
+            })
+        })?
+    }
+
+    /// Python answers the request after all, and counts it itself.
+    pub fn hand_over(mut self) {
+        self.end("undo");
+    }
+
+    fn end(&mut self, method: &str) {
+        if let Some((core, ticket)) = self.0.take() {
+            core.host.tell(|py, _| ticket.call_method0(py, method));
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.end("release");
+    }
+}
+
 /// Has Python answer a REST request; `None` where it cannot any more.
 pub async fn rest(core: &Arc<Core>, request: RestRequest) -> Option<Answer> {
     let (sender, receiver) = oneshot::channel();
@@ -247,6 +308,7 @@ pub async fn rest(core: &Arc<Core>, request: RestRequest) -> Option<Answer> {
         body: request.body,
         request_id: request.request_id,
         client: request.peer.host(),
+        certificate: request.peer.certificate,
         problem: request.problem,
         gone: AtomicBool::new(false),
         reply: Mutex::new(Some(sender)),
@@ -280,6 +342,7 @@ pub fn call(
         headers,
         message,
         peer: peer.name(),
+        certificate: peer.certificate,
         timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
         gone: AtomicBool::new(false),
         end: Mutex::new(Some(end_sender)),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use http::HeaderName;
@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use crate::batch::{Batching, Key, Plan, Plans};
 use crate::core::{Admission, Core, Options, Phase};
@@ -18,7 +19,7 @@ use crate::forms::{DType, InputSpec, Signature};
 use crate::host::Host;
 use crate::threads;
 use crate::traffic::{Rule, Target, Traffic};
-use crate::transport::{Api, Budget, ConnectionLimits, Listener, TlsFiles, server_config};
+use crate::transport::{Api, Budget, ConnectionLimits, Listener, LiveTls, TlsFiles, server_config};
 
 /// Clients of HTTP/1.1 get so long to send what they were about to send, and are told with the answer that it was the
 /// last.
@@ -32,6 +33,8 @@ const MAX_COMPUTING: usize = 64;
 pub struct Server {
     core: Arc<Core>,
     runtime: Mutex<Option<Runtime>>,
+    /// Of the ports that speak TLS.
+    tls: Mutex<Vec<(Api, LiveTls)>>,
 }
 
 #[pymethods]
@@ -41,7 +44,7 @@ impl Server {
         handlers, *, threads, max_body_bytes, max_message_bytes, rest_timeout_s, wrong_rest_port,
         wrong_grpc_port, max_connections=0, max_streams=1024, max_header_bytes=32768, header_timeout_s=20.0,
         body_timeout_s=20.0, idle_timeout_s=75.0, max_inflight_bytes=0, max_age_s=0.0, max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false,
-        max_json_depth=100, tensor_content=false,
+        max_json_depth=100, tensor_content=false, guarded=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
     fn new(
@@ -67,6 +70,7 @@ impl Server {
         json_extensions: bool,
         max_json_depth: usize,
         tensor_content: bool,
+        guarded: bool,
     ) -> PyResult<Server> {
         let connections = ConnectionLimits {
             max_connections,
@@ -93,6 +97,7 @@ impl Server {
             json_extensions,
             max_json_depth,
             tensor_content,
+            guarded,
         };
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads.max(1))
@@ -114,7 +119,7 @@ impl Server {
             traffic: Traffic::default(),
             budget: Budget::new(max_inflight_bytes),
         };
-        Ok(Server { core: Arc::new(core), runtime: Mutex::new(Some(runtime)) })
+        Ok(Server { core: Arc::new(core), runtime: Mutex::new(Some(runtime)), tls: Mutex::default() })
     }
 
     /// The paths of gRPC's methods, and whether each takes or gives a stream.
@@ -131,28 +136,40 @@ impl Server {
         port: u16,
         tls: Option<(String, String, Option<String>)>,
     ) -> PyResult<()> {
-        let (api, protocols): (Api, &[&str]) =
-            if grpc { (Api::Grpc, &["h2"]) } else { (Api::Rest, &["h2", "http/1.1"]) };
-        let tls = tls
-            .map(|(key, certificate, client_authority)| {
-                server_config(&TlsFiles { key, certificate, client_authority }, protocols)
-            })
-            .transpose()
-            .map_err(PyValueError::new_err)?;
+        let api = if grpc { Api::Grpc } else { Api::Rest };
+        let tls: Option<LiveTls> = match tls {
+            None => None,
+            Some((key, certificate, client_authority)) => {
+                let files = TlsFiles { key, certificate, client_authority };
+                Some(Arc::new(RwLock::new(acceptor(api, &files)?)))
+            }
+        };
         py.detach(|| {
             let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(runtime) = runtime.as_ref() else {
                 return Err(PyRuntimeError::new_err("the server has ended"));
             };
             let _entered = runtime.enter();
-            let listener = Listener::bind(port, api, tls).map_err(|error| match error.raw_os_error() {
+            let listener = Listener::bind(port, api, tls.clone()).map_err(|error| match error.raw_os_error() {
                 Some(number) => PyOSError::new_err((number, error.to_string())),
                 None => PyOSError::new_err(error.to_string()),
             })?;
             self.core.listeners.fetch_add(1, Ordering::Relaxed);
             runtime.spawn(listener.run(self.core.clone()));
+            self.tls.lock().unwrap_or_else(PoisonError::into_inner).extend(tls.map(|tls| (api, tls)));
             Ok(())
         })
+    }
+
+    /// Has all ports that speak TLS use other files from the next connection on. Raises ValueError where they are bad.
+    fn set_tls(&self, key: String, certificate: String, client_authority: Option<String>) -> PyResult<()> {
+        let files = TlsFiles { key, certificate, client_authority };
+        let ports = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh: Vec<_> = ports.iter().map(|(api, _)| acceptor(*api, &files)).collect::<PyResult<_>>()?;
+        for ((_, live), fresh) in ports.iter().zip(fresh) {
+            *live.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        }
+        Ok(())
     }
 
     /// Has requests with a key answered here, in batches that `run` computes.
@@ -274,6 +291,12 @@ fn header(name: &str) -> PyResult<Option<HeaderName>> {
         return Ok(None);
     }
     name.parse().map(Some).map_err(|_| PyValueError::new_err(format!("{name:?} is no header's name")))
+}
+
+/// How a port speaks TLS.
+fn acceptor(api: Api, files: &TlsFiles) -> PyResult<TlsAcceptor> {
+    let protocols: &[&str] = if api == Api::Grpc { &["h2"] } else { &["h2", "http/1.1"] };
+    server_config(files, protocols).map(TlsAcceptor::from).map_err(PyValueError::new_err)
 }
 
 /// Waits until there is none.

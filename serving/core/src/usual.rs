@@ -12,9 +12,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use crate::batch::{Computed, Key, Outcome, Plan, Request, Sample};
 use crate::core::Core;
 use crate::forms::{AnswerSpec, OutputView, Tensor, json, predict_grpc, v2_grpc, v2_rest};
-use crate::host::Answer;
+use crate::host::{Answer, Permit};
 use crate::traffic::Route;
-use crate::transport::{RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
+use crate::transport::{Peer, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
 
 const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
@@ -25,13 +25,14 @@ const PRIORITY: HeaderName = HeaderName::from_static("x-modelyard-priority");
 /// Whoever is refused is asked to come back when there may be room, within these bounds.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
-/// When a request came, how long it may take, and whether others go first; and its header fields.
+/// Who asks: when the request came, how long it may take, whether others go first, and what it shows of itself.
 #[derive(Clone, Copy)]
-pub struct Urgency<'a> {
-    pub headers: &'a HeaderMap,
-    pub arrived: Instant,
-    pub deadline: Option<Instant>,
-    pub low_priority: bool,
+struct Caller<'a> {
+    arrived: Instant,
+    deadline: Option<Instant>,
+    low_priority: bool,
+    headers: &'a HeaderMap,
+    peer: &'a Peer,
 }
 
 /// Why a request is not let in.
@@ -46,26 +47,28 @@ pub async fn grpc(
     core: &Arc<Core>,
     parts: &http::request::Parts,
     message: &Bytes,
+    peer: &Peer,
     arrived: Instant,
     deadline: Option<Instant>,
 ) -> Option<Result<Bytes, Refusal>> {
-    let urgency = Urgency { headers: &parts.headers, arrived, deadline, low_priority: is_low(&parts.headers) };
+    let low_priority = is_low(&parts.headers);
+    let caller = Caller { arrived, deadline, low_priority, headers: &parts.headers, peer };
     let answered = match parts.uri.path() {
-        PREDICT => predict(core, message, urgency).await?,
-        INFER => infer(core, message, urgency).await?,
+        PREDICT => predict(core, message, caller).await?,
+        INFER => infer(core, message, caller).await?,
         _ => return None,
     };
     Some(answered.map_err(refusal))
 }
 
 /// TensorFlow Serving's Predict.
-async fn predict(core: &Arc<Core>, message: &Bytes, urgency: Urgency<'_>) -> Option<Result<Bytes, Overload>> {
+async fn predict(core: &Arc<Core>, message: &Bytes, caller: Caller<'_>) -> Option<Result<Bytes, Overload>> {
     let head = predict_grpc::head(message)?;
     let outputs = head.outputs.iter().copied();
     let key = Key::new(head.model, head.version, head.label, head.signature, outputs);
-    let (plan, route) = find(core, key, urgency.headers)?;
+    let (plan, route) = find(core, key, caller.headers)?;
     let tensors = head.read(&plan.signature)?;
-    let answered = match compute(core, &plan, route, tensors, urgency).await? {
+    let answered = match compute(core, &plan, route, tensors, caller).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(Err(overload)),
     };
@@ -78,13 +81,13 @@ async fn predict(core: &Arc<Core>, message: &Bytes, urgency: Urgency<'_>) -> Opt
 }
 
 /// The Open Inference Protocol's ModelInfer.
-async fn infer(core: &Arc<Core>, message: &Bytes, urgency: Urgency<'_>) -> Option<Result<Bytes, Overload>> {
+async fn infer(core: &Arc<Core>, message: &Bytes, caller: Caller<'_>) -> Option<Result<Bytes, Overload>> {
     let head = v2_grpc::head(message)?;
     let signature = head.signature.unwrap_or_default();
     let key = Key::new(head.model, head.version, None, signature, head.outputs.iter().copied());
-    let (plan, route) = find(core, key, urgency.headers)?;
+    let (plan, route) = find(core, key, caller.headers)?;
     let tensors = head.read(&plan.signature)?;
-    let answered = match compute(core, &plan, route, tensors, urgency).await? {
+    let answered = match compute(core, &plan, route, tensors, caller).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(Err(overload)),
     };
@@ -106,23 +109,29 @@ fn framed(write: impl FnOnce(&mut Vec<u8>) -> bool) -> Option<Bytes> {
 }
 
 /// A REST request.
-pub async fn rest(core: &Arc<Core>, parts: &http::request::Parts, body: &Bytes, arrived: Instant) -> Option<Answer> {
+pub async fn rest(
+    core: &Arc<Core>,
+    parts: &http::request::Parts,
+    body: &Bytes,
+    peer: &Peer,
+    arrived: Instant,
+) -> Option<Answer> {
     let headers = &parts.headers;
     let plain = !headers.contains_key(CONTENT_ENCODING) && !headers.contains_key(ORIGIN);
     if !core.options.usual_rest || parts.method != Method::POST || parts.uri.query().is_some() || !plain {
         return None;
     }
     let deadline = arrived.checked_add(core.options.rest_timeout);
-    let urgency = Urgency { headers, arrived, deadline, low_priority: is_low(headers) };
+    let caller = Caller { arrived, deadline, low_priority: is_low(headers), headers, peer };
     let target = Target::of(parts.uri.path())?;
     match target.api {
-        Api::V1 => v1(core, &target, body, urgency).await,
-        Api::V2 => v2(core, &target, headers, body, urgency).await,
+        Api::V1 => v1(core, &target, body, caller).await,
+        Api::V2 => v2(core, &target, body, caller).await,
     }
 }
 
 /// TensorFlow Serving's `:predict`.
-async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgency<'_>) -> Option<Answer> {
+async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, caller: Caller<'_>) -> Option<Answer> {
     let options = json::Options {
         strict: core.options.strict_json,
         extensions: core.options.json_extensions,
@@ -130,9 +139,9 @@ async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgenc
     };
     let head = json::head(body)?;
     let key = Key::new(target.model, target.version, target.label, head.signature, std::iter::empty());
-    let (plan, route) = find(core, key, urgency.headers)?;
+    let (plan, route) = find(core, key, caller.headers)?;
     let tensors = head.read(&plan.signature, &options)?;
-    let answered = match compute(core, &plan, route, tensors, urgency).await? {
+    let answered = match compute(core, &plan, route, tensors, caller).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(too_many(&overload, "\n    ", "\n")),
     };
@@ -145,13 +154,8 @@ async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgenc
 }
 
 /// The Open Inference Protocol's `/infer`.
-async fn v2(
-    core: &Arc<Core>,
-    target: &Target<'_>,
-    headers: &HeaderMap,
-    body: &Bytes,
-    urgency: Urgency<'_>,
-) -> Option<Answer> {
+async fn v2(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, caller: Caller<'_>) -> Option<Answer> {
+    let headers = caller.headers;
     if headers.get(ACCEPT_ENCODING).is_some_and(|accepted| accepted != "identity") {
         // Python compresses.
         return None;
@@ -161,9 +165,9 @@ async fn v2(
     let signature = head.signature.unwrap_or_default();
     let wanted = head.outputs.iter().map(|output| output.name);
     let key = Key::new(target.model, target.version, None, signature, wanted);
-    let (plan, route) = find(core, key, urgency.headers)?;
+    let (plan, route) = find(core, key, caller.headers)?;
     let tensors = head.read(&plan.signature, max_depth)?;
-    let answered = match compute(core, &plan, route, tensors, urgency).await? {
+    let answered = match compute(core, &plan, route, tensors, caller).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(too_many(&overload, "", "")),
     };
@@ -264,6 +268,8 @@ struct Answered {
     rows: usize,
     arrived: Instant,
     decoded: Instant,
+    /// Ends when the answer is written.
+    _permit: Permit,
 }
 
 impl Answered {
@@ -300,21 +306,22 @@ impl Answered {
 
 /// Has a request computed; `None` where Python must answer it.
 async fn compute(
-    core: &Core,
+    core: &Arc<Core>,
     plan: &Arc<Plan>,
     route: Option<Route>,
     tensors: Vec<Tensor>,
-    urgency: Urgency<'_>,
+    caller: Caller<'_>,
 ) -> Option<Result<Answered, Overload>> {
     let decoded = Instant::now();
     let rows = plan.rows(&tensors)?;
+    let permit = Permit::ask(core, caller.headers, caller.peer, &plan.key.model, rows)?;
     let queue = plan.queue(&tensors);
-    if let Err(overload) = admit(core, plan, rows, urgency) {
+    if let Err(overload) = admit(core, plan, rows, caller) {
         return Some(Err(overload));
     }
     let _requests = Counted::new(&plan.waiting, 1);
     let _rows = Counted::new(&plan.outstanding, rows);
-    let Urgency { arrived, deadline, low_priority, .. } = urgency;
+    let Caller { arrived, deadline, low_priority, .. } = caller;
     let copy = route.as_ref().filter(|route| route.shadow).map(|_| tensors.clone());
     match queue.answer(Request { tensors, rows, low_priority, deadline }).await {
         Outcome::Computed(computed, range) => {
@@ -326,9 +333,12 @@ async fn compute(
                 let (plan, computed, range) = (plan.clone(), computed.clone(), range.clone());
                 tokio::task::spawn_blocking(move || plan.shadow(&inputs, &computed, range));
             }
-            Some(Ok(Answered { computed, range, rows, arrived, decoded }))
+            Some(Ok(Answered { computed, range, rows, arrived, decoded, _permit: permit }))
         }
-        Outcome::HandOver => None,
+        Outcome::HandOver => {
+            permit.hand_over();
+            None
+        }
         Outcome::Full => {
             let text = "The batch scheduling queue to which this task was submitted is full. Try again in a moment.";
             Some(Err(Overload { text: text.to_owned(), retry_after: None }))
@@ -337,7 +347,7 @@ async fn compute(
 }
 
 /// Lets a request in, or says why not.
-fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency<'_>) -> Result<(), Overload> {
+fn admit(core: &Core, plan: &Plan, rows: usize, caller: Caller<'_>) -> Result<(), Overload> {
     let limits = &core.options.admission;
     let waiting = plan.waiting.load(Ordering::Relaxed);
     if limits.max_waiting > 0 && waiting >= limits.max_waiting {
@@ -347,7 +357,7 @@ fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency<'_>) -> Result<
         );
         return Err(Overload { text, retry_after: Some(RETRY.0) });
     }
-    let left = urgency.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let left = caller.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let Some(limit) = left.into_iter().chain(limits.max_delay).min() else { return Ok(()) };
     let cost = plan.cost();
     let all = plan.outstanding.load(Ordering::Relaxed).saturating_add(rows);

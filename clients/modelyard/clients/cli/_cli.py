@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,12 @@ examples:
   modelyard predict fashion shirt.png --server http://localhost:8501 --version 3
   modelyard predict fashion images/*.png --output out.csv
   modelyard predict half rows.jsonl --output out.jsonl --resume
+
+environment:
+  MODELYARD_TOKEN   a key or web token of the server's, sent as a bearer token; over grpcs and https nobody on the
+                    way can read it
 """
+_TOKEN = "MODELYARD_TOKEN"
 
 
 def main(argv: list[str]) -> int:
@@ -49,7 +55,9 @@ def main(argv: list[str]) -> int:
         args.output = "jsonl"
     if args.resume and args.output is None:
         raise ConfigurationError("--resume goes on with the file that --output names; received no --output.")
-    with connect(args.server, ClientOptions(timeout_s=args.timeout)) as client:
+    # Not an argument: everybody on the machine can read those.
+    token = os.environ.get(_TOKEN) or None
+    with connect(args.server, ClientOptions(timeout_s=args.timeout, token=token)) as client:
         signatures = client.metadata(args.model, version=args.version, label=args.version_label).signatures
         if name not in signatures:
             raise SignatureNotFoundError(

@@ -73,7 +73,7 @@ _SHORT = 0x0F
 @lru_cache(maxsize=1024)
 def _prefix(name: str) -> bytes:
     # Compressing proxies, too, must not put a secret into their tables.
-    mark = 0x10 if name == "authorization" else 0
+    mark = 0x10 if name in ("authorization", "x-api-key") else 0
     # Names by their numbers are shorter, and a server reads them in a third of the time.
     number = _NUMBERS.get(name)
     if number is None:

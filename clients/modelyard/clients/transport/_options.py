@@ -112,6 +112,8 @@ class ClientOptions:
         tls: Whom to trust, for ``grpcs`` and ``https``.
         metadata: gRPC metadata or HTTP headers of every call.
         token: Sent as ``authorization: Bearer ...``; a callable is asked before each call, so that tokens may expire.
+            It goes to the address that was given, over plain text, too: whoever may listen there calls for ``grpcs``
+            or ``https``.
         compression: ``gzip`` compresses what is sent, and lets the server compress what it answers.
         max_message_bytes: Longest answer; None for any.
         keepalive_s: Seconds of silence after which the other side is checked, and after which a pooled

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from modelyard.errors import LoadTestError, MissingDependencyError
+from modelyard.errors import ConfigurationError, LoadTestError, MissingDependencyError
 from modelyard.loadtests.generate._outcomes import HTTP_REFUSALS, Outcome
 from modelyard.loadtests.generate._record import Log
 from modelyard.loadtests.generate._sender import Endpoint
+from modelyard.loadtests.options import TOKEN
 from modelyard.loadtests.traffic import Request
 
 _DATA = re.compile(r"\((\d+)\) data")
@@ -80,7 +81,13 @@ def run_h2load(endpoint: Endpoint, request: Request, options: H2loadOptions, *, 
     Raises:
         LoadTestError: It failed, or sent nothing.
         MissingDependencyError: It is not installed.
+        ConfigurationError: The server wants a token.
     """
+    if endpoint.headers:
+        raise ConfigurationError(
+            f"h2load takes header fields as arguments, which everybody on the machine can read, and {TOKEN} is set; "
+            "use modelyard loadtest run."
+        )
     program = find_h2load()
     with tempfile.TemporaryDirectory(prefix="modelyard-h2load-") as name:
         body, log = Path(name) / "body", Path(name) / "log"

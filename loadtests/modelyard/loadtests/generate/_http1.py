@@ -55,7 +55,7 @@ class Http1Sender:
             connection.abort()
 
     def _bytes(self, request: Request) -> bytes:
-        fields = "".join(f"{name}: {value}\r\n" for name, value in request.headers)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in (*request.headers, *self._endpoint.headers))
         line = f"{'GET' if request.body is None else 'POST'} {self._endpoint.prefix}{request.path} HTTP/1.1\r\n"
         head = f"{line}host: {self._endpoint.authority}\r\ncontent-length: {len(request.body or b'')}\r\n{fields}\r\n"
         return head.encode("latin-1") + (request.body or b"")

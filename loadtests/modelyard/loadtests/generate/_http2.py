@@ -68,6 +68,7 @@ class Http2Sender:
                 ("content-type", "application/grpc"),
                 ("grpc-timeout", self._timeout),
                 ("user-agent", "modelyard-loadtest"),
+                *self._endpoint.headers,
             ]
         )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from modelyard.errors import ConfigurationError
 from modelyard.loadtests.generate._outcomes import Outcome
+from modelyard.loadtests.options import token
 from modelyard.loadtests.traffic import Request
 
 #: Called once with what became of a request, and its answer (as bytes, or decoded) or the reason of its failure.
@@ -44,12 +45,14 @@ class Endpoint:
         port: TCP port.
         tls: How to encrypt; None for not at all.
         prefix: Path before the API's own.
+        headers: Header fields of every request; never shown.
     """
 
     host: str
     port: int
     tls: ssl.SSLContext | None = None
     prefix: str = ""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def authority(self) -> str:
@@ -82,4 +85,11 @@ def endpoint(url: str) -> Endpoint:
     if parts.scheme in ("grpcs", "https"):
         tls = ssl.create_default_context()
         tls.set_alpn_protocols(["h2" if parts.scheme == "grpcs" else "http/1.1"])
-    return Endpoint(host=parts.hostname, port=port or _PORTS[parts.scheme], tls=tls, prefix=parts.path.rstrip("/"))
+    secret = token()
+    return Endpoint(
+        host=parts.hostname,
+        port=port or _PORTS[parts.scheme],
+        tls=tls,
+        prefix=parts.path.rstrip("/"),
+        headers=() if secret is None else (("authorization", f"Bearer {secret}"),),
+    )

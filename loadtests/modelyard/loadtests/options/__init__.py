@@ -3,11 +3,13 @@
 from modelyard.loadtests.options._limits import Check, Limits, Measured, broken_limits, check_limits
 from modelyard.loadtests.options._options import (
     RANDOM,
+    TOKEN,
     LoadTestOptions,
     add_arguments,
     duration,
     options_from,
     positive,
+    token,
     whole,
     whole_duration,
 )
@@ -23,6 +25,7 @@ __all__ = [
     "RANDOM",
     "Segment",
     "Shape",
+    "TOKEN",
     "add_arguments",
     "broken_limits",
     "check_limits",
@@ -32,6 +35,7 @@ __all__ = [
     "options_from",
     "positive",
     "read_plan",
+    "token",
     "warmup_file",
     "whole",
     "whole_duration",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,13 @@ DEFAULT_GRPC = "grpc://localhost:8500"
 DEFAULT_REST = "http://localhost:8501"
 #: Instead of a file with data.
 RANDOM = Path("random")
+#: The environment variable with a key or web token of the server's: everybody on the machine can read arguments.
+TOKEN = "MODELYARD_TOKEN"
+
+
+def token() -> str | None:
+    """The server's key or web token; None without one. Options, which reports show, do not have it."""
+    return os.environ.get(TOKEN) or None
 
 
 @dataclass(frozen=True, kw_only=True)

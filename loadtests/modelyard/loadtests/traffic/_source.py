@@ -9,7 +9,7 @@ from typing import Any
 
 from modelyard.clients import ClientOptions, ModelMetadata, SignatureInfo, connect
 from modelyard.errors import ConfigurationError, ModelNotFoundError, SignatureNotFoundError
-from modelyard.loadtests.options import LoadTestOptions
+from modelyard.loadtests.options import LoadTestOptions, token
 from modelyard.loadtests.traffic._recording import recorded
 from modelyard.loadtests.traffic._requests import APIS, DEFAULT_SIGNATURE, Request, encode
 from modelyard.loadtests.traffic._rows import Rows
@@ -197,7 +197,7 @@ def ask(options: LoadTestOptions) -> ModelMetadata:
     url = options.grpc_url if grpc or not options.rest_url else options.rest_url
     if kinds and v2:
         url = url.replace("://", "+v2://", 1)
-    with connect(url, ClientOptions(timeout_s=options.timeout_s)) as client:
+    with connect(url, ClientOptions(timeout_s=options.timeout_s, token=token())) as client:
         try:
             return client.metadata(options.model)
         except ModelNotFoundError as exc:

@@ -14,6 +14,7 @@ from locust import User, constant_throughput, task
 
 from modelyard.clients import Client, ClientOptions, connect
 from modelyard.errors import ModelyardError
+from modelyard.loadtests.options import token
 from modelyard.loadtests.traffic import Checker, Request
 from modelyard.loadtests.users._state import state_of
 
@@ -109,7 +110,7 @@ class _ApiUser(RequestUser):
         url = options.grpc_url if self.transport.startswith("grpc") else options.rest_url
         if self.transport.endswith("-v2"):
             url = url.replace("://", "+v2://", 1)
-        self.client = connect(url, ClientOptions(timeout_s=options.timeout_s))
+        self.client = connect(url, ClientOptions(timeout_s=options.timeout_s, token=token()))
 
     def on_stop(self) -> None:
         """Closes the client."""
@@ -235,5 +236,8 @@ def send_bytes(channel: grpc.Channel, request: Request, timeout_s: float) -> byt
     Raises:
         RpcError: The server answers with an error, or not at all.
     """
-    answer: bytes = channel.unary_unary(request.path, None, None)(request.body, timeout=timeout_s)
+    secret = token()
+    metadata = None if secret is None else (("authorization", f"Bearer {secret}"),)
+    method = channel.unary_unary(request.path, None, None)
+    answer: bytes = method(request.body, timeout=timeout_s, metadata=metadata)
     return answer

@@ -144,7 +144,7 @@ async fn unary(
                 return status_reply(refusal.code, &refusal.text, refusal.trailers(), id);
             }
         };
-        match usual::grpc(core, &parts, &message, arrived, deadline).await {
+        match usual::grpc(core, &parts, &message, &peer, arrived, deadline).await {
             Some(Ok(answer)) => message_reply(answer, id),
             Some(Err(refusal)) => status_reply(refusal.code, &refusal.text, refusal.trailers(), id),
             None => {

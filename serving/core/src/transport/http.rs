@@ -59,7 +59,7 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
     let usual = match problem {
         None => {
             let left = core.options.rest_timeout.saturating_sub(arrived.elapsed());
-            match tokio::time::timeout(left, usual::rest(core, &parts, &body, arrived)).await {
+            match tokio::time::timeout(left, usual::rest(core, &parts, &body, &peer, arrived)).await {
                 Ok(usual) => usual,
                 Err(_) => {
                     problem = Some(Problem::Late);

@@ -4,10 +4,11 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -16,7 +17,6 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
 
 use crate::core::{Core, Phase};
 use crate::transport::activity::{Activity, Overdue, Watched};
@@ -47,17 +47,20 @@ pub enum Api {
     Grpc,
 }
 
+/// How a port speaks TLS from the next connection on.
+pub type LiveTls = Arc<RwLock<TlsAcceptor>>;
+
 /// A bound socket, its API, and how it speaks TLS.
 pub struct Listener {
     socket: TcpListener,
     api: Api,
-    tls: Option<TlsAcceptor>,
+    tls: Option<LiveTls>,
 }
 
 impl Listener {
     /// Binds a port on all addresses of both families; must be called inside of the runtime.
-    pub fn bind(port: u16, api: Api, tls: Option<Arc<ServerConfig>>) -> io::Result<Listener> {
-        Ok(Listener { socket: bind_tcp(port)?, api, tls: tls.map(TlsAcceptor::from) })
+    pub fn bind(port: u16, api: Api, tls: Option<LiveTls>) -> io::Result<Listener> {
+        Ok(Listener { socket: bind_tcp(port)?, api, tls })
     }
 
     /// Accepts connections until the server stops.
@@ -85,8 +88,9 @@ impl Listener {
         }
     }
 
-    fn spawn(&self, stream: TcpStream, peer: Peer, core: Arc<Core>) {
-        let (api, tls) = (self.api, self.tls.clone());
+    fn spawn(&self, stream: TcpStream, mut peer: Peer, core: Arc<Core>) {
+        let api = self.api;
+        let tls = self.tls.as_ref().map(|tls| tls.read().unwrap_or_else(PoisonError::into_inner).clone());
         let counted = Counted::new(core.clone());
         let full = match core.options.connections.max_connections {
             0 => false,
@@ -111,7 +115,10 @@ impl Listener {
                     let handshake = tokio::time::timeout(limits.header_timeout, acceptor.accept(stream));
                     // A client that cannot agree on TLS was told so in an alert.
                     if let Ok(Ok(stream)) = handshake.await {
-                        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                        let session = stream.get_ref().1;
+                        let http2 = session.alpn_protocol() == Some(b"h2");
+                        let shown = session.peer_certificates().and_then(<[_]>::first);
+                        peer.certificate = shown.map(|certificate| Bytes::copy_from_slice(certificate));
                         serve(stream, Connection { peer, api, http2, full, core }).await;
                     }
                 }
@@ -194,7 +201,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
     let io = TokioIo::new(Watched::new(stream, activity.clone()));
     let (handler, requests) = (core.clone(), activity.clone());
     let service = service_fn(move |request| {
-        let (core, answered) = (handler.clone(), requests.request());
+        let (core, peer, answered) = (handler.clone(), peer.clone(), requests.request());
         async move {
             let response = match api {
                 _ if full => too_many(&core, &request),

@@ -2,24 +2,30 @@
 
 use std::net::SocketAddr;
 
-/// The address of a client; those of IPv4 are never written as of IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer(SocketAddr);
+use bytes::Bytes;
+
+/// The address of a client, and the certificate that it has shown; addresses of IPv4 are never written as of IPv6.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    address: SocketAddr,
+    /// In DER, and verified; `None` without client certificates.
+    pub certificate: Option<Bytes>,
+}
 
 impl Peer {
     /// The peer of a TCP connection.
     pub fn tcp(address: SocketAddr) -> Peer {
-        Peer(SocketAddr::new(address.ip().to_canonical(), address.port()))
+        Peer { address: SocketAddr::new(address.ip().to_canonical(), address.port()), certificate: None }
     }
 
     /// The IP address.
-    pub fn host(self) -> String {
-        self.0.ip().to_string()
+    pub fn host(&self) -> String {
+        self.address.ip().to_string()
     }
 
     /// gRPC's name for it, such as `ipv4:127.0.0.1:50000`.
-    pub fn name(self) -> String {
-        let family = if self.0.is_ipv4() { "ipv4" } else { "ipv6" };
-        format!("{family}:{}", self.0)
+    pub fn name(&self) -> String {
+        let family = if self.address.is_ipv4() { "ipv4" } else { "ipv6" };
+        format!("{family}:{}", self.address)
     }
 }

@@ -1,5 +1,6 @@
 """What a server is told: flags, files and limits."""
 
+from modelyard.serving.config._access import AccessOptions, InsecureAdmin
 from modelyard.serving.config._batching import PER_MODEL_FILE, BatchParameters, read_batch_parameters
 from modelyard.serving.config._cpus import available_cpus
 from modelyard.serving.config._flag_table import FLAGS
@@ -14,7 +15,7 @@ from modelyard.serving.config._models import (
     models_of_repository,
 )
 from modelyard.serving.config._text_proto import read_text_proto
-from modelyard.serving.config._tls import TlsConfig
+from modelyard.serving.config._tls import TlsConfig, read_tls_config
 from modelyard.serving.config._traffic import (
     RollbackLimits,
     TrafficOptions,
@@ -26,8 +27,10 @@ from modelyard.serving.config._traffic import (
 from modelyard.serving.config._watch import WatchOptions
 
 __all__ = [
+    "AccessOptions",
     "BatchParameters",
     "FLAGS",
+    "InsecureAdmin",
     "LoadOptions",
     "ModelConfig",
     "PER_MODEL_FILE",
@@ -48,5 +51,6 @@ __all__ = [
     "parse_flags",
     "read_batch_parameters",
     "read_text_proto",
+    "read_tls_config",
     "read_traffic_file",
 ]

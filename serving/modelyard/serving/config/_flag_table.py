@@ -72,7 +72,8 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("use_alts_credentials", "bool", False, "ALTS exists on Google's cloud only; use --ssl_config_file"),
     _better(
         "ssl_config_file", "text", "", "SSLConfig: serve with TLS, optionally with client certificates",
-        "REST is served with TLS as well, unless --rest_api_ssl=false",
+        "REST is served with TLS as well, unless --rest_api_ssl=false; it may be a folder with tls.key and tls.crt (a "
+        "secret of Kubernetes), and is read again when it changes",
     ),
     _same("model_name", "text", "default", "name of the model in requests"),
     _same("model_base_path", "text", "", "absolute path of the directory with the model's versions"),
@@ -165,7 +166,14 @@ FLAGS: tuple[Flag, ...] = (
     _ours("rest_api_strict_json", "bool", False, "refuse to answer NaN and Infinity, which strict parsers cannot read"),
     _ours("rest_api_extensions", "bool", False,
           "REST: half, bfloat16 and uint16 in JSON, and inputs that have defaults may be left out"),
-    _ours("allow_remote_admin", "bool", False, "accept configuration changes from other hosts than this one"),
+    _ours("access_file", "text", "",
+          "TOML file of principals: hashes of keys, web tokens, client certificates, and what each may do; read again "
+          "when it changes (see docs/securing.md)"),
+    _ours("insecure_admin", "text", "",
+          "accept reloads, loads and unloads without credentials: from this machine (loopback) or from all (anywhere, "
+          "as TensorFlow Serving does)", ("", "loopback", "anywhere")),
+    _ours("ssl_client_ca_file", "text", "",
+          "PEM file: clients must show a certificate that one of these authorities has signed"),
     _ours("trusted_key", "texts", "",
           "public Ed25519 key (PEM) that versions must be signed by; any other version is refused; may be given more "
           "than once"),

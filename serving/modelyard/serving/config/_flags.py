@@ -16,6 +16,7 @@ from typing import NoReturn
 from modelyard.artifact import Location, load_trusted_keys, locate
 from modelyard.errors import ConfigurationError
 from modelyard.serving.config import _sagemaker
+from modelyard.serving.config._access import AccessOptions, access_options
 from modelyard.serving.config._batching import BatchParameters, read_batch_parameters
 from modelyard.serving.config._cpus import available_cpus
 from modelyard.serving.config._flag_files import with_files
@@ -77,8 +78,9 @@ _INT32 = range(-(1 << 31), 1 << 31)
 _FOREVER_S = 1e9
 #: What earlier releases had, and what to do instead.
 _REMOVED = {
+    "--allow_remote_admin": "administrators show credentials (--access_file); or use --insecure_admin=anywhere.",
     "--workers": "one process computes on all cores, and holds the weights once. Leave it out; to use fewer cores, set "
-    "--tensorflow_session_parallelism, or limit the process (taskset, a container's CPU limit)."
+    "--tensorflow_session_parallelism, or limit the process (taskset, a container's CPU limit).",
 }
 _TITLES = {
     "same": "TensorFlow Serving's flags",
@@ -117,7 +119,7 @@ class ServerOptions:
         check_methods: Calls by another method than the signature's are refused.
         max_body_bytes: Largest REST body.
         max_json_depth: Deepest nesting of a REST body.
-        remote_admin: Configuration changes are accepted from other hosts.
+        access: Who may do what, and where keys and certificates are.
         health: grpc.health.v1 is served.
         reflection: grpc.reflection is served.
         tls: Key and certificate; None for plain text.
@@ -161,7 +163,7 @@ class ServerOptions:
     check_methods: bool = False
     max_body_bytes: int = 100 << 20
     max_json_depth: int = 100
-    remote_admin: bool = False
+    access: AccessOptions = AccessOptions()
     health: bool = True
     reflection: bool = True
     tls: TlsConfig | None = None
@@ -228,6 +230,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
     cpus = available_cpus()
     transport = transport_of(args.transport)
     limits = transport_limits(args, transport)
+    access = access_options(args)
     batching = _batching(args, cpus)
     config_file = Path(args.model_config_file) if args.model_config_file else None
     repository = _repository(args, environment or {})
@@ -287,10 +290,10 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         check_methods=args.enable_signature_method_name_check,
         max_body_bytes=limits.largest(args.rest_api_max_body_bytes),
         max_json_depth=args.rest_api_max_json_depth,
-        remote_admin=args.allow_remote_admin,
+        access=access,
         health=args.enable_grpc_healthcheck_service,
         reflection=args.enable_grpc_reflection,
-        tls=read_tls_config(Path(args.ssl_config_file)) if args.ssl_config_file else None,
+        tls=read_tls_config(access.ssl_config_file, access.ssl_client_ca_file) if access.ssl_config_file else None,
         rest_tls=args.rest_api_ssl,
         metrics_paths=_metrics_paths(args.monitoring_config_file),
         batching=batching,

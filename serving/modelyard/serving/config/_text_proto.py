@@ -13,13 +13,14 @@ from modelyard.errors import ConfigurationError
 _M = TypeVar("_M", bound=Message)
 
 
-def read_text_proto(path: Path, message: _M, *, flag: str) -> _M:
+def read_text_proto(path: Path, message: _M, *, flag: str, secret: bool = False) -> _M:
     """Reads a configuration file in protobuf text format.
 
     Args:
         path: The file.
         message: An empty message of the file's type, which is filled.
         flag: The flag that named the file, for errors.
+        secret: Errors say where they are and quote nothing.
 
     Raises:
         ConfigurationError: The file cannot be read, or is not such a message.
@@ -29,6 +30,7 @@ def read_text_proto(path: Path, message: _M, *, flag: str) -> _M:
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigurationError(f"{flag}={path} cannot be read: {exc}") from exc
     except text_format.ParseError as exc:
+        where = f"line {exc.GetLine()}, column {exc.GetColumn()}" if secret else str(exc)
         raise ConfigurationError(
-            f"{flag}={path} is not a {message.DESCRIPTOR.full_name} in protobuf text format: {exc}"
-        ) from exc
+            f"{flag}={path} is not a {message.DESCRIPTOR.full_name} in protobuf text format: {where}"
+        ) from (None if secret else exc)

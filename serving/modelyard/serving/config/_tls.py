@@ -1,13 +1,11 @@
-"""TLS from TensorFlow Serving's SSLConfig file, which holds PEM contents and no paths."""
+"""TLS by TensorFlow Serving's SSLConfig file, which holds PEM contents and no paths, or by a folder of PEM files."""
 
 from __future__ import annotations
 
 import ssl
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import grpc
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving.config._text_proto import read_text_proto
@@ -30,14 +28,6 @@ class TlsConfig:
     authority: str = field(default="", repr=False)
     verify_client: bool = False
 
-    def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Credentials for a gRPC port."""
-        return grpc.ssl_server_credentials(
-            [(self.key.encode(), self.certificate.encode())],
-            self.authority.encode() or None,
-            self.verify_client,
-        )
-
     def context(self) -> ssl.SSLContext:
         """A context for an HTTPS port.
 
@@ -45,6 +35,7 @@ class TlsConfig:
             ConfigurationError: OpenSSL refuses the key or the certificate.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             # OpenSSL reads files only: a private one, for as long as the call lasts.
             with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
@@ -61,29 +52,53 @@ class TlsConfig:
         return context
 
 
-def read_tls_config(path: Path) -> TlsConfig:
-    """Reads an SSLConfig file.
+#: A secret of the kind kubernetes.io/tls, as cert-manager writes it.
+_KEY, _CERTIFICATE = "tls.key", "tls.crt"
+
+
+def read_tls_config(path: Path, client_ca: Path | None = None) -> TlsConfig:
+    """Reads key and certificates.
 
     Args:
-        path: A ``SSLConfig`` in protobuf text format.
+        path: A ``SSLConfig`` in protobuf text format, or a folder with ``tls.key`` and ``tls.crt``.
+        client_ca: PEM file of the authorities that sign clients' certificates; None for what the ``SSLConfig`` says.
 
     Raises:
-        ConfigurationError: The file cannot be read, lacks key or certificate,
+        ConfigurationError: A file cannot be read, lacks key or certificate,
             or OpenSSL refuses them.
     """
-    config = read_text_proto(path, config_pb2.SSLConfig(), flag="--ssl_config_file")
+    if path.is_dir():
+        tls = TlsConfig(
+            key=_read(path / _KEY, "--ssl_config_file"), certificate=_read(path / _CERTIFICATE, "--ssl_config_file")
+        )
+    else:
+        tls = _read_message(path)
+    if client_ca is not None:
+        tls = replace(tls, authority=_read(client_ca, "--ssl_client_ca_file"), verify_client=True)
+    # gRPC itself says nothing more than that the port cannot be had.
+    tls.context()
+    return tls
+
+
+def _read_message(path: Path) -> TlsConfig:
+    config = read_text_proto(path, config_pb2.SSLConfig(), flag="--ssl_config_file", secret=True)
     if not config.server_key or not config.server_cert:
         raise ConfigurationError(
-            f"--ssl_config_file={path} must hold server_key and server_cert, as PEM text and not as paths."
+            f"--ssl_config_file={path} must hold server_key and server_cert, as PEM text and not as paths. Files by "
+            f"themselves go into a folder, as {_KEY} and {_CERTIFICATE}: --ssl_config_file is that folder then."
         )
     if config.client_verify and not config.custom_ca:
         raise ConfigurationError(f"--ssl_config_file={path} asks for client_verify; it must hold custom_ca as well.")
-    tls = TlsConfig(
+    return TlsConfig(
         key=config.server_key,
         certificate=config.server_cert,
         authority=config.custom_ca,
         verify_client=config.client_verify,
     )
-    # gRPC itself says nothing more than that the port cannot be had.
-    tls.context()
-    return tls
+
+
+def _read(path: Path, flag: str) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigurationError(f"{flag}: {path} cannot be read: {exc}.") from exc

@@ -238,6 +238,8 @@ class Predictor:
             self._check_method(plan.signature)
             inputs = plan.servable.complete(plan.signature, inputs)
             task.rows = plan.rows(inputs)
+            if request.caller is not None and request.caller.charge is not None:
+                request.caller.charge(task.rows)
             task.inputs = plan.servable.decoded(plan.signature, inputs)
         except ModelyardError as exc:
             self._batcher.failed(plan, task, exc)
@@ -354,6 +356,9 @@ class Predictor:
                         f"Expected signature method_name to be {task.method}. Was: {signature.method}"
                     )
             timing.decoded(len(examples))
+            caller = current_caller.get()
+            if caller is not None and caller.charge is not None:
+                caller.charge(len(examples))
             model = {"model": servable.name}
             self._metrics.observe(":tensorflow:serving:request_example_counts", model, len(examples))
             self._metrics.count(":tensorflow:serving:request_example_count_total", model, len(examples))

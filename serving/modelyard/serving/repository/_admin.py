@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +12,6 @@ from modelyard.errors import (
     ConfigurationError,
     FixedConfigurationError,
     ModelyardError,
-    PermissionDeniedError,
     ServerError,
 )
 from modelyard.serving.config import ModelConfig, models_from_message, models_of_repository, read_text_proto
@@ -32,36 +29,13 @@ class Admin:
 
     Args:
         manager: The models.
-        allow_remote: Whether other hosts than this one may ask for changes.
     """
 
-    def __init__(self, manager: ModelManager, *, allow_remote: bool) -> None:
+    def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
-        self._allow_remote = allow_remote
         self._repository: Location | None = None
         #: Changes happen one after the other.
         self._changing = asyncio.Lock()
-
-    def check_peer(self, host: str | None) -> None:
-        """Refuses changes that come from elsewhere.
-
-        Args:
-            host: The caller's IP address; None for a UNIX socket.
-
-        Raises:
-            PermissionDeniedError: Another host, and the server was not told to allow that.
-        """
-        if self._allow_remote or host is None:
-            return
-        with contextlib.suppress(ValueError):
-            address = ipaddress.ip_address(host)
-            mapped = getattr(address, "ipv4_mapped", None)
-            if (mapped or address).is_loopback:
-                return
-        raise PermissionDeniedError(
-            f"Configuration changes from {host} are refused: only this host itself may ask for them. "
-            "Start the server with --allow_remote_admin to change that."
-        )
 
     async def reload_message(self, config: serving_pb2.ModelServerConfig) -> None:
         """Replaces the configuration by that of a reload request.

@@ -83,9 +83,11 @@ class Caller:
         low_priority: Computed only when nothing else waits.
         request_id: The caller's own name for the request, where it sent a valid one.
         header: Looks a header field, or a key of gRPC metadata, up by its lower-case name; empty where there is none.
+        principal: Who it is, by its credentials; empty for anybody.
+        charge: Told of the request's rows, once they are known; None where nobody counts them.
     """
 
-    __slots__ = ("_gone", "_left", "deadline", "header", "low_priority", "request_id")
+    __slots__ = ("_gone", "_left", "charge", "deadline", "header", "low_priority", "principal", "request_id")
 
     def __init__(
         self,
@@ -95,7 +97,11 @@ class Caller:
         low_priority: bool = False,
         request_id: str = "",
         header: Callable[[str], str] | None = None,
+        principal: str = "",
+        charge: Callable[[int], None] | None = None,
     ) -> None:
+        self.principal = principal
+        self.charge = charge
         self.deadline = deadline
         self.header = header or _no_header
         self.low_priority = low_priority

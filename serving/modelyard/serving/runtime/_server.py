@@ -6,22 +6,23 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, TypeAlias
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving.access import Access
 from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.handlers.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.handlers.openapi import openapi_json
-from modelyard.serving.handlers.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
+from modelyard.serving.handlers.rest import Page, RestApp, RestOptions, SageMakerApp, admit, config_json, models_json
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import Admin, ModelManager
 from modelyard.serving.rollout import Rollout
+from modelyard.serving.runtime._security import Security
 from modelyard.serving.runtime._version_loader import VersionLoader
 from modelyard.serving.servables import settle_memory
 from modelyard.serving.transports.grpc import ARGUMENTS, GrpcioServer, GrpcLimits, limits_of
@@ -99,16 +100,19 @@ class Server:
 
     async def _run(self, manager: ModelManager, predictor: Predictor, metrics: Metrics) -> None:
         options = self._options
-        admin = Admin(manager, allow_remote=options.remote_admin)
+        admin = Admin(manager)
         started: list[Transport] = []
         poller: asyncio.Task[None] | None = None
+        security = Security(options)
+        watching: asyncio.Task[None] | None = None
         rollout = predictor.rollout
         traffic = None if rollout is None else asyncio.create_task(rollout.watch())
         try:
-            for transport in _transports(options, predictor, manager, admin, metrics):
+            for transport in _transports(options, predictor, manager, admin, metrics, security):
                 await transport.start()
                 started.append(transport)
             _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
+            watching = asyncio.create_task(security.watch())
             manager.start()
             if options.model_config_file is not None and options.model_config_poll_s > 0:
                 poller = asyncio.create_task(admin.poll_file(options.model_config_file, options.model_config_poll_s))
@@ -117,23 +121,29 @@ class Server:
             await self._stop.wait()
             _LOG.info("stopping: running requests get %.0f s", options.drain_s)
         finally:
-            for task in (poller, traffic):
+            for task in (poller, traffic, watching):
                 if task is not None:
                     task.cancel()
             await asyncio.gather(*(transport.stop(options.drain_s) for transport in started))
 
 
 def _transports(
-    options: ServerOptions, predictor: Predictor, manager: ModelManager, admin: Admin, metrics: Metrics
+    options: ServerOptions,
+    predictor: Predictor,
+    manager: ModelManager,
+    admin: Admin,
+    metrics: Metrics,
+    security: Security,
 ) -> list[Transport]:
     transports: list[Transport] = []
-    core = _native_core(options, predictor, manager, metrics)
+    access = security.access
+    core = _native_core(options, predictor, manager, metrics, access)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
             port=options.port,
             socket_path=options.grpc_socket_path,
-            tls=options.tls,
+            tls=security.tls,
             tensor_content=options.tensor_content,
             health=options.health,
             reflection=options.reflection,
@@ -151,8 +161,8 @@ def _transports(
                 "grpc.aio serves gRPC, which is slower: of --grpc_channel_arguments, the native core knows %s, with "
                 "numbers", ", ".join(sorted(ARGUMENTS)),
             )  # fmt: skip
-        more = OipGrpc(oip, metrics).services()
-        transports.append(GrpcServer(predictor, manager, admin, metrics, grpc_options, transport, more=more))
+        more = OipGrpc(oip, metrics, access).services()
+        transports.append(GrpcServer(predictor, manager, admin, access, metrics, grpc_options, transport, more=more))
     if options.rest_api_port:
         rest_options = RestOptions(
             max_body_bytes=options.max_body_bytes,
@@ -168,8 +178,9 @@ def _transports(
             predictor,
             metrics,
             rest_options,
+            access,
             metrics_page=partial(_metrics_page, metrics),
-            v2=OipRest(oip, predictor, rest_options).answer,
+            v2=OipRest(oip, predictor, rest_options, access).answer,
             pages=pages,
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
@@ -182,11 +193,12 @@ def _transports(
                 predictor=predictor,
                 metrics=metrics,
                 statistics=predictor.statistics,
-                document=pages["/openapi.json"],
+                document=pages["/openapi.json"].text,
                 version=installed_version("modelyard"),
                 traffic=None if predictor.rollout is None else predictor.rollout.table,
+                check=lambda request: admit(access, request, "metadata").release(),
             )
-        port, tls = options.rest_api_port, options.tls if options.rest_tls else None
+        port, tls = options.rest_api_port, security.tls if options.rest_tls else None
         if core is not None:
             from modelyard.serving.transports.native import NativeRest
 
@@ -198,14 +210,18 @@ def _transports(
     return transports
 
 
-def _pages(options: ServerOptions, manager: ModelManager, predictor: Predictor) -> dict[str, Callable[[], str]]:
+def _pages(options: ServerOptions, manager: ModelManager, predictor: Predictor) -> dict[str, Page]:
     """What GET answers with JSON, beside the APIs."""
-    pages: dict[str, Callable[[], str]] = {
-        "/v1/models": partial(models_json, manager),
-        "/v2/config": partial(config_json, options, manager),
-        **({} if predictor.rollout is None else {"/v2/traffic": predictor.rollout.rows_json}),
+    pages: dict[str, Page] = {
+        "/v1/models": Page(scope="metadata", text=partial(models_json, manager)),
+        "/v2/config": Page(scope="admin", text=partial(config_json, options, manager)),
+        **(
+            {}
+            if predictor.rollout is None
+            else {"/v2/traffic": Page(scope="metadata", text=predictor.rollout.rows_json)}
+        ),
     }
-    pages["/openapi.json"] = partial(
+    document = partial(
         openapi_json,
         manager,
         version=installed_version("modelyard"),
@@ -213,11 +229,12 @@ def _pages(options: ServerOptions, manager: ModelManager, predictor: Predictor) 
         pages=[*pages, "/openapi.json"],
         sagemaker=options.sagemaker,
     )
+    pages["/openapi.json"] = Page(scope="metadata", text=document)
     return pages
 
 
 def _native_core(
-    options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics
+    options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, access: Access
 ) -> NativeCore | None:
     """The core, by the server's options; None where another transport serves.
 
@@ -252,7 +269,8 @@ def _native_core(
             json_extensions=options.rest_extensions,
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
-        )
+        ),
+        access,
     )
     core.answer_usual(
         manager,

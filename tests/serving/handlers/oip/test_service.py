@@ -1,9 +1,8 @@
-"""The protocol on a real manager and predictor, without a transport; and who may load and unload."""
+"""The protocol on a real manager and predictor, without a transport; and who may load."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,11 @@ from modelyard.errors import (
     InvalidRequestError,
     LoadError,
     ModelNotFoundError,
-    PermissionDeniedError,
     SignatureNotFoundError,
     UnsupportedError,
 )
 from modelyard.serving import LoadOptions, ModelConfig, ModelManager, Predictor, Servable, WatchOptions, load_servable
+from modelyard.serving.access import Access
 from modelyard.serving.handlers.oip import OipRest, OipService
 from modelyard.serving.handlers.oip._types import IndexEntry, InferRequest, RequestedOutput
 from modelyard.serving.handlers.rest import RestOptions
@@ -54,7 +53,7 @@ def room(tmp_path: Path) -> Iterator[Room]:
     )
     predictor = Predictor(manager, Metrics(), workers=1)
     manager.start()
-    service = OipService(manager, predictor, Admin(manager, allow_remote=False))
+    service = OipService(manager, predictor, Admin(manager))
     yield Room(service=service, manager=manager, predictor=predictor, base_path=base_path)
     predictor.close()
     manager.stop()
@@ -72,13 +71,13 @@ def test_a_model_is_loaded_and_unloaded_on_request(room: Room) -> None:
     with pytest.raises(ModelNotFoundError, match="loaded on request only"):
         asyncio.run(room.service.infer(ask(), lambda result: result))
 
-    asyncio.run(room.service.load("affine", [], peer=LOCAL))
+    asyncio.run(room.service.load("affine", []))
     assert room.service.model_ready("affine", "1")
     assert room.service.index(ready=True) == (IndexEntry(name="affine", version="1", state="READY"),)
     result = asyncio.run(room.service.infer(ask(id="3"), lambda result: result))
     assert (result.version, result.id, result.outputs[0].array.tolist()) == ("1", "3", [3.0, 5.0])
 
-    asyncio.run(room.service.unload("affine", ["unload_dependents"], peer=LOCAL))
+    asyncio.run(room.service.unload("affine", ["unload_dependents"]))
     assert room.service.index(ready=True) == ()
     with pytest.raises(ModelNotFoundError, match="is not loaded"):
         room.service.statistics("affine", "")
@@ -94,33 +93,30 @@ def test_a_reload_of_the_configuration_does_not_load_what_nobody_asked_for(room:
 def test_a_load_that_fails_is_an_error_and_shows_in_the_index(room: Room) -> None:
     (room.base_path / "2").mkdir()
     with pytest.raises(LoadError, match=r"'affine' cannot be loaded: version 2: .* holds no model"):
-        asyncio.run(room.service.load("affine", [], peer=LOCAL))
+        asyncio.run(room.service.load("affine", []))
     assert not room.service.ready()
     (entry,) = room.service.index()
     assert (entry.version, entry.state, "holds no model" in entry.reason) == ("2", "UNAVAILABLE", True)
 
 
-def test_who_and_what_may_not_load(room: Room) -> None:
-    with pytest.raises(PermissionDeniedError, match=REMOTE):
-        asyncio.run(room.service.load("affine", [], peer=REMOTE))
-    with pytest.raises(PermissionDeniedError, match=REMOTE):
-        asyncio.run(room.service.unload("affine", [], peer=REMOTE))
+def test_what_may_not_load(room: Room) -> None:
     with pytest.raises(UnsupportedError, match="'config' is not supported"):
-        asyncio.run(room.service.load("affine", ["config"], peer=LOCAL))
+        asyncio.run(room.service.load("affine", ["config"]))
     with pytest.raises(UnsupportedError, match="'repository_name' specification"):
-        asyncio.run(room.service.load("affine", [], repository="r", peer=LOCAL))
+        asyncio.run(room.service.load("affine", [], repository="r"))
     with pytest.raises(ModelNotFoundError, match="'nobody' is not configured; the models here are: affine"):
-        asyncio.run(room.service.load("nobody", [], peer=LOCAL))
+        asyncio.run(room.service.load("nobody", []))
     assert not room.service.model_ready("affine", "")
 
 
-def test_other_hosts_are_refused_over_rest(room: Room) -> None:
-    rest = OipRest(room.service, room.predictor, RestOptions())
+@pytest.mark.parametrize(("client", "status"), [(LOCAL, 200), (REMOTE, 403), (None, 403)])
+def test_who_may_load_over_rest(room: Room, client: str | None, status: int) -> None:
+    rest = OipRest(room.service, room.predictor, RestOptions(), Access(insecure_admin="loopback"))
     request = HttpRequest(
-        method="POST", path="/v2/repository/models/affine/load", query="", headers={}, body=b"", client=REMOTE
+        method="POST", path="/v2/repository/models/affine/load", query="", headers={}, body=b"", client=client
     )
     answer = asyncio.run(rest.answer(request))
-    assert (answer.status, "--allow_remote_admin" in json.loads(answer.body)["error"]) == (403, True)
+    assert (answer.status, b"--access_file" in answer.body) == (status, status == 403)
 
 
 def test_nothing_is_loaded_on_request_in_other_modes(tmp_path: Path) -> None:
@@ -133,7 +129,7 @@ def test_nothing_is_loaded_on_request_in_other_modes(tmp_path: Path) -> None:
 
 
 def test_requests_that_make_no_sense(room: Room) -> None:
-    asyncio.run(room.service.load("affine", [], peer=None))
+    asyncio.run(room.service.load("affine", []))
     for version in ("x", "-1", "1.0", "²", str(1 << 63), "9" * 5000):
         with pytest.raises(InvalidRequestError, match="version should be an integer"):
             room.service.model_ready("affine", version)
@@ -146,7 +142,7 @@ def test_requests_that_make_no_sense(room: Room) -> None:
 
 
 def test_classification_replaces_the_tensor(room: Room) -> None:
-    asyncio.run(room.service.load("affine", [], peer=LOCAL))
+    asyncio.run(room.service.load("affine", []))
     request = ask(RequestedOutput(name="y", classification=1))
     (output,) = asyncio.run(room.service.infer(request, lambda result: result)).outputs
     assert (output.datatype, output.array.tolist()) == ("BYTES", [b"5.000000:1"])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
-import urllib.parse
 from collections.abc import Mapping
 from dataclasses import replace
 
+from modelyard.serving.access import Access, admitted
 from modelyard.serving.prediction import (
     Classification,
     InferenceTask,
@@ -25,8 +24,34 @@ from modelyard.serving.prediction import (
 )
 from modelyard.serving.repository import Admin
 from modelyard.serving.requests import PRIORITY_KEY, Caller, PredictRequest
-from modelyard.serving.transports.grpc import Context, Handler, request_id_in
+from modelyard.serving.transports.grpc import Context, Guard, Handler, request_id_in
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, serving_pb2
+
+
+def guards_of(access: Access) -> Mapping[str, Guard]:
+    """What callers of each method need, by method path.
+
+    Args:
+        access: Decides.
+    """
+    predict = Guard(access=access, scope="predict", model=lambda message: str(message.model_spec.name))
+    about = Guard(access=access, scope="metadata", model=lambda message: str(message.model_spec.name))
+    return {
+        PREDICTION_SERVICE["Predict"].path: Guard(
+            access=access, scope="predict", model=lambda request: str(request.spec.name)
+        ),
+        PREDICTION_SERVICE["Classify"].path: predict,
+        PREDICTION_SERVICE["Regress"].path: predict,
+        # All tasks are of one model, or it is an error.
+        PREDICTION_SERVICE["MultiInference"].path: Guard(
+            access=access,
+            scope="predict",
+            model=lambda message: str(message.tasks[0].model_spec.name) if message.tasks else "",
+        ),
+        PREDICTION_SERVICE["GetModelMetadata"].path: about,
+        MODEL_SERVICE["GetModelStatus"].path: about,
+        MODEL_SERVICE["HandleReloadConfigRequest"].path: Guard(access=access, scope="admin"),
+    }
 
 
 class Handlers:
@@ -34,7 +59,7 @@ class Handlers:
 
     Args:
         predictor: The data plane.
-        admin: Who may change the configuration, and how.
+        admin: Changes the configuration.
         tensor_content: Answers carry ``tensor_content`` instead of typed fields.
     """
 
@@ -115,9 +140,8 @@ class Handlers:
         spec = spec_from_message(message)
         return status_response(self._predictor.status(spec.name, spec.version)).SerializeToString()
 
-    async def reload(self, message: serving_pb2.ReloadConfigRequest, context: Context) -> bytes:
+    async def reload(self, message: serving_pb2.ReloadConfigRequest, _: Context) -> bytes:
         """Answers HandleReloadConfigRequest."""
-        self._admin.check_peer(peer_host(context.peer()))
         await self._admin.reload_message(message.config)
         response = serving_pb2.ReloadConfigResponse()
         response.status.SetInParent()
@@ -138,20 +162,12 @@ def caller_of(context: Context) -> Caller:
     def header(name: str) -> str:
         return ",".join(value for key, value in metadata if key == name and isinstance(value, str))
 
-    return Caller(deadline=deadline, low_priority=low, request_id=request_id_in(context), header=header)
-
-
-def peer_host(peer: str) -> str | None:
-    """The IP address in gRPC's name of a peer.
-
-    Args:
-        peer: Such as ``ipv4:127.0.0.1:50000``, ``ipv6:[::1]:50000`` or ``unix:``.
-
-    Returns:
-        The address; None for a UNIX socket.
-    """
-    kind, _, rest = urllib.parse.unquote(peer).partition(":")
-    if kind == "unix":
-        return None
-    host = rest.rpartition(":")[0].strip("[]")
-    return str(ipaddress.ip_address(host)) if kind in ("ipv4", "ipv6") else peer
+    ticket = admitted.get()
+    return Caller(
+        deadline=deadline,
+        low_priority=low,
+        request_id=request_id_in(context),
+        header=header,
+        principal="" if ticket is None else ticket.principal,
+        charge=None if ticket is None else ticket.charge,
+    )

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from modelyard.serving.config import TlsConfig
-from modelyard.serving.handlers.grpc._handlers import Handlers
+from modelyard.errors import ModelyardError
+from modelyard.serving.access import Access, LiveTls
+from modelyard.serving.handlers.grpc._handlers import Handlers, guards_of
 from modelyard.serving.handlers.grpc._health import Health
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import Predictor, read_predict
 from modelyard.serving.repository import Admin, ModelManager
-from modelyard.serving.transports.grpc import GrpcioServer, unary
-from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
+from modelyard.serving.transports.grpc import Context, GrpcioServer, Guard, unary
+from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, grpc_status_of
 
 if TYPE_CHECKING:
     from modelyard.serving.transports.native import NativeGrpc
@@ -36,7 +37,7 @@ class GrpcOptions:
         port: Port on all addresses; 0 for none.
         socket_path: UNIX socket; empty for none.
         channel_arguments: More gRPC channel arguments.
-        tls: Key and certificate; None for plain text.
+        tls: Key and certificates, which may change; None for plain text.
         tensor_content: Answers carry ``tensor_content`` instead of typed fields.
         health: grpc.health.v1 is served.
         reflection: grpc.reflection is served.
@@ -45,7 +46,7 @@ class GrpcOptions:
     port: int
     socket_path: str = ""
     channel_arguments: tuple[tuple[str, int | str], ...] = ()
-    tls: TlsConfig | None = None
+    tls: LiveTls | None = None
     tensor_content: bool = False
     health: bool = True
     reflection: bool = True
@@ -57,7 +58,8 @@ class GrpcServer:
     Args:
         predictor: The data plane.
         manager: The models, for the health service.
-        admin: Who may change the configuration.
+        admin: Changes the configuration.
+        access: Who may do what.
         metrics: Where requests are counted.
         options: How to listen.
         transport: Carries the calls.
@@ -69,6 +71,7 @@ class GrpcServer:
         predictor: Predictor,
         manager: ModelManager,
         admin: Admin,
+        access: Access,
         metrics: Metrics,
         options: GrpcOptions,
         transport: GrpcioServer | NativeGrpc,
@@ -77,7 +80,7 @@ class GrpcServer:
     ) -> None:
         self._options = options
         handlers = Handlers(predictor, admin, tensor_content=options.tensor_content)
-        by_path = handlers.by_path()
+        by_path, guards = handlers.by_path(), guards_of(access)
         predict = PREDICTION_SERVICE["Predict"]
         services = dict(more or {})
         for methods in (PREDICTION_SERVICE, MODEL_SERVICE):
@@ -87,6 +90,7 @@ class GrpcServer:
                     method,
                     by_path[method.path],
                     metrics,
+                    guards[method.path],
                     parse=read_predict if method is predict else None,
                 )
                 for name, method in methods.items()
@@ -101,9 +105,9 @@ class GrpcServer:
 
             health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self._server)
         if options.reflection:
-            self._add_reflection(list(services))
+            self._add_reflection(list(services), access)
 
-    def _add_reflection(self, services: list[str]) -> None:
+    def _add_reflection(self, services: list[str], access: Access) -> None:
         from grpc_health.v1 import health_pb2
         from grpc_reflection.v1alpha import _async, reflection, reflection_pb2, reflection_pb2_grpc
 
@@ -115,7 +119,18 @@ class GrpcServer:
         if self._health is not None:
             pool.AddSerializedFile(health_pb2.DESCRIPTOR.serialized_pb)
             names.append(_HEALTH_SERVICE)
-        servicer = _async.ReflectionServicer(names, pool=pool)
+        guard = Guard(access=access, scope="metadata")
+
+        class Reflection(_async.ReflectionServicer):  # type: ignore[misc]  # it has no types
+            async def ServerReflectionInfo(self, requests: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+                try:
+                    guard.admit(guard.identify(context), None).release()
+                except ModelyardError as exc:
+                    await context.abort(grpc.StatusCode[grpc_status_of(exc)], exc.message)
+                async for answer in super().ServerReflectionInfo(requests, context):
+                    yield answer
+
+        servicer = Reflection(names, pool=pool)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._server)
 
     async def start(self) -> None:

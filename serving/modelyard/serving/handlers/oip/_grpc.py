@@ -12,7 +12,8 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import InvalidInputError, InvalidRequestError, ModelyardError
-from modelyard.serving.handlers.grpc import caller_of, peer_host
+from modelyard.serving.access import Access, Scope, admitted
+from modelyard.serving.handlers.grpc import caller_of
 from modelyard.serving.handlers.oip._arrays import array_to_raw, check_shape, contents_to_array, raw_to_array
 from modelyard.serving.handlers.oip._parameters import (
     FINAL_RESPONSE_PARAMETER,
@@ -24,11 +25,36 @@ from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, Oip
 from modelyard.serving.handlers.oip._types import InferRequest, InferResult, Parameter, RequestedOutput
 from modelyard.serving.metrics import ExecutionStatistics, Metrics, VersionStatistics
 from modelyard.serving.prediction import SMALL_BYTES
-from modelyard.serving.transports.grpc import Context, Handler, failure_of, request_id_in, unary
+from modelyard.serving.transports.grpc import Context, Guard, Handler, failure_of, request_id_in, unary
 from modelyard.wire import INFERENCE_SERVICE, inference_pb2
 
 _STREAM = "ModelStreamInfer"
 _FINAL = "triton_final_response"
+
+
+def _model_name(message: Any) -> str:
+    return str(message.model_name)
+
+
+def _name(message: Any) -> str:
+    return str(message.name)
+
+
+#: What callers of each method need, and the model that it is about.
+_NEEDS: Mapping[str, tuple[Scope | None, Callable[[Any], str] | None]] = {
+    "ModelConfig": ("metadata", _name),
+    "ModelInfer": ("predict", _model_name),
+    "ModelMetadata": ("metadata", _name),
+    "ModelReady": (None, None),
+    "ModelStatistics": ("metrics", _name),
+    _STREAM: ("predict", _model_name),
+    "RepositoryIndex": ("metadata", None),
+    "RepositoryModelLoad": ("admin", _model_name),
+    "RepositoryModelUnload": ("admin", _model_name),
+    "ServerLive": (None, None),
+    "ServerMetadata": ("metadata", None),
+    "ServerReady": (None, None),
+}
 
 
 class OipGrpc:
@@ -37,11 +63,13 @@ class OipGrpc:
     Args:
         service: The protocol on the data plane.
         metrics: Where requests are counted.
+        access: Who may do what.
     """
 
-    def __init__(self, service: OipService, metrics: Metrics) -> None:
+    def __init__(self, service: OipService, metrics: Metrics, access: Access) -> None:
         self._service = service
         self._metrics = metrics
+        self._guards = {name: Guard(access=access, scope=scope, model=model) for name, (scope, model) in _NEEDS.items()}
 
     def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
         """The method handlers, by service and method."""
@@ -58,7 +86,10 @@ class OipGrpc:
             "ServerMetadata": self._server_metadata,
             "ServerReady": self._ready,
         }
-        methods = {name: unary(method, handlers[name], self._metrics) for name, method in INFERENCE_SERVICE.items()}
+        methods = {
+            name: unary(method, handlers[name], self._metrics, self._guards[name])
+            for name, method in INFERENCE_SERVICE.items()
+        }
         methods[_STREAM] = grpc.stream_stream_rpc_method_handler(self._stream)
         return {next(iter(INFERENCE_SERVICE.values())).service: methods}
 
@@ -104,9 +135,13 @@ class OipGrpc:
     async def _stream_answer(self, data: bytes, context: Context) -> inference_pb2.ModelStreamInferResponse:
         answer = inference_pb2.ModelStreamInferResponse()
         try:
+            guard = self._guards[_STREAM]
+            caller = guard.identify(context)
             message = inference_pb2.ModelInferRequest.FromString(data)
             answer.infer_response.id = message.id
-            answer.infer_response.CopyFrom(await self._service.infer(_request_of(message, context), infer_response))
+            with guard.admit(caller, message) as ticket:
+                admitted.set(ticket)
+                answer.infer_response.CopyFrom(await self._service.infer(_request_of(message, context), infer_response))
             if FINAL_RESPONSE_PARAMETER in message.parameters:
                 answer.infer_response.parameters[_FINAL].bool_param = True
         except DecodeError as exc:
@@ -130,18 +165,12 @@ class OipGrpc:
             response.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
         return response.SerializeToString()
 
-    async def _load(self, message: inference_pb2.RepositoryModelLoadRequest, context: Context) -> bytes:
-        peer = peer_host(context.peer())
-        await self._service.load(
-            message.model_name, list(message.parameters), repository=message.repository_name, peer=peer
-        )
+    async def _load(self, message: inference_pb2.RepositoryModelLoadRequest, _: Context) -> bytes:
+        await self._service.load(message.model_name, list(message.parameters), repository=message.repository_name)
         return inference_pb2.RepositoryModelLoadResponse().SerializeToString()
 
-    async def _unload(self, message: inference_pb2.RepositoryModelUnloadRequest, context: Context) -> bytes:
-        peer = peer_host(context.peer())
-        await self._service.unload(
-            message.model_name, list(message.parameters), repository=message.repository_name, peer=peer
-        )
+    async def _unload(self, message: inference_pb2.RepositoryModelUnloadRequest, _: Context) -> bytes:
+        await self._service.unload(message.model_name, list(message.parameters), repository=message.repository_name)
         return inference_pb2.RepositoryModelUnloadResponse().SerializeToString()
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
 from modelyard.errors import DeadlineExceededError, InvalidRequestError, ModelyardError, UnsupportedError
+from modelyard.serving.access import Access, Scope
 from modelyard.serving.handlers.oip._compression import decompress
 from modelyard.serving.handlers.oip._model_config import config_document
 from modelyard.serving.handlers.oip._parameters import SIGNATURE_PARAMETER
 from modelyard.serving.handlers.oip._rest_bodies import JSON, LENGTH_KEY, answer_of, compressed, read_call
 from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, OipService
 from modelyard.serving.handlers.oip._types import InferRequest, TensorMetadata
-from modelyard.serving.handlers.rest import RestOptions, parse_object, quote
+from modelyard.serving.handlers.rest import RestOptions, admit, hints_of, parse_object, quote
 from modelyard.serving.metrics import Duration, VersionStatistics
 from modelyard.serving.prediction import SMALL_BYTES, Predictor
 from modelyard.serving.transports.http import Answer, HttpRequest
@@ -44,11 +45,25 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("POST", "/v2/repository[/{repository}]/models/{model}/load", "load"),
     ("POST", "/v2/repository[/{repository}]/models/{model}/unload", "unload"),
 )
+#: What callers need, by operation.
+_SCOPES: Mapping[str, Scope | None] = {
+    "server_metadata": "metadata",
+    "live": None,
+    "ready": None,
+    "statistics": "metrics",
+    "model_ready": None,
+    "infer": "predict",
+    "model_config": "metadata",
+    "model_metadata": "metadata",
+    "index": "metadata",
+    "load": "admin",
+    "unload": "admin",
+}
 
 
 def _pattern(path: str) -> str:
     """The regular expression of a path, with a group for each parameter."""
-    return re.sub(r"\{\w+\}", "([^/]+)", path.replace("[", "(?:").replace("]", ")?"))
+    return re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path.replace("[", "(?:").replace("]", ")?"))
 
 
 #: What Triton has below these paths and this server has not.
@@ -67,9 +82,11 @@ class OipRest:
         service: The protocol on the data plane.
         predictor: Lends its threads for large bodies.
         options: Limits.
+        access: Who may do what.
     """
 
-    def __init__(self, service: OipService, predictor: Predictor, options: RestOptions) -> None:
+    def __init__(self, service: OipService, predictor: Predictor, options: RestOptions, access: Access) -> None:
+        self._access = access
         self._service = service
         self._predictor = predictor
         self._options = options
@@ -86,7 +103,10 @@ class OipRest:
             "load": partial(self._control, service.load),
             "unload": partial(self._control, service.unload),
         }
-        self._routes = [(method, re.compile(_pattern(path)), handlers[operation]) for method, path, operation in ROUTES]
+        self._routes = [
+            (method, re.compile(_pattern(path)), _SCOPES[operation], handlers[operation])
+            for method, path, operation in ROUTES
+        ]
 
     async def answer(self, request: HttpRequest) -> Answer:
         """Answers one request.
@@ -103,20 +123,27 @@ class OipRest:
             answer = await self._dispatch(request)
         except ModelyardError as exc:
             answer = _error(http_status_of(exc), exc.message)
+            answer = replace(answer, headers=[*answer.headers, *hints_of(exc)])
         accepted = request.headers.get("accept-encoding", "")
         if len(answer.body) <= SMALL_BYTES:
             return compressed(answer, accepted)
         return await self._predictor.offload(lambda: compressed(answer, accepted))
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
-        for method, pattern, handler in self._routes:
+        for method, pattern, scope, handler in self._routes:
             match = pattern.fullmatch(request.path)
             if match is None:
                 continue
             if request.method != method:
                 answer = _error(405, f"{request.method} {request.path}: method not allowed; expected {method}.")
                 return Answer(status=405, body=answer.body, headers=[*answer.headers, (b"allow", method.encode())])
-            return await handler(request, [unquote(group or "") for group in match.groups()])
+            groups = [unquote(group or "") for group in match.groups()]
+            if scope is None:
+                return await handler(request, groups)
+            # Routes without one are about the server as a whole.
+            model = unquote(match.groupdict().get("model") or "")
+            with admit(self._access, request, scope, model):
+                return await handler(request, groups)
         if _MISSING.fullmatch(request.path):
             raise UnsupportedError(
                 f"modelyard does not implement {request.method} {request.path}; of Triton's extensions it has "
@@ -178,7 +205,7 @@ class OipRest:
         parameters = (await self._body_object(request)).get("parameters", {})
         if not isinstance(parameters, dict):
             raise InvalidRequestError(f"'parameters' is {quote(parameters)}; expected an object.")
-        await control(name, list(parameters), repository=repository, peer=request.client)
+        await control(name, list(parameters), repository=repository)
         return _empty(ok=True)
 
     async def _infer(self, request: HttpRequest, groups: Sequence[str]) -> Answer:

@@ -63,7 +63,7 @@ class OipService:
     Args:
         manager: The models.
         predictor: The data plane.
-        admin: Who may load and unload.
+        admin: Loads and unloads.
     """
 
     def __init__(self, manager: ModelManager, predictor: Predictor, admin: Admin) -> None:
@@ -174,48 +174,32 @@ class OipService:
                 entries.append(IndexEntry(name=name, version="", state="UNAVAILABLE", reason="not loaded"))
         return tuple(entry for entry in entries if entry.state == "READY" or not ready)
 
-    async def load(
-        self, name: str, parameters: Iterable[str], *, repository: str = "", peer: str | None = None
-    ) -> None:
+    async def load(self, name: str, parameters: Iterable[str], *, repository: str = "") -> None:
         """Loads a model, and returns when it is loaded.
 
         Args:
             name: The model.
             parameters: Names of the request's parameters.
             repository: As for :meth:`index`.
-            peer: The caller's IP address; None for a UNIX socket.
 
         Raises:
             LoadError: A version cannot be loaded, or there is none.
             ModelNotFoundError: The model is not configured.
-            PermissionDeniedError: The caller is on another host.
             UnsupportedError: Not in explicit mode, a repository was named, or a parameter that is not supported.
         """
-        self._check_control(parameters, repository, peer)
+        _check_control(parameters, repository)
         await self._admin.load(name)
 
-    async def unload(
-        self, name: str, parameters: Iterable[str], *, repository: str = "", peer: str | None = None
-    ) -> None:
+    async def unload(self, name: str, parameters: Iterable[str], *, repository: str = "") -> None:
         """Unloads a model, and returns when it is unloaded; raises as :meth:`load` does.
 
         Args:
             name: The model.
             parameters: Names of the request's parameters.
             repository: As for :meth:`index`.
-            peer: The caller's IP address; None for a UNIX socket.
         """
-        self._check_control((key for key in parameters if key != _NO_EFFECT_ON_UNLOAD), repository, peer)
+        _check_control((key for key in parameters if key != _NO_EFFECT_ON_UNLOAD), repository)
         await self._admin.unload(name)
-
-    def _check_control(self, parameters: Iterable[str], repository: str, peer: str | None) -> None:
-        self._admin.check_peer(peer)
-        _check_repository(repository)
-        for key in parameters:
-            raise UnsupportedError(
-                f"Parameter {key!r} is not supported: what a model is comes from its base path, and how it is served "
-                "from the server's flags and --model_config_file."
-            )
 
     def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
         """What was measured for the versions that can answer.
@@ -305,6 +289,15 @@ def collect_inputs(tensors: Iterable[tuple[str, Callable[[], npt.NDArray[Any]]]]
             raise InvalidInputError(f"Input {name!r} is in the request more than once; expected it once.")
         arrays[name] = decode()
     return arrays
+
+
+def _check_control(parameters: Iterable[str], repository: str) -> None:
+    _check_repository(repository)
+    for key in parameters:
+        raise UnsupportedError(
+            f"Parameter {key!r} is not supported: what a model is comes from its base path, and how it is served "
+            "from the server's flags and --model_config_file."
+        )
 
 
 def _check_repository(name: str) -> None:

@@ -16,18 +16,21 @@ from modelyard.errors import (
     ModelyardError,
     SignatureNotFoundError,
 )
+from modelyard.serving.access import Access, Scope
 from modelyard.serving.handlers.rest import _examples, _json_proto, _predict
 from modelyard.serving.handlers.rest._types import (
     JSON,
     HttpHandler,
+    Page,
     RestOptions,
+    admit,
     error_answer,
     json_answer,
     late,
     reworded,
     too_large,
 )
-from modelyard.serving.handlers.rest._urls import NoSuchUrl, Route, parse_route
+from modelyard.serving.handlers.rest._urls import NoSuchUrl, Route, Verb, parse_route
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import SMALL_BYTES, Predictor, status_response
 from modelyard.serving.requests import Arrays, PredictRequest
@@ -43,6 +46,15 @@ _CORS = [
     (b"access-control-allow-headers", b"Content-Type"),
 ]
 
+#: What callers need, by what they want of a model.
+_SCOPES: Mapping[Verb, Scope] = {
+    "predict": "predict",
+    "classify": "predict",
+    "regress": "predict",
+    "metadata": "metadata",
+    "status": "metadata",
+}
+
 
 class RestApp:
     """Answers the requests of the REST API.
@@ -51,6 +63,7 @@ class RestApp:
         predictor: The data plane.
         metrics: Where requests are counted.
         options: What to offer, and limits.
+        access: Who may do what.
         metrics_page: What the metrics page shows.
         v2: Answers everything below /v2; None for nothing.
         pages: JSON pages that GET serves, by path, beside what upstream has.
@@ -61,11 +74,13 @@ class RestApp:
         predictor: Predictor,
         metrics: Metrics,
         options: RestOptions,
+        access: Access,
         *,
         metrics_page: Callable[[], Awaitable[str]],
         v2: HttpHandler | None = None,
-        pages: Mapping[str, Callable[[], str]] | None = None,
+        pages: Mapping[str, Page] | None = None,
     ) -> None:
+        self._access = access
         self._v2 = v2
         self._pages = dict(pages or {})
         self._predictor = predictor
@@ -99,17 +114,20 @@ class RestApp:
         if method == "GET" and path in self._options.metrics_paths:
             if query:
                 raise InvalidRequestError(f"Unexpected path: {full}. Should be {path}")
-            return Answer(status=200, body=(await self._metrics_page()).encode(), headers=[_TEXT])
+            with admit(self._access, request, "metrics"):
+                return Answer(status=200, body=(await self._metrics_page()).encode(), headers=[_TEXT])
         page = self._pages.get(path) if method == "GET" and not query else None
         if page is not None:
-            text = await self._predictor.offload(page)
+            with admit(self._access, request, page.scope):
+                text = await self._predictor.offload(page.text)
             return Answer(status=200, body=text.encode(), headers=[JSON])
         if self._v2 is not None and (path == "/v2" or path.startswith("/v2/")):
             return await self._v2(request)
         if path == "/console":
             raise NoSuchUrl("The console is off: start the server with --console.")
         route = parse_route(method, full)
-        return json_answer(await self._answer(route, request))
+        with admit(self._access, request, _SCOPES[route.verb], route.spec.name):
+            return json_answer(await self._answer(route, request))
 
     async def _answer(self, route: Route, request: HttpRequest) -> str:
         if route.verb == "status":

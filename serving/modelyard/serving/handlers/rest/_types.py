@@ -15,7 +15,9 @@ from modelyard.errors import (
     OverloadedError,
     RequestTooLargeError,
     SignatureNotFoundError,
+    UnauthenticatedError,
 )
+from modelyard.serving.access import Access, Scope, Ticket
 from modelyard.serving.handlers.rest._urls import NoSuchUrl
 from modelyard.serving.requests import Caller
 from modelyard.serving.transports.http import Answer, HttpRequest
@@ -50,8 +52,43 @@ class RestOptions:
     metrics_paths: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A JSON page.
+
+    Attributes:
+        scope: What its readers need.
+        text: Makes it, on a worker thread.
+    """
+
+    scope: Scope
+    text: Callable[[], str]
+
+
 #: Answers what is below a path that is not TensorFlow Serving's.
 HttpHandler = Callable[[HttpRequest], Awaitable[Answer]]
+
+
+def admit(access: Access, request: HttpRequest, scope: Scope, model: str = "") -> Ticket:
+    """Lets a request in.
+
+    Args:
+        access: Decides.
+        request: The request, whose caller learns its name.
+        scope: What it wants.
+        model: With which model; empty for the server as a whole.
+
+    Raises:
+        OverloadedError: The caller's quota is used up.
+        PermissionDeniedError: The caller may not.
+        UnauthenticatedError: Nobody knows the caller, who would have to be known.
+    """
+    if not access.asks(scope):
+        return Ticket()
+    ticket = access.admit(request.credentials, scope, model)
+    if request.caller is not None:
+        request.caller.principal, request.caller.charge = ticket.principal, ticket.charge
+    return ticket
 
 
 def json_answer(text: str) -> Answer:
@@ -75,9 +112,7 @@ def error_answer(error: BaseException, request: str, *, caller: Caller | None = 
     headers = [JSON]
     if isinstance(error, ModelyardError):
         status, text = http_status_of(error), error.message
-        if isinstance(error, OverloadedError):
-            # The smallest number that the header can say is one second.
-            headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s or 0.0))))
+        headers += hints_of(error)
     elif isinstance(error, NoSuchUrl):
         status, text = 404, str(error)
     else:
@@ -90,6 +125,19 @@ def error_answer(error: BaseException, request: str, *, caller: Caller | None = 
     body = f'{{"error": {quoted}}}' if indent is None else f'{{\n{" " * indent}"error": {quoted}\n}}'
     # An error may quote bytes of the request that are no text.
     return Answer(status=status, body=body.encode("utf-8", "replace"), headers=headers)
+
+
+def hints_of(error: ModelyardError) -> list[tuple[bytes, bytes]]:
+    """Header fields that tell a client what to do about an error.
+
+    Args:
+        error: The error.
+    """
+    if isinstance(error, OverloadedError):
+        # The smallest number that the header can say is one second.
+        return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s or 0.0)))]
+    # HTTP has 401 always say which kind of credentials is expected.
+    return [(b"www-authenticate", b'Bearer realm="modelyard"')] if isinstance(error, UnauthenticatedError) else []
 
 
 def reworded(error: BaseException, signature: str) -> BaseException:

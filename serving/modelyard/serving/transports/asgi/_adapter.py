@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from modelyard.errors import ModelyardError
@@ -20,6 +20,8 @@ _LINGER_S = 5.0
 _CLOSE = (b"connection", b"close")
 _ID = REQUEST_ID.encode()
 _LENGTH = b"content-length"
+#: Where the scope has the client's certificate, in DER, or None.
+CERTIFICATE = "modelyard.certificate"
 #: What the application has no use for.
 _DROPPED = FIELDS_OF_ONE_CALL | {_LENGTH}
 
@@ -60,9 +62,10 @@ class Adapter:
                     if name not in _DROPPED
                 },
                 body=body,
-                client=scope["client"][0] if scope["client"] else None,
+                client=_host(scope["client"]),
                 caller=caller,
                 problem=problem,
+                certificate=scope[CERTIFICATE],
             )
             if problem is None:
                 await self._send(await self._answer(request, caller, receive), caller, send)
@@ -120,6 +123,11 @@ class Adapter:
                 while (await receive()).get("more_body", False):
                     pass
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _host(client: Sequence[Any] | None) -> str | None:
+    """The caller's address; those of IPv4 are never written as of IPv6."""
+    return None if client is None else str(client[0]).removeprefix("::ffff:")
 
 
 async def _listen(receive: Receive, caller: Caller) -> None:

@@ -8,6 +8,7 @@ import re
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from modelyard.serving.config import TransportLimits
+from modelyard.serving.transports.asgi._adapter import CERTIFICATE
 
 _BODY = (b"content-length", b"transfer-encoding")
 _END = b"\r\n\r\n"
@@ -26,10 +27,13 @@ class BoundedProtocol(HttpToolsProtocol):
     _in_head = True
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _certificate: bytes | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Takes the transport."""
         super().connection_made(transport)
+        session = transport.get_extra_info("ssl_object")
+        self._certificate = None if session is None else session.getpeercert(binary_form=True)
         self._head_timer = self.loop.call_later(self.limits.header_timeout_s, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -59,6 +63,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("an offer of another protocol, with a body")
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.max_header_bytes:
             raise ValueError("header fields that came at once, and are too many")
+        self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]  # a key of ours
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import ssl
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving.access import LiveTls
 from modelyard.serving.config import TlsConfig, TransportLimits
 from modelyard.serving.transports import BACKLOG, listen
 from modelyard.serving.transports.asgi._adapter import Adapter
@@ -30,6 +33,27 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _LiveContext(ssl.SSLContext):
+    """Begins each connection by what is in force then: a context's authorities can be added to, and not taken back."""
+
+    now: ssl.SSLContext
+
+    def use(self, tls: TlsConfig) -> None:
+        """Has connections from now on use other files."""
+        self.now = tls.context()
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Begins a connection."""
+        return self.now.wrap_bio(*args, **options)
+
+
+def _live_context(tls: LiveTls) -> ssl.SSLContext:
+    context = _LiveContext(ssl.PROTOCOL_TLS_SERVER)
+    context.use(tls.config)
+    tls.on_change(context.use)
+    return context
+
+
 class UvicornServer:
     """Serves an application by uvicorn.
 
@@ -37,7 +61,7 @@ class UvicornServer:
         app: Answers the requests.
         port: Port to listen on, on all addresses.
         limits: What clients may have it hold; None for the defaults.
-        tls: Key and certificate; None for plain text.
+        tls: Key and certificates, which may change; None for plain text.
     """
 
     def __init__(
@@ -46,7 +70,7 @@ class UvicornServer:
         *,
         port: int,
         limits: TransportLimits | None = None,
-        tls: TlsConfig | None = None,
+        tls: LiveTls | None = None,
     ) -> None:
         limits = limits or TransportLimits()
         self._adapter = Adapter(app)
@@ -70,7 +94,7 @@ class UvicornServer:
                 timeout_keep_alive=math.ceil(limits.idle_timeout_s),
                 # It refuses the last one that it counts.
                 limit_concurrency=limits.max_connections + 1 if limits.max_connections else None,
-                ssl_context_factory=None if tls is None else lambda *_: tls.context(),
+                ssl_context_factory=None if tls is None else lambda *_: _live_context(tls),
             )
         )
         self._serving: asyncio.Task[None] | None = None

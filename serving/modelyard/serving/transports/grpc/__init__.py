@@ -1,6 +1,15 @@
 """The gRPC transport."""
 
-from modelyard.serving.transports.grpc._call import Context, Handler, failure_of, request_id_in, unary
+from modelyard.serving.transports.grpc._call import (
+    Context,
+    Guard,
+    Handler,
+    credentials_of,
+    failure_of,
+    peer_host,
+    request_id_in,
+    unary,
+)
 from modelyard.serving.transports.grpc._grpcio import GrpcioServer
 from modelyard.serving.transports.grpc._types import ARGUMENTS, GrpcLimits, Metadata, limits_of, unknown_method
 
@@ -9,10 +18,13 @@ __all__ = [
     "Context",
     "GrpcLimits",
     "GrpcioServer",
+    "Guard",
     "Handler",
     "Metadata",
+    "credentials_of",
     "failure_of",
     "limits_of",
+    "peer_host",
     "request_id_in",
     "unary",
     "unknown_method",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import ssl
 import time
+import urllib.parse
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import InvalidRequestError, ModelyardError
+from modelyard.serving.access import UNIX_SOCKET, Access, Credentials, Principal, Scope, Ticket, admitted
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.requests import REQUEST_ID, PredictRequest, request_id_of
 from modelyard.serving.transports.grpc._retry import retry_metadata
@@ -31,10 +36,102 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 Handler = Callable[[Any, Context], Awaitable[bytes]]
 
 
+#: What somebody showed, and who that is; None for anybody.
+Caller: TypeAlias = tuple[Credentials, Principal] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """What a method's callers need.
+
+    Attributes:
+        access: Decides.
+        scope: The scope; None for what is open to all.
+        model: The model that a message is about; None for methods about the server as a whole.
+    """
+
+    access: Access
+    scope: Scope | None
+    model: Callable[[Any], str] | None = None
+
+    def identify(self, context: Context) -> Caller:
+        """Who calls, before the message is read.
+
+        Args:
+            context: The call's.
+
+        Raises:
+            PermissionDeniedError: The caller has the scope for no model.
+            UnauthenticatedError: Nobody knows the caller, who would have to be known.
+        """
+        if self.scope is None or not self.access.asks(self.scope):
+            return None
+        credentials = credentials_of(context)
+        return credentials, self.access.identify(credentials, self.scope)
+
+    def admit(self, caller: Caller, message: Any) -> Ticket:
+        """Lets a call in.
+
+        Args:
+            caller: Who calls.
+            message: Its message.
+
+        Raises:
+            OverloadedError: The caller's quota is used up.
+            PermissionDeniedError: The caller may not.
+        """
+        if caller is None or self.scope is None:
+            return Ticket()
+        credentials, principal = caller
+        model = "" if self.model is None else self.model(message)
+        return self.access.enter(principal, self.scope, model, credentials)
+
+
+def credentials_of(context: Context) -> Credentials:
+    """What a call's client shows of itself.
+
+    Args:
+        context: The call's.
+    """
+    fields: dict[str, str] = {}
+    for key, value in context.invocation_metadata() or ():
+        if key in ("authorization", "x-api-key"):
+            text = value if isinstance(value, str) else value.decode("latin-1")
+            # Two of them are as good as a wrong one.
+            fields[key] = f"{fields[key]},{text}" if key in fields else text
+    pem = next(iter(context.auth_context().get("x509_pem_cert", ())), None)
+    return Credentials(
+        authorization=fields.get("authorization"),
+        key=fields.get("x-api-key"),
+        certificate=None if pem is None else ssl.PEM_cert_to_DER_cert(pem.decode()),
+        host=peer_host(context.peer()),
+    )
+
+
+def peer_host(peer: str) -> str | None:
+    """The IP address in gRPC's name of a peer.
+
+    Args:
+        peer: Such as ``ipv4:127.0.0.1:50000``, ``ipv6:[::1]:50000`` or ``unix:``.
+
+    Returns:
+        The address; ``UNIX_SOCKET`` for a client of a UNIX socket; None where the name says no address.
+    """
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    if kind == "unix":
+        return UNIX_SOCKET
+    host = rest.rpartition(":")[0].strip("[]")
+    try:
+        return str(ipaddress.ip_address(host)) if kind in ("ipv4", "ipv6") else None
+    except ValueError:
+        return None
+
+
 def unary(
     method: Method,
     handler: Handler,
     metrics: Metrics,
+    guard: Guard,
     *,
     parse: Callable[[bytes], Any] | None = None,
 ) -> grpc.RpcMethodHandler[bytes, bytes]:
@@ -45,6 +142,7 @@ def unary(
         handler: Called with the parsed request and the call's context; returns
             the serialized response.
         metrics: Where requests are counted.
+        guard: What callers need.
         parse: Parses a request; None for the method's own message.
     """
     counted = method.name in _COUNTED
@@ -55,10 +153,13 @@ def unary(
         name, code, text = "", "OK", ""
         trailers: Metadata = ()
         try:
+            caller = guard.identify(context)
             message = _parsed(method, read, data)
             if counted:
                 name = _model_of(message)
-            return await handler(message, context)
+            with guard.admit(caller, message) as ticket:
+                admitted.set(ticket)
+                return await handler(message, context)
         except asyncio.CancelledError:
             code = "CANCELLED"
             raise

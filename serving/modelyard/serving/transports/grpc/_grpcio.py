@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving.access import LiveTls
 from modelyard.serving.config import TlsConfig
 from modelyard.serving.requests import REQUEST_ID
 from modelyard.serving.transports.grpc._call import Context, request_id_in
@@ -39,7 +40,7 @@ class GrpcioServer:
                 }.items()
             )
         )
-        self._addresses: list[tuple[str, TlsConfig | None]] = []
+        self._addresses: list[tuple[str, LiveTls | None]] = []
         self._paths: list[str] = []
         self._holding = False
         self._released = asyncio.Event()
@@ -82,12 +83,12 @@ class GrpcioServer:
 
         return grpc.unary_unary_rpc_method_handler(held)
 
-    def add_port(self, address: str, tls: TlsConfig | None = None) -> None:
+    def add_port(self, address: str, tls: LiveTls | None = None) -> None:
         """Adds an address to listen on.
 
         Args:
             address: ``host:port``, or ``unix:path``.
-            tls: Key and certificate; None for plain text.
+            tls: Key and certificates, which may change; None for plain text.
         """
         self._addresses.append((address, tls))
 
@@ -102,7 +103,7 @@ class GrpcioServer:
                 if tls is None:
                     self._server.add_insecure_port(address)
                 else:
-                    self._server.add_secure_port(address, tls.grpc_credentials())
+                    self._server.add_secure_port(address, _credentials(tls))
             except RuntimeError as exc:
                 raise ConfigurationError(
                     f"gRPC cannot listen on {address}: {exc}. Is the port in use? Choose another with --port."
@@ -125,6 +126,30 @@ class GrpcioServer:
         await asyncio.sleep(min(grace_s, _GOODBYE_S))
         self._released.set()
         await stopping
+
+
+def _credentials(tls: LiveTls) -> grpc.ServerCredentials:
+    """Credentials that are asked for with every connection."""
+    used = [tls.config]
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        if used[0] is tls.config:
+            return None
+        used[0] = tls.config
+        return _certificates(used[0])
+
+    return grpc.dynamic_ssl_server_credentials(
+        _certificates(tls.config),
+        # None says that nothing has changed, which the stubs do not know.
+        fetch,  # type: ignore[arg-type]
+        require_client_authentication=tls.config.verify_client,
+    )
+
+
+def _certificates(tls: TlsConfig) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(tls.key.encode(), tls.certificate.encode())], tls.authority.encode() or None
+    )
 
 
 class _Unknown(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # the stubs say generic, the class is not

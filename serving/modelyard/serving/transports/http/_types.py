@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from modelyard.errors import ModelyardError
+from modelyard.serving.access import Credentials
 from modelyard.serving.requests import Caller
 
 Headers = list[tuple[bytes, bytes]]
@@ -41,16 +42,30 @@ class HttpRequest:
         client: The caller's IP address; None where it is not known.
         caller: Who waits for the answer; None for somebody who waits for ever.
         problem: Why the body did not come whole; None where it did.
+        certificate: The client's in DER, verified; None without one.
     """
 
     method: str
     path: str
     query: str
-    headers: Mapping[str, str]
+    # Secrets are among them.
+    headers: Mapping[str, str] = field(repr=False)
     body: bytes
     client: str | None
     caller: Caller | None = None
     problem: ModelyardError | None = None
+    certificate: bytes | None = None
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the caller shows of itself."""
+        return Credentials(
+            authorization=self.headers.get("authorization"),
+            key=self.headers.get("x-api-key"),
+            certificate=self.certificate,
+            # A browser calls for whatever page it shows: that is nobody on this machine.
+            host=None if "origin" in self.headers else self.client,
+        )
 
 
 class Application(Protocol):

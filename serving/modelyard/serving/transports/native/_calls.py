@@ -7,6 +7,7 @@ import base64
 import binascii
 import inspect
 import logging
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NoReturn
@@ -51,6 +52,13 @@ class Context:
     def peer(self) -> str:
         """The client's address."""
         return self._call.peer
+
+    def auth_context(self) -> Mapping[str, list[bytes]]:
+        """What TLS knows of the client, under the name that ``grpc.aio`` has for it."""
+        certificate = self._call.certificate
+        if certificate is None:
+            return {}
+        return {"x509_pem_cert": [ssl.DER_cert_to_PEM_cert(certificate).encode()]}
 
     def invocation_metadata(self) -> Metadata:
         """The client's metadata."""

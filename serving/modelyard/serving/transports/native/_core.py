@@ -12,6 +12,7 @@ from typing import Any
 import modelyard_core
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving.access import Access, Credentials, LiveTls, Ticket
 from modelyard.serving.config import TlsConfig, TransportLimits
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.repository import ModelManager
@@ -66,9 +67,10 @@ class NativeCore:
 
     Args:
         options: Limits.
+        access: Who may predict.
     """
 
-    def __init__(self, options: NativeOptions) -> None:
+    def __init__(self, options: NativeOptions, access: Access) -> None:
         self._options = options
         self._calls: Calls | None = None
         self._exchanges: Exchanges | None = None
@@ -76,6 +78,8 @@ class NativeCore:
         self._parts: set[object] = set()
         self._stopping: asyncio.Task[None] | None = None
         self._all_stopping = asyncio.Event()
+        self._follows_tls = False
+        self._access = access
         self._loop = asyncio.get_running_loop()
         self._server = modelyard_core.Server(
             self,
@@ -100,6 +104,7 @@ class NativeCore:
             json_extensions=options.json_extensions,
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
+            guarded=access.guarded,
         )
 
     @property
@@ -131,14 +136,14 @@ class NativeCore:
         if rollout is not None:
             rollout.attach(self._server)
 
-    def serve_rest(self, part: object, app: Application, port: int, tls: TlsConfig | None) -> None:
+    def serve_rest(self, part: object, app: Application, port: int, tls: LiveTls | None) -> None:
         """Listens for REST.
 
         Args:
             part: Who asks.
             app: Answers what the core does not.
             port: The port.
-            tls: Key and certificate; None for plain text.
+            tls: Key and certificates, which may change; None for plain text.
 
         Raises:
             ConfigurationError: The port or the certificate cannot be used.
@@ -147,7 +152,7 @@ class NativeCore:
         self._listen(port, tls, flag="--rest_api_port")
         self._parts.add(part)
 
-    def serve_grpc(self, part: object, methods: Methods, addresses: Mapping[str, TlsConfig | None]) -> None:
+    def serve_grpc(self, part: object, methods: Methods, addresses: Mapping[str, LiveTls | None]) -> None:
         """Listens for gRPC.
 
         Args:
@@ -164,9 +169,9 @@ class NativeCore:
             self._listen(int(address.rpartition(":")[2]), tls, flag="--port")
         self._parts.add(part)
 
-    def _listen(self, port: int, tls: TlsConfig | None, *, flag: str) -> None:
+    def _listen(self, port: int, tls: LiveTls | None, *, flag: str) -> None:
         grpc = flag == "--port"
-        texts = None if tls is None else (tls.key, tls.certificate, tls.authority if tls.verify_client else None)
+        texts = None if tls is None else _texts(tls.config)
         try:
             self._server.listen(grpc=grpc, port=port, tls=texts)
         except OSError as exc:
@@ -175,7 +180,16 @@ class NativeCore:
                 f"another with {flag}."
             ) from exc
         except ValueError as exc:
-            raise ConfigurationError(f"The key or a certificate in --ssl_config_file cannot be used: {exc}") from exc
+            raise _unusable(exc) from exc
+        if tls is not None and not self._follows_tls:
+            self._follows_tls = True
+            tls.on_change(self._use_tls)
+
+    def _use_tls(self, tls: TlsConfig) -> None:
+        try:
+            self._server.set_tls(*_texts(tls))
+        except ValueError as exc:
+            raise _unusable(exc) from exc
 
     async def stop(self, part: object, grace_s: float) -> None:
         """Takes no new connections, and answers what was sent, once every transport has asked for it.
@@ -216,6 +230,19 @@ class NativeCore:
         if self._calls is not None:
             self._loop.call_soon_threadsafe(self._calls.feed, call, message)
 
+    def permit(
+        self,
+        authorization: str | None,
+        key: str | None,
+        certificate: bytes | None,
+        client: str,
+        model: str,
+        rows: int,
+    ) -> Ticket | bool:
+        """A prediction is to be computed by the core: False hands it over, and so refuses it."""
+        shown = Credentials(authorization=authorization, key=key, certificate=certificate, host=client)
+        return self._access.permit(shown, model, rows)
+
     def learn(self, *key: Any) -> None:
         """Requests with a key came that the core knows nothing of."""
         if self._plans is not None:
@@ -226,6 +253,14 @@ class NativeCore:
         work = self._calls if isinstance(item, modelyard_core.Call) else self._exchanges
         if work is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work.leave, item)
+
+
+def _texts(tls: TlsConfig) -> tuple[str, str, str | None]:
+    return tls.key, tls.certificate, tls.authority if tls.verify_client else None
+
+
+def _unusable(problem: ValueError) -> ConfigurationError:
+    return ConfigurationError(f"The key or a certificate in --ssl_config_file cannot be used: {problem}")
 
 
 def _processors() -> int:

@@ -57,6 +57,7 @@ class Exchanges:
                 client=exchange.client,
                 caller=caller,
                 problem=self._problem(exchange.problem),
+                certificate=exchange.certificate,
             )
         )
         exchange.respond(answer.status, answer.headers, answer.body)

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from modelyard.serving.config import TlsConfig
+from modelyard.serving.access import LiveTls
 from modelyard.serving.transports.grpc import GrpcioServer
 from modelyard.serving.transports.http import Application
 from modelyard.serving.transports.native._core import NativeCore
@@ -20,10 +20,10 @@ class NativeRest:
         core: The core.
         app: Answers what the core does not.
         port: The port.
-        tls: Key and certificate; None for plain text.
+        tls: Key and certificates, which may change; None for plain text.
     """
 
-    def __init__(self, core: NativeCore, app: Application, *, port: int, tls: TlsConfig | None = None) -> None:
+    def __init__(self, core: NativeCore, app: Application, *, port: int, tls: LiveTls | None = None) -> None:
         self._core = core
         self._app = app
         self._port = port
@@ -62,7 +62,7 @@ class NativeGrpc:
         self._sockets = sockets
         self._has_sockets = False
         self._methods: dict[str, Any] = {}
-        self._addresses: dict[str, TlsConfig | None] = {}
+        self._addresses: dict[str, LiveTls | None] = {}
 
     def add_service(self, service: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
         """Adds methods, which must be coroutines.
@@ -87,12 +87,12 @@ class NativeGrpc:
         """Adds methods to gRPC's own server: generated code registers them one by one as well."""
         self._sockets.add_generic_rpc_handlers(handlers)
 
-    def add_port(self, address: str, tls: TlsConfig | None = None) -> None:
+    def add_port(self, address: str, tls: LiveTls | None = None) -> None:
         """Adds an address to listen on.
 
         Args:
             address: ``host:port``, or ``unix:path``.
-            tls: Key and certificate; None for plain text.
+            tls: Key and certificates, which may change; None for plain text.
         """
         if address.startswith("unix:"):
             self._sockets.add_port(address, tls)

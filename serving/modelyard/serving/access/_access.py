@@ -1,0 +1,241 @@
+"""The one place that decides who may do what."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+from modelyard.errors import ConfigurationError, ModelyardError, PermissionDeniedError, UnauthenticatedError
+from modelyard.serving.access._credentials import UNIX_SOCKET, Credentials, subject_of
+from modelyard.serving.access._jwt import Tokens
+from modelyard.serving.access._principals import Principal, Rules, Scope, read_rules
+from modelyard.serving.access._quotas import Ticket
+from modelyard.serving.config import InsecureAdmin
+
+_LOG = logging.getLogger("modelyard.serving.access")
+
+#: The ticket of the gRPC call that this task answers.
+admitted: ContextVar[Ticket | None] = ContextVar("admitted", default=None)
+
+_NOBODY = Principal(name="", grants=(("predict", "*"), ("metadata", "*"), ("metrics", "*")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    rules: Rules
+    tokens: Tokens | None
+
+
+class Access:
+    """Decides who may do what.
+
+    Args:
+        file: The principals; None for none, and then everybody may do everything but administer.
+        insecure_admin: Who may administer without credentials: nobody, callers on this machine, or anybody.
+        unix_socket: The server was told to listen on a UNIX socket; otherwise nobody comes by one.
+
+    Raises:
+        ConfigurationError: The file, or the keys that it names, cannot be used.
+    """
+
+    def __init__(
+        self, file: Path | None = None, *, insecure_admin: InsecureAdmin = "", unix_socket: bool = False
+    ) -> None:
+        self._unix_socket = unix_socket
+        self._file = file
+        self._insecure_admin = insecure_admin
+        self._complaint = ""
+        self._text = b""
+        # Replaced as a whole: whoever decides reads it once.
+        self._known: _Known | None = None
+        if file is not None:
+            self._load(file)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether anything but administration needs credentials."""
+        return self._known is not None
+
+    def asks(self, scope: Scope) -> bool:
+        """Whether callers must say who they are.
+
+        Args:
+            scope: What they want.
+        """
+        return self._known is not None or scope == "admin"
+
+    def identify(self, credentials: Credentials, scope: Scope) -> Principal:
+        """Who a caller is, before its request is read: strangers get no parser to play with.
+
+        Args:
+            credentials: What it shows. Of several things, the most explicit counts: a key or a token before a
+                certificate.
+            scope: What it wants.
+
+        Raises:
+            PermissionDeniedError: It has the scope for no model.
+            UnauthenticatedError: A key, token or certificate that nobody here has; or none, and one is needed.
+        """
+        principal = self._find(credentials)
+        if any(granted == scope for granted, _ in principal.grants) or self._administers(principal, scope, credentials):
+            return principal
+        raise self._refusal(principal, scope, None, credentials)
+
+    def enter(self, principal: Principal, scope: Scope, model: str, credentials: Credentials) -> Ticket:
+        """Lets a request in.
+
+        Args:
+            principal: Whose it is.
+            scope: What it wants.
+            model: With which model; empty for the server as a whole.
+            credentials: What the caller showed.
+
+        Returns:
+            To be released when the request is answered.
+
+        Raises:
+            OverloadedError: The principal's quota is used up.
+            PermissionDeniedError: The principal may not.
+            UnauthenticatedError: Somebody who showed nothing may not.
+        """
+        if principal.may(scope, model) or self._administers(principal, scope, credentials):
+            return Ticket(principal.name, principal.quota)
+        raise self._refusal(principal, scope, model, credentials)
+
+    def admit(self, credentials: Credentials, scope: Scope, model: str = "") -> Ticket:
+        """Who a caller is, and lets its request in; raises as :meth:`identify` and :meth:`enter` do.
+
+        Args:
+            credentials: What the caller shows.
+            scope: What it wants.
+            model: With which model; empty for the server as a whole.
+        """
+        return self.enter(self.identify(credentials, scope), scope, model, credentials)
+
+    def permit(self, credentials: Credentials, model: str, rows: int) -> Ticket | bool:
+        """Lets a prediction of the native core in; may be called on any thread.
+
+        Args:
+            credentials: What the caller shows.
+            model: The model.
+            rows: Of the prediction.
+
+        Returns:
+            False where it is refused: the general path says why. True, or a ticket where something is counted.
+        """
+        try:
+            ticket = self.admit(credentials, "predict", model)
+        except ModelyardError:
+            return False
+        ticket.charge(rows)
+        return ticket if ticket.counts else True
+
+    def _find(self, credentials: Credentials) -> Principal:
+        known = self._known
+        if known is None:
+            return _NOBODY
+        rules = known.rules
+        token = _bearer(credentials)
+        if token is not None:
+            principal = rules.of_key(token)
+            if principal is None and known.tokens is not None and token.count(".") == 2:
+                principal = rules.of_claims(known.tokens.claims(token))
+                if principal is None:
+                    raise UnauthenticatedError("The web token is valid, and no principal of --access_file fits it.")
+            if principal is None:
+                raise UnauthenticatedError("The key is unknown: it was never valid here, or was taken back.")
+            return principal
+        if credentials.certificate is not None and rules.by_certificate:
+            try:
+                subject = subject_of(credentials.certificate)
+            except ValueError as exc:
+                raise UnauthenticatedError("The client certificate's subject cannot be read.") from exc
+            # Without a principal of its own, a certificate is what lets its bearer connect, and no more.
+            return rules.by_certificate.get(subject, rules.anonymous)
+        return rules.anonymous
+
+    def _administers(self, principal: Principal, scope: Scope, credentials: Credentials) -> bool:
+        """Whether somebody without credentials may administer."""
+        if scope != "admin" or principal.name:
+            return False
+        if credentials.host == UNIX_SOCKET and not self._unix_socket:
+            return False
+        return self._insecure_admin == "anywhere" or (self._insecure_admin == "loopback" and credentials.is_local)
+
+    def _refusal(
+        self, principal: Principal, scope: Scope, model: str | None, credentials: Credentials
+    ) -> PermissionDeniedError | UnauthenticatedError:
+        if principal.name:
+            what = "" if model is None else f" for model {model!r}" if model else " for the server as a whole"
+            return PermissionDeniedError(f"{principal.name!r} has no scope {scope!r}{what}.")
+        if self._known is not None:
+            return UnauthenticatedError(
+                f"This needs credentials with the scope {scope!r}: a bearer token, an x-api-key, or a client "
+                "certificate."
+            )
+        whence = "an unknown address" if credentials.host is None else credentials.host
+        return PermissionDeniedError(
+            f"Administration from {whence} is refused: it needs credentials with the scope 'admin'. Start the server "
+            "with --access_file, or with --insecure_admin=loopback where whoever can reach the server on this machine "
+            "may change what it serves."
+        )
+
+    def look(self) -> None:
+        """Reads what has changed; what cannot be used is logged once, and what was in force stays."""
+        if self._file is None:
+            return
+        try:
+            self._load(self._file)
+            self._complaint = ""
+        except ConfigurationError as exc:
+            if exc.message != self._complaint:
+                _LOG.error("access stays as it was: %s", exc.message)
+            self._complaint = exc.message
+
+    def _load(self, file: Path) -> None:
+        before = self._known
+        text = _bytes(file)
+        if before is not None and text == self._text:
+            if before.tokens is not None and before.tokens.refresh():
+                _LOG.info("%s: the keys of web tokens have changed", file)
+            return
+        rules = read_rules(file, None if before is None else before.rules)
+        tokens = None if before is None else before.tokens
+        if rules.jwt is None:
+            tokens = None
+        elif tokens is None or tokens.options != rules.jwt:
+            tokens = Tokens(rules.jwt)
+        self._known = _Known(rules=rules, tokens=tokens)
+        self._text = text
+        _LOG.info("%s: %d principals", file, len([each for each in rules.principals if each.name]))
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as exc:
+        raise ConfigurationError(f"--access_file={file} cannot be read: {exc}.") from exc
+
+
+def _bearer(credentials: Credentials) -> str | None:
+    """The key or token that a caller shows; None for none."""
+    if credentials.key is not None:
+        return credentials.key
+    header = credentials.authorization
+    if header is None:
+        return None
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        # Browsers ask people for a name and a password: the password is the key, and the name is whatever they like.
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+    raise UnauthenticatedError(
+        "The header field authorization cannot be read; expected Bearer with a key or a web token, or Basic with that "
+        "as the password."
+    )

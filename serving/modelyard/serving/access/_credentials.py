@@ -1,0 +1,80 @@
+"""What a caller shows of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from modelyard.errors import MissingDependencyError
+
+#: The host of callers that came by a UNIX socket that the server was told to listen on.
+UNIX_SOCKET = "unix:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Credentials:
+    """What a caller shows of itself; secrets are in no text that is made of it.
+
+    Attributes:
+        authorization: The header field, or the gRPC metadata, ``authorization``; None where there is none.
+        key: So, ``x-api-key``.
+        certificate: The client's certificate in DER, verified by the transport; None without one.
+        host: The caller's IP address, or :data:`UNIX_SOCKET`; None where the transport does not know it.
+    """
+
+    authorization: str | None = field(default=None, repr=False)
+    key: str | None = field(default=None, repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    host: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the caller is on this machine; somebody without an address is nobody that is known."""
+        if self.host is None or self.host == UNIX_SOCKET:
+            return self.host is not None
+        with contextlib.suppress(ValueError):
+            address = ipaddress.ip_address(self.host)
+            return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+        return False
+
+
+@lru_cache(maxsize=1024)
+def subject_of(certificate: bytes) -> str:
+    """The subject of a certificate as RFC 4514 writes it, such as ``CN=ci,O=Example``.
+
+    Args:
+        certificate: DER; a certificate is no secret.
+
+    Raises:
+        MissingDependencyError: The package that reads certificates is not installed.
+        ValueError: It cannot be read.
+    """
+    text: str = _x509().load_der_x509_certificate(certificate).subject.rfc4514_string()
+    return text
+
+
+def normal_subject(text: str) -> str:
+    """A subject as :func:`subject_of` would write it.
+
+    Args:
+        text: By RFC 4514.
+
+    Raises:
+        MissingDependencyError: As for :func:`subject_of`.
+        ValueError: It is none.
+    """
+    normal: str = _x509().Name.from_rfc4514_string(text).rfc4514_string()
+    return normal
+
+
+def _x509() -> Any:
+    try:
+        from cryptography import x509
+    except ModuleNotFoundError as exc:
+        raise MissingDependencyError(
+            package="cryptography", extra="access", purpose="Knowing clients by their certificates"
+        ) from exc
+    return x509

@@ -1,0 +1,64 @@
+"""docs/securing.md: its first example runs, its file is one, its flags are flags, and its table has every door."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from modelyard.serving.access._principals import read_rules
+from modelyard.serving.config import FLAGS
+from tests.contract.test_access import GRPC
+from tests.support.models import publish_affine
+from tests.support.server import free_port
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "securing.md"
+
+
+def blocks(kind: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [text for language, text in found if language == kind]
+
+
+def test_from_a_key_to_a_refused_call(tmp_path: Path) -> None:
+    publish_affine(tmp_path / "models" / "half", slope=0.5, intercept=2.0)
+    port = free_port()
+    script = blocks("bash")[0].replace("--rest_api_port=8501", f"--rest_api_port={port} --port={free_port()}")
+    script = "trap 'kill %1; wait' EXIT\n" + script.replace("localhost:8501", f"127.0.0.1:{port}")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    said = [line for line in done.stdout.splitlines() if line not in ("{", "}")]
+    assert '"predictions": [2.5' in done.stdout, done.stderr
+    assert any("This needs credentials with the scope 'predict'" in line for line in said)
+    assert any("'shop' has no scope 'admin'" in line for line in said)
+    assert "myd_" not in done.stdout + done.stderr
+
+
+def test_the_file(tmp_path: Path) -> None:
+    (tmp_path / "access.toml").write_text(blocks("toml")[0])
+    rules = read_rules(tmp_path / "access.toml")
+    assert {principal.name for principal in rules.principals} == {"shop", "ci", "ml-team", ""}
+
+
+def test_the_flags() -> None:
+    known = {flag.name for flag in FLAGS}
+    others = {"build-arg", "requests-per-second", "scope", "silent", "fail"}
+    named = set(re.findall(r"--([a-z][a-z_-]+)", PAGE.read_text("utf-8")))
+    assert named - known == others
+
+
+def test_the_table_has_every_method() -> None:
+    rows = {
+        cells[1].strip().strip("`"): cells[2]
+        for cells in (line.split("|") for line in PAGE.read_text("utf-8").splitlines())
+        if len(cells) == 5 and "`" in cells[2]
+    }
+    for path, scope in GRPC.items():
+        service, _, method = path.strip("/").partition("/")
+        row = rows[scope or "none"]
+        assert f"`{method}`" in row or f"`{service}`" in row, path
