@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from modelyard.errors import ModelyardError, PermissionDeniedError, UnauthenticatedError
+from modelyard.serving.access import Access
 from modelyard.serving.config import LoadOptions, ModelConfig, WatchOptions
 from modelyard.serving.handlers.console import ConsoleApp
 from modelyard.serving.handlers.console._models import readable
@@ -45,7 +46,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def make(api: type[RestApp] = RestApp, **fields: Any) -> ConsoleApp:
         return ConsoleApp(
-            api(predictor, metrics, RestOptions(), metrics_page=page),
+            api(predictor, metrics, RestOptions(), Access(), metrics_page=page),
             manager=manager,
             predictor=predictor,
             metrics=metrics,
