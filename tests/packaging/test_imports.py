@@ -37,6 +37,7 @@ SERVER = (
     "backends",
     "config",
     "metrics",
+    "telemetry",
     "servables",
     "repository",
     "batching",

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::batch::Plans;
 use crate::host::Host;
+use crate::record::{Ids, Records};
 use crate::transport::{Budget, ConnectionLimits};
 
 /// The life of a server.
@@ -69,6 +70,9 @@ pub struct Core {
     pub connections: AtomicUsize,
     pub plans: Plans,
     pub budget: Arc<Budget>,
+    pub ids: Ids,
+    /// `None` where nobody wants any.
+    pub records: Option<Arc<Records>>,
 }
 
 impl Core {

@@ -13,6 +13,7 @@ use crate::batch::{Computed, Key, Outcome, Plan, Request, Sample};
 use crate::core::Core;
 use crate::forms::{AnswerSpec, OutputView, Tensor, json, predict_grpc, v2_grpc, v2_rest};
 use crate::host::Answer;
+use crate::record::{Batch, Facts, Seen, Times};
 use crate::transport::{RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
 
 const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
@@ -46,23 +47,29 @@ pub async fn grpc(
     message: &Bytes,
     arrived: Instant,
     deadline: Option<Instant>,
+    seen: &mut Seen,
 ) -> Option<Result<Bytes, Refusal>> {
     let urgency = Urgency { arrived, deadline, low_priority: is_low(&parts.headers) };
     let answered = match parts.uri.path() {
-        PREDICT => predict(core, message, urgency).await?,
-        INFER => infer(core, message, urgency).await?,
+        PREDICT => predict(core, message, urgency, seen).await?,
+        INFER => infer(core, message, urgency, seen).await?,
         _ => return None,
     };
     Some(answered.map_err(refusal))
 }
 
 /// TensorFlow Serving's Predict.
-async fn predict(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<Result<Bytes, Overload>> {
+async fn predict(
+    core: &Arc<Core>,
+    message: &Bytes,
+    urgency: Urgency,
+    seen: &mut Seen,
+) -> Option<Result<Bytes, Overload>> {
     let head = predict_grpc::head(message)?;
     let outputs = head.outputs.iter().copied();
     let plan = find(core, Key::new(head.model, head.version, head.label, head.signature, outputs))?;
     let tensors = head.read(&plan.signature)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, tensors, urgency, seen).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(Err(overload)),
     };
@@ -70,23 +77,28 @@ async fn predict(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<
     let frame = framed(|out| {
         predict_grpc::write(out, &spec, &answered.views(), answered.range.as_ref(), core.options.tensor_content)
     })?;
-    answered.count(&plan, Some(("Predict", "GRPC")));
+    answered.count(&plan, Some(("Predict", "GRPC")), seen);
     Some(Ok(frame))
 }
 
 /// The Open Inference Protocol's ModelInfer.
-async fn infer(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<Result<Bytes, Overload>> {
+async fn infer(
+    core: &Arc<Core>,
+    message: &Bytes,
+    urgency: Urgency,
+    seen: &mut Seen,
+) -> Option<Result<Bytes, Overload>> {
     let head = v2_grpc::head(message)?;
     let signature = head.signature.unwrap_or_default();
     let plan = find(core, Key::new(head.model, head.version, None, signature, head.outputs.iter().copied()))?;
     let tensors = head.read(&plan.signature)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, tensors, urgency, seen).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(Err(overload)),
     };
     let answer = v2_rest::Answer { model: head.model, version: plan.version, id: head.id, signature: head.signature };
     let frame = framed(|out| v2_grpc::write(out, &answer, &answered.views(), answered.range.as_ref()))?;
-    answered.count(&plan, None);
+    answered.count(&plan, None, seen);
     Some(Ok(frame))
 }
 
@@ -102,7 +114,13 @@ fn framed(write: impl FnOnce(&mut Vec<u8>) -> bool) -> Option<Bytes> {
 }
 
 /// A REST request.
-pub async fn rest(core: &Arc<Core>, parts: &http::request::Parts, body: &Bytes, arrived: Instant) -> Option<Answer> {
+pub async fn rest(
+    core: &Arc<Core>,
+    parts: &http::request::Parts,
+    body: &Bytes,
+    arrived: Instant,
+    seen: &mut Seen,
+) -> Option<Answer> {
     let headers = &parts.headers;
     let plain = !headers.contains_key(CONTENT_ENCODING) && !headers.contains_key(ORIGIN);
     if !core.options.usual_rest || parts.method != Method::POST || parts.uri.query().is_some() || !plain {
@@ -112,13 +130,19 @@ pub async fn rest(core: &Arc<Core>, parts: &http::request::Parts, body: &Bytes, 
     let urgency = Urgency { arrived, deadline, low_priority: is_low(headers) };
     let target = Target::of(parts.uri.path())?;
     match target.api {
-        Api::V1 => v1(core, &target, body, urgency).await,
-        Api::V2 => v2(core, &target, headers, body, urgency).await,
+        Api::V1 => v1(core, &target, body, urgency, seen).await,
+        Api::V2 => v2(core, &target, headers, body, urgency, seen).await,
     }
 }
 
 /// TensorFlow Serving's `:predict`.
-async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgency) -> Option<Answer> {
+async fn v1(
+    core: &Arc<Core>,
+    target: &Target<'_>,
+    body: &Bytes,
+    urgency: Urgency,
+    seen: &mut Seen,
+) -> Option<Answer> {
     let options = json::Options {
         strict: core.options.strict_json,
         extensions: core.options.json_extensions,
@@ -128,7 +152,7 @@ async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgenc
     let key = Key::new(target.model, target.version, target.label, head.signature, std::iter::empty());
     let plan = find(core, key)?;
     let tensors = head.read(&plan.signature, &options)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, tensors, urgency, seen).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(too_many(&overload, "\n    ", "\n")),
     };
@@ -136,8 +160,8 @@ async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgenc
     if !json::write(&mut out, head.form, &answered.views(), answered.range.as_ref(), &options) {
         return None;
     }
-    answered.count(&plan, Some(("predict", "REST")));
-    Some(Answer { status: StatusCode::OK, headers: content(JSON), body: out.into() })
+    answered.count(&plan, Some(("predict", "REST")), seen);
+    Some(Answer { status: StatusCode::OK, headers: content(JSON), body: out.into(), facts: None })
 }
 
 /// The Open Inference Protocol's `/infer`.
@@ -147,6 +171,7 @@ async fn v2(
     headers: &HeaderMap,
     body: &Bytes,
     urgency: Urgency,
+    seen: &mut Seen,
 ) -> Option<Answer> {
     if headers.get(ACCEPT_ENCODING).is_some_and(|accepted| accepted != "identity") {
         // Python compresses.
@@ -158,7 +183,7 @@ async fn v2(
     let wanted = head.outputs.iter().map(|output| output.name);
     let plan = find(core, Key::new(target.model, target.version, None, signature, wanted))?;
     let tensors = head.read(&plan.signature, max_depth)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, tensors, urgency, seen).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(too_many(&overload, "", "")),
     };
@@ -174,8 +199,8 @@ async fn v2(
             fields
         }
     };
-    answered.count(&plan, None);
-    Some(Answer { status: StatusCode::OK, headers: fields, body: out.into() })
+    answered.count(&plan, None, seen);
+    Some(Answer { status: StatusCode::OK, headers: fields, body: out.into(), facts: None })
 }
 
 #[derive(Clone, Copy)]
@@ -234,7 +259,7 @@ fn too_many(overload: &Overload, before: &str, after: &str) -> Answer {
         status = StatusCode::TOO_MANY_REQUESTS;
     }
     let body = format!("{{{before}\"error\": \"{}\"{after}}}", overload.text);
-    Answer { status, headers: fields, body: body.into() }
+    Answer { status, headers: fields, body: body.into(), facts: None }
 }
 
 /// The plan for a key; where there is none, Python is asked for one, and answers the request itself.
@@ -262,6 +287,7 @@ struct Answered {
 impl Answered {
     fn views(&self) -> Vec<OutputView<'_>> {
         self.computed
+            .ran
             .outputs
             .iter()
             .map(|output| OutputView {
@@ -274,9 +300,20 @@ impl Answered {
             .collect()
     }
 
-    fn count(&self, plan: &Plan, api: Option<(&'static str, &'static str)>) {
+    fn count(&self, plan: &Plan, api: Option<(&'static str, &'static str)>, seen: &mut Seen) {
         let now = Instant::now();
         let batch = &self.computed;
+        seen.note(|| Facts {
+            batch: Batch { id: batch.id, rows: batch.rows, requests: batch.requests },
+            times: Some(Times {
+                decoded: self.decoded,
+                begun: batch.begun,
+                called: batch.ran.called,
+                returned: batch.ran.returned,
+                ended: batch.ran.ended,
+            }),
+            ..facts(plan, self.rows)
+        });
         plan.stats.lock().unwrap_or_else(PoisonError::into_inner).answered(&Sample {
             api,
             rows: self.rows,
@@ -284,8 +321,8 @@ impl Answered {
             batch_rows: batch.rows,
             queue: batch.begun.saturating_duration_since(self.decoded),
             input: self.decoded - self.arrived,
-            infer: batch.ended - batch.begun,
-            output: now - batch.ended,
+            infer: batch.ran.ended - batch.begun,
+            output: now - batch.ran.ended,
             total: now - self.arrived,
         });
     }
@@ -297,11 +334,13 @@ async fn compute(
     plan: &Arc<Plan>,
     tensors: Vec<Tensor>,
     urgency: Urgency,
+    seen: &mut Seen,
 ) -> Option<Result<Answered, Overload>> {
     let decoded = Instant::now();
     let rows = plan.rows(&tensors)?;
     let queue = plan.queue(&tensors);
     if let Err(overload) = admit(core, plan, rows, urgency) {
+        seen.note(|| facts(plan, rows));
         return Some(Err(overload));
     }
     let _requests = Counted::new(&plan.waiting, 1);
@@ -311,9 +350,22 @@ async fn compute(
         Outcome::Computed(computed, range) => Some(Ok(Answered { computed, range, rows, arrived, decoded })),
         Outcome::HandOver => None,
         Outcome::Full => {
+            seen.note(|| facts(plan, rows));
             let text = "The batch scheduling queue to which this task was submitted is full. Try again in a moment.";
             Some(Err(Overload { text: text.to_owned(), retry_after: None }))
         }
+    }
+}
+
+/// What a plan says of its requests.
+fn facts(plan: &Plan, rows: usize) -> Facts {
+    Facts {
+        model: plan.key.model.clone(),
+        version: plan.version,
+        signature: plan.signature.name.clone(),
+        backend: plan.backend.clone(),
+        rows,
+        ..Facts::default()
     }
 }
 

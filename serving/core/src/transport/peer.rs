@@ -1,6 +1,11 @@
 //! Who is at the other end of a connection.
 
 use std::net::SocketAddr;
+use std::time::Instant;
+
+use http::HeaderValue;
+
+use crate::record::Seen;
 
 /// The address of a client; those of IPv4 are never written as of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,4 +27,13 @@ impl Peer {
         let family = if self.0.is_ipv4() { "ipv4" } else { "ipv6" };
         format!("{family}:{}", self.0)
     }
+}
+
+/// One request, whatever it asks for.
+pub struct Context {
+    pub peer: Peer,
+    pub arrived: Instant,
+    /// Its caller's name for it, or one that was made here.
+    pub id: HeaderValue,
+    pub seen: Seen,
 }

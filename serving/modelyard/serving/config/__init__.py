@@ -13,6 +13,7 @@ from modelyard.serving.config._models import (
     models_from_message,
     models_of_repository,
 )
+from modelyard.serving.config._telemetry import Form, TelemetryOptions
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import TlsConfig
 from modelyard.serving.config._watch import WatchOptions
@@ -20,10 +21,12 @@ from modelyard.serving.config._watch import WatchOptions
 __all__ = [
     "BatchParameters",
     "FLAGS",
+    "Form",
     "LoadOptions",
     "ModelConfig",
     "PER_MODEL_FILE",
     "ServerOptions",
+    "TelemetryOptions",
     "TlsConfig",
     "TransportLimits",
     "VersionPolicy",

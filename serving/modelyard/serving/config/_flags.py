@@ -29,6 +29,7 @@ from modelyard.serving.config._models import (
     models_of_repository,
     not_models,
 )
+from modelyard.serving.config._telemetry import TelemetryOptions, telemetry_options
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import TlsConfig, read_tls_config
 from modelyard.serving.config._watch import WatchOptions
@@ -128,6 +129,7 @@ class ServerOptions:
         drain_s: Seconds that running requests get when the server stops.
         autotune_file: Measure and write this file instead of serving; empty to serve.
         autotune_latency_s: Longest time of a request, in seconds, for that.
+        telemetry: What is logged.
     """
 
     port: int
@@ -170,6 +172,7 @@ class ServerOptions:
     drain_s: float = 10.0
     autotune_file: str = ""
     autotune_latency_s: float = 0.05
+    telemetry: TelemetryOptions = TelemetryOptions()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -297,6 +300,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         drain_s=args.drain_seconds,
         autotune_file=args.autotune,
         autotune_latency_s=args.autotune_latency_ms / 1e3,
+        telemetry=telemetry_options(args),
     )
 
 

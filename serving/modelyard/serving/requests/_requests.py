@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature
 from modelyard.errors import DeadlineExceededError, ModelyardError, RequestCancelledError
+from modelyard.serving.requests._context import Facts
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -77,10 +78,11 @@ class Caller:
         deadline: ``time.monotonic()`` after which the answer is of no use; None for never.
         gone: Asks the transport whether the caller has hung up; None where it says so by :meth:`leave`.
         low_priority: Computed only when nothing else waits.
-        request_id: The caller's own name for the request, where it sent a valid one.
+        request_id: Its name.
+        facts: What is found out of it; None where nobody wants to know.
     """
 
-    __slots__ = ("_gone", "_left", "deadline", "low_priority", "request_id")
+    __slots__ = ("_gone", "_left", "deadline", "facts", "low_priority", "request_id")
 
     def __init__(
         self,
@@ -88,9 +90,11 @@ class Caller:
         deadline: float | None = None,
         gone: Callable[[], bool] | None = None,
         low_priority: bool = False,
-        request_id: str = "",
+        request_id: str = "-",
+        facts: Facts | None = None,
     ) -> None:
         self.deadline = deadline
+        self.facts = facts
         self.low_priority = low_priority
         self.request_id = request_id
         self._gone = gone

@@ -14,6 +14,7 @@ from modelyard.serving.config import ServerOptions, parse_flags
 from modelyard.serving.runtime._autotune import run_autotune
 from modelyard.serving.runtime._server import run
 from modelyard.serving.runtime.workers import Supervisor
+from modelyard.serving.telemetry import configure_logging
 
 
 def main(argv: list[str], *, worker: tuple[socket.socket, int] | None = None) -> int:
@@ -31,10 +32,8 @@ def main(argv: list[str], *, worker: tuple[socket.socket, int] | None = None) ->
     quiet_libraries()
     # A thread that comes back from a runtime must not wait 5 ms, the default, for the event loop's turn to end.
     sys.setswitchinterval(0.0005)
-    place = "" if worker is None else f"[{worker[1]}]"
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s %(levelname).1s %(name)s{place}: %(message)s"
-    )
+    # What flags say of the log is not known while they are read.
+    configure_logging("info", "text", sys.stderr)
     # Their chatter says nothing about the models served; warnings that matter come as errors of ours.
     for chatty, level in (("tensorflow", logging.ERROR), ("absl", logging.ERROR)):
         logging.getLogger(chatty).setLevel(level)
@@ -43,6 +42,7 @@ def main(argv: list[str], *, worker: tuple[socket.socket, int] | None = None) ->
     except ConfigurationError as exc:
         sys.stderr.write(f"modelyard serve: {exc.message}\n")
         return 2
+    configure_logging(options.telemetry.log_level, options.telemetry.log_form, sys.stderr)
     try:
         if options.autotune_file:
             run_autotune(options)

@@ -24,6 +24,7 @@ from modelyard.serving.repository import Admin, ModelManager
 from modelyard.serving.runtime._version_loader import VersionLoader
 from modelyard.serving.runtime.workers import WorkerLink
 from modelyard.serving.servables import settle_memory
+from modelyard.serving.telemetry import Telemetry
 from modelyard.serving.transports.grpc import ARGUMENTS, GrpcioServer, GrpcLimits, limits_of
 from modelyard.serving.transports.http import Application
 
@@ -75,6 +76,7 @@ class Server:
         """
         options = self._options
         metrics = Metrics()
+        telemetry = Telemetry(options.telemetry, metrics, os.environ)
         statistics = ModelStatistics()
         loader = VersionLoader(options, metrics, settle=settle_memory if self._alone else None)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
@@ -93,20 +95,28 @@ class Server:
         try:
             if self._channel is None:
                 admin = Admin(manager, allow_remote=options.remote_admin)
-                await self._run(manager, predictor, admin, metrics, link=None)
+                await self._run(manager, predictor, admin, metrics, telemetry, link=None)
             else:
                 admin = Admin(manager, allow_remote=options.remote_admin, everywhere=lambda change: link.change(change))
                 link = WorkerLink(self._channel, apply=admin.apply, snapshot=metrics.snapshot, leave=self.request_stop)
                 async with link:
-                    await self._run(manager, predictor, admin, metrics, link=link)
+                    await self._run(manager, predictor, admin, metrics, telemetry, link=link)
         finally:
             # What still computes after the grace period belongs to callers that are gone.
             await asyncio.to_thread(predictor.close)
             self.loading = not await asyncio.to_thread(manager.stop)
+            await asyncio.to_thread(telemetry.stop)
             _LOG.info("stopped")
 
     async def _run(
-        self, manager: ModelManager, predictor: Predictor, admin: Admin, metrics: Metrics, *, link: WorkerLink | None
+        self,
+        manager: ModelManager,
+        predictor: Predictor,
+        admin: Admin,
+        metrics: Metrics,
+        telemetry: Telemetry,
+        *,
+        link: WorkerLink | None,
     ) -> None:
         options = self._options
         started: list[Transport] = []
@@ -116,7 +126,8 @@ class Server:
                 await self._unless_stopped(_catch_up(link, manager, admin))
                 if self.stopping:
                     return
-            for transport in _transports(options, predictor, manager, admin, metrics, link):
+            telemetry.start()
+            for transport in _transports(options, predictor, manager, admin, metrics, telemetry, link):
                 await transport.start()
                 started.append(transport)
             _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
@@ -180,10 +191,11 @@ def _transports(
     manager: ModelManager,
     admin: Admin,
     metrics: Metrics,
+    telemetry: Telemetry,
     link: WorkerLink | None,
 ) -> list[Transport]:
     transports: list[Transport] = []
-    core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
+    core = _native_core(options, predictor, manager, metrics, telemetry, reuse_port=link is not None)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
@@ -196,7 +208,7 @@ def _transports(
         )
         # gRPC's own server has its limits as arguments; those that are given go before.
         arguments = (*options.limits.channel_arguments(), *options.grpc_channel_arguments)
-        library = GrpcioServer(arguments, reuse_port=link is not None)
+        library = GrpcioServer(arguments, reuse_port=link is not None, recorder=telemetry.recorder)
         transport: GrpcioServer | NativeGrpc = library
         if core is not None and limits_of(options.grpc_channel_arguments) is not None:
             from modelyard.serving.transports.native import NativeGrpc
@@ -240,13 +252,26 @@ def _transports(
             from modelyard.serving.transports.asgi import UvicornServer
 
             transports.append(
-                UvicornServer(app, port=port, limits=options.limits, tls=tls, reuse_port=link is not None)
+                UvicornServer(
+                    app,
+                    port=port,
+                    limits=options.limits,
+                    tls=tls,
+                    reuse_port=link is not None,
+                    recorder=telemetry.recorder,
+                )
             )
     return transports
 
 
 def _native_core(
-    options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, *, reuse_port: bool
+    options: ServerOptions,
+    predictor: Predictor,
+    manager: ModelManager,
+    metrics: Metrics,
+    telemetry: Telemetry,
+    *,
+    reuse_port: bool,
 ) -> NativeCore | None:
     """The core, by the server's options; None where another transport serves.
 
@@ -282,8 +307,10 @@ def _native_core(
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
             reuse_port=reuse_port,
+            wanted=None if telemetry.recorder is None else telemetry.recorder.wanted,
         )
     )
+    core.record(telemetry)
     core.answer_usual(
         manager,
         metrics,

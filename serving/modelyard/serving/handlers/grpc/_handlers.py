@@ -24,8 +24,8 @@ from modelyard.serving.prediction import (
     status_response,
 )
 from modelyard.serving.repository import Admin
-from modelyard.serving.requests import PRIORITY_KEY, Caller, PredictRequest
-from modelyard.serving.transports.grpc import Context, Handler, request_id_in
+from modelyard.serving.requests import PRIORITY_KEY, Caller, PredictRequest, current_request
+from modelyard.serving.transports.grpc import Context, Handler
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, serving_pb2
 
 
@@ -133,7 +133,8 @@ def caller_of(context: Context) -> Caller:
     remaining = context.time_remaining()
     low = any(key == PRIORITY_KEY and value == "low" for key, value in context.invocation_metadata() or ())
     deadline = None if remaining is None else time.monotonic() + remaining
-    return Caller(deadline=deadline, low_priority=low, request_id=request_id_in(context))
+    request = current_request.get()
+    return Caller(deadline=deadline, low_priority=low, request_id=request.request_id, facts=request.facts)
 
 
 def peer_host(peer: str) -> str | None:

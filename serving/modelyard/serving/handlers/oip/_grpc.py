@@ -24,7 +24,7 @@ from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, Oip
 from modelyard.serving.handlers.oip._types import InferRequest, InferResult, Parameter, RequestedOutput
 from modelyard.serving.metrics import ExecutionStatistics, Metrics, VersionStatistics
 from modelyard.serving.prediction import SMALL_BYTES
-from modelyard.serving.transports.grpc import Context, Handler, failure_of, request_id_in, unary
+from modelyard.serving.transports.grpc import Context, Handler, failure_of, unary
 from modelyard.wire import INFERENCE_SERVICE, inference_pb2
 
 _STREAM = "ModelStreamInfer"
@@ -115,7 +115,7 @@ class OipGrpc:
             answer.error_message = exc.message
         # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
         except Exception as exc:
-            _, answer.error_message = failure_of(exc, _STREAM, request_id_in(context))
+            _, answer.error_message = failure_of(exc, _STREAM)
         return answer
 
     async def _statistics(self, message: inference_pb2.ModelStatisticsRequest, _: Context) -> bytes:

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 _JSON_LENGTH = LENGTH_KEY.decode()
 
-_MODEL = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/([^/]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 #: What Triton has below these paths and this server has not.
 _MISSING = re.compile(
@@ -64,7 +64,7 @@ class OipRest:
             ("GET", rf"{_MODEL}/config", self._model_config),
             ("GET", _MODEL, self._model_metadata),
             ("POST", rf"{_REPOSITORY}/index", self._index),
-            ("POST", rf"{_REPOSITORY}/models/([^/]+)/(load|unload)", self._control),
+            ("POST", rf"{_REPOSITORY}/models/(?P<model>[^/]+)/(load|unload)", self._control),
         ]
         self._routes = [(method, re.compile(pattern), handler) for method, pattern, handler in routes]
 
@@ -96,6 +96,8 @@ class OipRest:
             if request.method != method:
                 answer = _error(405, f"{request.method} {request.path}: method not allowed; expected {method}.")
                 return Answer(status=405, body=answer.body, headers=[*answer.headers, (b"allow", method.encode())])
+            if request.caller is not None and request.caller.facts is not None:
+                request.caller.facts.model = unquote(match.groupdict().get("model") or "")
             return await handler(request, [unquote(group or "") for group in match.groups()])
         if _MISSING.fullmatch(request.path):
             raise UnsupportedError(

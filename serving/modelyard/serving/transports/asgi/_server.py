@@ -11,6 +11,7 @@ import uvicorn
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving.config import TlsConfig, TransportLimits
+from modelyard.serving.telemetry import Recorder
 from modelyard.serving.transports import BACKLOG, listen
 from modelyard.serving.transports.asgi._adapter import Adapter
 from modelyard.serving.transports.asgi._protocol import bounded
@@ -39,6 +40,7 @@ class UvicornServer:
         limits: What clients may have it hold; None for the defaults.
         tls: Key and certificate; None for plain text.
         reuse_port: Other processes may listen on the same port.
+        recorder: Records requests; None where nobody wants that.
     """
 
     def __init__(
@@ -49,9 +51,10 @@ class UvicornServer:
         limits: TransportLimits | None = None,
         tls: TlsConfig | None = None,
         reuse_port: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
         limits = limits or TransportLimits()
-        self._adapter = Adapter(app)
+        self._adapter = Adapter(app, recorder)
         self._port = port
         self._reuse_port = reuse_port
         self._server = _Server(

@@ -1,6 +1,6 @@
 """The gRPC transport."""
 
-from modelyard.serving.transports.grpc._call import Context, Handler, failure_of, request_id_in, unary
+from modelyard.serving.transports.grpc._call import Context, Handler, failure_of, unary
 from modelyard.serving.transports.grpc._grpcio import GrpcioServer
 from modelyard.serving.transports.grpc._types import ARGUMENTS, GrpcLimits, Metadata, limits_of, unknown_method
 
@@ -13,7 +13,6 @@ __all__ = [
     "Metadata",
     "failure_of",
     "limits_of",
-    "request_id_in",
     "unary",
     "unknown_method",
 ]

@@ -15,6 +15,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving.config import TlsConfig, TransportLimits
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.repository import ModelManager
+from modelyard.serving.telemetry import MAX_RECORDS, Telemetry, Wanted
 from modelyard.serving.transports.http import Application
 from modelyard.serving.transports.native._calls import Calls, Methods
 from modelyard.serving.transports.native._plans import Plans
@@ -42,6 +43,7 @@ class NativeOptions:
         tensor_content: Answers of Predict carry ``tensor_content``.
         threads: Threads of the transport; 0 for one a processor.
         reuse_port: Other processes may listen on the same ports.
+        wanted: Which requests are recorded; None for none.
     """
 
     max_body_bytes: int
@@ -60,6 +62,7 @@ class NativeOptions:
     tensor_content: bool = False
     threads: int = 0
     reuse_port: bool = False
+    wanted: Wanted | None = None
 
 
 class NativeCore:
@@ -101,6 +104,7 @@ class NativeCore:
             json_extensions=options.json_extensions,
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
+            records=_records(options.wanted),
         )
 
     @property
@@ -112,6 +116,14 @@ class NativeCore:
     def inflight_bytes(self) -> int:
         """Bytes of requests that the core reads or answers."""
         return self._server.inflight_bytes
+
+    def record(self, telemetry: Telemetry) -> None:
+        """Gives it the records of requests, of those that were wanted.
+
+        Args:
+            telemetry: What becomes of them.
+        """
+        telemetry.add_source(self._server.take_records)
 
     def answer_usual(
         self,
@@ -141,7 +153,7 @@ class NativeCore:
         Raises:
             ConfigurationError: The port or the certificate cannot be used.
         """
-        self._exchanges = Exchanges(app)
+        self._exchanges = Exchanges(app, recorded=self._options.wanted is not None)
         self._listen(port, tls, flag="--rest_api_port")
         self._parts.add(part)
 
@@ -156,7 +168,7 @@ class NativeCore:
         Raises:
             ConfigurationError: An address or the certificate cannot be used.
         """
-        self._calls = Calls(methods)
+        self._calls = Calls(methods, recorded=self._options.wanted is not None)
         self._server.set_methods({path: _is_stream(handler) for path, handler in methods.items()})
         for address, tls in addresses.items():
             self._listen(int(address.rpartition(":")[2]), tls, flag="--port")
@@ -224,6 +236,10 @@ class NativeCore:
         work = self._calls if isinstance(item, modelyard_core.Call) else self._exchanges
         if work is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work.leave, item)
+
+
+def _records(wanted: Wanted | None) -> tuple[int, float, float, bool, bool] | None:
+    return None if wanted is None else (MAX_RECORDS, wanted.share, wanted.slow_s, wanted.traced, wanted.parents)
 
 
 def _processors() -> int:
