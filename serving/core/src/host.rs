@@ -197,13 +197,7 @@ impl Call {
 
     /// Ends the call with a status and trailing metadata.
     #[pyo3(signature = (code, text, trailers, facts=None))]
-    fn finish(
-        &self,
-        code: u16,
-        text: String,
-        trailers: Vec<(Vec<u8>, Vec<u8>)>,
-        facts: Option<Facts>,
-    ) -> PyResult<()> {
+    fn finish(&self, code: u16, text: String, trailers: Vec<(Vec<u8>, Vec<u8>)>, facts: Option<Facts>) -> PyResult<()> {
         self.finish_with(CallEnd { message: None, code, text, trailers: header_map(trailers)?, facts });
         Ok(())
     }

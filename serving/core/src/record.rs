@@ -343,7 +343,7 @@ impl Drop for Seen {
 
 /// Whether a caller traces, and not this request: the last bit of the flags (W3C Trace Context).
 fn is_untraced(traceparent: &str) -> bool {
-    let flags = traceparent.splitn(5, '-').nth(3).and_then(|flags| u8::from_str_radix(flags, 16).ok());
+    let flags = traceparent.split('-').nth(3).and_then(|flags| u8::from_str_radix(flags, 16).ok());
     flags.is_some_and(|flags| flags & 1 == 0)
 }
 

@@ -204,7 +204,9 @@ impl Server {
         };
         let key = Key { model, version, label, signature, outputs: wanted };
         let signature = Signature { name, inputs };
-        self.core.plans.add(Plan::new(key, answers, signature, backend, outputs, run, batching, max_rows, shared, parallel));
+        self.core
+            .plans
+            .add(Plan::new(key, answers, signature, backend, outputs, run, batching, max_rows, shared, parallel));
         Ok(true)
     }
 

@@ -136,13 +136,7 @@ pub async fn rest(
 }
 
 /// TensorFlow Serving's `:predict`.
-async fn v1(
-    core: &Arc<Core>,
-    target: &Target<'_>,
-    body: &Bytes,
-    urgency: Urgency,
-    seen: &mut Seen,
-) -> Option<Answer> {
+async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgency, seen: &mut Seen) -> Option<Answer> {
     let options = json::Options {
         strict: core.options.strict_json,
         extensions: core.options.json_extensions,

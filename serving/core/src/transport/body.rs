@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -79,7 +79,12 @@ pub struct Answering {
 
 impl Answering {
     /// Gives an answer the request's id: in its trailers where it has some, else in its header fields.
-    pub fn response(response: Response<Reply>, id: HeaderValue, request: Request, mut seen: Seen) -> Response<Answering> {
+    pub fn response(
+        response: Response<Reply>,
+        id: HeaderValue,
+        request: Request,
+        mut seen: Seen,
+    ) -> Response<Answering> {
         let (mut head, mut reply) = response.into_parts();
         let mut late = None;
         match &mut reply {

@@ -72,7 +72,8 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
         Some(answer) => Some(answer),
         None => {
             let request_id = context.id.to_str().unwrap_or_default().to_owned();
-            let mut answer = host::rest(core, RestRequest { parts, body, peer: context.peer, request_id, problem }).await;
+            let mut answer =
+                host::rest(core, RestRequest { parts, body, peer: context.peer, request_id, problem }).await;
             if let Some(facts) = answer.as_mut().and_then(|answer| answer.facts.take()) {
                 context.seen.note(|| facts);
             }
