@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from modelyard.serving.metrics import FAMILIES, Metrics, merged, page
+from modelyard.serving.metrics import FAMILIES, Metrics
 from modelyard.serving.metrics._metrics import EXAMPLE_BUCKETS, LATENCY_BUCKETS_US
 
 COUNTER = ":tensorflow:serving:request_count"
@@ -87,21 +85,8 @@ def test_every_family_is_on_the_page_from_the_start() -> None:
         assert f"# HELP {name} {text}\n# TYPE {name} {kind}\n" in page
 
 
-def test_sums_over_processes() -> None:
-    processes = [Metrics(), Metrics()]
-    for number, metrics in enumerate(processes, start=1):
-        metrics.count(COUNTER, {"model_name": "abc", "status": "OK"}, number)
-        metrics.observe(HISTOGRAM, {"model": "good"}, 20 * number)
-        metrics.watch(GAUGE, {}, lambda number=number: number)  # type: ignore[misc]
-    processes[1].count(COUNTER, {"model_name": "other", "status": "OK"})
-    # As they come from another process.
-    snapshots = json.loads(json.dumps([each.snapshot() for each in processes]))
-    text = page(merged(snapshots), FAMILIES)
-    assert f'{COUNTER}{{model_name="abc",status="OK"}} 3\n' in text
-    assert f'{COUNTER}{{model_name="other",status="OK"}} 1\n' in text
-    assert f'{HISTOGRAM}_bucket{{model="good",le="32"}} 1\n' in text
-    assert f'{HISTOGRAM}_bucket{{model="good",le="64"}} 2\n' in text
-    assert f'{HISTOGRAM}_sum{{model="good"}} 60\n' in text
-    assert f"{GAUGE}{{}} 3\n" in text
-    past = page(merged(snapshots, gauges=False), FAMILIES)
-    assert f"{GAUGE}{{}}" not in past and f'{COUNTER}{{model_name="abc",status="OK"}} 3\n' in past
+def test_a_gauge_is_read_when_the_page_is() -> None:
+    metrics, waiting = Metrics(), [1]
+    metrics.watch(GAUGE, {}, lambda: len(waiting))
+    waiting.append(2)
+    assert f"{GAUGE}{{}} 2\n" in metrics.render()

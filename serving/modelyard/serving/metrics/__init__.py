@@ -1,7 +1,6 @@
 """What is counted: Prometheus' metrics and Triton's statistics."""
 
 from modelyard.serving.metrics._metrics import FAMILIES, Metrics
-from modelyard.serving.metrics._page import Snapshot, merged, page
 from modelyard.serving.metrics._statistics import (
     Duration,
     Execution,
@@ -19,8 +18,5 @@ __all__ = [
     "Metrics",
     "ModelStatistics",
     "RequestTimes",
-    "Snapshot",
     "VersionStatistics",
-    "merged",
-    "page",
 ]

@@ -25,13 +25,10 @@ class GrpcioServer:
 
     Args:
         arguments: gRPC channel arguments.
-        reuse_port: Other processes may listen on the same port.
         recorder: Records calls; None where nobody wants that.
     """
 
-    def __init__(
-        self, arguments: Sequence[tuple[str, int | str]], *, reuse_port: bool = False, recorder: Recorder | None = None
-    ) -> None:
+    def __init__(self, arguments: Sequence[tuple[str, int | str]], *, recorder: Recorder | None = None) -> None:
         self._server = grpc.aio.server(
             interceptors=[RequestInterceptor(recorder)],
             options=list(
@@ -39,7 +36,7 @@ class GrpcioServer:
                     "grpc.max_receive_message_length": INT32_MAX,
                     "grpc.max_send_message_length": INT32_MAX,
                     # Two servers that share a port by accident would each get half of the requests.
-                    "grpc.so_reuseport": int(reuse_port),
+                    "grpc.so_reuseport": 0,
                     # gRPC takes the first of two arguments of one name: the user's must be the only one.
                     **dict(arguments),
                 }.items()
