@@ -25,6 +25,7 @@ from modelyard.serving.config._load import LoadOptions
 from modelyard.serving.config._models import (
     ModelConfig,
     base_location,
+    check_name,
     models_from_message,
     models_of_repository,
     not_models,
@@ -370,6 +371,7 @@ def _single_model(args: argparse.Namespace, environment: Mapping[str, str]) -> t
         )
     if not name:
         raise ConfigurationError("--model_name is empty; expected the model's name in requests.")
+    check_name(name, "--model_name")
     return (ModelConfig(name=name, base_path=base_location(base_path, what=f"model {name} (--model_base_path)")),)
 
 

@@ -19,6 +19,7 @@ from modelyard.serving.requests._requests import (
     current_caller,
     request_id_of,
 )
+from modelyard.serving.requests._texts import without_paths
 from modelyard.serving.requests._validation import (
     MAX_VERSION,
     check_output_filter,
@@ -54,4 +55,5 @@ __all__ = [
     "shape_fits",
     "unexpected",
     "whole_number",
+    "without_paths",
 ]

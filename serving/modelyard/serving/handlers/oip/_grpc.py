@@ -46,6 +46,7 @@ class OipGrpc:
     def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
         """The method handlers, by service and method."""
         handlers: dict[str, Handler] = {
+            "LogSettings": self._log_settings,
             "ModelConfig": self._model_config,
             "ModelInfer": self._infer,
             "ModelMetadata": self._model_metadata,
@@ -143,6 +144,24 @@ class OipGrpc:
             message.model_name, list(message.parameters), repository=message.repository_name, peer=peer
         )
         return inference_pb2.RepositoryModelUnloadResponse().SerializeToString()
+
+    async def _log_settings(self, message: inference_pb2.LogSettingsRequest, context: Context) -> bytes:
+        changes = {
+            name: getattr(value, value.WhichOneof("parameter_choice") or "bool_param")
+            for name, value in message.settings.items()
+        }
+        response = inference_pb2.LogSettingsResponse()
+        for name, value in self._service.log_settings(changes, peer=peer_host(context.peer())).items():
+            # A bool is an int, too.
+            kind = (
+                "bool_param"
+                if isinstance(value, bool)
+                else "uint32_param"
+                if isinstance(value, int)
+                else "string_param"
+            )
+            setattr(response.settings[name], kind, value)
+        return response.SerializeToString()
 
 
 def _request_of(message: inference_pb2.ModelInferRequest, context: Context) -> InferRequest:

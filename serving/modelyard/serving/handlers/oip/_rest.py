@@ -32,7 +32,7 @@ _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/([^/]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 #: What Triton has below these paths and this server has not.
 _MISSING = re.compile(
-    r"/v2/(?:logging|trace/setting|(?:system|cuda)sharedmemory/.+)"
+    r"/v2/(?:trace/setting|(?:system|cuda)sharedmemory/.+)"
     rf"|{_MODEL}/(?:generate|generate_stream|trace/setting)"
 )
 
@@ -63,6 +63,7 @@ class OipRest:
             ("POST", rf"{_MODEL}/infer", self._infer),
             ("GET", rf"{_MODEL}/config", self._model_config),
             ("GET", _MODEL, self._model_metadata),
+            ("GET|POST", r"/v2/logging", self._logging),
             ("POST", rf"{_REPOSITORY}/index", self._index),
             ("POST", rf"{_REPOSITORY}/models/(?P<model>[^/]+)/(load|unload)", self._control),
         ]
@@ -93,9 +94,15 @@ class OipRest:
             match = pattern.fullmatch(request.path)
             if match is None:
                 continue
-            if request.method != method:
-                answer = _error(405, f"{request.method} {request.path}: method not allowed; expected {method}.")
-                return Answer(status=405, body=answer.body, headers=[*answer.headers, (b"allow", method.encode())])
+            if request.method not in method.split("|"):
+                answer = _error(
+                    405, f"{request.method} {request.path}: method not allowed; expected {method.replace('|', ' or ')}."
+                )
+                return Answer(
+                    status=405,
+                    body=answer.body,
+                    headers=[*answer.headers, (b"allow", method.replace("|", ", ").encode())],
+                )
             if request.caller is not None and request.caller.facts is not None:
                 request.caller.facts.model = unquote(match.groupdict().get("model") or "")
             return await handler(request, [unquote(group or "") for group in match.groups()])
@@ -140,6 +147,10 @@ class OipRest:
         name, version = groups or ("", "")
         rows = self._service.statistics(name, version)
         return _document({"model_stats": [_statistics_row(row) for row in rows]})
+
+    async def _logging(self, request: HttpRequest, _: Sequence[str]) -> Answer:
+        changes = await self._body_object(request) if request.method == "POST" else {}
+        return _document(self._service.log_settings(changes, peer=request.client))
 
     async def _index(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
         ready = (await self._body_object(request)).get("ready", False)

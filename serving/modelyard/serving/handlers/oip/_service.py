@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version as installed_version
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from modelyard.artifact import DEFAULT_SIGNATURE, TensorSpec
 from modelyard.errors import InvalidInputError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from modelyard.serving.handlers.oip._arrays import classify
 from modelyard.serving.handlers.oip._datatypes import datatype_of
+from modelyard.serving.handlers.oip._logging import Setting, change_log_settings, log_settings
 from modelyard.serving.handlers.oip._model_config import model_config
 from modelyard.serving.handlers.oip._parameters import echoed, signature_of
 from modelyard.serving.handlers.oip._types import (
@@ -36,6 +37,7 @@ SERVER_NAME = "modelyard"
 EXTENSIONS = (
     "binary_tensor_data",
     "classification",
+    "logging",
     "model_configuration",
     "model_repository",
     "parameters",
@@ -207,6 +209,23 @@ class OipService:
         """
         self._check_control((key for key in parameters if key != _NO_EFFECT_ON_UNLOAD), repository, peer)
         await self._admin.unload(name)
+
+    def log_settings(self, changes: Mapping[str, object], *, peer: str | None) -> dict[str, Setting]:
+        """What the log tells, after a change.
+
+        Args:
+            changes: Settings by Triton's names; none to change nothing.
+            peer: The caller's IP address; None for a UNIX socket.
+
+        Raises:
+            InvalidRequestError: A setting makes no sense.
+            PermissionDeniedError: The caller may not change anything here.
+            UnsupportedError: It cannot be changed.
+        """
+        if not changes:
+            return log_settings()
+        self._admin.check_peer(peer)
+        return change_log_settings(changes)
 
     def _check_control(self, parameters: Iterable[str], repository: str, peer: str | None) -> None:
         self._admin.check_peer(peer)
