@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -25,9 +24,11 @@ def page() -> str:
     ]  # fmt: skip
     text = PAGE.read_text("utf-8")
     for name, lines in (("flags", flags), ("fields", fields)):
-        table = "\n".join(lines)
-        pattern = rf"(<!-- {name}: written by docs/make_operating_page.py -->\n).*?(\n<!-- end -->)"
-        text = re.sub(pattern, lambda match, table=table: match[1] + table + match[2], text, flags=re.DOTALL)
+        begin, end = f"<!-- {name}: written by docs/make_operating_page.py -->\n", "<!-- end -->"
+        before, found, rest = text.partition(begin)
+        if not found or end not in rest:
+            raise SystemExit(f"{PAGE} has no place for the table of {name}")
+        text = before + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2]
     return text
 
 
