@@ -7,8 +7,8 @@ from modelyard.serving.telemetry._telemetry import Sink, Telemetry
 
 __all__ = [
     "FIELDS",
-    "MAX_RECORDS",
     "Field",
+    "MAX_RECORDS",
     "Recorder",
     "Recording",
     "RequestRecord",
