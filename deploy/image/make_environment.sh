@@ -16,7 +16,7 @@ mkdir -p /opt/modelyard/share
   -o /opt/modelyard/share/sbom.cdx.json /opt/modelyard/bin/python
 /opt/modelyard/bin/python /tools/licences.py > /opt/modelyard/share/licences.txt
 # A converter may need any of its packages' files; a server and a load test do not.
-case $extras in serving | loadtests) /opt/modelyard/bin/python /tools/slim.py /opt/modelyard/share/removed.txt ;; esac
+case $extras in serving | serving,tracing | loadtests) /opt/modelyard/bin/python /tools/slim.py /opt/modelyard/share/removed.txt ;; esac
 # Compiled here once: the containers cannot write, and a start without it takes twice as long.
 # Checked by no time stamp, so that the same sources give the same bytes.
 /opt/modelyard/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/modelyard/lib

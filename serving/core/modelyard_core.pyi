@@ -55,6 +55,11 @@ class _Run(Protocol):
     ) -> None:
         """Takes a request that was answered, and that a shadow is to compute, too; returns at once."""
 
+#: What Python knows of a request: model, version (0 for none), signature, backend, principal, rows; number, rows and
+#: requests of its batch; and nanoseconds: in the queue, from there to the model, in the model, in the batch, and since
+#: its end; None where it was not computed.
+Facts = tuple[str, int, str, str, str, int, tuple[int, int, int], tuple[int, int, int, int, int] | None]
+
 @final
 class Exchange:
     """One REST request that Python answers."""
@@ -82,7 +87,9 @@ class Exchange:
         """``late`` or ``too_large`` where the body did not come whole."""
     def gone(self) -> bool:
         """Whether the client has hung up."""
-    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+    def respond(
+        self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes, facts: Facts | None = None
+    ) -> None:
         """Sends the answer; only the first counts. Raises ValueError for what is no status or header."""
 
 @final
@@ -112,9 +119,9 @@ class Call:
         """Sends one message of a stream."""
     def took(self) -> None:
         """A message of the client was taken: there is room for another."""
-    def respond(self, data: bytes) -> None:
+    def respond(self, data: bytes, facts: Facts | None = None) -> None:
         """Answers a unary call that succeeded."""
-    def finish(self, code: int, text: str, trailers: Sequence[tuple[bytes, bytes]]) -> None:
+    def finish(self, code: int, text: str, trailers: Sequence[tuple[bytes, bytes]], facts: Facts | None = None) -> None:
         """Ends the call with a status and trailing metadata. Raises ValueError for what is no metadata."""
 
 @final
@@ -147,6 +154,10 @@ class Server:
         max_json_depth: int = 100,
         tensor_content: bool = False,
         guarded: bool = False,
+        # Requests that are remembered until they are taken: how many at most, the share of them for the access log, the
+        # seconds from which all are (0 for none), whether all are that may be traced, and whether not those whose
+        # callers trace others, but not them. None for none.
+        records: tuple[int, float, float, bool, bool] | None = None,
     ) -> Server: ...
     @property
     def waiting(self) -> int:
@@ -187,6 +198,7 @@ class Server:
         wanted: Sequence[str],
         answers: int,
         name: str,
+        backend: str,
         inputs: Sequence[tuple[str, str, Sequence[int] | None]],
         outputs: Sequence[tuple[str, str]],
         run: _Run,
@@ -205,6 +217,7 @@ class Server:
             wanted: Empty for all outputs.
             answers: The version that answers.
             name: The signature's resolved name.
+            backend: What computes it.
             inputs: Name, dtype and sizes of each; -1 for any size, None for any rank.
             outputs: Name and dtype of each.
             run: Computes a batch.
@@ -236,6 +249,8 @@ class Server:
 
         Model, target, counts by bucket of their latency, and their sum in microseconds.
         """
+    def take_records(self) -> tuple[list[tuple[Any, ...]], int]:
+        """Requests that were answered since the last time, as ``RequestRecord``'s fields, and how many were lost."""
     def take_statistics(self) -> list[dict[str, Any]]:
         """What was measured since the last time, by plan.
 

@@ -297,3 +297,30 @@ def test_cancelling_over_rest_closes_the_connection() -> None:
 
     with peer(answer) as port:
         asyncio.run(run(f"http://127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_that_traces_gets_client_spans(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    script = Script("ok", "500")
+    with SERVERS[kind[:4]](script) as url, connected(url, kind) as client:
+        with provider.get_tracer("app").start_as_current_span("work") as work:
+            client.status("m")
+            with pytest.raises(errors.ModelyardError):
+                client.status("m")
+    first, second, outer = exporter.get_finished_spans()
+    assert outer.context.span_id == work.get_span_context().span_id
+    for span, headers in zip((first, second), script.seen, strict=True):
+        assert span.kind is trace.SpanKind.CLIENT
+        assert "m" not in span.name.split("/")
+        assert span.parent is not None and span.parent.span_id == outer.context.span_id
+        assert headers["traceparent"].startswith(f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-")
+        assert (span.attributes or {})["modelyard.request_id"] == headers["x-request-id"]
+    assert (first.status.is_ok, second.status.status_code) == (True, trace.StatusCode.ERROR)

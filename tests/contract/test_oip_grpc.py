@@ -89,7 +89,7 @@ def test_a_batch_dimension_is_left_out_of_the_configuration(tmp_path: Path) -> N
     [
         (
             "inference.GRPCInferenceService/SystemSharedMemoryRegister",
-            "of that service it has ModelConfig, ModelInfer,",
+            "of that service it has LogSettings, ModelConfig, ModelInfer,",
         ),
         ("tensorflow.serving.SessionService/SessionRun", "tensorflow.serving.PredictionService."),
         ("nothing", "it has "),

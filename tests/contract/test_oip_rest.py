@@ -330,7 +330,6 @@ URLS: list[tuple[str, str, int, str]] = [
     ("GET", f"{MODEL}/config?signature_name=nope", 400, 'Serving signature key "nope" not found'),
     ("GET", "/v2/models/nobody/config", 404, "Servable not found"),
     ("POST", f"{MODEL}/generate", 501, f"modelyard does not implement POST {MODEL}/generate; of Triton's extensions"),
-    ("GET", "/v2/logging", 501, "modelyard does not implement GET /v2/logging"),
     ("POST", "/v2/systemsharedmemory/region/a/register", 501, "/v2/systemsharedmemory/region/a/register"),
     ("GET", "/v2/elsewhere", 404, "Not found: GET /v2/elsewhere"),
     ("POST", "/v2/repository/mine/index", 501, "'repository_name' specification is not supported"),

@@ -38,6 +38,7 @@ SERVER = (
     "config",
     "access",
     "metrics",
+    "telemetry",
     "servables",
     "repository",
     "batching",

@@ -55,6 +55,7 @@ MODEL_SERVICE = _service(
 #: The stream, ModelStreamInfer, is not among these: they are unary.
 INFERENCE_SERVICE = _service(
     "inference.GRPCInferenceService",
+    ("LogSettings", inference_pb2.LogSettingsRequest, inference_pb2.LogSettingsResponse),
     ("ModelConfig", inference_pb2.ModelConfigRequest, inference_pb2.ModelConfigResponse),
     ("ModelInfer", inference_pb2.ModelInferRequest, inference_pb2.ModelInferResponse),
     ("ModelMetadata", inference_pb2.ModelMetadataRequest, inference_pb2.ModelMetadataResponse),

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::batch::Plans;
 use crate::host::Host;
+use crate::record::{Ids, Records};
 use crate::traffic::Traffic;
 use crate::transport::{Budget, ConnectionLimits};
 
@@ -73,6 +74,9 @@ pub struct Core {
     pub plans: Plans,
     pub traffic: Traffic,
     pub budget: Arc<Budget>,
+    pub ids: Ids,
+    /// `None` where nobody wants any.
+    pub records: Option<Arc<Records>>,
 }
 
 impl Core {

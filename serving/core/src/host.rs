@@ -16,6 +16,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::core::Core;
+use crate::record::Facts;
 use crate::transport::{Charge, Peer};
 
 /// The other header field that may hold credentials.
@@ -31,6 +32,8 @@ pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// What Python knows of the request, where anybody wants to.
+    pub facts: Option<Facts>,
 }
 
 /// What a gRPC call ends with.
@@ -40,6 +43,8 @@ pub struct CallEnd {
     pub code: u16,
     pub text: String,
     pub trailers: HeaderMap,
+    /// As of an answer.
+    pub facts: Option<Facts>,
 }
 
 /// Why a body did not come whole.
@@ -109,12 +114,19 @@ impl Exchange {
     }
 
     /// Sends the answer; only the first counts.
-    fn respond(&self, status: u16, headers: Vec<(Vec<u8>, Vec<u8>)>, body: &[u8]) -> PyResult<()> {
+    #[pyo3(signature = (status, headers, body, facts=None))]
+    fn respond(
+        &self,
+        status: u16,
+        headers: Vec<(Vec<u8>, Vec<u8>)>,
+        body: &[u8],
+        facts: Option<Facts>,
+    ) -> PyResult<()> {
         let status = StatusCode::from_u16(status).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let headers = header_map(headers)?;
         if let Some(reply) = self.reply.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // Whoever has hung up needs no answer.
-            let _ = reply.send(Answer { status, headers, body: Bytes::copy_from_slice(body) });
+            let _ = reply.send(Answer { status, headers, body: Bytes::copy_from_slice(body), facts });
         }
         Ok(())
     }
@@ -194,14 +206,16 @@ impl Call {
     }
 
     /// Answers a unary call that succeeded.
-    fn respond(&self, data: &[u8]) {
+    #[pyo3(signature = (data, facts=None))]
+    fn respond(&self, data: &[u8], facts: Option<Facts>) {
         let message = Some(Bytes::copy_from_slice(data));
-        self.finish_with(CallEnd { message, code: 0, text: String::new(), trailers: HeaderMap::new() });
+        self.finish_with(CallEnd { message, code: 0, text: String::new(), trailers: HeaderMap::new(), facts });
     }
 
     /// Ends the call with a status and trailing metadata.
-    fn finish(&self, code: u16, text: String, trailers: Vec<(Vec<u8>, Vec<u8>)>) -> PyResult<()> {
-        self.finish_with(CallEnd { message: None, code, text, trailers: header_map(trailers)? });
+    #[pyo3(signature = (code, text, trailers, facts=None))]
+    fn finish(&self, code: u16, text: String, trailers: Vec<(Vec<u8>, Vec<u8>)>, facts: Option<Facts>) -> PyResult<()> {
+        self.finish_with(CallEnd { message: None, code, text, trailers: header_map(trailers)?, facts });
         Ok(())
     }
 }

@@ -9,6 +9,8 @@ pub mod forms;
 #[cfg(feature = "python")]
 mod host;
 #[cfg(feature = "python")]
+mod record;
+#[cfg(feature = "python")]
 mod server;
 #[cfg(feature = "python")]
 mod threads;

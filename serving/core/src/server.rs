@@ -17,6 +17,7 @@ use crate::batch::{Batching, Key, Plan, Plans};
 use crate::core::{Admission, Core, Options, Phase};
 use crate::forms::{DType, InputSpec, Signature};
 use crate::host::Host;
+use crate::record::{Ids, Records, Wanted};
 use crate::threads;
 use crate::traffic::{Rule, Target, Traffic};
 use crate::transport::{Api, Budget, ConnectionLimits, Listener, LiveTls, TlsFiles, server_config};
@@ -44,7 +45,7 @@ impl Server {
         handlers, *, threads, max_body_bytes, max_message_bytes, rest_timeout_s, wrong_rest_port,
         wrong_grpc_port, max_connections=0, max_streams=1024, max_header_bytes=32768, header_timeout_s=20.0,
         body_timeout_s=20.0, idle_timeout_s=75.0, max_inflight_bytes=0, max_age_s=0.0, max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false,
-        max_json_depth=100, tensor_content=false, guarded=false,
+        max_json_depth=100, tensor_content=false, guarded=false, records=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
     fn new(
@@ -71,6 +72,7 @@ impl Server {
         max_json_depth: usize,
         tensor_content: bool,
         guarded: bool,
+        records: Option<(usize, f64, f64, bool, bool)>,
     ) -> PyResult<Server> {
         let connections = ConnectionLimits {
             max_connections,
@@ -99,6 +101,13 @@ impl Server {
             tensor_content,
             guarded,
         };
+        let records = match records {
+            None => None,
+            Some((limit, share, slow_s, traced, parents)) => {
+                let slow = if slow_s > 0.0 { Some(seconds(slow_s)?) } else { None };
+                Some(Arc::new(Records::new(Wanted { share, slow, traced, parents }, limit)))
+            }
+        };
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads.max(1))
             .max_blocking_threads(MAX_COMPUTING)
@@ -118,6 +127,8 @@ impl Server {
             plans: Plans::default(),
             traffic: Traffic::default(),
             budget: Budget::new(max_inflight_bytes),
+            ids: Ids::new(),
+            records,
         };
         Ok(Server { core: Arc::new(core), runtime: Mutex::new(Some(runtime)), tls: Mutex::default() })
     }
@@ -176,8 +187,8 @@ impl Server {
     ///
     /// `inputs` are names, dtypes and shapes (None for any rank), `outputs` names and dtypes. Returns False where a
     /// dtype is none that can be.
-    #[pyo3(signature = (*, model, version, label, signature, wanted, answers, name, inputs, outputs, run, max_rows,
-        shared, parallel, batching=None))]
+    #[pyo3(signature = (*, model, version, label, signature, wanted, answers, name, backend, inputs, outputs, run,
+        max_rows, shared, parallel, batching=None))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
     fn add_plan(
         &self,
@@ -188,6 +199,7 @@ impl Server {
         wanted: Vec<String>,
         answers: i64,
         name: String,
+        backend: String,
         inputs: Vec<(String, String, Option<Vec<i64>>)>,
         outputs: Vec<(String, String)>,
         run: Py<PyAny>,
@@ -211,7 +223,9 @@ impl Server {
         };
         let key = Key { model, version, label, signature, outputs: wanted };
         let signature = Signature { name, inputs };
-        self.core.plans.add(Plan::new(key, answers, signature, outputs, run, batching, max_rows, shared, parallel));
+        self.core
+            .plans
+            .add(Plan::new(key, answers, signature, backend, outputs, run, batching, max_rows, shared, parallel));
         Ok(true)
     }
 
@@ -242,6 +256,14 @@ impl Server {
     fn take_traffic(&self) -> Vec<(String, String, Vec<u64>, f64)> {
         let found = self.core.traffic.take().into_iter();
         found.map(|(model, target, times)| (model, target, times.counts, times.sum_us)).collect()
+    }
+
+    /// Requests that were answered since the last time, each as a tuple, and how many more were lost.
+    fn take_records<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyAny>>, u64)> {
+        let Some(records) = &self.core.records else { return Ok((Vec::new(), 0)) };
+        let taken = py.detach(|| records.take());
+        let found = taken.iter().map(|record| record.to_python(py, records)).collect::<PyResult<_>>()?;
+        Ok((found, records.take_dropped()))
     }
 
     /// Requests that wait for a batch or are computed.

@@ -13,6 +13,7 @@ use crate::batch::{Computed, Key, Outcome, Plan, Request, Sample};
 use crate::core::Core;
 use crate::forms::{AnswerSpec, OutputView, Tensor, json, predict_grpc, v2_grpc, v2_rest};
 use crate::host::{Answer, Permit};
+use crate::record::{Batch, Facts, Seen, Times};
 use crate::traffic::Route;
 use crate::transport::{Peer, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
 
@@ -50,25 +51,31 @@ pub async fn grpc(
     peer: &Peer,
     arrived: Instant,
     deadline: Option<Instant>,
+    seen: &mut Seen,
 ) -> Option<Result<Bytes, Refusal>> {
     let low_priority = is_low(&parts.headers);
     let caller = Caller { arrived, deadline, low_priority, headers: &parts.headers, peer };
     let answered = match parts.uri.path() {
-        PREDICT => predict(core, message, caller).await?,
-        INFER => infer(core, message, caller).await?,
+        PREDICT => predict(core, message, caller, seen).await?,
+        INFER => infer(core, message, caller, seen).await?,
         _ => return None,
     };
     Some(answered.map_err(refusal))
 }
 
 /// TensorFlow Serving's Predict.
-async fn predict(core: &Arc<Core>, message: &Bytes, caller: Caller<'_>) -> Option<Result<Bytes, Overload>> {
+async fn predict(
+    core: &Arc<Core>,
+    message: &Bytes,
+    caller: Caller<'_>,
+    seen: &mut Seen,
+) -> Option<Result<Bytes, Overload>> {
     let head = predict_grpc::head(message)?;
     let outputs = head.outputs.iter().copied();
     let key = Key::new(head.model, head.version, head.label, head.signature, outputs);
     let (plan, route) = find(core, key, caller.headers)?;
     let tensors = head.read(&plan.signature)?;
-    let answered = match compute(core, &plan, route, tensors, caller).await? {
+    let answered = match compute(core, &plan, route, tensors, caller, seen).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(Err(overload)),
     };
@@ -76,24 +83,29 @@ async fn predict(core: &Arc<Core>, message: &Bytes, caller: Caller<'_>) -> Optio
     let frame = framed(|out| {
         predict_grpc::write(out, &spec, &answered.views(), answered.range.as_ref(), core.options.tensor_content)
     })?;
-    answered.count(&plan, Some(("Predict", "GRPC")));
+    answered.count(&plan, Some(("Predict", "GRPC")), seen);
     Some(Ok(frame))
 }
 
 /// The Open Inference Protocol's ModelInfer.
-async fn infer(core: &Arc<Core>, message: &Bytes, caller: Caller<'_>) -> Option<Result<Bytes, Overload>> {
+async fn infer(
+    core: &Arc<Core>,
+    message: &Bytes,
+    caller: Caller<'_>,
+    seen: &mut Seen,
+) -> Option<Result<Bytes, Overload>> {
     let head = v2_grpc::head(message)?;
     let signature = head.signature.unwrap_or_default();
     let key = Key::new(head.model, head.version, None, signature, head.outputs.iter().copied());
     let (plan, route) = find(core, key, caller.headers)?;
     let tensors = head.read(&plan.signature)?;
-    let answered = match compute(core, &plan, route, tensors, caller).await? {
+    let answered = match compute(core, &plan, route, tensors, caller, seen).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(Err(overload)),
     };
     let answer = v2_rest::Answer { model: head.model, version: plan.version, id: head.id, signature: head.signature };
     let frame = framed(|out| v2_grpc::write(out, &answer, &answered.views(), answered.range.as_ref()))?;
-    answered.count(&plan, None);
+    answered.count(&plan, None, seen);
     Some(Ok(frame))
 }
 
@@ -115,6 +127,7 @@ pub async fn rest(
     body: &Bytes,
     peer: &Peer,
     arrived: Instant,
+    seen: &mut Seen,
 ) -> Option<Answer> {
     let headers = &parts.headers;
     let plain = !headers.contains_key(CONTENT_ENCODING) && !headers.contains_key(ORIGIN);
@@ -125,13 +138,19 @@ pub async fn rest(
     let caller = Caller { arrived, deadline, low_priority: is_low(headers), headers, peer };
     let target = Target::of(parts.uri.path())?;
     match target.api {
-        Api::V1 => v1(core, &target, body, caller).await,
-        Api::V2 => v2(core, &target, body, caller).await,
+        Api::V1 => v1(core, &target, body, caller, seen).await,
+        Api::V2 => v2(core, &target, body, caller, seen).await,
     }
 }
 
 /// TensorFlow Serving's `:predict`.
-async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, caller: Caller<'_>) -> Option<Answer> {
+async fn v1(
+    core: &Arc<Core>,
+    target: &Target<'_>,
+    body: &Bytes,
+    caller: Caller<'_>,
+    seen: &mut Seen,
+) -> Option<Answer> {
     let options = json::Options {
         strict: core.options.strict_json,
         extensions: core.options.json_extensions,
@@ -141,7 +160,7 @@ async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, caller: Caller<
     let key = Key::new(target.model, target.version, target.label, head.signature, std::iter::empty());
     let (plan, route) = find(core, key, caller.headers)?;
     let tensors = head.read(&plan.signature, &options)?;
-    let answered = match compute(core, &plan, route, tensors, caller).await? {
+    let answered = match compute(core, &plan, route, tensors, caller, seen).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(too_many(&overload, "\n    ", "\n")),
     };
@@ -149,12 +168,18 @@ async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, caller: Caller<
     if !json::write(&mut out, head.form, &answered.views(), answered.range.as_ref(), &options) {
         return None;
     }
-    answered.count(&plan, Some(("predict", "REST")));
-    Some(Answer { status: StatusCode::OK, headers: content(JSON), body: out.into() })
+    answered.count(&plan, Some(("predict", "REST")), seen);
+    Some(Answer { status: StatusCode::OK, headers: content(JSON), body: out.into(), facts: None })
 }
 
 /// The Open Inference Protocol's `/infer`.
-async fn v2(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, caller: Caller<'_>) -> Option<Answer> {
+async fn v2(
+    core: &Arc<Core>,
+    target: &Target<'_>,
+    body: &Bytes,
+    caller: Caller<'_>,
+    seen: &mut Seen,
+) -> Option<Answer> {
     let headers = caller.headers;
     if headers.get(ACCEPT_ENCODING).is_some_and(|accepted| accepted != "identity") {
         // Python compresses.
@@ -167,7 +192,7 @@ async fn v2(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, caller: Caller<
     let key = Key::new(target.model, target.version, None, signature, wanted);
     let (plan, route) = find(core, key, caller.headers)?;
     let tensors = head.read(&plan.signature, max_depth)?;
-    let answered = match compute(core, &plan, route, tensors, caller).await? {
+    let answered = match compute(core, &plan, route, tensors, caller, seen).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(too_many(&overload, "", "")),
     };
@@ -183,8 +208,8 @@ async fn v2(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, caller: Caller<
             fields
         }
     };
-    answered.count(&plan, None);
-    Some(Answer { status: StatusCode::OK, headers: fields, body: out.into() })
+    answered.count(&plan, None, seen);
+    Some(Answer { status: StatusCode::OK, headers: fields, body: out.into(), facts: None })
 }
 
 #[derive(Clone, Copy)]
@@ -243,7 +268,7 @@ fn too_many(overload: &Overload, before: &str, after: &str) -> Answer {
         status = StatusCode::TOO_MANY_REQUESTS;
     }
     let body = format!("{{{before}\"error\": \"{}\"{after}}}", overload.text);
-    Answer { status, headers: fields, body: body.into() }
+    Answer { status, headers: fields, body: body.into(), facts: None }
 }
 
 /// The plan for a key, and where a traffic rule has the request go; where there is none, Python is asked for one, and
@@ -275,6 +300,7 @@ struct Answered {
 impl Answered {
     fn views(&self) -> Vec<OutputView<'_>> {
         self.computed
+            .ran
             .outputs
             .iter()
             .map(|output| OutputView {
@@ -287,9 +313,20 @@ impl Answered {
             .collect()
     }
 
-    fn count(&self, plan: &Plan, api: Option<(&'static str, &'static str)>) {
+    fn count(&self, plan: &Plan, api: Option<(&'static str, &'static str)>, seen: &mut Seen) {
         let now = Instant::now();
         let batch = &self.computed;
+        seen.note(|| Facts {
+            batch: Batch { id: batch.id, rows: batch.rows, requests: batch.requests },
+            times: Some(Times {
+                decoded: self.decoded,
+                begun: batch.begun,
+                called: batch.ran.called,
+                returned: batch.ran.returned,
+                ended: batch.ran.ended,
+            }),
+            ..facts(plan, self.rows)
+        });
         plan.stats.lock().unwrap_or_else(PoisonError::into_inner).answered(&Sample {
             api,
             rows: self.rows,
@@ -297,8 +334,8 @@ impl Answered {
             batch_rows: batch.rows,
             queue: batch.begun.saturating_duration_since(self.decoded),
             input: self.decoded - self.arrived,
-            infer: batch.ended - batch.begun,
-            output: now - batch.ended,
+            infer: batch.ran.ended - batch.begun,
+            output: now - batch.ran.ended,
             total: now - self.arrived,
         });
     }
@@ -311,12 +348,14 @@ async fn compute(
     route: Option<Route>,
     tensors: Vec<Tensor>,
     caller: Caller<'_>,
+    seen: &mut Seen,
 ) -> Option<Result<Answered, Overload>> {
     let decoded = Instant::now();
     let rows = plan.rows(&tensors)?;
     let permit = Permit::ask(core, caller.headers, caller.peer, &plan.key.model, rows)?;
     let queue = plan.queue(&tensors);
     if let Err(overload) = admit(core, plan, rows, caller) {
+        seen.note(|| facts(plan, rows));
         return Some(Err(overload));
     }
     let _requests = Counted::new(&plan.waiting, 1);
@@ -340,9 +379,22 @@ async fn compute(
             None
         }
         Outcome::Full => {
+            seen.note(|| facts(plan, rows));
             let text = "The batch scheduling queue to which this task was submitted is full. Try again in a moment.";
             Some(Err(Overload { text: text.to_owned(), retry_after: None }))
         }
+    }
+}
+
+/// What a plan says of its requests.
+fn facts(plan: &Plan, rows: usize) -> Facts {
+    Facts {
+        model: plan.key.model.clone(),
+        version: plan.version,
+        signature: plan.signature.name.clone(),
+        backend: plan.backend.clone(),
+        rows,
+        ..Facts::default()
     }
 }
 

@@ -66,14 +66,16 @@ def test_unexpected_failures_are_tried_again(config: ModelConfig) -> None:
     assert [status.state for status in watcher.statuses()] == [VersionState.END]
 
 
-def test_after_the_last_try_the_version_ends(config: ModelConfig) -> None:
+def test_after_the_last_try_the_version_ends(config: ModelConfig, caplog: pytest.LogCaptureFixture) -> None:
     loader = Failing(RuntimeError("the disk hiccuped"), failures=100)
     watcher = watched(config, loader, retries=2)
     (status,) = watcher.statuses()
     assert (loader.calls, status.state) == (3, VersionState.END)
     assert isinstance(status.error, InternalError)
-    assert "RuntimeError: the disk hiccuped" in watcher.failure()
-    with pytest.raises(ModelNotFoundError, match="the disk hiccuped"), watcher.acquire(ModelSpec(name="m")):
+    # What an unknown error says is for the log alone.
+    assert "the disk hiccuped" in caplog.text
+    assert watcher.failure() == "version 1: Loading failed with RuntimeError. The server's log has the details."
+    with pytest.raises(ModelNotFoundError, match="with RuntimeError. The server"), watcher.acquire(ModelSpec(name="m")):
         pass
     watcher.stop()
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from modelyard.serving.handlers.rest._types import error_answer
-from modelyard.serving.requests import Caller, request_id_of
+from modelyard.serving.requests import Caller, RequestContext, current_request, new_request_id, request_id_of
 from modelyard.serving.transports.grpc import failure_of
 
 
@@ -23,7 +23,9 @@ def test_what_is_none(value: bytes) -> None:
 
 def test_the_log_and_the_answer_name_the_caller_s_id(caplog: pytest.LogCaptureFixture) -> None:
     answer = error_answer(RuntimeError("secret"), "GET /", caller=Caller(request_id="mine"))
-    code, text = failure_of(RuntimeError("secret"), "/Predict", "yours")
+    before = current_request.set(RequestContext(request_id="yours"))
+    code, text = failure_of(RuntimeError("secret"), "/Predict")
+    current_request.reset(before)
     assert [record.getMessage() for record in caplog.records] == [
         "request mine: GET / failed unexpectedly",
         "request yours: /Predict failed unexpectedly",
@@ -33,7 +35,7 @@ def test_the_log_and_the_answer_name_the_caller_s_id(caplog: pytest.LogCaptureFi
         assert message == f"Internal error. The server's log has the details under request {name}."
 
 
-def test_an_id_of_our_own_where_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
-    answer = error_answer(RuntimeError("secret"), "GET /", caller=Caller())
-    (record,) = caplog.records
-    assert record.getMessage().split()[1].rstrip(":") in json.loads(answer.body)["error"]
+def test_made_ids_are_ids_and_all_different() -> None:
+    made = {new_request_id() for _ in range(100)}
+    assert len(made) == 100
+    assert all(request_id_of(each.encode()) == each for each in made)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from modelyard.clients.protocols import Answer, Call, Flow, Pause, Protocol
 from modelyard.clients.transport._options import ClientOptions, RetryOptions, check_seconds
 from modelyard.clients.transport._pool import Endpoint, Pool
+from modelyard.clients.transport._tracing import CallSpan
 from modelyard.errors import (
     ConfigurationError,
     DeadlineExceededError,
@@ -31,7 +31,6 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 REQUEST_ID = "x-request-id"
-_PROPAGATE = "opentelemetry.propagate"
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -135,9 +134,14 @@ class Engine(Generic[_T]):
         deadline = time.monotonic() + timeout_s
         request_id = os.urandom(8).hex()
         sent = False
+        span: CallSpan | None = None
+        failure: BaseException | None = None
         try:
             headers = self._headers(request_id)
             step = next(flow)
+            if isinstance(step, Call):
+                span = CallSpan(step, model, dict(headers).get(REQUEST_ID, request_id))
+                headers += span.headers
             while True:
                 try:
                     if self.closed:
@@ -158,9 +162,12 @@ class Engine(Generic[_T]):
             exc.model = exc.model or model or None
             if sent:
                 exc.request_id = exc.request_id or dict(headers).get(REQUEST_ID)
+            failure = exc
             raise
         finally:
             flow.close()
+            if span is not None:
+                span.end(failure)
 
     def probe(self, endpoint: Endpoint[_T]) -> Steps[_T, bool]:
         """Checks one endpoint's health and notes the result.
@@ -244,19 +251,7 @@ class Engine(Generic[_T]):
             if not (isinstance(value, str) and value.isascii() and value.isprintable() and value):
                 raise ConfigurationError("Expected the token as printable ASCII text; received something else.")
             headers += (("authorization", f"Bearer {value}"),)
-        # A program that traces has imported the API already; the others need not pay for the import.
-        if "opentelemetry.trace" in sys.modules:
-            headers += _trace_headers()
         return headers
-
-
-def _trace_headers() -> Headers:
-    import importlib
-
-    carrier: dict[str, str] = {}
-    propagate: Any = importlib.import_module(_PROPAGATE)
-    propagate.inject(carrier)
-    return tuple((name.lower(), value) for name, value in carrier.items())
 
 
 def _left(call: Call, deadline: float, timeout_s: float, url: str) -> float:

@@ -74,6 +74,14 @@ pub struct Batching {
     pub sizes: Vec<usize>,
 }
 
+/// A batch that was computed: when the model was called, when it returned, and when its outputs were there.
+pub struct Ran {
+    pub outputs: Vec<Output>,
+    pub called: Instant,
+    pub returned: Instant,
+    pub ended: Instant,
+}
+
 /// A request of a batch, for the metrics of TensorFlow Serving's batching.
 pub struct Waited {
     pub rows: usize,
@@ -86,6 +94,8 @@ pub struct Plan {
     /// The version that answers.
     pub version: i64,
     pub signature: Signature,
+    /// What computes it.
+    pub backend: String,
     outputs: Vec<(String, DType)>,
     /// Called with the inputs' bytes and shapes; returns the outputs' shapes and bytes, or None where the version has
     /// changed meanwhile.
@@ -114,6 +124,7 @@ impl Plan {
         key: Key,
         version: i64,
         signature: Signature,
+        backend: String,
         outputs: Vec<(String, DType)>,
         run: Py<PyAny>,
         batching: Option<Batching>,
@@ -125,6 +136,7 @@ impl Plan {
             key,
             version,
             signature,
+            backend,
             outputs,
             run,
             batching,
@@ -189,12 +201,13 @@ impl Plan {
     ///
     /// The inputs are copied once, into the memory that the runtime reads. What is missing is, as upstream, the first
     /// row of the last request again.
-    pub fn compute(&self, batch: &[&[Tensor]], waited: &[Waited], size: usize) -> Option<Vec<Output>> {
-        let begun = Instant::now();
+    pub fn compute(&self, batch: &[&[Tensor]], waited: &[Waited], size: usize, begun: Instant) -> Option<Ran> {
         // Where it fails, the requests go to Python one by one, which says what is wrong with whichever of them it is.
-        let outputs = Python::try_attach(|py| self.call(py, batch, waited, size).unwrap_or_default()).flatten()?;
-        self.cost.lock().unwrap_or_else(PoisonError::into_inner).learn(begun.elapsed(), size);
-        Some(outputs)
+        let (outputs, called, returned) =
+            Python::try_attach(|py| self.call(py, batch, waited, size).unwrap_or_default()).flatten()?;
+        let ended = Instant::now();
+        self.cost.lock().unwrap_or_else(PoisonError::into_inner).learn(ended - begun, size);
+        Some(Ran { outputs, called, returned, ended })
     }
 
     fn call(
@@ -203,7 +216,7 @@ impl Plan {
         batch: &[&[Tensor]],
         waited: &[Waited],
         size: usize,
-    ) -> PyResult<Option<Vec<Output>>> {
+    ) -> PyResult<Option<(Vec<Output>, Instant, Instant)>> {
         let rows = waited.iter().map(|request| request.rows).sum::<usize>();
         let last = waited.last().map_or(1, |request| request.rows.max(1));
         let mut inputs = Vec::with_capacity(self.signature.inputs.len());
@@ -232,7 +245,10 @@ impl Plan {
         }
         let counted = |request: &Waited| (request.rows, request.time.as_secs_f64() * 1e6);
         let waited: Option<Vec<_>> = self.together().map(|_| waited.iter().map(counted).collect());
-        let answer = self.run.bind(py).call1((PyList::new(py, inputs)?, waited))?;
+        let arguments = (PyList::new(py, inputs)?, waited);
+        let called = Instant::now();
+        let answer = self.run.bind(py).call1(arguments)?;
+        let returned = Instant::now();
         if answer.is_none() {
             self.stale.store(true, Ordering::Relaxed);
             return Ok(None);
@@ -251,14 +267,14 @@ impl Plan {
             }
             outputs.push(Output { name: name.clone(), dtype: *dtype, shape: shape.into(), data, ends });
         }
-        Ok((outputs.len() == self.outputs.len()).then_some(outputs))
+        Ok((outputs.len() == self.outputs.len()).then_some((outputs, called, returned)))
     }
 
     /// Has Python compute a request that was answered once more, by a shadow.
     pub fn shadow(&self, inputs: &[Tensor], computed: &Computed, range: Option<Range<usize>>) {
         let tell = |py: Python<'_>| -> PyResult<()> {
             let inputs = inputs.iter().map(|each| Ok((PyBytes::new(py, &each.data), PyTuple::new(py, &each.shape)?)));
-            let outputs = computed.outputs.iter().map(|output| output.rows(py, range.clone()));
+            let outputs = computed.ran.outputs.iter().map(|output| output.rows(py, range.clone()));
             let (inputs, outputs) = (inputs.collect::<PyResult<Vec<_>>>()?, outputs.collect::<PyResult<Vec<_>>>()?);
             self.run.bind(py).call_method1("shadow", (inputs, outputs))?;
             Ok(())

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::batch::plan::{Output, Plan, Waited};
+use crate::batch::plan::{Plan, Ran, Waited};
 use crate::forms::Tensor;
 
 /// What takes longer is computed on a thread of its own: it would hold up the connections of this one.
@@ -19,11 +19,15 @@ const IN_PLACE: Duration = Duration::from_millis(2);
 const PIECE: Duration = Duration::from_millis(1);
 const MIN_PIECE_ROWS: usize = 8;
 
+static BATCHES: AtomicU64 = AtomicU64::new(1);
+
 /// A batch that was computed, as all its requests share it.
 pub struct Computed {
-    pub outputs: Vec<Output>,
+    /// Of its process, from 1.
+    pub id: u64,
     pub begun: Instant,
-    pub ended: Instant,
+    pub ran: Ran,
+    pub requests: usize,
     /// Its rows, those that pad it included.
     pub rows: usize,
     /// One of its requests was answered.
@@ -205,15 +209,21 @@ impl Turn {
         let waited: Vec<_> =
             batch.iter().map(|item| Waited { rows: item.request.rows, time: begun - item.since }).collect();
         let size = plan.padded(rows);
-        let Some(outputs) = plan.compute(&inputs, &waited, size) else {
+        let Some(ran) = plan.compute(&inputs, &waited, size, begun) else {
             for item in batch {
                 // Whoever has gone needs no answer; so below.
                 let _ = item.reply.send(Outcome::HandOver);
             }
             return;
         };
-        let computed =
-            Arc::new(Computed { outputs, begun, ended: Instant::now(), rows: size, counted: AtomicBool::new(false) });
+        let computed = Arc::new(Computed {
+            id: BATCHES.fetch_add(1, Ordering::Relaxed),
+            begun,
+            ran,
+            requests: batch.len(),
+            rows: size,
+            counted: AtomicBool::new(false),
+        });
         let alone = batch.len() == 1 && size == rows;
         let mut at = 0;
         for item in batch {

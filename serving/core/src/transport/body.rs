@@ -2,15 +2,16 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue, Response};
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::record::{Facts, REQUEST_ID, Seen};
 use crate::transport::activity::Request;
 
 /// What follows the head of an answer.
@@ -18,7 +19,7 @@ pub enum Reply {
     /// The whole body, and the trailers after it.
     Whole { data: Option<Bytes>, trailers: Option<HeaderMap> },
     /// Messages as they are made, with the number of bytes that are not sent yet.
-    Stream { frames: UnboundedReceiver<Frame<Bytes>>, unsent: Arc<AtomicUsize> },
+    Stream { frames: UnboundedReceiver<Frame<Bytes>>, unsent: Arc<AtomicUsize>, facts: Arc<OnceLock<Facts>> },
 }
 
 impl Reply {
@@ -44,7 +45,7 @@ impl Body for Reply {
                 let frame = data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
                 Poll::Ready(frame.map(Ok))
             }
-            Reply::Stream { frames, unsent } => frames.poll_recv(context).map(|frame| {
+            Reply::Stream { frames, unsent, .. } => frames.poll_recv(context).map(|frame| {
                 if let Some(data) = frame.as_ref().and_then(Frame::data_ref) {
                     unsent.fetch_sub(data.len(), Ordering::Relaxed);
                 }
@@ -70,13 +71,49 @@ impl Body for Reply {
 /// An answer, and the request that it ends where it is sent.
 pub struct Answering {
     reply: Reply,
+    /// What a stream's trailers are to have.
+    id: Option<HeaderValue>,
+    seen: Seen,
     _request: Request,
 }
 
 impl Answering {
-    pub fn new(reply: Reply, request: Request) -> Answering {
-        Answering { reply, _request: request }
+    /// Gives an answer the request's id: in its trailers where it has some, else in its header fields.
+    pub fn response(
+        response: Response<Reply>,
+        id: HeaderValue,
+        request: Request,
+        mut seen: Seen,
+    ) -> Response<Answering> {
+        let (mut head, mut reply) = response.into_parts();
+        let mut late = None;
+        match &mut reply {
+            Reply::Whole { trailers: Some(trailers), .. } => {
+                seen.answered(grpc_status(trailers).unwrap_or(head.status.as_u16()));
+                trailers.insert(REQUEST_ID, id);
+            }
+            Reply::Whole { .. } => {
+                seen.answered(grpc_status(&head.headers).unwrap_or(head.status.as_u16()));
+                head.headers.insert(REQUEST_ID, id);
+            }
+            Reply::Stream { .. } => late = Some(id),
+        }
+        Response::from_parts(head, Answering { reply, id: late, seen, _request: request })
     }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if let Reply::Stream { facts, .. } = &self.reply
+            && let Some(facts) = facts.get()
+        {
+            self.seen.note(|| facts.clone());
+        }
+    }
+}
+
+fn grpc_status(fields: &HeaderMap) -> Option<u16> {
+    fields.get("grpc-status")?.to_str().ok()?.parse().ok()
 }
 
 impl Body for Answering {
@@ -84,7 +121,19 @@ impl Body for Answering {
     type Error = Infallible;
 
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.get_mut().reply).poll_frame(context)
+        let Answering { reply, id, seen, .. } = self.get_mut();
+        let mut polled = Pin::new(reply).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled {
+            if let Some(data) = frame.data_ref() {
+                seen.wrote(data.len());
+            } else if let Some(trailers) = frame.trailers_mut()
+                && let Some(id) = id.take()
+            {
+                seen.answered(grpc_status(trailers).unwrap_or_default());
+                trailers.insert(REQUEST_ID, id);
+            }
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

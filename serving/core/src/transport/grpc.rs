@@ -1,7 +1,7 @@
 //! The gRPC port: calls on HTTP/2 streams (gRPC over HTTP2, the protocol's own specification).
 
 use std::io::Read;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -17,9 +17,10 @@ use hyper::body::Incoming;
 use crate::core::Core;
 use crate::forms::{put_bytes, put_varint};
 use crate::host::{self, CallEnd, OpenCall};
-use crate::transport::http::{REQUEST_ID, drain, error, request_id};
+use crate::record::REQUEST_ID;
+use crate::transport::http::{drain, error};
 use crate::transport::limits::{Charge, Pace, RETRY};
-use crate::transport::{Peer, Reply};
+use crate::transport::{Context, Reply};
 use crate::usual;
 
 pub const DEADLINE_EXCEEDED: u16 = 4;
@@ -90,8 +91,7 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
 }
 
 /// Answers one call with something, whatever happens.
-pub async fn serve_grpc(core: &Arc<Core>, request: Request<Incoming>, peer: Peer) -> Response<Reply> {
-    let arrived = Instant::now();
+pub async fn serve_grpc(core: &Arc<Core>, request: Request<Incoming>, context: &mut Context) -> Response<Reply> {
     if request.version() < Version::HTTP_2 {
         let mut response = error(StatusCode::BAD_REQUEST, &core.options.wrong_grpc_port);
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -105,19 +105,18 @@ pub async fn serve_grpc(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
         return response;
     }
     let (parts, body) = request.into_parts();
-    let request_id = request_id(&parts.headers);
     let timeout = match parts.headers.get(TIMEOUT).map(timeout_of) {
         None => None,
         Some(Some(timeout)) => Some(timeout),
         // Python says what is wrong with it.
-        Some(None) => return hand_over(core, parts, None, peer, None, request_id).await,
+        Some(None) => return hand_over(core, parts, None, None, context).await,
     };
     let method = core.methods.get().and_then(|methods| methods.get(parts.uri.path()).copied());
     let readable = parts.method == Method::POST && known_encoding(&parts.headers);
     match method {
-        Some(true) if readable => stream(core, parts, body, peer, timeout, request_id),
-        Some(false) if readable => unary(core, parts, body, peer, timeout, request_id, arrived).await,
-        _ => hand_over(core, parts, None, peer, timeout, request_id).await,
+        Some(true) if readable => stream(core, parts, body, timeout, context),
+        Some(false) if readable => unary(core, parts, body, timeout, context).await,
+        _ => hand_over(core, parts, None, timeout, context).await,
     }
 }
 
@@ -125,31 +124,30 @@ async fn unary(
     core: &Arc<Core>,
     mut parts: http::request::Parts,
     mut body: Incoming,
-    peer: Peer,
     timeout: Option<Duration>,
-    request_id: Option<HeaderValue>,
-    arrived: Instant,
+    context: &mut Context,
 ) -> Response<Reply> {
     core.traffic.stamp(&mut parts.headers);
-    let id = request_id.clone();
+    let arrived = context.arrived;
     let deadline = timeout.and_then(|timeout| arrived.checked_add(timeout));
     let work = async {
         let encoding = parts.headers.get(ENCODING).cloned();
-        let mut room = Room { core, encoding, charge: core.budget.charge() };
+        let mut room = Room { core, encoding, charge: core.budget.charge(), received: 0 };
         let message = match read_message(&mut body, &mut room).await {
             Ok(message) => message,
             Err(refusal) => {
                 // Whoever is told to end before its message is sent may be in the middle of it.
                 drop(tokio::spawn(drain(body)));
-                return status_reply(refusal.code, &refusal.text, refusal.trailers(), id);
+                return status_reply(refusal.code, &refusal.text, refusal.trailers());
             }
         };
-        match usual::grpc(core, &parts, &message, &peer, arrived, deadline).await {
-            Some(Ok(answer)) => message_reply(answer, id),
-            Some(Err(refusal)) => status_reply(refusal.code, &refusal.text, refusal.trailers(), id),
+        context.seen.received(room.received);
+        match usual::grpc(core, &parts, &message, &context.peer, arrived, deadline, &mut context.seen).await {
+            Some(Ok(answer)) => message_reply(answer),
+            Some(Err(refusal)) => status_reply(refusal.code, &refusal.text, refusal.trailers()),
             None => {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-                hand_over(core, parts, Some(message), peer, left, id).await
+                hand_over(core, parts, Some(message), left, context).await
             }
         }
     };
@@ -157,7 +155,7 @@ async fn unary(
         None => work.await,
         Some(deadline) => match tokio::time::timeout_at(deadline.into(), work).await {
             Ok(response) => response,
-            Err(_) => status_reply(DEADLINE_EXCEEDED, "Deadline Exceeded", HeaderMap::new(), request_id),
+            Err(_) => status_reply(DEADLINE_EXCEEDED, "Deadline Exceeded", HeaderMap::new()),
         },
     }
 }
@@ -165,39 +163,44 @@ async fn unary(
 /// Has Python answer a call with one message, or with none where its head makes no sense.
 async fn hand_over(
     core: &Arc<Core>,
-    parts: http::request::Parts,
+    mut parts: http::request::Parts,
     message: Option<Bytes>,
-    peer: Peer,
     timeout: Option<Duration>,
-    request_id: Option<HeaderValue>,
+    context: &mut Context,
 ) -> Response<Reply> {
-    let Some(open) = host::call(core, parts.uri.path(), parts.headers, message, peer, timeout) else {
-        return stopping(request_id);
+    parts.headers.insert(REQUEST_ID, context.id.clone());
+    let Some(open) = host::call(core, parts.uri.path(), parts.headers, message, context.peer.clone(), timeout) else {
+        return stopping();
     };
     let OpenCall { waiting, end, .. } = open;
-    let Ok(end) = end.await else { return stopping(request_id) };
+    let Ok(end) = end.await else { return stopping() };
     waiting.done();
+    if let Some(facts) = end.facts {
+        context.seen.note(|| facts);
+    }
     match end.message {
-        Some(message) => message_reply(host::framed(&message), request_id),
-        None => status_reply(end.code, &end.text, end.trailers, request_id),
+        Some(message) => message_reply(host::framed(&message)),
+        None => status_reply(end.code, &end.text, end.trailers),
     }
 }
 
 /// Has Python answer a call that takes or gives a stream of messages.
 fn stream(
     core: &Arc<Core>,
-    parts: http::request::Parts,
+    mut parts: http::request::Parts,
     body: Incoming,
-    peer: Peer,
     timeout: Option<Duration>,
-    request_id: Option<HeaderValue>,
+    context: &mut Context,
 ) -> Response<Reply> {
+    parts.headers.insert(REQUEST_ID, context.id.clone());
     let encoding = parts.headers.get(ENCODING).cloned();
-    let Some(open) = host::call(core, parts.uri.path(), parts.headers, None, peer, timeout) else {
-        return stopping(request_id);
+    let Some(open) = host::call(core, parts.uri.path(), parts.headers, None, context.peer.clone(), timeout) else {
+        return stopping();
     };
     let OpenCall { waiting, end, sender, frames, unsent, room } = open;
     let core = core.clone();
+    let facts = Arc::new(OnceLock::new());
+    let told = facts.clone();
     tokio::spawn(async move {
         let mut end = end;
         let deadline = tokio::time::sleep(timeout.unwrap_or(Duration::MAX));
@@ -212,7 +215,11 @@ fn stream(
                         break Some(status_fields(refusal.code, &refusal.text, refusal.trailers()));
                     }
                 }
-                ended = &mut end => break ended.ok().map(|CallEnd { code, text, trailers, .. }| {
+                ended = &mut end => break ended.ok().map(|CallEnd { code, text, trailers, facts, .. }| {
+                    if let Some(facts) = facts {
+                        // It ends once.
+                        let _ = told.set(facts);
+                    }
                     status_fields(code, &text, trailers)
                 }),
                 () = &mut deadline, if timeout.is_some() => {
@@ -222,21 +229,18 @@ fn stream(
                 () = sender.closed() => break None,
             }
         };
-        if let Some(mut trailers) = trailers {
-            if let Some(id) = request_id {
-                trailers.insert(REQUEST_ID, id);
-            }
+        if let Some(trailers) = trailers {
             // A client that goes just now needs no status.
             let _ = sender.send(Frame::trailers(trailers));
         }
     });
-    let mut response = Response::new(Reply::Stream { frames, unsent });
+    let mut response = Response::new(Reply::Stream { frames, unsent, facts });
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
     response
 }
 
-fn stopping(request_id: Option<HeaderValue>) -> Response<Reply> {
-    status_reply(UNAVAILABLE, "The server is stopping; ask another one.", HeaderMap::new(), request_id)
+fn stopping() -> Response<Reply> {
+    status_reply(UNAVAILABLE, "The server is stopping; ask another one.", HeaderMap::new())
 }
 
 /// Gives Python the messages of a stream as there is room for them.
@@ -248,7 +252,7 @@ async fn feed(
     encoding: Option<HeaderValue>,
 ) -> Result<(), Refusal> {
     let mut data = BytesMut::new();
-    let mut room = Room { core, encoding, charge: core.budget.charge() };
+    let mut room = Room { core, encoding, charge: core.budget.charge(), received: 0 };
     let mut pace = None;
     loop {
         while let Some(message) = split_message(&mut data, &mut room)? {
@@ -325,6 +329,7 @@ async fn read_message(body: &mut Incoming, room: &mut Room<'_>) -> Result<Bytes,
         }
     }
     let mut message = if whole.is_empty() { first } else { whole.freeze() };
+    room.received = message.len();
     match prefix(&message) {
         Some((flag, size)) if size == message.len() - PREFIX => {
             message.advance(PREFIX);
@@ -346,6 +351,8 @@ struct Room<'a> {
     /// How messages are compressed.
     encoding: Option<HeaderValue>,
     charge: Charge,
+    /// Bytes of a unary call's message as it came.
+    received: usize,
 }
 
 impl Room<'_> {
@@ -426,38 +433,32 @@ fn timeout_of(value: &HeaderValue) -> Option<Duration> {
 }
 
 /// The answer of a unary call that succeeded: a message with its prefix.
-pub fn message_reply(frame: Bytes, request_id: Option<HeaderValue>) -> Response<Reply> {
+pub fn message_reply(frame: Bytes) -> Response<Reply> {
     let mut trailers = HeaderMap::with_capacity(2);
     trailers.insert(STATUS, HeaderValue::from_static("0"));
-    if let Some(id) = request_id {
-        trailers.insert(REQUEST_ID, id);
-    }
     let mut response = Response::new(Reply::Whole { data: Some(frame), trailers: Some(trailers) });
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
     response
 }
 
 /// The answer of a call that ends with a status and no message: all of it is in the header fields.
-pub fn status_reply(code: u16, text: &str, trailers: HeaderMap, request_id: Option<HeaderValue>) -> Response<Reply> {
+pub fn status_reply(code: u16, text: &str, trailers: HeaderMap) -> Response<Reply> {
     let mut response = Response::new(Reply::empty());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, GRPC);
     headers.extend(status_fields(code, text, trailers));
-    if let Some(id) = request_id {
-        headers.insert(REQUEST_ID, id);
-    }
     response
 }
 
 /// Refuses a call for want of room.
-pub fn refuse_for_now(text: &str, headers: &HeaderMap) -> Response<Reply> {
+pub fn refuse_for_now(text: &str) -> Response<Reply> {
     let refusal = Refusal::for_now(text.to_owned());
-    status_reply(refusal.code, text, refusal.trailers(), request_id(headers))
+    status_reply(refusal.code, text, refusal.trailers())
 }
 
 /// Refuses a call at the wrong port.
-pub fn refuse(code: u16, text: &str, headers: &HeaderMap) -> Response<Reply> {
-    status_reply(code, text, HeaderMap::new(), request_id(headers))
+pub fn refuse(code: u16, text: &str) -> Response<Reply> {
+    status_reply(code, text, HeaderMap::new())
 }
 
 /// Answers a client of HTTP/2 that does not speak gRPC, as gRPC asks for: it would take a 200 for success.

@@ -1,11 +1,11 @@
 //! The REST port: requests of HTTP/1.1 and HTTP/2, whole.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -14,12 +14,9 @@ use crate::core::Core;
 use crate::host::{self, Answer, Problem, RestRequest};
 use crate::transport::grpc;
 use crate::transport::limits::{Charge, Pace, RETRY};
-use crate::transport::{Peer, Reply};
+use crate::transport::{Context, Reply};
 use crate::usual;
 
-/// Callers find their requests again by this header field, which answers repeat.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const MAX_REQUEST_ID: usize = 128;
 /// Room for a body is taken as it comes, beyond so many bytes.
 const MAX_ROOM: usize = 1 << 20;
 /// After an answer that ends a connection early, its client gets so long to read it.
@@ -27,13 +24,11 @@ const LINGER: Duration = Duration::from_secs(5);
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Answers one request with something, whatever happens.
-pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer) -> Response<Reply> {
-    let arrived = Instant::now();
+pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &mut Context) -> Response<Reply> {
     if grpc::is_grpc(request.headers()) {
-        return grpc::refuse(grpc::UNIMPLEMENTED, &core.options.wrong_rest_port, request.headers());
+        return grpc::refuse(grpc::UNIMPLEMENTED, &core.options.wrong_rest_port);
     }
     let version = request.version();
-    let request_id = request_id(request.headers());
     let (mut parts, mut incoming) = request.into_parts();
     core.traffic.stamp(&mut parts.headers);
     let mut charge = core.budget.charge();
@@ -43,23 +38,28 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
         Ok(Err(Unread::Problem(problem))) => (Bytes::new(), Some(problem)),
         Ok(Err(Unread::Slow(text))) => {
             drop(tokio::spawn(drain(incoming)));
-            return finish(core, error(StatusCode::REQUEST_TIMEOUT, &text), version, request_id, true);
+            return finish(core, error(StatusCode::REQUEST_TIMEOUT, &text), version, true);
         }
         Ok(Err(Unread::Full(text))) => {
             drop(tokio::spawn(drain(incoming)));
-            return finish(core, busy(&text), version, request_id, true);
+            return finish(core, busy(&text), version, true);
         }
-        // The client has gone: nobody reads this.
-        Ok(Err(Unread::Gone)) => return response(StatusCode::BAD_REQUEST, HeaderMap::new(), Bytes::new()),
+        // Nobody reads this but logs, which have nginx's number for it.
+        Ok(Err(Unread::Gone)) => {
+            let gone = StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST);
+            return response(gone, HeaderMap::new(), Bytes::new());
+        }
         Err(_) => (Bytes::new(), Some(Problem::Late)),
     };
+    context.seen.received(body.len());
     if problem.is_some() {
         drop(tokio::spawn(drain(incoming)));
     }
     let usual = match problem {
         None => {
-            let left = core.options.rest_timeout.saturating_sub(arrived.elapsed());
-            match tokio::time::timeout(left, usual::rest(core, &parts, &body, &peer, arrived)).await {
+            let left = core.options.rest_timeout.saturating_sub(context.arrived.elapsed());
+            let answering = usual::rest(core, &parts, &body, &context.peer, context.arrived, &mut context.seen);
+            match tokio::time::timeout(left, answering).await {
                 Ok(usual) => usual,
                 Err(_) => {
                     problem = Some(Problem::Late);
@@ -72,28 +72,24 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
     let answer = match usual {
         Some(answer) => Some(answer),
         None => {
-            let request_id = request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
-            host::rest(core, RestRequest { parts, body, peer, request_id, problem }).await
+            let request_id = context.id.to_str().unwrap_or_default().to_owned();
+            let mut answer =
+                host::rest(core, RestRequest { parts, body, peer: context.peer.clone(), request_id, problem }).await;
+            if let Some(facts) = answer.as_mut().and_then(|answer| answer.facts.take()) {
+                context.seen.note(|| facts);
+            }
+            answer
         }
     };
     let response = match answer {
-        Some(Answer { status, headers, body }) => response(status, headers, body),
+        Some(Answer { status, headers, body, .. }) => response(status, headers, body),
         None => error(StatusCode::SERVICE_UNAVAILABLE, "The server is stopping; ask another one."),
     };
-    finish(core, response, version, request_id, problem.is_some())
+    finish(core, response, version, problem.is_some())
 }
 
-/// What all answers have; the last one on its connection says so.
-fn finish(
-    core: &Core,
-    mut response: Response<Reply>,
-    version: Version,
-    request_id: Option<HeaderValue>,
-    last: bool,
-) -> Response<Reply> {
-    if let Some(id) = request_id {
-        response.headers_mut().insert(REQUEST_ID, id);
-    }
+/// The last answer on its connection says so.
+fn finish(core: &Core, mut response: Response<Reply>, version: Version, last: bool) -> Response<Reply> {
     if version < Version::HTTP_2 && (last || core.closing()) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -159,14 +155,6 @@ pub async fn drain(mut body: Incoming) {
     drop(tokio::time::timeout(LINGER, async { while let Some(Ok(_)) = body.frame().await {} }).await);
 }
 
-/// The caller's id for a request, where it is one that can be repeated as it is.
-pub fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
-    let value = headers.get(REQUEST_ID)?;
-    let bytes = value.as_bytes();
-    let plain = !bytes.is_empty() && bytes.len() <= MAX_REQUEST_ID && bytes.iter().all(u8::is_ascii_graphic);
-    plain.then(|| value.clone())
-}
-
 fn response(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response<Reply> {
     let mut response = Response::new(Reply::of(body));
     *response.status_mut() = status;
@@ -184,7 +172,7 @@ fn busy(text: &str) -> Response<Reply> {
 /// Refuses a request of either API for want of room, and ends its connection.
 pub fn refuse_for_now(version: Version, headers: &HeaderMap, text: &str) -> Response<Reply> {
     if grpc::is_grpc(headers) {
-        return grpc::refuse_for_now(text, headers);
+        return grpc::refuse_for_now(text);
     }
     let mut response = busy(text);
     if version < Version::HTTP_2 {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::server::conn::{http1, http2};
@@ -19,9 +19,10 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::core::{Core, Phase};
+use crate::record::Seen;
 use crate::transport::activity::{Activity, Overdue, Watched};
 use crate::transport::http::refuse_for_now;
-use crate::transport::{Answering, ConnectionLimits, Peer, Reply, serve_grpc, serve_http};
+use crate::transport::{Answering, ConnectionLimits, Context, Peer, Reply, serve_grpc, serve_http};
 
 const BACKLOG: i32 = 2048;
 /// An accept that fails for want of descriptors or memory is tried again after so long.
@@ -203,12 +204,15 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
     let service = service_fn(move |request| {
         let (core, peer, answered) = (handler.clone(), peer.clone(), requests.request());
         async move {
+            let (arrived, id) = (Instant::now(), core.ids.of(request.headers()));
+            let seen = Seen::begin(core.records.as_ref(), api, &request, &peer, &id, arrived);
+            let mut context = Context { peer, arrived, id, seen };
             let response = match api {
                 _ if full => too_many(&core, &request),
-                Api::Rest => serve_http(&core, request, peer).await,
-                Api::Grpc => serve_grpc(&core, request, peer).await,
+                Api::Rest => serve_http(&core, request, &mut context).await,
+                Api::Grpc => serve_grpc(&core, request, &mut context).await,
             };
-            Ok::<_, Infallible>(response.map(|reply| Answering::new(reply, answered)))
+            Ok::<_, Infallible>(Answering::response(response, context.id, answered, context.seen))
         }
     });
     let mut phase = core.phase.subscribe();

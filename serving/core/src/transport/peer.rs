@@ -1,6 +1,11 @@
 //! Who is at the other end of a connection.
 
 use std::net::SocketAddr;
+use std::time::Instant;
+
+use http::HeaderValue;
+
+use crate::record::Seen;
 
 use bytes::Bytes;
 
@@ -28,4 +33,13 @@ impl Peer {
         let family = if self.address.is_ipv4() { "ipv4" } else { "ipv6" };
         format!("{family}:{}", self.address)
     }
+}
+
+/// One request, whatever it asks for.
+pub struct Context {
+    pub peer: Peer,
+    pub arrived: Instant,
+    /// Its caller's name for it, or one that was made here.
+    pub id: HeaderValue,
+    pub seen: Seen,
 }

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature, TensorSpec, call_tflite, read_tflite, tflite_has_state, tflite_signatures
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving.backends._base import Arrays
-from modelyard.serving.requests import shape_fits
+from modelyard.serving.requests import shape_fits, without_paths
 from modelyard.wire import dtype_by_numpy
 
 #: Names of tensors by the names that a signature gives them.
@@ -96,12 +96,14 @@ class LitertBackend:
             try:
                 values = model.run(graph, inputs)
             except ValueError as exc:
-                raise InvalidInputError(f"LiteRT cannot run signature {graph!r} on these inputs: {exc}") from exc
+                raise InvalidInputError(
+                    f"LiteRT cannot run signature {graph!r} on these inputs: {without_paths(str(exc))}"
+                ) from exc
             except RuntimeError as exc:
                 # A shape that an operation refuses looks like any other failure of it.
                 fits = all(shape_fits(inputs[spec.name].shape, spec.shape) for spec in self._signatures[graph].inputs)
                 kind = PredictionError if fits else InvalidInputError
-                raise kind(f"LiteRT failed on signature {graph!r}: {exc}") from exc
+                raise kind(f"LiteRT failed on signature {graph!r}: {without_paths(str(exc))}") from exc
         return {name: values[name] for name in outputs}
 
     def close(self) -> None:

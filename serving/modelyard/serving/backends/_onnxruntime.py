@@ -13,6 +13,7 @@ from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
 from modelyard.serving.backends._base import Arrays
 from modelyard.serving.backends._recurrent import check_values, recurrent_graphs
+from modelyard.serving.requests import without_paths
 
 _DTYPES = {
     "float": "float32",
@@ -106,7 +107,7 @@ class OnnxRuntimeBackend:
         # As above: no common base class to name.
         except Exception as exc:
             kind = InvalidInputError if type(exc).__name__ == "InvalidArgument" else PredictionError
-            raise kind(f"onnxruntime cannot run graph {graph!r} on these inputs: {exc}") from exc
+            raise kind(f"onnxruntime cannot run graph {graph!r} on these inputs: {without_paths(str(exc))}") from exc
         return dict(zip(outputs, (_bytes(value) if value.dtype == object else value for value in values), strict=True))
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from modelyard.errors import (
 )
 from modelyard.serving.backends._base import Arrays
 from modelyard.serving.backends._saved_model import callable_signatures, read_meta_graph
+from modelyard.serving.requests import without_paths
 from modelyard.wire import dtype_by_enum, tensorflow_pb2
 
 
@@ -98,9 +99,11 @@ class TensorFlowBackend:
         try:
             return runner.run(graph, inputs, outputs)
         except (tf.errors.InvalidArgumentError, TypeError, ValueError) as exc:
-            raise InvalidInputError(f"TensorFlow refuses the inputs of signature {graph!r}: {exc}") from exc
+            raise InvalidInputError(
+                f"TensorFlow refuses the inputs of signature {graph!r}: {without_paths(str(exc))}"
+            ) from exc
         except tf.errors.OpError as exc:
-            raise PredictionError(f"TensorFlow failed on signature {graph!r}: {exc}") from exc
+            raise PredictionError(f"TensorFlow failed on signature {graph!r}: {without_paths(str(exc))}") from exc
 
     def close(self) -> None:
         """Frees the model."""

@@ -9,6 +9,7 @@ batch that the runtime refuses is computed again one request at a time.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections import deque
@@ -24,10 +25,13 @@ from modelyard.serving.batching._admission import Cost, ModelThreads
 from modelyard.serving.batching._counts import BatchCounts
 from modelyard.serving.config import BatchParameters
 from modelyard.serving.metrics import Execution, ModelStatistics, RequestTimes
-from modelyard.serving.requests import Arrays, Caller, Prediction
+from modelyard.serving.requests import Arrays, Caller, Prediction, unexpected
 from modelyard.serving.servables import Plan
 
 _LOG = logging.getLogger("modelyard.serving")
+
+#: Numbers of batches; the core's begin at 1.
+_BATCHES = itertools.count(1 << 40)
 
 Done = Callable[[Any, BaseException | None], object]
 _Answer = tuple[Any, BaseException | None]
@@ -174,6 +178,7 @@ class BatchQueue:
         name, version = plan.servable.name, plan.servable.version
         begun_ns = time.perf_counter_ns()
         execution = None
+        executions: list[tuple[int, int]] = []
         answers: list[_Answer]
         try:
             outputs, executions = self._run(batch, begun_ns)
@@ -207,6 +212,7 @@ class BatchQueue:
             if task.arrived_ns
         ]
         self._statistics.record_all(name, version, times, execution)
+        _note(batch, executions, begun_ns, computed_ns)
         for task, answer in zip(batch, answers, strict=True):
             self._deliver(task, answer)
 
@@ -261,15 +267,32 @@ class BatchQueue:
         return outputs, (size, infer_ns)
 
     def _failure(self, exc: Exception, task: Task) -> ModelyardError:
-        error = exc if isinstance(exc, ModelyardError) else InternalError(f"Computing failed: {type(exc).__name__}")
-        if error is not exc:
-            error.__cause__ = exc
-            request_id = "-" if task.caller is None else task.caller.request_id or "-"
+        if isinstance(exc, ModelyardError):
+            error = exc
+        else:
+            request_id = "-" if task.caller is None else task.caller.request_id
             place = f"model {self._plan.servable.name} version {self._plan.servable.version}"
-            _LOG.error("request %s: %s failed unexpectedly", request_id, place, exc_info=exc)
+            error = InternalError(unexpected(exc, place, request_id, _LOG))
+            error.__cause__ = exc
         if task.arrived_ns:
             self._plan.failed(error)
         return error
+
+
+def _note(batch: Sequence[Task], executions: Sequence[tuple[int, int]], begun_ns: int, computed_ns: int) -> None:
+    """Tells the requests of a batch that are recorded where their time went."""
+    recorded = [
+        (task, task.caller.facts) for task in batch if task.caller is not None and task.caller.facts is not None
+    ]
+    if not recorded:
+        return
+    number = next(_BATCHES)
+    rows = sum(rows for rows, _ in executions) or sum(task.rows for task in batch)
+    for task, facts in recorded:
+        facts.rows += task.rows if task.arrived_ns else 0
+        facts.batch, facts.batch_rows, facts.batch_requests = number, rows, len(batch)
+        facts.decoded_ns, facts.begun_ns, facts.ended_ns = task.decoded_ns, begun_ns, computed_ns
+        facts.compute_ns = sum(ns for _, ns in executions)
 
 
 def _encoded(plan: Plan, batch: Sequence[Task], outputs: Arrays) -> list[_Answer]:

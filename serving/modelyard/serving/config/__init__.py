@@ -14,6 +14,7 @@ from modelyard.serving.config._models import (
     models_from_message,
     models_of_repository,
 )
+from modelyard.serving.config._telemetry import Form, TelemetryOptions
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import TlsConfig, read_tls_config
 from modelyard.serving.config._traffic import (
@@ -30,12 +31,14 @@ __all__ = [
     "AccessOptions",
     "BatchParameters",
     "FLAGS",
+    "Form",
     "InsecureAdmin",
     "LoadOptions",
     "ModelConfig",
     "PER_MODEL_FILE",
     "RollbackLimits",
     "ServerOptions",
+    "TelemetryOptions",
     "TlsConfig",
     "TrafficOptions",
     "TrafficRule",

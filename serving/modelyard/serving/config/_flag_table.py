@@ -199,5 +199,12 @@ FLAGS: tuple[Flag, ...] = (
           "do not serve: measure the model, and write the flags to this file that serve the most within "
           "--autotune_latency_ms: threads, instances, rows of a batch"),
     _ours("autotune_latency_ms", "float", 50.0, "longest time of a request, without the network, for --autotune"),
+    _ours("access_log", "text", "off",
+          "a line for each request on the standard output: off, all, or sampled:SHARE, such as sampled:0.01"),
+    _ours("access_log_format", "text", "text", "how they look", ("text", "json")),
+    _ours("slow_request_ms", "float", 0.0, "log requests that take longer, and what they waited for (0: none)"),
+    _ours("log_level", "text", "info", "least severity in the server's log, on the standard error; /v2/logging "
+          "changes it while the server runs", ("debug", "info", "warning", "error")),
+    _ours("log_format", "text", "text", "how its lines look", ("text", "json")),
     _ours("drain_seconds", "float", 10.0, "time that running requests get at SIGTERM"),
 )  # fmt: skip

@@ -26,10 +26,12 @@ from modelyard.serving.config._load import LoadOptions
 from modelyard.serving.config._models import (
     ModelConfig,
     base_location,
+    check_name,
     models_from_message,
     models_of_repository,
     not_models,
 )
+from modelyard.serving.config._telemetry import TelemetryOptions, telemetry_options
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import TlsConfig, read_tls_config
 from modelyard.serving.config._traffic import TrafficOptions, traffic_options
@@ -137,6 +139,7 @@ class ServerOptions:
         traffic: Which versions answer requests that name none; None for the newest.
         autotune_file: Measure and write this file instead of serving; empty to serve.
         autotune_latency_s: Longest time of a request, in seconds, for that.
+        telemetry: What is logged.
     """
 
     port: int
@@ -180,6 +183,7 @@ class ServerOptions:
     traffic: TrafficOptions | None = None
     autotune_file: str = ""
     autotune_latency_s: float = 0.05
+    telemetry: TelemetryOptions = TelemetryOptions()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -307,6 +311,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         traffic=traffic_options(args),
         autotune_file=args.autotune,
         autotune_latency_s=args.autotune_latency_ms / 1e3,
+        telemetry=telemetry_options(args),
     )
 
 
@@ -380,6 +385,7 @@ def _single_model(args: argparse.Namespace, environment: Mapping[str, str]) -> t
         )
     if not name:
         raise ConfigurationError("--model_name is empty; expected the model's name in requests.")
+    check_name(name, "--model_name")
     return (ModelConfig(name=name, base_path=base_location(base_path, what=f"model {name} (--model_base_path)")),)
 
 

@@ -14,6 +14,8 @@ from modelyard.wire import serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
 
+#: Of a model's name, and of a label's.
+_MAX_NAME = 255
 #: The only platform that upstream knows: here, whatever files a version has.
 PLATFORM = "tensorflow"
 #: The platforms that models may be of, Triton's names among them, and the runtime that each asks for.
@@ -97,6 +99,9 @@ def models_from_message(config: serving_pb2.ModelServerConfig) -> tuple[ModelCon
     for item in config.model_config_list.config:
         if not item.name:
             raise ConfigurationError(f"A model with base_path {item.base_path!r} has no name.")
+        check_name(item.name, "model")
+        for label in item.version_labels:
+            check_name(label, "version label")
         if item.name in models:
             raise ConfigurationError(f"Illegal to list model {item.name} multiple times in config list")
         models[item.name] = _model(item)
@@ -212,6 +217,8 @@ def base_location(text: str, *, what: str) -> Location:
         ConfigurationError: It is relative, or a URL of a file system that is not known here.
         MissingDependencyError: What speaks to that file system is not installed.
     """
+    if "\0" in text:
+        raise ConfigurationError(f"Expected {what} to have a path; received {text!r}, which holds a NUL character.")
     path = locate(text)
     if isinstance(path, RemotePath):
         return path
@@ -221,6 +228,26 @@ def base_location(text: str, *, what: str) -> Location:
             f"From here that would be {path.resolve()}."
         )
     return path
+
+
+def check_name(name: str, what: str) -> None:
+    """Checks the name of a model, or of a label, that may come from a caller.
+
+    Slashes are allowed, as upstream: such a model can be asked for over gRPC.
+
+    Args:
+        name: The name.
+        what: Whose it is, for the error.
+
+    Raises:
+        ConfigurationError: It is long, a relative or absolute path, or holds what is no text.
+    """
+    parts = name.split("/")
+    if len(name.encode("utf-8", "replace")) > _MAX_NAME or not name.isprintable() or {"", ".", ".."} & set(parts):
+        raise ConfigurationError(
+            f"The {what} {name[:_MAX_NAME]!r} cannot be used; expected up to {_MAX_NAME} bytes of text, with no empty "
+            "part and no . or .. between slashes."
+        )
 
 
 def _model(item: serving_pb2.ModelConfig) -> ModelConfig:

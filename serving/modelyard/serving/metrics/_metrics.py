@@ -101,6 +101,8 @@ FAMILIES: Sequence[tuple[str, str, str, tuple[float, ...]]] = (
     (":tensorflow:serving:model_warmup_latency", "histogram", "Time of a model's warm-up, in microseconds.",
      LATENCY_BUCKETS_US),
     (":tensorflow:serving:model_warmup_records_read", "counter", "Warm-up records replayed.", ()),
+    (":modelyard:serving:request_records_dropped", "counter",
+     "Answered requests that are missing in the access log, the slow-request log or the traces.", ()),
     (":tensorflow:cc:saved_model:load_attempt_count", "counter", "Attempts to load a version.", ()),
     (":tensorflow:serving:batching_session:queuing_latency", "histogram",
      "Time that a request waited for its batch, in microseconds.", LATENCY_BUCKETS_US),

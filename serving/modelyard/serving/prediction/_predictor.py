@@ -26,6 +26,7 @@ from modelyard.serving.repository import ModelManager, ModelWatcher, Version, Ve
 from modelyard.serving.requests import (
     Arrays,
     Caller,
+    Facts,
     ModelSpec,
     Prediction,
     PredictRequest,
@@ -168,6 +169,8 @@ class Predictor:
             watcher = self._manager.watcher(request.spec)
             version = watcher.lend(request.spec)
             plan = plan_of(version.loaded, request.spec.signature_name, request.output_filter, self._metrics)
+            if request.caller is not None and request.caller.facts is not None:
+                _note(request.caller.facts, plan.servable, plan.name)
             back = partial(_deliver, watcher, version, loop, done)
             threads = self._threads_of(plan.servable.name)
             task = Task(
@@ -359,6 +362,11 @@ class Predictor:
             caller = current_caller.get()
             if caller is not None and caller.charge is not None:
                 caller.charge(len(examples))
+            facts = caller and caller.facts
+            if facts:
+                _note(facts, servable, tasks[0].spec.signature_name)
+                facts.rows = len(examples)
+                facts.decoded_ns = facts.begun_ns = time.perf_counter_ns()
             model = {"model": servable.name}
             self._metrics.observe(":tensorflow:serving:request_example_counts", model, len(examples))
             self._metrics.count(":tensorflow:serving:request_example_count_total", model, len(examples))
@@ -366,6 +374,9 @@ class Predictor:
             batched = self._batcher.batched(servable, self._threads_of(servable.name))
             answers = self._timed(servable, api, lambda: tuple(infer(batched, task, examples) for task in tasks))
             timing.computed()
+            if facts and not facts.batch:
+                facts.ended_ns = time.perf_counter_ns()
+                facts.compute_ns = facts.ended_ns - facts.begun_ns
             return answers
 
     def _timed(self, servable: Servable, api: str, work: Callable[[], _T]) -> _T:
@@ -421,6 +432,11 @@ class Predictor:
         """
         for threads in list(self._threads.values()):
             threads.close()
+
+
+def _note(facts: Facts, servable: Servable, signature: str) -> None:
+    facts.model, facts.version, facts.backend = servable.name, servable.version, servable.backend.name
+    facts.signature = signature
 
 
 def _deliver(

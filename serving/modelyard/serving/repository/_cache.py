@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -21,6 +22,9 @@ from modelyard.artifact import (
 from modelyard.errors import ArtifactError, IntegrityError, LoadError
 
 _LOG = logging.getLogger("modelyard.serving")
+
+#: Names of models that are names of folders as they are.
+_FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 class VersionCache:
@@ -92,6 +96,11 @@ class VersionCache:
             raise LoadError(f"{version.path} cannot be copied to this machine: {exc}") from exc
         return target
 
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The folder of the copies, if there is one."""
+        return (self._root(),) if self._started else ()
+
     def forget(self, path: Path) -> None:
         """Removes a copy that is not needed any more; what is no copy stays.
 
@@ -107,9 +116,9 @@ class VersionCache:
 
     def _root(self) -> Path:
         if self._folder is not None:
-            return self._folder / self._model
+            return self._folder / _folder_of(self._model)
         if self._temporary is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix=f"modelyard-{self._model.replace('/', '_')}-")
+            self._temporary = tempfile.TemporaryDirectory(prefix=f"modelyard-{_folder_of(self._model)}-")
         return Path(self._temporary.name)
 
     def _fetch_signature(self, version: RemoteVersion, copy: Path) -> None:
@@ -119,3 +128,10 @@ class VersionCache:
             (copy / SIGNATURE_NAME).unlink(missing_ok=True)
         else:
             (copy / SIGNATURE_NAME).write_bytes(signature)
+
+
+def _folder_of(model: str) -> str:
+    """A folder's name for a model's, which a caller may have chosen: never a path, and for each model its own."""
+    if _FOLDER.fullmatch(model):
+        return model
+    return "~" + hashlib.sha256(model.encode("utf-8", "surrogatepass")).hexdigest()[:24]

@@ -33,7 +33,7 @@ from modelyard.serving.repository._cache import VersionCache
 from modelyard.serving.repository._labels import FileLabels
 from modelyard.serving.repository._states import VersionState, VersionStatus
 from modelyard.serving.repository._versions import Version, file_stamp, surplus
-from modelyard.serving.requests import ModelSpec
+from modelyard.serving.requests import ModelSpec, without_paths
 from modelyard.serving.servables import Servable
 
 _LOG = logging.getLogger("modelyard.serving")
@@ -131,7 +131,7 @@ class ModelWatcher:
             for item in self.statuses()
             if item.error is not None and item.version in self._aspired
         ]
-        reason = "; ".join(reasons) or self._complaint or ("" if self._polled else "it is still loading")
+        reason = "; ".join(reasons) or self._public(self._complaint) or ("" if self._polled else "it is still loading")
         return reason or ("" if self.is_ready() else "no version is aspired")
 
     @property
@@ -312,7 +312,7 @@ class ModelWatcher:
                 f"Servable not found for request: {spec.describe()}; loaded versions: {sorted(available)}."
             )
         reasons = [f"version {item.number}: {item.error.message}" for item in self._versions.values() if item.error]
-        reason = "; ".join(reasons) or self._complaint or f"no version in {self._config.base_path}"
+        reason = "; ".join(reasons) or self._public(self._complaint) or f"no version in {self._config.base_path.name}"
         raise ModelNotFoundError(f"Servable not found for request: {spec.describe()}; nothing is loaded: {reason}")
 
     def _still_loading(self) -> UnavailableError:
@@ -399,6 +399,10 @@ class ModelWatcher:
         with self._lock:
             return tuple(version.number for version in self._versions.values() if version.available)
 
+    def _public(self, text: str) -> str:
+        """What callers are told of a text, which the log has already."""
+        return without_paths(text, (self._config.base_path, *self._cache.roots))
+
     def _not_asked(self) -> str:
         return f"it is loaded on request only: POST /v2/repository/models/{self._config.name}/load"
 
@@ -453,6 +457,10 @@ class ModelWatcher:
         _LOG.info("loading model %s version %d from %s", name, item.number, item.path)
         started = time.perf_counter()
         result = self._try_load(item)
+        if isinstance(result, ModelyardError):
+            _LOG.error("model %s version %d cannot be served: %s", name, item.number, result.message)
+            # From here on it is what callers are told.
+            result.message = self._public(result.message)
         if isinstance(result, ArtifactError) and not isinstance(result, (IntegrityError, ManifestError, LoadError)):
             # The store was away: the next look is another try, though nothing has changed.
             version.stamp = ()
@@ -472,8 +480,6 @@ class ModelWatcher:
             _LOG.info(
                 "model %s version %d is AVAILABLE in %s after %.2f s", name, item.number, result.backend.name, seconds
             )
-        else:
-            _LOG.error("model %s version %d cannot be served: %s", name, item.number, result.message)
 
     def _try_load(self, item: AnyVersion) -> Servable | ModelyardError:
         config, tries = self._config, 0
@@ -486,7 +492,8 @@ class ModelWatcher:
             # The watcher must outlive whatever a model's files do to a runtime.
             except Exception as exc:
                 _LOG.exception("loading model %s version %d failed unexpectedly", config.name, item.number)
-                error = InternalError(f"Loading failed with {type(exc).__name__}: {exc}")
+                # Its text may hold anything.
+                error = InternalError(f"Loading failed with {type(exc).__name__}. The server's log has the details.")
             tries += 1
             if tries > self._options.max_load_retries or self._stopping.wait(self._options.retry_interval_s):
                 return error

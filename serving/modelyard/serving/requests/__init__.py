@@ -1,5 +1,12 @@
 """What a request asks for, and what an answer holds."""
 
+from modelyard.serving.requests._context import (
+    Facts,
+    RequestContext,
+    current_request,
+    new_request_id,
+    unexpected,
+)
 from modelyard.serving.requests._requests import (
     FIELDS_OF_ONE_CALL,
     PRIORITY_KEY,
@@ -12,6 +19,7 @@ from modelyard.serving.requests._requests import (
     current_caller,
     request_id_of,
 )
+from modelyard.serving.requests._texts import without_paths
 from modelyard.serving.requests._validation import (
     MAX_VERSION,
     check_output_filter,
@@ -27,19 +35,25 @@ __all__ = [
     "Arrays",
     "Caller",
     "FIELDS_OF_ONE_CALL",
+    "Facts",
     "MAX_VERSION",
     "ModelSpec",
     "PRIORITY_KEY",
     "PredictRequest",
     "Prediction",
     "REQUEST_ID",
+    "RequestContext",
     "check_output_filter",
     "complete_inputs",
     "cpp_dtype_name",
     "current_caller",
+    "current_request",
     "format_shape",
+    "new_request_id",
     "other_signature",
     "request_id_of",
     "shape_fits",
+    "unexpected",
     "whole_number",
+    "without_paths",
 ]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature
 from modelyard.errors import DeadlineExceededError, ModelyardError, RequestCancelledError
+from modelyard.serving.requests._context import Facts
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -81,13 +82,14 @@ class Caller:
         deadline: ``time.monotonic()`` after which the answer is of no use; None for never.
         gone: Asks the transport whether the caller has hung up; None where it says so by :meth:`leave`.
         low_priority: Computed only when nothing else waits.
-        request_id: The caller's own name for the request, where it sent a valid one.
+        request_id: Its name.
+        facts: What is found out of it; None where nobody wants to know.
         header: Looks a header field, or a key of gRPC metadata, up by its lower-case name; empty where there is none.
         principal: Who it is, by its credentials; empty for anybody.
         charge: Told of the request's rows, once they are known; None where nobody counts them.
     """
 
-    __slots__ = ("_gone", "_left", "charge", "deadline", "header", "low_priority", "principal", "request_id")
+    __slots__ = ("_gone", "_left", "charge", "deadline", "facts", "header", "low_priority", "principal", "request_id")
 
     def __init__(
         self,
@@ -95,15 +97,17 @@ class Caller:
         deadline: float | None = None,
         gone: Callable[[], bool] | None = None,
         low_priority: bool = False,
-        request_id: str = "",
         header: Callable[[str], str] | None = None,
         principal: str = "",
         charge: Callable[[int], None] | None = None,
+        request_id: str = "-",
+        facts: Facts | None = None,
     ) -> None:
         self.principal = principal
         self.charge = charge
         self.deadline = deadline
         self.header = header or _no_header
+        self.facts = facts
         self.low_priority = low_priority
         self.request_id = request_id
         self._gone = gone

@@ -11,6 +11,7 @@ from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.serving.config import parse_flags
 from modelyard.serving.runtime._autotune import run_autotune
 from modelyard.serving.runtime._server import run
+from modelyard.serving.telemetry import configure_logging
 
 
 def main(argv: list[str]) -> int:
@@ -27,9 +28,8 @@ def main(argv: list[str]) -> int:
     quiet_libraries()
     # A thread that comes back from a runtime must not wait 5 ms, the default, for the event loop's turn to end.
     sys.setswitchinterval(0.0005)
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
-    )
+    # What flags say of the log is not known while they are read.
+    configure_logging("info", "text", sys.stderr)
     # Their chatter says nothing about the models served; warnings that matter come as errors of ours.
     for chatty, level in (("tensorflow", logging.ERROR), ("absl", logging.ERROR)):
         logging.getLogger(chatty).setLevel(level)
@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
     except ConfigurationError as exc:
         sys.stderr.write(f"modelyard serve: {exc.message}\n")
         return 2
+    configure_logging(options.telemetry.log_level, options.telemetry.log_form, sys.stderr)
     try:
         if options.autotune_file:
             run_autotune(options)

@@ -25,6 +25,7 @@ from modelyard.serving.rollout import Rollout
 from modelyard.serving.runtime._security import Security
 from modelyard.serving.runtime._version_loader import VersionLoader
 from modelyard.serving.servables import settle_memory
+from modelyard.serving.telemetry import Telemetry
 from modelyard.serving.transports.grpc import ARGUMENTS, GrpcioServer, GrpcLimits, limits_of
 from modelyard.serving.transports.http import Application
 
@@ -71,6 +72,7 @@ class Server:
         """
         options = self._options
         metrics = Metrics()
+        telemetry = Telemetry(options.telemetry, metrics, os.environ)
         statistics = ModelStatistics()
         loader = VersionLoader(options, metrics, settle=settle_memory if self._alone else None)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
@@ -89,16 +91,17 @@ class Server:
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
         try:
-            await self._run(manager, predictor, metrics)
+            await self._run(manager, predictor, metrics, telemetry)
         finally:
             # What still computes after the grace period belongs to callers that are gone.
             await asyncio.to_thread(predictor.close)
             if rollout is not None:
                 await asyncio.to_thread(rollout.close)
             self.loading = not await asyncio.to_thread(manager.stop)
+            await asyncio.to_thread(telemetry.stop)
             _LOG.info("stopped")
 
-    async def _run(self, manager: ModelManager, predictor: Predictor, metrics: Metrics) -> None:
+    async def _run(self, manager: ModelManager, predictor: Predictor, metrics: Metrics, telemetry: Telemetry) -> None:
         options = self._options
         admin = Admin(manager)
         started: list[Transport] = []
@@ -108,7 +111,8 @@ class Server:
         rollout = predictor.rollout
         traffic = None if rollout is None else asyncio.create_task(rollout.watch())
         try:
-            for transport in _transports(options, predictor, manager, admin, metrics, security):
+            telemetry.start()
+            for transport in _transports(options, predictor, manager, admin, metrics, security, telemetry):
                 await transport.start()
                 started.append(transport)
             _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
@@ -134,10 +138,11 @@ def _transports(
     admin: Admin,
     metrics: Metrics,
     security: Security,
+    telemetry: Telemetry,
 ) -> list[Transport]:
     transports: list[Transport] = []
     access = security.access
-    core = _native_core(options, predictor, manager, metrics, access)
+    core = _native_core(options, predictor, manager, metrics, access, telemetry)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
@@ -150,7 +155,7 @@ def _transports(
         )
         # gRPC's own server has its limits as arguments; those that are given go before.
         arguments = (*options.limits.channel_arguments(), *options.grpc_channel_arguments)
-        library = GrpcioServer(arguments)
+        library = GrpcioServer(arguments, recorder=telemetry.recorder)
         transport: GrpcioServer | NativeGrpc = library
         if core is not None and limits_of(options.grpc_channel_arguments) is not None:
             from modelyard.serving.transports.native import NativeGrpc
@@ -206,7 +211,9 @@ def _transports(
         else:
             from modelyard.serving.transports.asgi import UvicornServer
 
-            transports.append(UvicornServer(app, port=port, limits=options.limits, tls=tls))
+            transports.append(
+                UvicornServer(app, port=port, limits=options.limits, tls=tls, recorder=telemetry.recorder)
+            )
     return transports
 
 
@@ -234,7 +241,12 @@ def _pages(options: ServerOptions, manager: ModelManager, predictor: Predictor) 
 
 
 def _native_core(
-    options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, access: Access
+    options: ServerOptions,
+    predictor: Predictor,
+    manager: ModelManager,
+    metrics: Metrics,
+    access: Access,
+    telemetry: Telemetry,
 ) -> NativeCore | None:
     """The core, by the server's options; None where another transport serves.
 
@@ -269,9 +281,11 @@ def _native_core(
             json_extensions=options.rest_extensions,
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
+            wanted=None if telemetry.recorder is None else telemetry.recorder.wanted,
         ),
         access,
     )
+    core.record(telemetry)
     core.answer_usual(
         manager,
         metrics,

@@ -23,8 +23,8 @@ from modelyard.serving.prediction import (
     status_response,
 )
 from modelyard.serving.repository import Admin
-from modelyard.serving.requests import PRIORITY_KEY, Caller, PredictRequest
-from modelyard.serving.transports.grpc import Context, Guard, Handler, request_id_in
+from modelyard.serving.requests import PRIORITY_KEY, Caller, PredictRequest, current_request
+from modelyard.serving.transports.grpc import Context, Guard, Handler
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, serving_pb2
 
 
@@ -162,11 +162,12 @@ def caller_of(context: Context) -> Caller:
     def header(name: str) -> str:
         return ",".join(value for key, value in metadata if key == name and isinstance(value, str))
 
-    ticket = admitted.get()
+    ticket, request = admitted.get(), current_request.get()
     return Caller(
         deadline=deadline,
         low_priority=low,
-        request_id=request_id_in(context),
+        request_id=request.request_id,
+        facts=request.facts,
         header=header,
         principal="" if ticket is None else ticket.principal,
         charge=None if ticket is None else ticket.charge,

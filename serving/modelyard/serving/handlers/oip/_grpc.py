@@ -25,7 +25,7 @@ from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, Oip
 from modelyard.serving.handlers.oip._types import InferRequest, InferResult, Parameter, RequestedOutput
 from modelyard.serving.metrics import ExecutionStatistics, Metrics, VersionStatistics
 from modelyard.serving.prediction import SMALL_BYTES
-from modelyard.serving.transports.grpc import Context, Guard, Handler, failure_of, request_id_in, unary
+from modelyard.serving.transports.grpc import Context, Guard, Handler, failure_of, unary
 from modelyard.wire import INFERENCE_SERVICE, inference_pb2
 
 _STREAM = "ModelStreamInfer"
@@ -42,6 +42,7 @@ def _name(message: Any) -> str:
 
 #: What callers of each method need, and the model that it is about.
 _NEEDS: Mapping[str, tuple[Scope | None, Callable[[Any], str] | None]] = {
+    "LogSettings": ("admin", None),
     "ModelConfig": ("metadata", _name),
     "ModelInfer": ("predict", _model_name),
     "ModelMetadata": ("metadata", _name),
@@ -74,6 +75,7 @@ class OipGrpc:
     def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
         """The method handlers, by service and method."""
         handlers: dict[str, Handler] = {
+            "LogSettings": self._log_settings,
             "ModelConfig": self._model_config,
             "ModelInfer": self._infer,
             "ModelMetadata": self._model_metadata,
@@ -150,7 +152,7 @@ class OipGrpc:
             answer.error_message = exc.message
         # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
         except Exception as exc:
-            _, answer.error_message = failure_of(exc, _STREAM, request_id_in(context))
+            _, answer.error_message = failure_of(exc, _STREAM)
         return answer
 
     async def _statistics(self, message: inference_pb2.ModelStatisticsRequest, _: Context) -> bytes:
@@ -172,6 +174,24 @@ class OipGrpc:
     async def _unload(self, message: inference_pb2.RepositoryModelUnloadRequest, _: Context) -> bytes:
         await self._service.unload(message.model_name, list(message.parameters), repository=message.repository_name)
         return inference_pb2.RepositoryModelUnloadResponse().SerializeToString()
+
+    async def _log_settings(self, message: inference_pb2.LogSettingsRequest, _: Context) -> bytes:
+        changes = {
+            name: getattr(value, value.WhichOneof("parameter_choice") or "bool_param")
+            for name, value in message.settings.items()
+        }
+        response = inference_pb2.LogSettingsResponse()
+        for name, value in self._service.log_settings(changes).items():
+            # A bool is an int, too.
+            kind = (
+                "bool_param"
+                if isinstance(value, bool)
+                else "uint32_param"
+                if isinstance(value, int)
+                else "string_param"
+            )
+            setattr(response.settings[name], kind, value)
+        return response.SerializeToString()
 
 
 def _request_of(message: inference_pb2.ModelInferRequest, context: Context) -> InferRequest:

@@ -41,6 +41,8 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("POST", "/v2/models/{model}[/versions/{version}]/infer", "infer"),
     ("GET", "/v2/models/{model}[/versions/{version}]/config", "model_config"),
     ("GET", "/v2/models/{model}[/versions/{version}]", "model_metadata"),
+    ("GET", "/v2/logging", "log_settings"),
+    ("POST", "/v2/logging", "change_log_settings"),
     ("POST", "/v2/repository[/{repository}]/index", "index"),
     ("POST", "/v2/repository[/{repository}]/models/{model}/load", "load"),
     ("POST", "/v2/repository[/{repository}]/models/{model}/unload", "unload"),
@@ -55,6 +57,8 @@ _SCOPES: Mapping[str, Scope | None] = {
     "infer": "predict",
     "model_config": "metadata",
     "model_metadata": "metadata",
+    "log_settings": "metadata",
+    "change_log_settings": "admin",
     "index": "metadata",
     "load": "admin",
     "unload": "admin",
@@ -68,7 +72,7 @@ def _pattern(path: str) -> str:
 
 #: What Triton has below these paths and this server has not.
 _MISSING = re.compile(
-    r"/v2/(?:logging|trace/setting|(?:system|cuda)sharedmemory/.+)"
+    r"/v2/(?:trace/setting|(?:system|cuda)sharedmemory/.+)"
     rf"|{_pattern('/v2/models/{model}[/versions/{version}]')}/(?:generate|generate_stream|trace/setting)"
 )
 
@@ -99,6 +103,8 @@ class OipRest:
             "infer": self._infer,
             "model_config": self._model_config,
             "model_metadata": self._model_metadata,
+            "log_settings": self._log_settings,
+            "change_log_settings": self._change_log_settings,
             "index": self._index,
             "load": partial(self._control, service.load),
             "unload": partial(self._control, service.unload),
@@ -130,20 +136,30 @@ class OipRest:
         return await self._predictor.offload(lambda: compressed(answer, accepted))
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
+        allowed: list[str] = []
+        found = None
         for method, pattern, scope, handler in self._routes:
-            match = pattern.fullmatch(request.path)
+            # The first path that matches decides; several methods may have it.
+            match = pattern.fullmatch(request.path) if found in (None, pattern.pattern) else None
             if match is None:
                 continue
+            found = pattern.pattern
             if request.method != method:
-                answer = _error(405, f"{request.method} {request.path}: method not allowed; expected {method}.")
-                return Answer(status=405, body=answer.body, headers=[*answer.headers, (b"allow", method.encode())])
+                allowed.append(method)
+                continue
             groups = [unquote(group or "") for group in match.groups()]
-            if scope is None:
-                return await handler(request, groups)
             # Routes without one are about the server as a whole.
             model = unquote(match.groupdict().get("model") or "")
+            if request.caller is not None and request.caller.facts is not None:
+                request.caller.facts.model = model
+            if scope is None:
+                return await handler(request, groups)
             with admit(self._access, request, scope, model):
                 return await handler(request, groups)
+        if allowed:
+            expected = " or ".join(allowed)
+            answer = _error(405, f"{request.method} {request.path}: method not allowed; expected {expected}.")
+            return replace(answer, headers=[*answer.headers, (b"allow", ", ".join(allowed).encode())])
         if _MISSING.fullmatch(request.path):
             raise UnsupportedError(
                 f"modelyard does not implement {request.method} {request.path}; of Triton's extensions it has "
@@ -185,6 +201,12 @@ class OipRest:
         name, version = groups or ("", "")
         rows = self._service.statistics(name, version)
         return _document({"model_stats": [_statistics_row(row) for row in rows]})
+
+    async def _log_settings(self, _: HttpRequest, __: Sequence[str]) -> Answer:
+        return _document(self._service.log_settings({}))
+
+    async def _change_log_settings(self, request: HttpRequest, _: Sequence[str]) -> Answer:
+        return _document(self._service.log_settings(await self._body_object(request)))
 
     async def _index(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
         ready = (await self._body_object(request)).get("ready", False)

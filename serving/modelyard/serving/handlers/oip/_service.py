@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version as installed_version
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from modelyard.artifact import DEFAULT_SIGNATURE, TensorSpec
 from modelyard.errors import InvalidInputError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from modelyard.serving.handlers.oip._arrays import classify
 from modelyard.serving.handlers.oip._datatypes import datatype_of
+from modelyard.serving.handlers.oip._logging import Setting, change_log_settings, log_settings
 from modelyard.serving.handlers.oip._model_config import model_config
 from modelyard.serving.handlers.oip._parameters import echoed, signature_of
 from modelyard.serving.handlers.oip._types import (
@@ -36,6 +37,7 @@ SERVER_NAME = "modelyard"
 EXTENSIONS = (
     "binary_tensor_data",
     "classification",
+    "logging",
     "model_configuration",
     "model_repository",
     "parameters",
@@ -200,6 +202,18 @@ class OipService:
         """
         _check_control((key for key in parameters if key != _NO_EFFECT_ON_UNLOAD), repository)
         await self._admin.unload(name)
+
+    def log_settings(self, changes: Mapping[str, object]) -> dict[str, Setting]:
+        """What the log tells, after a change.
+
+        Args:
+            changes: Settings by Triton's names; none to change nothing.
+
+        Raises:
+            InvalidRequestError: A setting makes no sense.
+            UnsupportedError: It cannot be changed.
+        """
+        return change_log_settings(changes) if changes else log_settings()
 
     def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
         """What was measured for the versions that can answer.

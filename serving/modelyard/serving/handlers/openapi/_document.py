@@ -76,6 +76,8 @@ _V2_OPERATIONS: Mapping[str, tuple[str, str, str]] = {
     "model_config": ("A model's configuration in Triton's form.", "", "V2ModelConfig"),
     "model_metadata": ("Versions, inputs and outputs of a model.", "", "V2ModelMetadata"),
     "index": ("All models and versions with their states.", "IndexRequest", "Index"),
+    "log_settings": ("What the server's log tells.", "", "LogSettings"),
+    "change_log_settings": ("Change that while the server runs.", "LogChanges", "LogSettings"),
     "load": ("Load a model.", "ControlRequest", ""),
     "unload": ("Unload a model.", "ControlRequest", ""),
 }

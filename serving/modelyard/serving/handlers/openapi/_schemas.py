@@ -197,6 +197,12 @@ _PARAMETERS: Schema = {
 }
 _TENSOR_METADATA = object_of({"name": _TEXT, "datatype": _TEXT, "shape": list_of({"type": "integer"})})
 _OBJECT: Schema = {"type": "object"}
+_LOG_SETTINGS: Mapping[str, Schema] = {
+    "log_file": _TEXT,
+    **{name: {"type": "boolean"} for name in ("log_info", "log_warning", "log_error")},
+    "log_verbose_level": _COUNT,
+    "log_format": _TEXT,
+}
 
 COMPONENTS: dict[str, Schema] = {
     "Error": object_of({"error": _TEXT}, description="Why a request was refused, and what to send instead."),
@@ -354,4 +360,6 @@ COMPONENTS: dict[str, Schema] = {
     "IndexRequest": object_of({"ready": {"type": "boolean"}}, optional=("ready",)),
     "Index": list_of(object_of({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT})),
     "ControlRequest": object_of({"parameters": _OBJECT}, optional=("parameters",)),
+    "LogSettings": object_of(_LOG_SETTINGS),
+    "LogChanges": object_of(_LOG_SETTINGS, optional=tuple(_LOG_SETTINGS)),
 }

@@ -130,6 +130,9 @@ class RestApp:
             return json_answer(await self._answer(route, request))
 
     async def _answer(self, route: Route, request: HttpRequest) -> str:
+        if request.caller is not None and request.caller.facts is not None:
+            # As upstream, a name may end with a query, which may hold anything.
+            request.caller.facts.model = route.spec.name.partition("?")[0]
         if route.verb == "status":
             statuses = self._predictor.status(route.spec.name, route.spec.version)
             return _json_proto.message_json(status_response(statuses)) + "\n"

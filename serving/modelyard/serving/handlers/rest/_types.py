@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from modelyard.errors import (
 )
 from modelyard.serving.access import Access, Scope, Ticket
 from modelyard.serving.handlers.rest._urls import NoSuchUrl
-from modelyard.serving.requests import Caller
+from modelyard.serving.requests import Caller, unexpected
 from modelyard.serving.transports.http import Answer, HttpRequest
 from modelyard.wire import http_status_of
 
@@ -88,6 +87,8 @@ def admit(access: Access, request: HttpRequest, scope: Scope, model: str = "") -
     ticket = access.admit(request.credentials, scope, model)
     if request.caller is not None:
         request.caller.principal, request.caller.charge = ticket.principal, ticket.charge
+        if request.caller.facts is not None:
+            request.caller.facts.principal = ticket.principal
     return ticket
 
 
@@ -116,10 +117,7 @@ def error_answer(error: BaseException, request: str, *, caller: Caller | None = 
     elif isinstance(error, NoSuchUrl):
         status, text = 404, str(error)
     else:
-        # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
-        request_id = (caller and caller.request_id) or uuid.uuid4().hex
-        _LOG.error("request %s: %s failed unexpectedly", request_id, request, exc_info=error)
-        status, text = 500, f"Internal error. The server's log has the details under request {request_id}."
+        status, text = 500, unexpected(error, request, caller.request_id if caller else "-", _LOG)
     quoted = json.dumps(text, ensure_ascii=False)
     # What json.dumps writes, whose indented form leaves cycles behind.
     body = f'{{"error": {quoted}}}' if indent is None else f'{{\n{" " * indent}"error": {quoted}\n}}'

@@ -8,7 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from modelyard.errors import ModelyardError
-from modelyard.serving.requests import FIELDS_OF_ONE_CALL, PRIORITY_KEY, REQUEST_ID, Caller, request_id_of
+from modelyard.serving.requests import (
+    FIELDS_OF_ONE_CALL,
+    PRIORITY_KEY,
+    REQUEST_ID,
+    Caller,
+    new_request_id,
+    request_id_of,
+)
+from modelyard.serving.telemetry import Recorder, Recording
 from modelyard.serving.transports.http import Answer, Application, HttpRequest
 
 Event = Mapping[str, Any]
@@ -35,23 +43,58 @@ class Adapter:
 
     Args:
         app: The application.
+        recorder: Records requests; None where nobody wants that.
     """
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: Application, recorder: Recorder | None = None) -> None:
         self._app = app
+        self._recorder = recorder
         #: Answers tell clients that their connection ends.
         self.closing = False
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """Answers one request."""
         fields = _joined(scope["headers"])
+        request_id = request_id_of(fields.get(_ID, b"")) or new_request_id()
+        recording = self._begin(scope, fields, request_id)
         caller = Caller(
             low_priority=fields.get(PRIORITY_KEY.encode()) == b"low",
-            request_id=request_id_of(fields.get(_ID, b"")),
             header=lambda name: fields.get(name.encode(), b"").decode("latin-1"),
+            request_id=request_id,
+            facts=None if recording is None else recording.facts,
         )
         try:
+            await self._serve(scope, fields, caller, recording, receive, send)
+        finally:
+            if self._recorder is not None and recording is not None:
+                self._recorder.end(recording)
+
+    def _begin(self, scope: Event, fields: Mapping[bytes, bytes], request_id: str) -> Recording | None:
+        if self._recorder is None:
+            return None
+        return self._recorder.begin(
+            api="rest",
+            method=scope["method"],
+            path=scope["raw_path"].decode("latin-1"),
+            request_id=request_id,
+            traceparent=fields.get(b"traceparent", b"").decode("latin-1"),
+            # One socket takes both families.
+            client=scope["client"][0].removeprefix("::ffff:") if scope["client"] else "",
+        )
+
+    async def _serve(
+        self,
+        scope: Event,
+        fields: Mapping[bytes, bytes],
+        caller: Caller,
+        recording: Recording | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        try:
             body, problem = await self._read(int(fields.get(_LENGTH, 0)), receive)
+            if recording is not None:
+                recording.received(len(body))
             request = HttpRequest(
                 method=scope["method"],
                 path=scope["raw_path"].decode("latin-1"),
@@ -67,10 +110,13 @@ class Adapter:
                 problem=problem,
                 certificate=scope[CERTIFICATE],
             )
+            answer = await (self._answer(request, caller, receive) if problem is None else self._app.answer(request))
+            if recording is not None:
+                recording.status, recording.bytes_out = answer.status, len(answer.body)
             if problem is None:
-                await self._send(await self._answer(request, caller, receive), caller, send)
+                await self._send(answer, caller, send)
             else:
-                await self._refuse(await self._app.answer(request), caller, receive, send)
+                await self._refuse(answer, caller, receive, send)
         except (_Gone, asyncio.CancelledError):
             # In both cases nobody is there to be answered: the server cancels what runs when it has closed all
             # connections, and what uvicorn would make of an exception is an error in the log.
@@ -106,9 +152,7 @@ class Adapter:
             listening.cancel()
 
     async def _send(self, answer: Answer, caller: Caller, send: Send, *, last: bool = False) -> None:
-        headers = [*answer.headers, (_LENGTH, b"%d" % len(answer.body))]
-        if caller.request_id:
-            headers.append((_ID, caller.request_id.encode()))
+        headers = [*answer.headers, (_LENGTH, b"%d" % len(answer.body)), (_ID, caller.request_id.encode())]
         if last or self.closing:
             headers.append(_CLOSE)
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -14,6 +14,7 @@ import uvicorn
 from modelyard.errors import ConfigurationError
 from modelyard.serving.access import LiveTls
 from modelyard.serving.config import TlsConfig, TransportLimits
+from modelyard.serving.telemetry import Recorder
 from modelyard.serving.transports import BACKLOG, listen
 from modelyard.serving.transports.asgi._adapter import Adapter
 from modelyard.serving.transports.asgi._protocol import bounded
@@ -62,6 +63,7 @@ class UvicornServer:
         port: Port to listen on, on all addresses.
         limits: What clients may have it hold; None for the defaults.
         tls: Key and certificates, which may change; None for plain text.
+        recorder: Records requests; None where nobody wants that.
     """
 
     def __init__(
@@ -71,9 +73,10 @@ class UvicornServer:
         port: int,
         limits: TransportLimits | None = None,
         tls: LiveTls | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         limits = limits or TransportLimits()
-        self._adapter = Adapter(app)
+        self._adapter = Adapter(app, recorder)
         self._port = port
         self._server = _Server(
             uvicorn.Config(

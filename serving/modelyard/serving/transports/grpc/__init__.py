@@ -7,7 +7,6 @@ from modelyard.serving.transports.grpc._call import (
     credentials_of,
     failure_of,
     peer_host,
-    request_id_in,
     unary,
 )
 from modelyard.serving.transports.grpc._grpcio import GrpcioServer
@@ -25,7 +24,6 @@ __all__ = [
     "failure_of",
     "limits_of",
     "peer_host",
-    "request_id_in",
     "unary",
     "unknown_method",
 ]

@@ -8,10 +8,9 @@ import logging
 import ssl
 import time
 import urllib.parse
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -19,7 +18,7 @@ from google.protobuf.message import DecodeError
 from modelyard.errors import InvalidRequestError, ModelyardError
 from modelyard.serving.access import UNIX_SOCKET, Access, Credentials, Principal, Scope, Ticket, admitted
 from modelyard.serving.metrics import Metrics
-from modelyard.serving.requests import REQUEST_ID, PredictRequest, request_id_of
+from modelyard.serving.requests import PredictRequest, current_request, unexpected
 from modelyard.serving.transports.grpc._retry import retry_metadata
 from modelyard.serving.transports.grpc._types import Metadata
 from modelyard.wire import Method, grpc_status_of
@@ -155,16 +154,21 @@ def unary(
         try:
             caller = guard.identify(context)
             message = _parsed(method, read, data)
-            if counted:
+            facts = current_request.get().facts
+            if counted or facts:
                 name = _model_of(message)
+            if facts:
+                facts.model = name
             with guard.admit(caller, message) as ticket:
+                if facts:
+                    facts.principal = ticket.principal
                 admitted.set(ticket)
                 return await handler(message, context)
         except asyncio.CancelledError:
             code = "CANCELLED"
             raise
         except Exception as exc:
-            code, text = failure_of(exc, method.path, request_id_in(context))
+            code, text = failure_of(exc, method.path)
             trailers = retry_metadata(exc, text)
         finally:
             if counted:
@@ -185,42 +189,22 @@ def _parsed(method: Method, parse: Callable[[Any], Any], data: Any) -> Any:
 
 
 def _model_of(message: Any) -> str:
-    name: str = message.spec.name if isinstance(message, PredictRequest) else message.model_spec.name
+    """The model that a request of any method names; empty for none."""
+    spec = message.spec if isinstance(message, PredictRequest) else getattr(message, "model_spec", None)
+    name: str = getattr(message, "model_name", "") or getattr(message, "name", "") if spec is None else spec.name
     return name
 
 
-class Invoked(Protocol):
-    """A call as far as its client's metadata goes."""
-
-    def invocation_metadata(self) -> Any:
-        """Names and values."""
-        ...
-
-
-def request_id_in(context: Invoked) -> str:
-    """The id that a call's client gave it; empty where it gave none that is valid.
-
-    Args:
-        context: The call's.
-    """
-    values = [value for key, value in context.invocation_metadata() or () if key == REQUEST_ID]
-    return request_id_of(values[0].encode() if isinstance(values[0], str) else values[0]) if values else ""
-
-
-def failure_of(error: BaseException, path: str, request_id: str = "") -> tuple[str, str]:
+def failure_of(error: BaseException, path: str) -> tuple[str, str]:
     """Status and message that an error is answered with.
 
     Args:
         error: The error.
         path: The method's path, for the log.
-        request_id: The caller's, for the log; empty where it gave none.
     """
     if isinstance(error, ModelyardError):
         return grpc_status_of(error), truncate(error.message)
-    # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
-    request_id = request_id or uuid.uuid4().hex
-    _LOG.error("request %s: %s failed unexpectedly", request_id, path, exc_info=error)
-    return "INTERNAL", f"Internal error. The server's log has the details under request {request_id}."
+    return "INTERNAL", unexpected(error, path, current_request.get().request_id, _LOG)
 
 
 def truncate(text: str) -> str:

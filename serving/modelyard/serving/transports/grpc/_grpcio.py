@@ -11,8 +11,9 @@ import grpc
 from modelyard.errors import ConfigurationError
 from modelyard.serving.access import LiveTls
 from modelyard.serving.config import TlsConfig
-from modelyard.serving.requests import REQUEST_ID
-from modelyard.serving.transports.grpc._call import Context, request_id_in
+from modelyard.serving.telemetry import Recorder
+from modelyard.serving.transports.grpc._call import Context
+from modelyard.serving.transports.grpc._context import RequestInterceptor
 from modelyard.serving.transports.grpc._types import INT32_MAX, unknown_method
 
 #: How long calls get at a stop to reach their handlers, and the goodbye to reach the clients.
@@ -25,10 +26,12 @@ class GrpcioServer:
 
     Args:
         arguments: gRPC channel arguments.
+        recorder: Records calls; None where nobody wants that.
     """
 
-    def __init__(self, arguments: Sequence[tuple[str, int | str]]) -> None:
+    def __init__(self, arguments: Sequence[tuple[str, int | str]], *, recorder: Recorder | None = None) -> None:
         self._server = grpc.aio.server(
+            interceptors=[RequestInterceptor(recorder)],
             options=list(
                 {
                     "grpc.max_receive_message_length": INT32_MAX,
@@ -38,7 +41,7 @@ class GrpcioServer:
                     # gRPC takes the first of two arguments of one name: the user's must be the only one.
                     **dict(arguments),
                 }.items()
-            )
+            ),
         )
         self._addresses: list[tuple[str, LiveTls | None]] = []
         self._paths: list[str] = []
@@ -73,9 +76,6 @@ class GrpcioServer:
             return method
 
         async def held(data: bytes, context: Context) -> bytes:
-            request_id = request_id_in(context)
-            if request_id:
-                context.set_trailing_metadata(((REQUEST_ID, request_id),))
             response = await answer(data, context)
             if self._holding:
                 await self._released.wait()

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 import inspect
-import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -15,9 +14,8 @@ from typing import Any, NoReturn
 import grpc
 import modelyard_core
 
-from modelyard.serving.transports.grpc import Metadata, request_id_in, unknown_method
-
-_LOG = logging.getLogger("modelyard.serving.grpc")
+from modelyard.serving.requests import REQUEST_ID, Facts, RequestContext, current_request
+from modelyard.serving.transports.grpc import Metadata, failure_of, unknown_method
 
 Methods = Mapping[str, Any]
 _ENCODINGS = ("identity", "deflate", "gzip")
@@ -98,10 +96,12 @@ class Calls:
 
     Args:
         methods: ``grpc.RpcMethodHandler`` by path.
+        recorded: The core wants to know what is found out of each.
     """
 
-    def __init__(self, methods: Methods) -> None:
+    def __init__(self, methods: Methods, *, recorded: bool = False) -> None:
         self._methods = methods
+        self._recorded = recorded
         self._running: dict[modelyard_core.Call, tuple[Context, asyncio.Task[None]]] = {}
 
     def begin(self, call: modelyard_core.Call) -> None:
@@ -132,6 +132,9 @@ class Calls:
             task.cancel()
 
     async def _guard(self, call: modelyard_core.Call, handler: Any, context: Context) -> None:
+        facts = Facts() if self._recorded else None
+        request_id = next(str(value) for key, value in context.invocation_metadata() if key == REQUEST_ID)
+        current_request.set(RequestContext(request_id=request_id, facts=facts))
         try:
             if handler.request_streaming or handler.response_streaming:
                 await self._stream(call, handler, context)
@@ -139,17 +142,17 @@ class Calls:
                 request = _parsed(handler, call.message or b"")
                 response = await handler.unary_unary(request, context)
                 if context.code is grpc.StatusCode.OK:
-                    call.respond(_serialized(handler, response))
+                    call.respond(_serialized(handler, response), None if facts is None else facts.told())
                     return
         except _Aborted:
-            _LOG.debug("%s was aborted by its handler", call.path)
-        # Handlers map their own errors; whatever else escapes is a bug, and its text is not for strangers.
-        except Exception:
-            _LOG.exception("request %s: %s failed unexpectedly", request_id_in(context) or "-", call.path)
-            context.code = grpc.StatusCode.UNKNOWN
-            context.details, context.trailers = "Unexpected error. The server's log has the details.", ()
+            # The context says how.
+            pass
+        # Handlers map their own errors.
+        except Exception as exc:
+            code, context.details = failure_of(exc, call.path)
+            context.code, context.trailers = grpc.StatusCode[code], ()
         trailers = [(name.encode(), _plain_value(value)) for name, value in context.trailers]
-        call.finish(context.code.value[0], context.details, trailers)
+        call.finish(context.code.value[0], context.details, trailers, None if facts is None else facts.told())
 
     async def _stream(self, call: modelyard_core.Call, handler: Any, context: Context) -> None:
         requests = _requests(call, handler, context)

@@ -17,6 +17,7 @@ from modelyard.serving.config import TlsConfig, TransportLimits
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.rollout import Rollout
+from modelyard.serving.telemetry import MAX_RECORDS, Telemetry, Wanted
 from modelyard.serving.transports.http import Application
 from modelyard.serving.transports.native._calls import Calls, Methods
 from modelyard.serving.transports.native._plans import Plans
@@ -43,6 +44,7 @@ class NativeOptions:
         max_json_depth: Deepest nesting of a JSON body.
         tensor_content: Answers of Predict carry ``tensor_content``.
         threads: Threads of the transport; 0 for one a processor.
+        wanted: Which requests are recorded; None for none.
     """
 
     max_body_bytes: int
@@ -60,6 +62,7 @@ class NativeOptions:
     max_json_depth: int = 100
     tensor_content: bool = False
     threads: int = 0
+    wanted: Wanted | None = None
 
 
 class NativeCore:
@@ -105,6 +108,7 @@ class NativeCore:
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
             guarded=access.guarded,
+            records=_records(options.wanted),
         )
 
     @property
@@ -116,6 +120,14 @@ class NativeCore:
     def inflight_bytes(self) -> int:
         """Bytes of requests that the core reads or answers."""
         return self._server.inflight_bytes
+
+    def record(self, telemetry: Telemetry) -> None:
+        """Gives it the records of requests, of those that were wanted.
+
+        Args:
+            telemetry: What becomes of them.
+        """
+        telemetry.add_source(self._server.take_records)
 
     def answer_usual(
         self,
@@ -148,7 +160,7 @@ class NativeCore:
         Raises:
             ConfigurationError: The port or the certificate cannot be used.
         """
-        self._exchanges = Exchanges(app)
+        self._exchanges = Exchanges(app, recorded=self._options.wanted is not None)
         self._listen(port, tls, flag="--rest_api_port")
         self._parts.add(part)
 
@@ -163,7 +175,7 @@ class NativeCore:
         Raises:
             ConfigurationError: An address or the certificate cannot be used.
         """
-        self._calls = Calls(methods)
+        self._calls = Calls(methods, recorded=self._options.wanted is not None)
         self._server.set_methods({path: _is_stream(handler) for path, handler in methods.items()})
         for address, tls in addresses.items():
             self._listen(int(address.rpartition(":")[2]), tls, flag="--port")
@@ -261,6 +273,10 @@ def _texts(tls: TlsConfig) -> tuple[str, str, str | None]:
 
 def _unusable(problem: ValueError) -> ConfigurationError:
     return ConfigurationError(f"The key or a certificate in --ssl_config_file cannot be used: {problem}")
+
+
+def _records(wanted: Wanted | None) -> tuple[int, float, float, bool, bool] | None:
+    return None if wanted is None else (MAX_RECORDS, wanted.share, wanted.slow_s, wanted.traced, wanted.parents)
 
 
 def _processors() -> int:

@@ -197,6 +197,7 @@ class Plans:
             wanted=list(outputs),
             answers=servable.version,
             name=plan.name,
+            backend=servable.backend.name,
             inputs=[(each.name, each.dtype, each.shape if shapes else None) for each in described.inputs],
             outputs=[(name, dtypes[name]) for name in plan.outputs],
             run=Batches(self._manager, spec, plan, self._metrics, self._rollout),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import modelyard_core
 
 from modelyard.errors import ModelyardError
-from modelyard.serving.requests import PRIORITY_KEY, Caller
+from modelyard.serving.requests import PRIORITY_KEY, Caller, Facts
 from modelyard.serving.transports.http import Application, HttpRequest
 
 
@@ -17,10 +17,12 @@ class Exchanges:
 
     Args:
         app: The application.
+        recorded: The core wants to know what is found out of each.
     """
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: Application, *, recorded: bool = False) -> None:
         self._app = app
+        self._recorded = recorded
         self._running: dict[modelyard_core.Exchange, tuple[Caller, asyncio.Task[None]]] = {}
 
     def begin(self, exchange: modelyard_core.Exchange) -> None:
@@ -31,6 +33,7 @@ class Exchanges:
             low_priority=headers.get(PRIORITY_KEY) == "low",
             request_id=exchange.request_id,
             header=lambda name: headers.get(name, ""),
+            facts=Facts() if self._recorded else None,
         )
         task = asyncio.get_running_loop().create_task(self._answer(exchange, headers, caller))
         self._running[exchange] = (caller, task)
@@ -60,7 +63,8 @@ class Exchanges:
                 certificate=exchange.certificate,
             )
         )
-        exchange.respond(answer.status, answer.headers, answer.body)
+        told = None if caller.facts is None else caller.facts.told()
+        exchange.respond(answer.status, answer.headers, answer.body, told)
 
     def _problem(self, name: str | None) -> ModelyardError | None:
         if name is None:

@@ -1,0 +1,63 @@
+"""A client span for each operation, in programs that trace: OpenTelemetry's API is no dependency."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from modelyard.clients.protocols import Call
+
+_TRACE, _PROPAGATE = "opentelemetry.trace", "opentelemetry.propagate"
+
+
+class CallSpan:
+    """The span of an operation; nothing, in a program that does not trace.
+
+    Args:
+        call: The operation's first call.
+        model: The model that it is for; empty for none.
+        request_id: Its id.
+    """
+
+    __slots__ = ("_span", "headers")
+
+    def __init__(self, call: Call, model: str, request_id: str) -> None:
+        #: What goes with every call, so that the server's span is a child of this one.
+        self.headers: tuple[tuple[str, str], ...] = ()
+        self._span: Any = None
+        # A program that traces has imported the API already; the others need not pay for the import.
+        if _TRACE not in sys.modules:
+            return
+        trace: Any = importlib.import_module(_TRACE)
+        propagate: Any = importlib.import_module(_PROPAGATE)
+        attributes = {"modelyard.model": model, "modelyard.request_id": request_id}
+        self._span = trace.get_tracer("modelyard.clients").start_span(
+            _name(call, model),
+            kind=trace.SpanKind.CLIENT,
+            attributes={key: text for key, text in attributes.items() if text},
+        )
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier, trace.set_span_in_context(self._span))
+        self.headers = tuple((name.lower(), value) for name, value in carrier.items())
+
+    def end(self, error: BaseException | None) -> None:
+        """Ends the span.
+
+        Args:
+            error: Why the operation failed; None where it did not.
+        """
+        if self._span is None:
+            return
+        if error is not None:
+            trace: Any = importlib.import_module(_TRACE)
+            self._span.set_status(trace.Status(trace.StatusCode.ERROR, str(error)))
+        self._span.end()
+
+
+def _name(call: Call, model: str) -> str:
+    """A name of which there are few: without the model's."""
+    if not call.path.startswith(("/v1", "/v2")):
+        return call.path.lstrip("/")
+    path = call.path.replace(f"/models/{model}", "/models/{model}") if model else call.path
+    return f"{'GET' if call.body is None else 'POST'} {path}"

@@ -1,0 +1,102 @@
+"""What is known of one request beside what it asks for: its name, and what whoever answers it finds out."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+#: The id's first part is the process's own; the core has another.
+_PROCESS = secrets.token_hex(8)
+_NUMBERS = itertools.count()
+#: As the native core takes them; its stub says what is what.
+Told = tuple[str, int, str, str, str, int, tuple[int, int, int], tuple[int, int, int, int, int] | None]
+
+
+def new_request_id() -> str:
+    """A name for a request whose caller gave it none."""
+    return f"{_PROCESS}-{next(_NUMBERS):012x}"
+
+
+# Filled by several packages, one after the other; frozen only where a record is made of it.
+@dataclass(kw_only=True, slots=True)
+class Facts:
+    """What is found out while a request is answered, for logs and traces.
+
+    Attributes:
+        model: As the request names it.
+        version: The version that answered; 0 for none.
+        signature: Its signature.
+        backend: What computed it.
+        principal: Who asked, where callers have names.
+        rows: Rows (examples) of the request.
+        batch: Number of its batch; 0 for none.
+        batch_rows: Rows of the batch, those that pad it included.
+        batch_requests: Requests in it.
+        decoded_ns: When its inputs were complete, by ``time.perf_counter_ns()``; 0 where it was not computed.
+        begun_ns: When its batch was begun.
+        compute_ns: Nanoseconds that the model took.
+        ended_ns: When its batch was computed.
+    """
+
+    model: str = ""
+    version: int = 0
+    signature: str = ""
+    backend: str = ""
+    principal: str = ""
+    rows: int = 0
+    batch: int = 0
+    batch_rows: int = 0
+    batch_requests: int = 0
+    decoded_ns: int = 0
+    begun_ns: int = 0
+    compute_ns: int = 0
+    ended_ns: int = 0
+
+    def durations(self) -> tuple[int, int, int, int]:
+        """Nanoseconds in the queue, from there to the model, in the model, and in the batch."""
+        batch_ns = self.ended_ns - self.begun_ns
+        return self.begun_ns - self.decoded_ns, max(0, batch_ns - self.compute_ns), self.compute_ns, batch_ns
+
+    def told(self) -> Told:
+        """What the native core is told, which knows the rest."""
+        times = None if not self.ended_ns else (*self.durations(), time.perf_counter_ns() - self.ended_ns)
+        batch = (self.batch, self.batch_rows, self.batch_requests)
+        return (self.model, self.version, self.signature, self.backend, self.principal, self.rows, batch, times)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestContext:
+    """One request.
+
+    Attributes:
+        request_id: Its caller's name for it, or one that was made here.
+        facts: What is found out of it; None where nobody wants to know.
+    """
+
+    request_id: str
+    facts: Facts | None = None
+
+
+_NOBODYS = RequestContext(request_id="-")
+#: The gRPC call that this task answers.
+current_request: ContextVar[RequestContext] = ContextVar("current_request", default=_NOBODYS)
+
+
+def unexpected(error: BaseException, what: str, request_id: str, log: logging.Logger) -> str:
+    """Reports an error that is a bug, once: its text may hold what strangers must not read.
+
+    Args:
+        error: The error.
+        what: What failed, for the log.
+        request_id: Of the request.
+        log: Where to.
+
+    Returns:
+        What the caller is told.
+    """
+    log.error("request %s: %s failed unexpectedly", request_id, what, exc_info=error)
+    return f"Internal error. The server's log has the details under request {request_id}."

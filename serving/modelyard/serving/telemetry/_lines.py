@@ -1,0 +1,119 @@
+"""Lines of logs: of requests, and of the server itself."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import re
+from typing import TextIO
+
+from modelyard.serving.config import Form
+from modelyard.serving.telemetry._records import FIELDS, RequestRecord
+
+_PLAIN = re.compile(r"[\w./:~@+-]+", re.ASCII)
+
+
+def fields_of(record: RequestRecord) -> dict[str, str | int | float]:
+    """The fields of a record that are not empty.
+
+    Args:
+        record: The record.
+    """
+    values = ((field, field.value(record)) for field in FIELDS)
+    return {field.name: value for field, value in values if value or field.always}
+
+
+def text_of(fields: dict[str, str | int | float]) -> str:
+    """Fields as ``name=value``, quoted where that is not plain.
+
+    Args:
+        fields: The fields.
+    """
+    return " ".join(f"{name}={_quoted(str(value))}" for name, value in fields.items())
+
+
+def line_of(record: RequestRecord, form: Form) -> str:
+    """A record's line in the access log.
+
+    Args:
+        record: The record.
+        form: How it looks.
+    """
+    fields = fields_of(record)
+    return (json.dumps(fields, separators=(",", ":")) if form == "json" else text_of(fields)) + "\n"
+
+
+def _quoted(text: str) -> str:
+    # Callers choose names and paths: no line of theirs may look like another.
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+class JsonFormatter(logging.Formatter):
+    """The server's log, a JSON object on each line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        fields: dict[str, object] = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            # What a logger is given beside the text: the fields of a slow request.
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, separators=(",", ":"), default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """The server's log, for people."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname).1s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
+        """The line, with the fields that the record has."""
+        text = super().formatMessage(record)
+        fields = getattr(record, "fields", None)
+        return f"{text} {text_of(fields)}" if fields else text
+
+
+def configure_logging(level: str, form: Form, stream: TextIO) -> None:
+    """Sets up the log of a process that is a server.
+
+    Args:
+        level: Least severity of modelyard's own lines.
+        form: How lines look.
+        stream: Where they go.
+    """
+    root = logging.getLogger()
+    handler = next((each for each in root.handlers if isinstance(each, _Handler)), None)
+    # Whoever runs a server inside of another program has set up the log already.
+    if handler is None and not root.handlers:
+        handler = _Handler(stream)
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+    if handler is not None:
+        handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    set_log_level(level)
+
+
+def set_log_level(level: str) -> None:
+    """Sets the least severity of modelyard's own lines.
+
+    Args:
+        level: ``debug``, ``info``, ``warning``, ``error`` or ``critical``.
+    """
+    logging.getLogger("modelyard").setLevel(level.upper())
+
+
+def log_level() -> str:
+    """The least severity of modelyard's own lines."""
+    return logging.getLevelName(logging.getLogger("modelyard").getEffectiveLevel()).lower()
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """The handler that a server's process has set up itself."""
