@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::batch::Plans;
 use crate::host::Host;
-use crate::transport::{Budget, ConnectionLimits};
+use crate::transport::{Budget, ConnectionLimits, Refused};
 
 /// The life of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +69,7 @@ pub struct Core {
     pub connections: AtomicUsize,
     pub plans: Plans,
     pub budget: Arc<Budget>,
+    pub refused: Refused,
 }
 
 impl Core {

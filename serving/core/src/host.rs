@@ -62,6 +62,9 @@ pub struct Exchange {
     #[pyo3(get)]
     client: String,
     problem: Option<Problem>,
+    /// It was chosen for the log of predictions.
+    #[pyo3(get)]
+    logged: bool,
     gone: AtomicBool,
     reply: Mutex<Option<oneshot::Sender<Answer>>>,
 }
@@ -117,6 +120,9 @@ pub struct Call {
     path: String,
     headers: HeaderMap,
     message: Option<Bytes>,
+    /// It was chosen for the log of predictions.
+    #[pyo3(get)]
+    logged: bool,
     #[pyo3(get)]
     peer: String,
     #[pyo3(get)]
@@ -215,6 +221,7 @@ pub struct RestRequest {
     pub peer: Peer,
     pub request_id: String,
     pub problem: Option<Problem>,
+    pub logged: bool,
 }
 
 impl Host {
@@ -248,6 +255,7 @@ pub async fn rest(core: &Arc<Core>, request: RestRequest) -> Option<Answer> {
         request_id: request.request_id,
         client: request.peer.host(),
         problem: request.problem,
+        logged: request.logged,
         gone: AtomicBool::new(false),
         reply: Mutex::new(Some(sender)),
     };
@@ -267,10 +275,11 @@ pub fn call(
     core: &Arc<Core>,
     path: &str,
     headers: HeaderMap,
-    message: Option<Bytes>,
+    message: Option<(Bytes, bool)>,
     peer: Peer,
     timeout: Option<Duration>,
 ) -> Option<OpenCall> {
+    let (message, logged) = message.map_or((None, false), |(message, logged)| (Some(message), logged));
     let (end_sender, end) = oneshot::channel();
     let (frame_sender, frames) = mpsc::unbounded_channel();
     let unsent = Arc::new(AtomicUsize::new(0));
@@ -279,6 +288,7 @@ pub fn call(
         path: path.to_owned(),
         headers,
         message,
+        logged,
         peer: peer.name(),
         timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
         gone: AtomicBool::new(false),

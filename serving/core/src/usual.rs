@@ -1,17 +1,18 @@
 //! Predictions of the usual form, answered here; everything else is `None`, and goes to Python whole.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ORIGIN, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use crate::batch::{Computed, Key, Outcome, Plan, Request, Sample};
+use crate::batch::{Api, Computed, Key, Outcome, Plan, Request, Sample, Sampler};
 use crate::core::Core;
 use crate::forms::{AnswerSpec, OutputView, Tensor, json, predict_grpc, v2_grpc, v2_rest};
+use crate::histogram::TraceId;
 use crate::host::Answer;
 use crate::transport::{RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
 
@@ -21,15 +22,26 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 const PRIORITY: HeaderName = HeaderName::from_static("x-modelyard-priority");
+const TRACE: HeaderName = HeaderName::from_static("traceparent");
 /// Whoever is refused is asked to come back when there may be room, within these bounds.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
-/// When a request came, how long it may take, and whether others go first.
+/// What is known of a request beside what it asks for.
 #[derive(Clone, Copy)]
-pub struct Urgency {
-    pub arrived: Instant,
-    pub deadline: Option<Instant>,
-    pub low_priority: bool,
+struct Context {
+    api: Api,
+    arrived: Instant,
+    deadline: Option<Instant>,
+    /// Others go first.
+    low_priority: bool,
+    trace: Option<TraceId>,
+}
+
+impl Context {
+    fn new(api: Api, headers: &HeaderMap, arrived: Instant, deadline: Option<Instant>) -> Context {
+        let low_priority = headers.get(PRIORITY).is_some_and(|value| value == "low");
+        Context { api, arrived, deadline, low_priority, trace: headers.get(TRACE).and_then(trace_of) }
+    }
 }
 
 /// Why a request is not let in.
@@ -37,32 +49,40 @@ pub struct Overload {
     pub text: String,
     /// When there may be room; `None` for a full batch queue, which upstream says is unavailable.
     pub retry_after: Option<Duration>,
+    /// In the metrics.
+    reason: &'static str,
 }
 
-/// A gRPC call: its answer with gRPC's prefix, or why it is refused.
+/// A gRPC call: its answer with gRPC's prefix, or why it is refused. `logged` says that Python is to log it.
 pub async fn grpc(
     core: &Arc<Core>,
     parts: &http::request::Parts,
     message: &Bytes,
     arrived: Instant,
     deadline: Option<Instant>,
+    logged: &mut bool,
 ) -> Option<Result<Bytes, Refusal>> {
-    let urgency = Urgency { arrived, deadline, low_priority: is_low(&parts.headers) };
+    let context = |api| Context::new(api, &parts.headers, arrived, deadline);
     let answered = match parts.uri.path() {
-        PREDICT => predict(core, message, urgency).await?,
-        INFER => infer(core, message, urgency).await?,
+        PREDICT => predict(core, message, context(("Predict", "GRPC")), logged).await?,
+        INFER => infer(core, message, context(("ModelInfer", "GRPC")), logged).await?,
         _ => return None,
     };
     Some(answered.map_err(refusal))
 }
 
 /// TensorFlow Serving's Predict.
-async fn predict(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<Result<Bytes, Overload>> {
+async fn predict(
+    core: &Arc<Core>,
+    message: &Bytes,
+    context: Context,
+    logged: &mut bool,
+) -> Option<Result<Bytes, Overload>> {
     let head = predict_grpc::head(message)?;
     let outputs = head.outputs.iter().copied();
-    let plan = find(core, Key::new(head.model, head.version, head.label, head.signature, outputs))?;
+    let plan = find(core, Key::new(head.model, head.version, head.label, head.signature, outputs), logged)?;
     let tensors = head.read(&plan.signature)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, tensors, context).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(Err(overload)),
     };
@@ -70,23 +90,28 @@ async fn predict(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<
     let frame = framed(|out| {
         predict_grpc::write(out, &spec, &answered.views(), answered.range.as_ref(), core.options.tensor_content)
     })?;
-    answered.count(&plan, Some(("Predict", "GRPC")));
+    answered.count(&plan, context);
     Some(Ok(frame))
 }
 
 /// The Open Inference Protocol's ModelInfer.
-async fn infer(core: &Arc<Core>, message: &Bytes, urgency: Urgency) -> Option<Result<Bytes, Overload>> {
+async fn infer(
+    core: &Arc<Core>,
+    message: &Bytes,
+    context: Context,
+    logged: &mut bool,
+) -> Option<Result<Bytes, Overload>> {
     let head = v2_grpc::head(message)?;
     let signature = head.signature.unwrap_or_default();
-    let plan = find(core, Key::new(head.model, head.version, None, signature, head.outputs.iter().copied()))?;
+    let plan = find(core, Key::new(head.model, head.version, None, signature, head.outputs.iter().copied()), logged)?;
     let tensors = head.read(&plan.signature)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, tensors, context).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(Err(overload)),
     };
     let answer = v2_rest::Answer { model: head.model, version: plan.version, id: head.id, signature: head.signature };
     let frame = framed(|out| v2_grpc::write(out, &answer, &answered.views(), answered.range.as_ref()))?;
-    answered.count(&plan, None);
+    answered.count(&plan, context);
     Some(Ok(frame))
 }
 
@@ -101,24 +126,36 @@ fn framed(write: impl FnOnce(&mut Vec<u8>) -> bool) -> Option<Bytes> {
     Some(frame.into())
 }
 
-/// A REST request.
-pub async fn rest(core: &Arc<Core>, parts: &http::request::Parts, body: &Bytes, arrived: Instant) -> Option<Answer> {
+/// A REST request; `logged` as for [`grpc`].
+pub async fn rest(
+    core: &Arc<Core>,
+    parts: &http::request::Parts,
+    body: &Bytes,
+    arrived: Instant,
+    logged: &mut bool,
+) -> Option<Answer> {
     let headers = &parts.headers;
     let plain = !headers.contains_key(CONTENT_ENCODING) && !headers.contains_key(ORIGIN);
     if !core.options.usual_rest || parts.method != Method::POST || parts.uri.query().is_some() || !plain {
         return None;
     }
     let deadline = arrived.checked_add(core.options.rest_timeout);
-    let urgency = Urgency { arrived, deadline, low_priority: is_low(headers) };
     let target = Target::of(parts.uri.path())?;
-    match target.api {
-        Api::V1 => v1(core, &target, body, urgency).await,
-        Api::V2 => v2(core, &target, headers, body, urgency).await,
+    let context = |api| Context::new(api, headers, arrived, deadline);
+    match target.version_of_api {
+        Version::V1 => v1(core, &target, body, context(("predict", "REST")), logged).await,
+        Version::V2 => v2(core, &target, headers, body, context(("infer", "REST")), logged).await,
     }
 }
 
 /// TensorFlow Serving's `:predict`.
-async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgency) -> Option<Answer> {
+async fn v1(
+    core: &Arc<Core>,
+    target: &Target<'_>,
+    body: &Bytes,
+    context: Context,
+    logged: &mut bool,
+) -> Option<Answer> {
     let options = json::Options {
         strict: core.options.strict_json,
         extensions: core.options.json_extensions,
@@ -126,9 +163,9 @@ async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgenc
     };
     let head = json::head(body)?;
     let key = Key::new(target.model, target.version, target.label, head.signature, std::iter::empty());
-    let plan = find(core, key)?;
+    let plan = find(core, key, logged)?;
     let tensors = head.read(&plan.signature, &options)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, tensors, context).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(too_many(&overload, "\n    ", "\n")),
     };
@@ -136,7 +173,7 @@ async fn v1(core: &Arc<Core>, target: &Target<'_>, body: &Bytes, urgency: Urgenc
     if !json::write(&mut out, head.form, &answered.views(), answered.range.as_ref(), &options) {
         return None;
     }
-    answered.count(&plan, Some(("predict", "REST")));
+    answered.count(&plan, context);
     Some(Answer { status: StatusCode::OK, headers: content(JSON), body: out.into() })
 }
 
@@ -146,7 +183,8 @@ async fn v2(
     target: &Target<'_>,
     headers: &HeaderMap,
     body: &Bytes,
-    urgency: Urgency,
+    context: Context,
+    logged: &mut bool,
 ) -> Option<Answer> {
     if headers.get(ACCEPT_ENCODING).is_some_and(|accepted| accepted != "identity") {
         // Python compresses.
@@ -156,9 +194,9 @@ async fn v2(
     let head = v2_rest::head(body, headers.get(JSON_LENGTH).map(HeaderValue::as_bytes), max_depth)?;
     let signature = head.signature.unwrap_or_default();
     let wanted = head.outputs.iter().map(|output| output.name);
-    let plan = find(core, Key::new(target.model, target.version, None, signature, wanted))?;
+    let plan = find(core, Key::new(target.model, target.version, None, signature, wanted), logged)?;
     let tensors = head.read(&plan.signature, max_depth)?;
-    let answered = match compute(core, &plan, tensors, urgency).await? {
+    let answered = match compute(core, &plan, tensors, context).await? {
         Ok(answered) => answered,
         Err(overload) => return Some(too_many(&overload, "", "")),
     };
@@ -174,19 +212,19 @@ async fn v2(
             fields
         }
     };
-    answered.count(&plan, None);
+    answered.count(&plan, context);
     Some(Answer { status: StatusCode::OK, headers: fields, body: out.into() })
 }
 
 #[derive(Clone, Copy)]
-enum Api {
+enum Version {
     V1,
     V2,
 }
 
 /// What the URL of a prediction says.
 struct Target<'a> {
-    api: Api,
+    version_of_api: Version,
     model: &'a str,
     version: Option<i64>,
     label: Option<&'a str>,
@@ -198,23 +236,23 @@ impl<'a> Target<'a> {
         if path.contains('%') {
             return None;
         }
-        let (api, rest) = match path.strip_prefix("/v1/models/") {
-            Some(rest) => (Api::V1, rest.strip_suffix(":predict")?),
-            None => (Api::V2, path.strip_prefix("/v2/models/")?.strip_suffix("/infer")?),
+        let (version_of_api, rest) = match path.strip_prefix("/v1/models/") {
+            Some(rest) => (Version::V1, rest.strip_suffix(":predict")?),
+            None => (Version::V2, path.strip_prefix("/v2/models/")?.strip_suffix("/infer")?),
         };
         let mut parts = rest.split('/');
         let model = parts.next().filter(|name| !name.is_empty() && !name.contains(':'))?;
         let (mut version, mut label) = (None, None);
-        match (parts.next(), parts.next(), api) {
+        match (parts.next(), parts.next(), version_of_api) {
             (None, _, _) => {}
             (Some("versions"), Some(number), _) => {
                 let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
                 version = Some(number.parse().ok().filter(|_| digits)?);
             }
-            (Some("labels"), Some(name), Api::V1) if !name.is_empty() && !name.contains(':') => label = Some(name),
+            (Some("labels"), Some(name), Version::V1) if !name.is_empty() && !name.contains(':') => label = Some(name),
             _ => return None,
         }
-        parts.next().is_none().then_some(Target { api, model, version, label })
+        parts.next().is_none().then_some(Target { version_of_api, model, version, label })
     }
 }
 
@@ -237,10 +275,14 @@ fn too_many(overload: &Overload, before: &str, after: &str) -> Answer {
     Answer { status, headers: fields, body: body.into() }
 }
 
-/// The plan for a key; where there is none, Python is asked for one, and answers the request itself.
-fn find(core: &Core, key: Key) -> Option<Arc<Plan>> {
+/// The plan for a key; where there is none, Python is asked for one, and answers the request itself, as it does where
+/// the request is to be logged.
+fn find(core: &Core, key: Key, logged: &mut bool) -> Option<Arc<Plan>> {
     match core.plans.find(&key) {
-        Ok(plan) => Some(plan),
+        Ok(plan) => {
+            *logged = plan.logged.as_ref().is_some_and(Sampler::takes);
+            (!*logged).then_some(plan)
+        }
         Err(ask) => {
             if ask {
                 core.host.learn(&key);
@@ -274,14 +316,17 @@ impl Answered {
             .collect()
     }
 
-    fn count(&self, plan: &Plan, api: Option<(&'static str, &'static str)>) {
+    fn count(&self, plan: &Plan, context: Context) {
         let now = Instant::now();
         let batch = &self.computed;
-        plan.stats.lock().unwrap_or_else(PoisonError::into_inner).answered(&Sample {
-            api,
+        plan.stats().answered(&Sample {
+            api: context.api,
+            trace: context.trace,
             rows: self.rows,
             first: !batch.counted.swap(true, Ordering::Relaxed),
             batch_rows: batch.rows,
+            batch_padding: batch.padding,
+            batch_requests: batch.requests,
             queue: batch.begun.saturating_duration_since(self.decoded),
             input: self.decoded - self.arrived,
             infer: batch.ended - batch.begun,
@@ -296,29 +341,35 @@ async fn compute(
     core: &Core,
     plan: &Arc<Plan>,
     tensors: Vec<Tensor>,
-    urgency: Urgency,
+    context: Context,
 ) -> Option<Result<Answered, Overload>> {
     let decoded = Instant::now();
     let rows = plan.rows(&tensors)?;
     let queue = plan.queue(&tensors);
-    if let Err(overload) = admit(core, plan, rows, urgency) {
+    if let Err(overload) = admit(core, plan, rows, context.deadline) {
+        plan.stats().refused(context.api, overload.reason, "RESOURCE_EXHAUSTED");
         return Some(Err(overload));
     }
     let _requests = Counted::new(&plan.waiting, 1);
     let _rows = Counted::new(&plan.outstanding, rows);
-    let Urgency { arrived, deadline, low_priority } = urgency;
-    match queue.answer(Request { tensors, rows, low_priority, deadline }).await {
+    let Context { api, arrived, deadline, low_priority, .. } = context;
+    let mut open = Open { plan, context, answered: false };
+    let outcome = queue.answer(Request { tensors, rows, low_priority, deadline }).await;
+    open.answered = true;
+    match outcome {
         Outcome::Computed(computed, range) => Some(Ok(Answered { computed, range, rows, arrived, decoded })),
         Outcome::HandOver => None,
         Outcome::Full => {
             let text = "The batch scheduling queue to which this task was submitted is full. Try again in a moment.";
-            Some(Err(Overload { text: text.to_owned(), retry_after: None }))
+            let overload = Overload { text: text.to_owned(), retry_after: None, reason: "batch_queue_full" };
+            plan.stats().refused(api, overload.reason, "UNAVAILABLE");
+            Some(Err(overload))
         }
     }
 }
 
 /// Lets a request in, or says why not.
-fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency) -> Result<(), Overload> {
+fn admit(core: &Core, plan: &Plan, rows: usize, deadline: Option<Instant>) -> Result<(), Overload> {
     let limits = &core.options.admission;
     let waiting = plan.waiting.load(Ordering::Relaxed);
     if limits.max_waiting > 0 && waiting >= limits.max_waiting {
@@ -326,9 +377,9 @@ fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency) -> Result<(), 
             "The server is overloaded: {waiting} requests wait, the most that --max_queued_requests allows. Try again \
              in a moment."
         );
-        return Err(Overload { text, retry_after: Some(RETRY.0) });
+        return Err(Overload { text, retry_after: Some(RETRY.0), reason: "queue_full" });
     }
-    let left = urgency.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let Some(limit) = left.into_iter().chain(limits.max_delay).min() else { return Ok(()) };
     let cost = plan.cost();
     let all = plan.outstanding.load(Ordering::Relaxed).saturating_add(rows);
@@ -342,7 +393,7 @@ fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency) -> Result<(), 
         wait.as_secs_f64(),
         limit.as_secs_f64()
     );
-    Err(Overload { text, retry_after: Some((wait - limit).clamp(RETRY.0, RETRY.1)) })
+    Err(Overload { text, retry_after: Some((wait - limit).clamp(RETRY.0, RETRY.1)), reason: "too_late" })
 }
 
 /// A request, or its rows, that was let in, as long as it is not answered.
@@ -361,8 +412,30 @@ impl Drop for Counted<'_> {
     }
 }
 
-fn is_low(headers: &HeaderMap) -> bool {
-    headers.get(PRIORITY).is_some_and(|value| value == "low")
+/// A gRPC call whose caller went away, or whose time was over, while it was computed. Of REST, Python is told.
+struct Open<'a> {
+    plan: &'a Plan,
+    context: Context,
+    answered: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.context.api.1 == "GRPC" {
+            let late = self.context.deadline.is_some_and(|deadline| deadline <= Instant::now());
+            self.plan.stats().failed(self.context.api, if late { "DEADLINE_EXCEEDED" } else { "CANCELLED" });
+        }
+    }
+}
+
+/// The trace that a request belongs to, where it is recorded (W3C Trace Context: version, trace, span, flags).
+fn trace_of(value: &HeaderValue) -> Option<TraceId> {
+    let (id, rest) = value.as_bytes().strip_prefix(b"00-")?.split_first_chunk::<32>()?;
+    let (separator, rest) = rest.split_first_chunk::<18>()?;
+    let plain = id.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let [_, flags] = rest else { return None };
+    let recorded = matches!(flags, b'1' | b'3' | b'5' | b'7' | b'9' | b'b' | b'd' | b'f');
+    (plain && separator[0] == b'-' && separator[17] == b'-' && recorded).then_some(*id)
 }
 
 /// How gRPC's clients are told.

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from modelyard.serving.metrics import FAMILIES, Metrics, merged, page
-from modelyard.serving.metrics._metrics import EXAMPLE_BUCKETS, LATENCY_BUCKETS_US
+from modelyard.serving.metrics import FAMILIES, Metrics, Snapshot, exposition, merged
+from modelyard.serving.metrics._families import EXAMPLE_BUCKETS, LATENCY_BUCKETS_US
 
 COUNTER = ":tensorflow:serving:request_count"
 HISTOGRAM = ":tensorflow:serving:request_example_counts"
@@ -15,9 +15,15 @@ GAUGE = ":modelyard:serving:requests_in_flight"
 PADDING = ":tensorflow:serving:batching_session:wrapped_run_count"
 
 
+def page(snapshot: Snapshot) -> str:
+    return exposition(snapshot, "")[1].decode()
+
+
 def lines_of(metrics: Metrics, name: str) -> list[str]:
+    # Of this family alone: its lines follow those that describe it.
+    _, found, rest = page(metrics.snapshot()).partition(f"# HELP {name} ")
     return [
-        line for line in metrics.render().splitlines() if line.split(" ")[-2 if line[0] != "#" else 2].startswith(name)
+        found + line if index == 0 else line for index, line in enumerate(rest.partition("\n# HELP ")[0].splitlines())
     ]
 
 
@@ -82,9 +88,9 @@ def test_names_that_nobody_serves_share_a_series() -> None:
 
 
 def test_every_family_is_on_the_page_from_the_start() -> None:
-    page = Metrics().render()
-    for name, kind, text, _ in FAMILIES:
-        assert f"# HELP {name} {text}\n# TYPE {name} {kind}\n" in page
+    text = page(Metrics().snapshot())
+    for family in FAMILIES:
+        assert f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n" in text
 
 
 def test_sums_over_processes() -> None:
@@ -96,12 +102,12 @@ def test_sums_over_processes() -> None:
     processes[1].count(COUNTER, {"model_name": "other", "status": "OK"})
     # As they come from another process.
     snapshots = json.loads(json.dumps([each.snapshot() for each in processes]))
-    text = page(merged(snapshots), FAMILIES)
+    text = page(merged(snapshots))
     assert f'{COUNTER}{{model_name="abc",status="OK"}} 3\n' in text
     assert f'{COUNTER}{{model_name="other",status="OK"}} 1\n' in text
     assert f'{HISTOGRAM}_bucket{{model="good",le="32"}} 1\n' in text
     assert f'{HISTOGRAM}_bucket{{model="good",le="64"}} 2\n' in text
     assert f'{HISTOGRAM}_sum{{model="good"}} 60\n' in text
     assert f"{GAUGE}{{}} 3\n" in text
-    past = page(merged(snapshots, gauges=False), FAMILIES)
+    past = page(merged(snapshots, gauges=False))
     assert f"{GAUGE}{{}}" not in past and f'{COUNTER}{{model_name="abc",status="OK"}} 3\n' in past

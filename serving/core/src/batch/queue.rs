@@ -26,6 +26,9 @@ pub struct Computed {
     pub ended: Instant,
     /// Its rows, those that pad it included.
     pub rows: usize,
+    pub padding: usize,
+    /// Requests that share it.
+    pub requests: usize,
     /// One of its requests was answered.
     pub counted: AtomicBool,
 }
@@ -211,8 +214,15 @@ impl Turn {
             }
             return;
         };
-        let computed =
-            Arc::new(Computed { outputs, begun, ended: Instant::now(), rows: size, counted: AtomicBool::new(false) });
+        let computed = Arc::new(Computed {
+            outputs,
+            begun,
+            ended: Instant::now(),
+            rows: size,
+            padding: size - rows,
+            requests: batch.len(),
+            counted: AtomicBool::new(false),
+        });
         let alone = batch.len() == 1 && size == rows;
         let mut at = 0;
         for item in batch {

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -18,7 +19,7 @@ use crate::core::Core;
 use crate::forms::{put_bytes, put_varint};
 use crate::host::{self, CallEnd, OpenCall};
 use crate::transport::http::{REQUEST_ID, drain, error, request_id};
-use crate::transport::limits::{Charge, Pace, RETRY};
+use crate::transport::limits::{Charge, Pace, RETRY, Refused};
 use crate::transport::{Peer, Reply};
 use crate::usual;
 
@@ -49,6 +50,17 @@ pub struct Refusal {
     pub text: String,
     /// When there may be room, where there is none.
     pub retry_after: Option<Duration>,
+}
+
+/// Where a message that is not taken is counted.
+fn counted<'a>(core: &'a Core, refusal: &Refusal) -> Option<&'a AtomicU64> {
+    match refusal {
+        // Both are RESOURCE_EXHAUSTED: only who finds no room may come again.
+        Refusal { code: RESOURCE_EXHAUSTED, retry_after: None, .. } => Some(&core.refused.too_large),
+        Refusal { code: RESOURCE_EXHAUSTED, .. } => Some(&core.refused.bytes),
+        Refusal { code: DEADLINE_EXCEEDED, .. } => Some(&core.refused.slow),
+        _ => None,
+    }
 }
 
 impl Refusal {
@@ -138,17 +150,19 @@ async fn unary(
         let message = match read_message(&mut body, &mut room).await {
             Ok(message) => message,
             Err(refusal) => {
+                counted(core, &refusal).map(Refused::one);
                 // Whoever is told to end before its message is sent may be in the middle of it.
                 drop(tokio::spawn(drain(body)));
                 return status_reply(refusal.code, &refusal.text, refusal.trailers(), id);
             }
         };
-        match usual::grpc(core, &parts, &message, arrived, deadline).await {
+        let mut logged = false;
+        match usual::grpc(core, &parts, &message, arrived, deadline, &mut logged).await {
             Some(Ok(answer)) => message_reply(answer, id),
             Some(Err(refusal)) => status_reply(refusal.code, &refusal.text, refusal.trailers(), id),
             None => {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-                hand_over(core, parts, Some(message), peer, left, id).await
+                hand_over(core, parts, Some((message, logged)), peer, left, id).await
             }
         }
     };
@@ -161,11 +175,11 @@ async fn unary(
     }
 }
 
-/// Has Python answer a call with one message, or with none where its head makes no sense.
+/// Has Python answer a call with one message, and perhaps log it; or with none where its head makes no sense.
 async fn hand_over(
     core: &Arc<Core>,
     parts: http::request::Parts,
-    message: Option<Bytes>,
+    message: Option<(Bytes, bool)>,
     peer: Peer,
     timeout: Option<Duration>,
     request_id: Option<HeaderValue>,
@@ -208,6 +222,7 @@ fn stream(
                 refused = &mut feeding, if !fed => {
                     fed = true;
                     if let Err(refusal) = refused {
+                        counted(&core, &refusal).map(Refused::one);
                         break Some(status_fields(refusal.code, &refusal.text, refusal.trailers()));
                     }
                 }

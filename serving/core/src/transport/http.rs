@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use crate::core::Core;
 use crate::host::{self, Answer, Problem, RestRequest};
 use crate::transport::grpc;
-use crate::transport::limits::{Charge, Pace, RETRY};
+use crate::transport::limits::{Charge, Pace, RETRY, Refused};
 use crate::transport::{Peer, Reply};
 use crate::usual;
 
@@ -41,10 +41,12 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
         Ok(Ok(body)) => (body, None),
         Ok(Err(Unread::Problem(problem))) => (Bytes::new(), Some(problem)),
         Ok(Err(Unread::Slow(text))) => {
+            Refused::one(&core.refused.slow);
             drop(tokio::spawn(drain(incoming)));
             return finish(core, error(StatusCode::REQUEST_TIMEOUT, &text), version, request_id, true);
         }
         Ok(Err(Unread::Full(text))) => {
+            Refused::one(&core.refused.bytes);
             drop(tokio::spawn(drain(incoming)));
             return finish(core, busy(&text), version, request_id, true);
         }
@@ -55,10 +57,11 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
     if problem.is_some() {
         drop(tokio::spawn(drain(incoming)));
     }
+    let mut logged = false;
     let usual = match problem {
         None => {
             let left = core.options.rest_timeout.saturating_sub(arrived.elapsed());
-            match tokio::time::timeout(left, usual::rest(core, &parts, &body, arrived)).await {
+            match tokio::time::timeout(left, usual::rest(core, &parts, &body, arrived, &mut logged)).await {
                 Ok(usual) => usual,
                 Err(_) => {
                     problem = Some(Problem::Late);
@@ -72,7 +75,7 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, peer: Peer
         Some(answer) => Some(answer),
         None => {
             let request_id = request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
-            host::rest(core, RestRequest { parts, body, peer, request_id, problem }).await
+            host::rest(core, RestRequest { parts, body, peer, request_id, problem, logged }).await
         }
     };
     let response = match answer {

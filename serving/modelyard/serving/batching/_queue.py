@@ -75,6 +75,7 @@ class BatchQueue:
         statistics: Where they are counted.
         counts: Where batches are counted, too; None for nowhere.
         shared: Requests are computed together.
+        measured: Batches are recorded by signature.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class BatchQueue:
         *,
         counts: BatchCounts | None = None,
         shared: bool = True,
+        measured: bool = True,
     ) -> None:
+        self._measured = measured
         self._plan = plan
         self._threads = threads
         self._parameters = parameters
@@ -114,6 +117,7 @@ class BatchQueue:
             if refusal := self._threads.refusal(None):
                 raise refusal
             if self._tasks and self._rows + task.rows > self._parameters.max_queued_rows:
+                self._threads.refused("batch_queue_full")
                 raise UnavailableError(
                     "The batch scheduling queue to which this task was submitted is full. Try again in a moment."
                 )
@@ -194,11 +198,13 @@ class BatchQueue:
             plan.succeeded.add(counted)
             plan.latency.add(seconds * 1e6, counted)
             answers = _encoded(plan, batch, outputs)
-            *others, (size, _) = executions
+            *others, (size, _, _) = executions
             # What all of them took besides, such as merging, is the last one's: the sums are those of the requests.
-            infer_ns = computed_ns - begun_ns - sum(ns for _, ns in others)
-            for rows, ns in others:
+            infer_ns = computed_ns - begun_ns - sum(ns for _, _, ns in others)
+            for rows, _, ns in others:
                 self._statistics.record_execution(name, version, rows=rows, infer_ns=ns)
+            for rows, padding, ns in executions if self._measured else ():
+                plan.parts.batch(rows=rows, padding=padding, requests=len(batch), infer_ns=ns)
             input_ns = sum(task.decoded_ns - task.started_ns for task in batch)
             execution = Execution(size, input_ns, infer_ns, time.perf_counter_ns() - computed_ns)
         times = [
@@ -206,7 +212,7 @@ class BatchQueue:
             for task, (_, error) in zip(batch, answers, strict=True)
             if task.arrived_ns
         ]
-        self._statistics.record_all(name, version, times, execution)
+        self._statistics.record_all(name, version, times, execution, plan.parts)
         for task, answer in zip(batch, answers, strict=True):
             self._deliver(task, answer)
 
@@ -214,8 +220,8 @@ class BatchQueue:
         self._threads.leave(task.cost)
         task.done(*answer)
 
-    def _run(self, batch: Sequence[Task], begun_ns: int) -> tuple[Arrays, list[tuple[int, int]]]:
-        """Computes a batch: its outputs, and of each execution the rows, those that pad it included, and nanoseconds.
+    def _run(self, batch: Sequence[Task], begun_ns: int) -> tuple[Arrays, list[tuple[int, int, int]]]:
+        """Computes a batch: its outputs, and of each execution the rows, how many of them pad it, and nanoseconds.
 
         There are several where one request is larger than a batch.
         """
@@ -236,7 +242,7 @@ class BatchQueue:
             executions.append(execution)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, executions
 
-    def _execute(self, inputs: Arrays, rows: int, padding: int, *, alone: bool) -> tuple[Arrays, tuple[int, int]]:
+    def _execute(self, inputs: Arrays, rows: int, padding: int, *, alone: bool) -> tuple[Arrays, tuple[int, int, int]]:
         size = self._parameters.padded_size(rows) if self._shared else rows
         if size > rows:
             inputs = {
@@ -258,7 +264,7 @@ class BatchQueue:
                 )
         if size > rows:
             outputs = {name: array[:rows] for name, array in outputs.items()}
-        return outputs, (size, infer_ns)
+        return outputs, (size, size - rows, infer_ns)
 
     def _failure(self, exc: Exception, task: Task) -> ModelyardError:
         error = exc if isinstance(exc, ModelyardError) else InternalError(f"Computing failed: {type(exc).__name__}")

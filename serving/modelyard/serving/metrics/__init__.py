@@ -1,7 +1,12 @@
 """What is counted: Prometheus' metrics and Triton's statistics."""
 
-from modelyard.serving.metrics._metrics import FAMILIES, Metrics
-from modelyard.serving.metrics._page import Snapshot, merged, page
+from modelyard.serving.metrics._exposition import Snapshot, exposition
+from modelyard.serving.metrics._families import FAMILIES, Family
+from modelyard.serving.metrics._metrics import Metrics
+from modelyard.serving.metrics._page import merged
+from modelyard.serving.metrics._parts import Parts
+from modelyard.serving.metrics._process import resident_bytes, watch_process
+from modelyard.serving.metrics._series import Exemplar, Native
 from modelyard.serving.metrics._statistics import (
     Duration,
     Execution,
@@ -15,12 +20,18 @@ __all__ = [
     "Duration",
     "Execution",
     "ExecutionStatistics",
+    "Exemplar",
     "FAMILIES",
+    "Family",
     "Metrics",
     "ModelStatistics",
+    "Native",
+    "Parts",
     "RequestTimes",
     "Snapshot",
     "VersionStatistics",
+    "exposition",
     "merged",
-    "page",
+    "resident_bytes",
+    "watch_process",
 ]

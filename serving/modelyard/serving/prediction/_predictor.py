@@ -19,7 +19,7 @@ from modelyard.errors import (
     ModelyardError,
 )
 from modelyard.serving.batching import Batcher, Done, ModelThreads, Task
-from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.metrics import Metrics, ModelStatistics, Parts
 from modelyard.serving.prediction._inference import Classification, InferenceTask, Regression, check_tasks, infer
 from modelyard.serving.repository import ModelManager, ModelWatcher, Version, VersionStatus
 from modelyard.serving.requests import (
@@ -183,7 +183,8 @@ class Predictor:
         with self._lock:
             threads = self._threads.get(model)
             if threads is None:
-                threads = self._threads[model] = self._new_threads()
+                refused = partial(self._metrics.refuse, model=model)
+                threads = self._threads[model] = self._new_threads(refused=refused)
             return threads
 
     def _work(self, threads: ModelThreads, caller: Caller | None, size: int, work: Callable[[], _T]) -> Future[_T]:
@@ -328,7 +329,11 @@ class Predictor:
         with (
             self._manager.acquire(tasks[0].spec) as servable,
             self.statistics.measure(
-                servable.name, servable.version, arrived_ns=time.perf_counter_ns(), executed=servable.batching is None
+                servable.name,
+                servable.version,
+                arrived_ns=time.perf_counter_ns(),
+                executed=servable.batching is None,
+                parts=self._parts_of(servable, tasks[0].spec.signature_name),
             ) as timing,
         ):
             for task in tasks:
@@ -351,6 +356,12 @@ class Predictor:
             answers = self._timed(servable, api, lambda: tuple(infer(batched, task, examples) for task in tasks))
             timing.computed()
             return answers
+
+    def _parts_of(self, servable: Servable, signature: str) -> Parts | None:
+        """Where a request is recorded by its signature; None for a name that the model does not have."""
+        if signature not in servable.signatures:
+            return None
+        return self._metrics.parts(servable.name, servable.version, signature, servable.backend.name)
 
     def _timed(self, servable: Servable, api: str, work: Callable[[], _T]) -> _T:
         """Runs the runtime's part of a request, and records it."""

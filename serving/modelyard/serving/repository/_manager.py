@@ -15,7 +15,7 @@ from modelyard.errors import (
     UnsupportedError,
 )
 from modelyard.serving.config import ModelConfig, WatchOptions
-from modelyard.serving.repository._states import VersionStatus
+from modelyard.serving.repository._states import VersionState, VersionStatus
 from modelyard.serving.repository._watcher import Loader, ModelWatcher
 from modelyard.serving.requests import ModelSpec
 from modelyard.serving.servables import Servable
@@ -165,6 +165,19 @@ class ModelManager:
                     "currently available for inference. Load the version first, then set the label; new labels may be "
                     "set before with --allow_version_labels_for_unavailable_models."
                 )
+
+    def count_states(self) -> list[tuple[dict[str, str], int]]:
+        """How many versions of each model are in which state, for the metrics; what was unloaded does not count."""
+        found = []
+        for name, watcher in self._watchers.items():
+            counts = dict.fromkeys(("available", "loading", "unloading", "failed"), 0)
+            for status in watcher.statuses():
+                if status.state is VersionState.END:
+                    counts["failed"] += status.error is not None
+                else:
+                    counts["loading" if status.state is VersionState.START else status.state.name.lower()] += 1
+            found += [({"model": name, "state": state}, count) for state, count in counts.items()]
+        return found
 
     def ready(self, name: str) -> bool:
         """Whether a model has a version that can answer.

@@ -11,6 +11,7 @@ from modelyard.serving.requests._requests import (
     PredictRequest,
     current_caller,
     request_id_of,
+    trace_id_of,
 )
 from modelyard.serving.requests._validation import (
     MAX_VERSION,
@@ -41,5 +42,6 @@ __all__ = [
     "other_signature",
     "request_id_of",
     "shape_fits",
+    "trace_id_of",
     "whole_number",
 ]

@@ -50,6 +50,7 @@ PRIORITY_KEY = "x-modelyard-priority"
 REQUEST_ID = "x-request-id"
 #: Longer ones, and what would need an escape somewhere, are ignored.
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 #: Header fields that are different in every call, and that nothing here depends on.
 FIELDS_OF_ONE_CALL = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
@@ -68,6 +69,19 @@ def request_id_of(value: bytes) -> str:
         The id; empty for one that cannot be repeated as it is.
     """
     return value.decode("ascii") if _REQUEST_ID.fullmatch(value) else ""
+
+
+def trace_id_of(traceparent: str) -> str:
+    """The id of the trace that a request belongs to, where that is recorded.
+
+    Args:
+        traceparent: The header (W3C Trace Context); empty for none.
+
+    Returns:
+        The id; empty where there is none, or where the trace is not recorded.
+    """
+    match = _TRACEPARENT.fullmatch(traceparent)
+    return match[1] if match is not None and int(match[2], 16) & 1 else ""
 
 
 class Caller:

@@ -18,7 +18,7 @@ from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.handlers.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.handlers.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
-from modelyard.serving.metrics import FAMILIES, Metrics, ModelStatistics, merged, page
+from modelyard.serving.metrics import Metrics, ModelStatistics, exposition, merged, watch_process
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import Admin, ModelManager
 from modelyard.serving.runtime._version_loader import VersionLoader
@@ -90,6 +90,8 @@ class Server:
             statistics=statistics,
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
+        metrics.watch_all(":modelyard:serving:model_versions", manager.count_states)
+        watch_process(metrics)
         try:
             if self._channel is None:
                 admin = Admin(manager, allow_remote=options.remote_admin)
@@ -224,7 +226,7 @@ def _transports(
             metrics,
             rest_options,
             metrics_page=partial(_metrics_page, metrics, link),
-            v2=OipRest(oip, predictor, rest_options).answer,
+            v2=OipRest(oip, predictor, rest_options, metrics).answer,
             pages={
                 "/v1/models": partial(models_json, manager),
                 "/v2/config": partial(config_json, options, manager),
@@ -293,7 +295,7 @@ def _native_core(
         parallel=(options.batching.threads if options.batching else 0) or options.workers,
     )
     metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
-    metrics.watch(":modelyard:serving:request_bytes_in_flight", {}, lambda: core.inflight_bytes)
+    core.watch(metrics)
     return core
 
 
@@ -311,10 +313,10 @@ def _elsewhere(here: str, wanted: str, port: int, flag: str) -> str:
     return f"This is the {here} port; {there}."
 
 
-async def _metrics_page(metrics: Metrics, link: WorkerLink | None) -> str:
+async def _metrics_page(metrics: Metrics, link: WorkerLink | None, accept: str) -> tuple[str, bytes]:
     if link is None:
-        return metrics.render()
-    return page(merged(await link.snapshots()), FAMILIES)
+        return exposition(metrics.snapshot(), accept)
+    return exposition(merged(await link.snapshots()), "")
 
 
 def run(options: ServerOptions, *, channel: socket.socket | None = None) -> None:

@@ -115,7 +115,7 @@ def test_who_and_what_may_not_load(room: Room) -> None:
 
 
 def test_other_hosts_are_refused_over_rest(room: Room) -> None:
-    rest = OipRest(room.service, room.predictor, RestOptions())
+    rest = OipRest(room.service, room.predictor, RestOptions(), Metrics())
     request = HttpRequest(
         method="POST", path="/v2/repository/models/affine/load", query="", headers={}, body=b"", client=REMOTE
     )

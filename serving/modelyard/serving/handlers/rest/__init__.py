@@ -2,6 +2,7 @@
 
 from modelyard.serving.handlers.rest._app import RestApp
 from modelyard.serving.handlers.rest._catalog import config_json, models_json
+from modelyard.serving.handlers.rest._counted import counted
 from modelyard.serving.handlers.rest._floats import float_texts
 from modelyard.serving.handlers.rest._json import parse_object, quote
 from modelyard.serving.handlers.rest._sagemaker import SageMakerApp
@@ -13,6 +14,7 @@ __all__ = [
     "RestOptions",
     "SageMakerApp",
     "config_json",
+    "counted",
     "float_texts",
     "models_json",
     "parse_object",

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from modelyard.errors import InvalidRequestError, ModelyardError
 from modelyard.serving.metrics import Metrics
-from modelyard.serving.requests import REQUEST_ID, PredictRequest, request_id_of
+from modelyard.serving.requests import REQUEST_ID, PredictRequest, request_id_of, trace_id_of
 from modelyard.serving.transports.grpc._retry import retry_metadata
 from modelyard.serving.transports.grpc._types import Metadata
 from modelyard.wire import Method, grpc_status_of
@@ -24,8 +24,8 @@ _LOG = logging.getLogger("modelyard.serving.grpc")
 #: Upstream cuts messages there, because some proxies refuse long trailers.
 MAX_STATUS_MESSAGE = 1024
 _TRUNCATED = "...TRUNCATED"
-#: What upstream counts: MultiInference, metadata and status calls are not among it.
-_COUNTED = ("Predict", "Classify", "Regress")
+#: What upstream counts (MultiInference, metadata and status calls are not among it), and what v2 has instead.
+_COUNTED = ("Predict", "Classify", "Regress", "ModelInfer")
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Handler = Callable[[Any, Context], Awaitable[bytes]]
@@ -68,7 +68,9 @@ def unary(
         finally:
             if counted:
                 seconds = time.perf_counter() - started
-                metrics.record_request(name, api=method.name, entrypoint="GRPC", status=code, seconds=seconds)
+                metrics.record_request(
+                    name, api=method.name, entrypoint="GRPC", status=code, seconds=seconds, trace=_trace_in(context)
+                )
         await context.abort(grpc.StatusCode[code], text, (*(context.trailing_metadata() or ()), *trailers))
 
     return grpc.unary_unary_rpc_method_handler(call)
@@ -84,7 +86,9 @@ def _parsed(method: Method, parse: Callable[[Any], Any], data: Any) -> Any:
 
 
 def _model_of(message: Any) -> str:
-    name: str = message.spec.name if isinstance(message, PredictRequest) else message.model_spec.name
+    if isinstance(message, PredictRequest):
+        return message.spec.name
+    name: str = message.model_spec.name if hasattr(message, "model_spec") else message.model_name
     return name
 
 
@@ -104,6 +108,11 @@ def request_id_in(context: Invoked) -> str:
     """
     values = [value for key, value in context.invocation_metadata() or () if key == REQUEST_ID]
     return request_id_of(values[0].encode() if isinstance(values[0], str) else values[0]) if values else ""
+
+
+def _trace_in(context: Invoked) -> str:
+    values = [value for key, value in context.invocation_metadata() or () if key == "traceparent"]
+    return trace_id_of(values[0]) if values else ""
 
 
 def failure_of(error: BaseException, path: str, request_id: str = "") -> tuple[str, str]:

@@ -108,10 +108,18 @@ class NativeCore:
         """Requests that the core has let in and not answered."""
         return self._server.waiting
 
-    @property
-    def inflight_bytes(self) -> int:
-        """Bytes of requests that the core reads or answers."""
-        return self._server.inflight_bytes
+    def watch(self, metrics: Metrics) -> None:
+        """Shows what all connections share.
+
+        Args:
+            metrics: Where.
+        """
+        metrics.watch(":modelyard:serving:request_bytes_in_flight", {}, lambda: self._server.inflight_bytes)
+        metrics.watch(":modelyard:serving:connections", {}, lambda: self._server.connections)
+        metrics.watch_all(
+            ":modelyard:serving:refused",
+            lambda: [({"model": "", "reason": reason}, count) for reason, count in self._server.refused.items()],
+        )
 
     def answer_usual(
         self,

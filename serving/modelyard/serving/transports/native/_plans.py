@@ -12,7 +12,7 @@ import numpy.typing as npt
 from modelyard.artifact import PREDICT_METHOD
 from modelyard.errors import ModelyardError, PredictionError
 from modelyard.serving.batching import BatchCounts
-from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.metrics import Exemplar, Metrics, ModelStatistics, Native
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.requests import ModelSpec
 from modelyard.serving.servables import Plan, Servable, plan_of
@@ -189,15 +189,29 @@ class Plans:
             self._add(found)
 
     def _add(self, found: Mapping[str, Any]) -> None:
-        if not found["executions"] and not found["succeeded"]:
-            return
         model, version = found["model"], found["version"]
-        for api, entrypoint, counts, total in found["requests"]:
-            self._metrics.add_requests(model, api=api, entrypoint=entrypoint, counts=counts, sum_us=total)
+        for api, entrypoint, status, count in found["failed"]:
+            self._metrics.add_failures(model, api=api, entrypoint=entrypoint, status=status, count=count)
+        for reason, count in found["refused"].items():
+            self._metrics.refuse(reason, model, count)
+        if not found["succeeded"]:
+            return
+        for api, entrypoint, counts, native, exemplars in found["requests"]:
+            self._metrics.add_requests(
+                model,
+                api=api,
+                entrypoint=entrypoint,
+                counts=counts,
+                native=Native(*native),
+                exemplars=[(index, Exemplar(trace, us, ms / 1e3)) for index, trace, us, ms in exemplars],
+            )
         self._metrics.counter(
             ":modelyard:serving:predictions", {"model": model, "version": str(version), "status": "OK"}
         ).add(found["succeeded"])
-        if found["runtime"][0]:
-            labels = {"model_name": model, "API": "Predict", "runtime": self._runtimes[model, version]}
-            self._metrics.histogram(":tensorflow:serving:runtime_latency", labels).merge(*found["runtime"])
+        counts, native = found["runtime"]
+        runtime = self._runtimes[model, version]
+        if counts:
+            labels = {"model_name": model, "API": "Predict", "runtime": runtime}
+            self._metrics.histogram(":tensorflow:serving:runtime_latency", labels).merge(Native(*native), counts)
+        self._metrics.parts(model, version, found["signature"], runtime).merge(found)
         self._statistics.add_counted(found)
