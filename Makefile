@@ -90,7 +90,7 @@ bench-clients: install ## Measure the clients against the official stub and requ
 bench-serving: install ## Measure the server on one core, and write its table in docs/performance.md
 	$(RUN) -m benchmarks.serving --write
 
-bench-models: install ## Measure a larger model and several processes, and write their tables in docs/performance.md
+bench-models: install ## Measure a larger model, and write its table in docs/performance.md
 	$(RUN) -m benchmarks.models --write
 
 bench-training: install ## Measure the trainer against model.fit and a plain loop, and write its table in docs/performance.md

@@ -1,4 +1,4 @@
-"""Measures a larger model, and several processes, and writes both sections of docs/performance.md.
+"""Measures a larger model, and writes its section of docs/performance.md.
 
 MobileNetV2 (224x224, untrained, with random batch statistics) is exported with
 the package's own verification and served on one core, while the load has
@@ -17,29 +17,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import statistics
 import struct
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 import numpy as np
-import psutil
 
-from benchmarks.load import Request, compiled, load, machine, pinned, wait_for, write
+from benchmarks.load import Request, machine, pinned, wait_for, write
 from benchmarks.pages import write_section
 from benchmarks.serving import PAGE
 
 ROOT = Path(__file__).resolve().parents[1]
-LARGER, WORKERS = "larger", "workers"
+LARGER = "larger"
 MODEL, SIZE = "mobilenet", 224
 TENSORFLOW = "--runtime=tensorflow"
-COUNTS = (1, 2, 4)
 #: Images in a request, and requests in flight.
 FORMS = ((1, 1), (1, 8), (8, 4))
 #: The server's cores and the load's, as taskset takes them.
@@ -119,9 +115,9 @@ asyncio.run(main())
 
 
 def main() -> int:
-    """Measures, prints the sections, and writes them where that is asked for."""
+    """Measures, prints the section, and writes it where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the sections into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="write the section into docs/performance.md")
     parser.add_argument("--rounds", type=int, default=5, help="rounds (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a round (default %(default)s)")
     parser.add_argument("--repository", type=Path, help="where the model is, or is to be kept (default: nowhere)")
@@ -132,11 +128,10 @@ def main() -> int:
         if not model_dir.exists():
             subprocess.run([sys.executable, "-c", EXPORT.format(root=str(ROOT), size=SIZE), str(model_dir)], check=True)
         version = max(path for path in model_dir.iterdir() if path.name.isdigit())
-        sections = {LARGER: larger(work, version, args.rounds, args.seconds), WORKERS: workers(work, model_dir)}
-    for key, section in sections.items():
-        print(section)
-        if args.write:
-            write_section(PAGE, f"<!-- {key}:begin -->", f"<!-- {key}:end -->", section)
+        section = larger(work, version, args.rounds, args.seconds)
+    print(section)
+    if args.write:
+        write_section(PAGE, f"<!-- {LARGER}:begin -->", f"<!-- {LARGER}:end -->", section)
     return 0
 
 
@@ -291,76 +286,6 @@ def request(work: Path, port: int, rows: int) -> Request:
         headers={"content-type": "application/grpc", "te": "trailers"},
         http1=False,
     )
-
-
-def workers(work: Path, model_dir: Path) -> str:
-    """Memory and restarts of several processes."""
-    lines = []
-    for count in COUNTS:
-        with several(work, model_dir, count, compiled(work / "bytecode")) as (process, port):
-            memory = sum(each.memory_full_info().pss for each in [process, *process.children()]) / 1e6
-            seconds = restart_seconds(process, port) if count > 1 else None
-            shown = "" if seconds is None else f"{seconds:.2f} s"
-            lines.append(f"| {count} | {memory:,.0f} MB | {shown} |")
-            print(lines[-1], file=sys.stderr, flush=True)
-    return "\n".join(
-        [
-            "| `--workers` | memory, all processes | from a SIGKILL to a listening successor |",
-            "|---|---|---|",
-            *lines,
-            "",
-            "MobileNetV2; memory is the proportional share (PSS) after each process has answered. The pages of "
-            "programs and libraries are shared; weights are not: runtimes rewrite them at loading into the order that "
-            "their kernels want, in memory of their own.",
-        ]
-    )
-
-
-@contextlib.contextmanager
-def several(work: Path, model_dir: Path, count: int, env: Mapping[str, str]) -> Iterator[tuple[psutil.Process, int]]:
-    """A server of some processes, each of which has answered."""
-    from tests.support.server import free_port
-
-    grpc_port, rest_port = free_port(), free_port()
-    command = [
-        sys.executable, "-m", "modelyard.serving", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
-        f"--model_name={MODEL}", f"--model_base_path={model_dir}", f"--workers={count}",
-    ]  # fmt: skip
-    log = work / f"workers-{count}.log"
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=env) as process:
-        try:
-            for _ in range(8 * count):
-                # Each look has a connection of its own, and so a process that the kernel chooses.
-                wait_for(f"http://127.0.0.1:{rest_port}/v2/health/ready")
-            load(request(work, grpc_port, 1), 8 * count, 2.0)
-            yield psutil.Process(process.pid), rest_port
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def restart_seconds(supervisor: psutil.Process, port: int) -> float:
-    """Seconds until as many processes listen as before one was killed; median of 5."""
-    results = []
-    for _ in range(5):
-        before = listeners(supervisor, port)
-        os.kill(min(before), signal.SIGKILL)
-        started = time.monotonic()
-        while len(listeners(supervisor, port) - {min(before)}) < len(before):
-            time.sleep(0.01)
-        results.append(time.monotonic() - started)
-    return statistics.median(results)
-
-
-def listeners(supervisor: psutil.Process, port: int) -> set[int]:
-    """The processes below the supervisor that listen on a port."""
-    found = set()
-    for child in supervisor.children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            sockets = child.net_connections("tcp")
-            if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in sockets):
-                found.add(child.pid)
-    return found
 
 
 if __name__ == "__main__":

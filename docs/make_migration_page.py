@@ -31,8 +31,7 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
 - **More platforms**: `model_platform` in a configuration file may be `tensorflow`, as upstream, for whatever files a
   version has; or name the runtime: `onnx` (`onnxruntime_onnx`), `tflite`, `openvino`.
 - **Ports are open at once.** Until a model has its first version, requests for it are answered UNAVAILABLE (gRPC) or
-  503 (REST), and health checks say NOT_SERVING. Upstream keeps its ports closed instead. Several processes
-  (`--workers`) open theirs together, when all have tried their models, or after 10 s.
+  503 (REST), and health checks say NOT_SERVING. Upstream keeps its ports closed instead.
 - **One model's trouble is its own.** A base path that is missing, or a version that cannot be loaded, stalls no other
   model, and the version that was served before stays served.
 - **Stopping is gentle.** At SIGTERM health checks say NOT_SERVING, new connections are refused, and what was accepted

@@ -137,15 +137,12 @@ class Server:
         """Requests that were refused before a model heard of them, by the reason, since the server started."""
     def set_methods(self, methods: Mapping[str, bool]) -> None:
         """The paths of gRPC's methods, and whether each takes or gives a stream. Raises ValueError the second time."""
-    def listen(
-        self, *, grpc: bool, port: int, reuse_port: bool = False, tls: tuple[str, str, str | None] | None = None
-    ) -> None:
+    def listen(self, *, grpc: bool, port: int, tls: tuple[str, str, str | None] | None = None) -> None:
         """Listens and serves.
 
         Args:
             grpc: gRPC, or else REST.
             port: On all addresses.
-            reuse_port: Other processes may listen there, too.
             tls: Key, certificate, and the authority of clients' certificates where they must have one, all PEM texts.
 
         Raises:

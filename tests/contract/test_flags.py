@@ -42,6 +42,7 @@ def test_version() -> None:
         (["--model_base_pth=/x"], "Unknown argument --model_base_pth. Did you mean --model_base_path?"),
         (["--nothing_like_it"], "Unknown argument --nothing_like_it. See --help"),
         (["stray"], "Unknown argument stray."),
+        (["--model_base_path=/x", "--workers=2"], "--workers is no longer a flag: one process computes on all cores"),
         ([], "--model_base_path is required"),
         (["--model_base_path=models"], "to have an absolute path"),
         (["--model_base_path=/x", "--port=0", "--rest_api_port=0"], "expected at least one port"),
@@ -67,6 +68,14 @@ def test_a_port_in_use(models: Path) -> None:
             code, output = run_to_end(base, *flags)
             assert (code, "Is the port in use?" in output or "Is it in use?" in output) == (1, True), output
             assert "Traceback" not in output
+
+
+def test_a_core_that_cannot_be_loaded(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "modelyard_core.py").write_text("raise ImportError('built for another machine')")
+    base = [f"--port={free_port()}", f"--model_base_path={models / 'model'}", "--transport=native"]
+    code, output = run_to_end(*base, env={"PYTHONPATH": str(tmp_path)})
+    assert (code, "Traceback" in output) == (1, False), output
+    assert "modelyard_core is installed and cannot be loaded: built for another machine" in output
 
 
 def test_a_unix_socket(models: Path, tmp_path: Path) -> None:

@@ -122,13 +122,12 @@ impl Server {
     }
 
     /// Listens and serves. Raises OSError where the address cannot be had, ValueError where the certificates are bad.
-    #[pyo3(signature = (*, grpc, port, reuse_port=false, tls=None))]
+    #[pyo3(signature = (*, grpc, port, tls=None))]
     fn listen(
         &self,
         py: Python<'_>,
         grpc: bool,
         port: u16,
-        reuse_port: bool,
         tls: Option<(String, String, Option<String>)>,
     ) -> PyResult<()> {
         let (api, protocols): (Api, &[&str]) =
@@ -145,7 +144,7 @@ impl Server {
                 return Err(PyRuntimeError::new_err("the server has ended"));
             };
             let _entered = runtime.enter();
-            let listener = Listener::bind(port, reuse_port, api, tls).map_err(|error| match error.raw_os_error() {
+            let listener = Listener::bind(port, api, tls).map_err(|error| match error.raw_os_error() {
                 Some(number) => PyOSError::new_err((number, error.to_string())),
                 None => PyOSError::new_err(error.to_string()),
             })?;

@@ -157,6 +157,12 @@ def test_values_that_make_no_sense(flag: str, message: str) -> None:
     assert message in caught.value.message
 
 
+@pytest.mark.parametrize("given", [["--workers=4"], ["--workers", "4"], ["--workers=1"]])
+def test_several_processes_are_no_more(given: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="--workers is no longer a flag: one process computes on all cores"):
+        parse(*given)
+
+
 def test_abbreviations_are_not_taken() -> None:
     with pytest.raises(ConfigurationError, match="Unknown argument --rest_api_enable_cors"):
         parse("--rest_api_enable_cors")
@@ -166,7 +172,7 @@ def test_the_three_parallelism_flags_exclude_each_other() -> None:
     flags = [f"--tensorflow_{name}_parallelism=2" for name in ("session", "intra_op", "inter_op")]
     with pytest.raises(ConfigurationError, match="are all set"):
         parse(*flags)
-    assert parse(*flags[:2]).workers == 2
+    assert parse(*flags[:2]).threads == 2
 
 
 def test_channel_arguments() -> None:

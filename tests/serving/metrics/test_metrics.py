@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from modelyard.serving.metrics import FAMILIES, Metrics, Snapshot, exposition, merged
+from modelyard.serving.metrics import FAMILIES, Metrics
 from modelyard.serving.metrics._families import EXAMPLE_BUCKETS, LATENCY_BUCKETS_US
+from tests.support.metrics import page_of
 
 COUNTER = ":tensorflow:serving:request_count"
 HISTOGRAM = ":tensorflow:serving:request_example_counts"
@@ -15,13 +14,9 @@ GAUGE = ":modelyard:serving:requests_in_flight"
 PADDING = ":tensorflow:serving:batching_session:wrapped_run_count"
 
 
-def page(snapshot: Snapshot) -> str:
-    return exposition(snapshot, "")[1].decode()
-
-
 def lines_of(metrics: Metrics, name: str) -> list[str]:
     # Of this family alone: its lines follow those that describe it.
-    _, found, rest = page(metrics.snapshot()).partition(f"# HELP {name} ")
+    _, found, rest = page_of(metrics).partition(f"# HELP {name} ")
     return [
         found + line if index == 0 else line for index, line in enumerate(rest.partition("\n# HELP ")[0].splitlines())
     ]
@@ -88,26 +83,13 @@ def test_names_that_nobody_serves_share_a_series() -> None:
 
 
 def test_every_family_is_on_the_page_from_the_start() -> None:
-    text = page(Metrics().snapshot())
+    text = page_of(Metrics())
     for family in FAMILIES:
         assert f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n" in text
 
 
-def test_sums_over_processes() -> None:
-    processes = [Metrics(), Metrics()]
-    for number, metrics in enumerate(processes, start=1):
-        metrics.count(COUNTER, {"model_name": "abc", "status": "OK"}, number)
-        metrics.observe(HISTOGRAM, {"model": "good"}, 20 * number)
-        metrics.watch(GAUGE, {}, lambda number=number: number)  # type: ignore[misc]
-    processes[1].count(COUNTER, {"model_name": "other", "status": "OK"})
-    # As they come from another process.
-    snapshots = json.loads(json.dumps([each.snapshot() for each in processes]))
-    text = page(merged(snapshots))
-    assert f'{COUNTER}{{model_name="abc",status="OK"}} 3\n' in text
-    assert f'{COUNTER}{{model_name="other",status="OK"}} 1\n' in text
-    assert f'{HISTOGRAM}_bucket{{model="good",le="32"}} 1\n' in text
-    assert f'{HISTOGRAM}_bucket{{model="good",le="64"}} 2\n' in text
-    assert f'{HISTOGRAM}_sum{{model="good"}} 60\n' in text
-    assert f"{GAUGE}{{}} 3\n" in text
-    past = page(merged(snapshots, gauges=False))
-    assert f"{GAUGE}{{}}" not in past and f'{COUNTER}{{model_name="abc",status="OK"}} 3\n' in past
+def test_a_gauge_is_read_when_the_page_is() -> None:
+    metrics, waiting = Metrics(), [1]
+    metrics.watch(GAUGE, {}, lambda: len(waiting))
+    waiting.append(2)
+    assert f"{GAUGE}{{}} 2\n" in page_of(metrics)

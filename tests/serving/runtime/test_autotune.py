@@ -55,7 +55,7 @@ def test_what_is_written_is_what_was_best_and_is_served(tmp_path: Path) -> None:
     rates = [float(row[3].replace(",", "")) for row in rows if row[5] != "too slow"]
     assert float(best[3].replace(",", "")) >= 0.94 * max(rates)
     options = parse_flags([*model, f"--flagfile={file}"])
-    assert (str(options.load.threads), str(options.workers), str(options.max_batch_rows)) == best[:3]
+    assert (str(options.load.threads), str(options.threads), str(options.max_batch_rows)) == best[:3]
     with serve(tmp_path / "slow", model="slow", log_dir=tmp_path, flags=[f"--flagfile={file}"]) as server:
         status, answer = server.get("/v1/models/slow/metadata")
         assert (status, '"x"' in answer) == (200, True)

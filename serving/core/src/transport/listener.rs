@@ -56,8 +56,8 @@ pub struct Listener {
 
 impl Listener {
     /// Binds a port on all addresses of both families; must be called inside of the runtime.
-    pub fn bind(port: u16, reuse: bool, api: Api, tls: Option<Arc<ServerConfig>>) -> io::Result<Listener> {
-        Ok(Listener { socket: bind_tcp(port, reuse)?, api, tls: tls.map(TlsAcceptor::from) })
+    pub fn bind(port: u16, api: Api, tls: Option<Arc<ServerConfig>>) -> io::Result<Listener> {
+        Ok(Listener { socket: bind_tcp(port)?, api, tls: tls.map(TlsAcceptor::from) })
     }
 
     /// Accepts connections until the server stops.
@@ -320,7 +320,7 @@ async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
     drop(phase.wait_for(|phase| *phase >= wanted).await);
 }
 
-fn bind_tcp(port: u16, reuse: bool) -> io::Result<TcpListener> {
+fn bind_tcp(port: u16) -> io::Result<TcpListener> {
     // Kernels with IPv6 switched off have no such sockets.
     let (socket, address) = match Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP)) {
         Ok(socket) => {
@@ -333,9 +333,6 @@ fn bind_tcp(port: u16, reuse: bool) -> io::Result<TcpListener> {
         ),
     };
     socket.set_reuse_address(true)?;
-    if reuse {
-        socket.set_reuse_port(true)?;
-    }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

@@ -134,11 +134,11 @@ FLAGS: tuple[Flag, ...] = (
     _ours("rest_api_ssl", "bool", True, "with --ssl_config_file, serve REST with TLS too"),
     _ours("rest_api_max_body_bytes", "int", 100 << 20, "largest REST body"),
     _ours("max_inflight_bytes", "int", 1 << 30,
-          "bytes of requests that each process may be reading or answering; more are refused with 503 or "
+          "bytes of requests that the server may be reading or answering; more are refused with 503 or "
           "RESOURCE_EXHAUSTED and asked to come back, by what they say of their size, before it is taken (0: any "
           "number; native only)"),
     _ours("max_connections", "int", 10_000,
-          "connections of each process; requests on more are refused with 503 or RESOURCE_EXHAUSTED (0: any number; "
+          "connections; requests on more are refused with 503 or RESOURCE_EXHAUSTED (0: any number; "
           "python: REST's alone)"),
     _ours("max_concurrent_streams", "int", 1024,
           "calls of one HTTP/2 connection at the same time; the client keeps or repeats others (0: any number)"),
@@ -177,9 +177,6 @@ FLAGS: tuple[Flag, ...] = (
           "requests that may wait for one model; more are refused (0: any number)"),
     _ours("max_queue_delay_ms", "float", 0.0,
           "refuse a request that would wait longer than this, by what is queued and what it takes (0: any time)"),
-    _ours("workers", "int", 1,
-          "processes that serve, on the same ports: the kernel gives each connection to one of them, one that dies is "
-          "replaced, and the metrics page shows their sum (0: one for each CPU)"),
     _ours("flagfile", "text", "",
           "a file of flags, one on a line, read as if they stood here; lines that begin with # are comments"),
     _ours("autotune", "text", "",

@@ -63,8 +63,8 @@ environment:
   SAGEMAKER_BIND_TO_PORT        with --sagemaker: the REST port (default 8080); the model is then looked
       for in /opt/ml/model, unless MODEL_BASE_PATH names another folder
 """
-#: Requests that wait for their batch each hold a thread.
-_BATCHING_WORKERS = 64
+#: With batching, calls of Classify and Regress each hold a thread while they wait for their batch.
+_WAITING_THREADS = 64
 #: Where scrapers look by themselves, and where upstream has the page once a file asks for it.
 _METRICS_PATH = "/metrics"
 _UPSTREAM_METRICS_PATH = "/monitoring/prometheus/metrics"
@@ -74,6 +74,11 @@ _IMAGE_BASE_PATH = "/models"
 _INT32 = range(-(1 << 31), 1 << 31)
 #: Upstream's 0 for no time-out, as a number that timers can hold.
 _FOREVER_S = 1e9
+#: What earlier releases had, and what to do instead.
+_REMOVED = {
+    "--workers": "one process computes on all cores, and holds the weights once. Leave it out; to use fewer cores, set "
+    "--tensorflow_session_parallelism, or limit the process (taskset, a container's CPU limit)."
+}
 _TITLES = {
     "same": "TensorFlow Serving's flags",
     "better": "TensorFlow Serving's flags, with a difference",
@@ -100,8 +105,7 @@ class ServerOptions:
         watch: How base paths are watched.
         load: How versions are loaded.
         allow_new_labels: New version labels may point to versions not loaded.
-        processes: Processes that serve on the same ports.
-        workers: Threads that compute predictions, in each of them.
+        threads: Threads of each model that compute predictions, and that decode requests.
         tensor_content: gRPC answers carry ``tensor_content``.
         cors: REST answers carry CORS headers.
         sagemaker: REST answers SageMaker's URLs too.
@@ -143,8 +147,7 @@ class ServerOptions:
     watch: WatchOptions = field(default_factory=WatchOptions)
     load: LoadOptions = LoadOptions()
     allow_new_labels: bool = False
-    processes: int = 1
-    workers: int = 2
+    threads: int = 2
     tensor_content: bool = False
     cors: bool = False
     sagemaker: bool = False
@@ -213,13 +216,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
     if args.port == 0 and args.rest_api_port == 0 and not args.grpc_socket_path:
         raise ConfigurationError("Both --port and --rest_api_port are 0; expected at least one port to serve on.")
     _check_parallelism(args)
-    processes = args.workers or available_cpus()
-    if processes > 1 and args.grpc_socket_path:
-        raise ConfigurationError(
-            f"--workers={processes} and --grpc_socket_path are both set; only one process can listen on a UNIX "
-            "socket. Use --workers=1, or ports."
-        )
-    cpus = max(1, available_cpus() // processes)
+    cpus = available_cpus()
     transport = transport_of(args.transport)
     limits = transport_limits(args, transport)
     batching = _batching(args, cpus)
@@ -270,8 +267,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
             trusted_keys=load_trusted_keys([Path(path) for path in args.trusted_key]),
         ),
         allow_new_labels=args.allow_version_labels_for_unavailable_models,
-        processes=processes,
-        workers=args.tensorflow_session_parallelism or (_BATCHING_WORKERS if batching else cpus),
+        threads=args.tensorflow_session_parallelism or (_WAITING_THREADS if batching else cpus),
         tensor_content=args.enable_serialization_as_tensor_content,
         cors=args.rest_api_enable_cors_support,
         sagemaker=args.sagemaker,
@@ -498,6 +494,8 @@ def _finite(text: str) -> float:
 
 def _unknown(argument: str) -> str:
     name = argument.split("=")[0]
+    if name in _REMOVED:
+        return f"{name} is no longer a flag: {_REMOVED[name]}"
     near = difflib.get_close_matches(name, [f"--{flag.name}" for flag in FLAGS], n=1)
     hint = f" Did you mean {near[0]}?" if near else " See --help for the flags there are."
     return f"Unknown argument {name}.{hint}"

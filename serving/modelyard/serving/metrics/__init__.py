@@ -1,9 +1,8 @@
 """What is counted: Prometheus' metrics and Triton's statistics."""
 
-from modelyard.serving.metrics._exposition import Snapshot, exposition
+from modelyard.serving.metrics._exposition import exposition
 from modelyard.serving.metrics._families import FAMILIES, Family
 from modelyard.serving.metrics._metrics import Metrics
-from modelyard.serving.metrics._page import merged
 from modelyard.serving.metrics._parts import Parts
 from modelyard.serving.metrics._process import resident_bytes, watch_process
 from modelyard.serving.metrics._series import Exemplar, Native
@@ -28,10 +27,8 @@ __all__ = [
     "Native",
     "Parts",
     "RequestTimes",
-    "Snapshot",
     "VersionStatistics",
     "exposition",
-    "merged",
     "resident_bytes",
     "watch_process",
 ]

@@ -16,8 +16,7 @@ from modelyard.serving.metrics._series import NATIVE_SCHEMA, Exemplar
 from modelyard.wire import metrics_pb2, varint
 
 #: By family, its series: ``[kind, [[label, value], ...], number]``; a histogram's number is
-#: ``[counts, sum, native buckets, zeros, exemplars]``, or its first two. JSON can hold it, since it travels between
-#: processes.
+#: ``[counts, sum, native buckets, zeros, exemplars]``.
 Snapshot = dict[str, list[list[Any]]]
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -95,7 +94,7 @@ def _histogram_lines(
     family: Family, labels: Sequence[Sequence[str]], number: Sequence[Any], *, strict: bool
 ) -> Iterable[str]:
     name, total = family.name, 0
-    exemplars = dict(number[4]) if strict and len(number) > 2 else {}
+    exemplars = dict(number[4]) if strict else {}
     # Six digits, as upstream prints bounds: they are part of a series' name.
     bounds = [*(f"{bucket:g}" for bucket in family.buckets), "+Inf"]
     for index, (bound, count) in enumerate(zip(bounds, number[0], strict=True)):
@@ -128,9 +127,7 @@ def _delimited(message: metrics_pb2.MetricFamily) -> bytes:
 
 
 def _message(family: Family, series: Iterable[Sequence[Any]]) -> metrics_pb2.MetricFamily:
-    message = metrics_pb2.MetricFamily(
-        name=family.name, help=family.help, type=family.kind.upper()
-    )
+    message = metrics_pb2.MetricFamily(name=family.name, help=family.help, type=family.kind.upper())
     for what, labels, number in series:
         metric = message.metric.add(label=_pairs(labels))
         if what == "histogram":
@@ -147,9 +144,8 @@ def _pairs(labels: Sequence[Sequence[str]]) -> list[metrics_pb2.LabelPair]:
 
 
 def _fill(histogram: metrics_pb2.Histogram, family: Family, number: Sequence[Any]) -> None:
-    counts, total, *more = number
+    counts, total, buckets, zeros, exemplars = number
     histogram.sample_count, histogram.sample_sum = sum(counts), total
-    buckets, zeros, exemplars = more or ((), 0, ())
     found, cumulative = dict(exemplars), 0
     # The last, up to infinity, is the count.
     for index, (bound, count) in enumerate(zip(family.buckets, counts[:-1], strict=True)):
@@ -161,8 +157,6 @@ def _fill(histogram: metrics_pb2.Histogram, family: Family, number: Sequence[Any
             bucket.exemplar.value = exemplar.value
             whole, part = divmod(exemplar.seconds, 1)
             bucket.exemplar.timestamp.seconds, bucket.exemplar.timestamp.nanos = int(whole), int(part * 1e9)
-    if not more:
-        return
     histogram.schema, histogram.zero_threshold, histogram.zero_count = NATIVE_SCHEMA, _ZERO, zeros
     last, before = None, 0
     for bucket_number, count in sorted(buckets):

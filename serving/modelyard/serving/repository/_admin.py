@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modelyard.artifact import Location
@@ -24,9 +23,6 @@ from modelyard.wire import serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
 
-#: What is to be changed: ``kind``, ``about`` (a later change about the same replaces it), and what goes with the kind.
-Change = dict[str, str]
-
 #: Longest wait for the versions of a new model to be tried.
 _RELOAD_TIMEOUT_S = 600.0
 
@@ -37,23 +33,14 @@ class Admin:
     Args:
         manager: The models.
         allow_remote: Whether other hosts than this one may ask for changes.
-        everywhere: Makes a change in all processes that serve together, by :meth:`apply` in each; None where this
-            is the only one.
     """
 
-    def __init__(
-        self,
-        manager: ModelManager,
-        *,
-        allow_remote: bool,
-        everywhere: Callable[[Change], Awaitable[None]] | None = None,
-    ) -> None:
+    def __init__(self, manager: ModelManager, *, allow_remote: bool) -> None:
         self._manager = manager
         self._allow_remote = allow_remote
-        self._everywhere = everywhere or self.apply
         self._repository: Location | None = None
         #: Changes happen one after the other.
-        self.changing = asyncio.Lock()
+        self._changing = asyncio.Lock()
 
     def check_peer(self, host: str | None) -> None:
         """Refuses changes that come from elsewhere.
@@ -102,8 +89,8 @@ class Admin:
                 f"supported; received {config.WhichOneof('config') or 'nothing'}."
             )
         self._check_platforms(config)
-        text = base64.b64encode(config.SerializeToString()).decode()
-        await self._everywhere({"kind": "reload", "about": "configuration", "config": text})
+        async with self._changing:
+            await self.reload(models_from_message(config))
 
     async def load(self, name: str) -> None:
         """Loads a model, and returns when it can answer.
@@ -116,7 +103,8 @@ class Admin:
             ModelNotFoundError: The model is not configured.
             UnsupportedError: The server is not in explicit mode.
         """
-        await self._everywhere({"kind": "load", "about": f"model {name}", "name": name})
+        async with self._changing:
+            await asyncio.to_thread(self._manager.load_model, name)
 
     async def unload(self, name: str) -> None:
         """Unloads a model, and returns when that is done; raises as :meth:`load` does.
@@ -124,25 +112,8 @@ class Admin:
         Args:
             name: The model.
         """
-        await self._everywhere({"kind": "unload", "about": f"model {name}", "name": name})
-
-    async def apply(self, change: Change) -> None:
-        """Makes a change in this process.
-
-        Args:
-            change: What :meth:`reload_message`, :meth:`load` or :meth:`unload` asked for.
-
-        Raises:
-            ModelyardError: As they say.
-        """
-        async with self.changing:
-            if change["kind"] == "reload":
-                config = serving_pb2.ModelServerConfig.FromString(base64.b64decode(change["config"]))
-                await self.reload(models_from_message(config))
-            elif change["kind"] == "load":
-                await asyncio.to_thread(self._manager.load_model, change["name"])
-            else:
-                await asyncio.to_thread(self._manager.unload_model, change["name"])
+        async with self._changing:
+            await asyncio.to_thread(self._manager.unload_model, name)
 
     def _check_platforms(self, config: serving_pb2.ModelServerConfig) -> None:
         platforms = {model.name: model.platform for model in self._manager.configs}

@@ -1,4 +1,4 @@
-"""The process: start, stop, workers."""
+"""The process: start, signals, stop."""
 
 from modelyard.serving.runtime._cli import main
 from modelyard.serving.runtime._server import Server, run

@@ -70,7 +70,7 @@ def autotune(options: ServerOptions, file: Path, *, latency_s: float, say: Calla
     name, version, path = _newest(options)
     trials: list[Trial] = []
     runtime = ""
-    for threads, instances in shapes(available_cpus() // options.processes or 1):
+    for threads, instances in shapes(available_cpus()):
         load = replace(options.load, threads=threads, interpreters=instances)
         servable = load_servable(name, version, path, load)
         runtime = servable.backend.name

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import socket
 import sys
 
 from modelyard.console import quiet_libraries, take_verbose
 from modelyard.errors import ConfigurationError, ModelyardError
-from modelyard.serving.config import ServerOptions, parse_flags
+from modelyard.serving.config import parse_flags
 from modelyard.serving.runtime._autotune import run_autotune
 from modelyard.serving.runtime._server import run
-from modelyard.serving.runtime.workers import Supervisor
 
 
-def main(argv: list[str], *, worker: tuple[socket.socket, int] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """Runs a server.
 
     Args:
         argv: Arguments without the program's name.
-        worker: For one process of several, its end of the control channel, and its index.
 
     Returns:
         The process's exit code: 0 after a clean stop, 1 on an error, 2 on
@@ -31,9 +27,8 @@ def main(argv: list[str], *, worker: tuple[socket.socket, int] | None = None) ->
     quiet_libraries()
     # A thread that comes back from a runtime must not wait 5 ms, the default, for the event loop's turn to end.
     sys.setswitchinterval(0.0005)
-    place = "" if worker is None else f"[{worker[1]}]"
     logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s %(levelname).1s %(name)s{place}: %(message)s"
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
     )
     # Their chatter says nothing about the models served; warnings that matter come as errors of ours.
     for chatty, level in (("tensorflow", logging.ERROR), ("absl", logging.ERROR)):
@@ -47,15 +42,8 @@ def main(argv: list[str], *, worker: tuple[socket.socket, int] | None = None) ->
         if options.autotune_file:
             run_autotune(options)
             return 0
-        if worker is None and options.processes > 1:
-            return asyncio.run(_supervise(options, argv))
-        run(options, channel=None if worker is None else worker[0])
+        run(options)
     except ModelyardError as exc:
         sys.stderr.write(f"modelyard serve: {exc.message}\n")
         return 1
     return 0
-
-
-async def _supervise(options: ServerOptions, argv: list[str]) -> int:
-    ports = [port for port in (options.port, options.rest_api_port) if port]
-    return await Supervisor(argv, count=options.processes, ports=ports).run()

@@ -6,23 +6,19 @@ import asyncio
 import logging
 import os
 import signal
-import socket
-import time
-from collections.abc import Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.errors import ConfigurationError
 from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.handlers.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.handlers.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
-from modelyard.serving.metrics import Metrics, ModelStatistics, exposition, merged, watch_process
+from modelyard.serving.metrics import Metrics, ModelStatistics, exposition, watch_process
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import Admin, ModelManager
 from modelyard.serving.runtime._version_loader import VersionLoader
-from modelyard.serving.runtime.workers import WorkerLink
 from modelyard.serving.servables import settle_memory
 from modelyard.serving.transports.grpc import ARGUMENTS, GrpcioServer, GrpcLimits, limits_of
 from modelyard.serving.transports.http import Application
@@ -33,9 +29,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("modelyard.serving")
 Transport: TypeAlias = "GrpcServer | NativeRest | UvicornServer"
-#: Longest wait of a worker for its models before it listens: where others answer, and where none does yet.
-_SUCCESSOR_S, _FIRST_S = 600.0, 10.0
-_STEP_S = 0.2
 
 
 class Server:
@@ -43,13 +36,11 @@ class Server:
 
     Args:
         options: What to serve, and where.
-        channel: For one process of several, its end of the control channel.
         alone: Nothing else is done in this process, whose garbage collector may be told so.
     """
 
-    def __init__(self, options: ServerOptions, *, channel: socket.socket | None = None, alone: bool = False) -> None:
+    def __init__(self, options: ServerOptions, *, alone: bool = False) -> None:
         self._options = options
-        self._channel = channel
         self._alone = alone
         self._stop = asyncio.Event()
         #: Whether a version was still being loaded when everything else had ended.
@@ -81,7 +72,7 @@ class Server:
         predictor = Predictor(
             manager,
             metrics,
-            workers=options.workers,
+            workers=options.threads,
             check_methods=options.check_methods,
             batch_threads=options.batching.threads or 0 if options.batching else 0,
             max_batch_rows=options.max_batch_rows,
@@ -93,39 +84,24 @@ class Server:
         metrics.watch_all(":modelyard:serving:model_versions", manager.count_states)
         watch_process(metrics)
         try:
-            if self._channel is None:
-                admin = Admin(manager, allow_remote=options.remote_admin)
-                await self._run(manager, predictor, admin, metrics, link=None)
-            else:
-                admin = Admin(manager, allow_remote=options.remote_admin, everywhere=lambda change: link.change(change))
-                link = WorkerLink(self._channel, apply=admin.apply, snapshot=metrics.snapshot, leave=self.request_stop)
-                async with link:
-                    await self._run(manager, predictor, admin, metrics, link=link)
+            await self._run(manager, predictor, metrics)
         finally:
             # What still computes after the grace period belongs to callers that are gone.
             await asyncio.to_thread(predictor.close)
             self.loading = not await asyncio.to_thread(manager.stop)
             _LOG.info("stopped")
 
-    async def _run(
-        self, manager: ModelManager, predictor: Predictor, admin: Admin, metrics: Metrics, *, link: WorkerLink | None
-    ) -> None:
+    async def _run(self, manager: ModelManager, predictor: Predictor, metrics: Metrics) -> None:
         options = self._options
+        admin = Admin(manager, allow_remote=options.remote_admin)
         started: list[Transport] = []
         poller: asyncio.Task[None] | None = None
         try:
-            if link is not None:
-                await self._unless_stopped(_catch_up(link, manager, admin))
-                if self.stopping:
-                    return
-            for transport in _transports(options, predictor, manager, admin, metrics, link):
+            for transport in _transports(options, predictor, manager, admin, metrics):
                 await transport.start()
                 started.append(transport)
             _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
-            if link is None:
-                manager.start()
-            else:
-                await link.ready()
+            manager.start()
             if options.model_config_file is not None and options.model_config_poll_s > 0:
                 poller = asyncio.create_task(admin.poll_file(options.model_config_file, options.model_config_poll_s))
             elif options.model_repository is not None and options.watch.poll_wait_s > 0:
@@ -137,55 +113,12 @@ class Server:
                 poller.cancel()
             await asyncio.gather(*(transport.stop(options.drain_s) for transport in started))
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Waits for work, or until the server is asked to stop."""
-        working, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                await working
-        finally:
-            for task in (working, stopped):
-                task.cancel()
-            await asyncio.gather(working, stopped, return_exceptions=True)
-
-
-async def _catch_up(link: WorkerLink, manager: ModelManager, admin: Admin) -> None:
-    """Loads what the workers serve.
-
-    Beside workers that can answer, a port that cannot would cost its callers
-    errors: this one listens when it can. The first ones begin together, so that
-    whoever sees a model available in one of them may ask any; but not late:
-    a model that takes long, or fails again and again, is no reason for a closed port.
-    """
-    async with admin.changing:
-        changes, others = await link.begin()
-        manager.start()
-        end = time.monotonic() + (_SUCCESSOR_S if others else _FIRST_S)
-        # In small steps: a thread that waits cannot be told to stop.
-        while not await asyncio.to_thread(manager.wait_until_polled, _STEP_S) and time.monotonic() < end:
-            pass
-    for change in changes:
-        try:
-            await admin.apply(change)
-        except ModelyardError as exc:
-            _LOG.error("an earlier change is not possible now: %s", exc.message)
-    try:
-        await asyncio.wait_for(link.loaded(), _FIRST_S)
-    except TimeoutError:
-        _LOG.warning("another worker has not begun after %.0f s; this one listens", _FIRST_S)
-
 
 def _transports(
-    options: ServerOptions,
-    predictor: Predictor,
-    manager: ModelManager,
-    admin: Admin,
-    metrics: Metrics,
-    link: WorkerLink | None,
+    options: ServerOptions, predictor: Predictor, manager: ModelManager, admin: Admin, metrics: Metrics
 ) -> list[Transport]:
     transports: list[Transport] = []
-    core = _native_core(options, predictor, manager, metrics, reuse_port=link is not None)
+    core = _native_core(options, predictor, manager, metrics)
     oip = OipService(manager, predictor, admin)
     if options.port or options.grpc_socket_path:
         grpc_options = GrpcOptions(
@@ -198,7 +131,7 @@ def _transports(
         )
         # gRPC's own server has its limits as arguments; those that are given go before.
         arguments = (*options.limits.channel_arguments(), *options.grpc_channel_arguments)
-        library = GrpcioServer(arguments, reuse_port=link is not None)
+        library = GrpcioServer(arguments)
         transport: GrpcioServer | NativeGrpc = library
         if core is not None and limits_of(options.grpc_channel_arguments) is not None:
             from modelyard.serving.transports.native import NativeGrpc
@@ -225,7 +158,7 @@ def _transports(
             predictor,
             metrics,
             rest_options,
-            metrics_page=partial(_metrics_page, metrics, link),
+            metrics_page=partial(_metrics_page, metrics),
             v2=OipRest(oip, predictor, rest_options, metrics).answer,
             pages={
                 "/v1/models": partial(models_json, manager),
@@ -241,14 +174,12 @@ def _transports(
         else:
             from modelyard.serving.transports.asgi import UvicornServer
 
-            transports.append(
-                UvicornServer(app, port=port, limits=options.limits, tls=tls, reuse_port=link is not None)
-            )
+            transports.append(UvicornServer(app, port=port, limits=options.limits, tls=tls))
     return transports
 
 
 def _native_core(
-    options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics, *, reuse_port: bool
+    options: ServerOptions, predictor: Predictor, manager: ModelManager, metrics: Metrics
 ) -> NativeCore | None:
     """The core, by the server's options; None where another transport serves.
 
@@ -283,7 +214,6 @@ def _native_core(
             json_extensions=options.rest_extensions,
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
-            reuse_port=reuse_port,
         )
     )
     core.answer_usual(
@@ -292,7 +222,7 @@ def _native_core(
         predictor.statistics,
         check_methods=options.check_methods,
         max_rows=options.max_batch_rows,
-        parallel=(options.batching.threads if options.batching else 0) or options.workers,
+        parallel=(options.batching.threads if options.batching else 0) or options.threads,
     )
     metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
     core.watch(metrics)
@@ -313,18 +243,15 @@ def _elsewhere(here: str, wanted: str, port: int, flag: str) -> str:
     return f"This is the {here} port; {there}."
 
 
-async def _metrics_page(metrics: Metrics, link: WorkerLink | None, accept: str) -> tuple[str, bytes]:
-    if link is None:
-        return exposition(metrics.snapshot(), accept)
-    return exposition(merged(await link.snapshots()), "")
+async def _metrics_page(metrics: Metrics, accept: str) -> tuple[str, bytes]:
+    return exposition(metrics.snapshot(), accept)
 
 
-def run(options: ServerOptions, *, channel: socket.socket | None = None) -> None:
+def run(options: ServerOptions) -> None:
     """Serves in this process until SIGTERM or SIGINT.
 
     Args:
         options: What to serve, and where.
-        channel: For one process of several, its end of the control channel.
 
     Raises:
         ConfigurationError: A port cannot be listened on.
@@ -333,13 +260,13 @@ def run(options: ServerOptions, *, channel: socket.socket | None = None) -> None
         import uvloop
     except ModuleNotFoundError:
         # uvloop has no wheels for Windows; asyncio's own loop serves there.
-        asyncio.run(_serve(options, channel))
+        asyncio.run(_serve(options))
     else:
-        uvloop.run(_serve(options, channel))
+        uvloop.run(_serve(options))
 
 
-async def _serve(options: ServerOptions, channel: socket.socket | None) -> None:
-    server = Server(options, channel=channel, alone=True)
+async def _serve(options: ServerOptions) -> None:
+    server = Server(options, alone=True)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_signal, server, number))

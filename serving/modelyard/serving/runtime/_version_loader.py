@@ -58,7 +58,6 @@ class VersionLoader:
         try:
             servable = load_servable(config.name, version, path, replace(load, runtime=load.runtime or config.runtime))
             try:
-                self._tell_of_state(servable)
                 batching = self._batching(servable)
                 if batching is not None:
                     servable = replace(servable, batching=batching)
@@ -105,12 +104,3 @@ class VersionLoader:
         finally:
             threads.close()
             servable.plans.clear()
-
-    def _tell_of_state(self, servable: Servable) -> None:
-        names = sorted(name for name, signature in servable.signatures.items() if signature.stateful)
-        if names and self._options.processes > 1:
-            _LOG.warning(
-                "model %s version %d: %s keeps state between calls, and each of %d processes has its own; serve it "
-                "with --workers=1",
-                servable.name, servable.version, ", ".join(map(repr, names)), self._options.processes,
-            )  # fmt: skip

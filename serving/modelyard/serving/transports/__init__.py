@@ -1,9 +1,8 @@
 """What carries requests and answers: the native core, or uvicorn and grpc.aio."""
 
-from modelyard.serving.transports._listen import BACKLOG, listen, reserve
+from modelyard.serving.transports._listen import BACKLOG, listen
 
 __all__ = [
     "BACKLOG",
     "listen",
-    "reserve",
 ]

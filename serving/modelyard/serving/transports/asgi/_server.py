@@ -38,7 +38,6 @@ class UvicornServer:
         port: Port to listen on, on all addresses.
         limits: What clients may have it hold; None for the defaults.
         tls: Key and certificate; None for plain text.
-        reuse_port: Other processes may listen on the same port.
     """
 
     def __init__(
@@ -48,12 +47,10 @@ class UvicornServer:
         port: int,
         limits: TransportLimits | None = None,
         tls: TlsConfig | None = None,
-        reuse_port: bool = False,
     ) -> None:
         limits = limits or TransportLimits()
         self._adapter = Adapter(app)
         self._port = port
-        self._reuse_port = reuse_port
         self._server = _Server(
             uvicorn.Config(
                 self._adapter,
@@ -85,7 +82,7 @@ class UvicornServer:
             ConfigurationError: The port cannot be listened on.
         """
         try:
-            listener = listen(self._port, reuse_port=self._reuse_port)
+            listener = listen(self._port)
         except OSError as exc:
             raise ConfigurationError(
                 f"REST cannot listen on port {self._port}: {exc.strerror}. Is it in use? Choose another with "

@@ -24,17 +24,16 @@ class GrpcioServer:
 
     Args:
         arguments: gRPC channel arguments.
-        reuse_port: Other processes may listen on the same port.
     """
 
-    def __init__(self, arguments: Sequence[tuple[str, int | str]], *, reuse_port: bool = False) -> None:
+    def __init__(self, arguments: Sequence[tuple[str, int | str]]) -> None:
         self._server = grpc.aio.server(
             options=list(
                 {
                     "grpc.max_receive_message_length": INT32_MAX,
                     "grpc.max_send_message_length": INT32_MAX,
                     # Two servers that share a port by accident would each get half of the requests.
-                    "grpc.so_reuseport": int(reuse_port),
+                    "grpc.so_reuseport": 0,
                     # gRPC takes the first of two arguments of one name: the user's must be the only one.
                     **dict(arguments),
                 }.items()

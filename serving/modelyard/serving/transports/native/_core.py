@@ -41,7 +41,6 @@ class NativeOptions:
         max_json_depth: Deepest nesting of a JSON body.
         tensor_content: Answers of Predict carry ``tensor_content``.
         threads: Threads of the transport; 0 for one a processor.
-        reuse_port: Other processes may listen on the same ports.
     """
 
     max_body_bytes: int
@@ -59,7 +58,6 @@ class NativeOptions:
     max_json_depth: int = 100
     tensor_content: bool = False
     threads: int = 0
-    reuse_port: bool = False
 
 
 class NativeCore:
@@ -174,7 +172,7 @@ class NativeCore:
         grpc = flag == "--port"
         texts = None if tls is None else (tls.key, tls.certificate, tls.authority if tls.verify_client else None)
         try:
-            self._server.listen(grpc=grpc, port=port, reuse_port=self._options.reuse_port, tls=texts)
+            self._server.listen(grpc=grpc, port=port, tls=texts)
         except OSError as exc:
             raise ConfigurationError(
                 f"{'gRPC' if grpc else 'REST'} cannot listen on port {port}: {exc.strerror}. Is it in use? Choose "
