@@ -29,7 +29,7 @@ from modelyard.wire._tensors import (
     shape_to_proto,
     tensor_to_array,
 )
-from modelyard.wire._tfrecord import crc32c, read_records
+from modelyard.wire._tfrecord import crc32c, frame_record, read_records
 from modelyard.wire._varint import read_varint, varint
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "error_from_grpc",
     "error_from_http",
     "error_pb2",
+    "frame_record",
     "grpc_status_of",
     "has_room",
     "http_status_of",

@@ -13,6 +13,7 @@ from modelyard.serving.config._models import (
     models_from_message,
     models_of_repository,
 )
+from modelyard.serving.config._prediction_log import PredictionLogConfig, PredictionLogLimits
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import TlsConfig
 from modelyard.serving.config._watch import WatchOptions
@@ -23,6 +24,8 @@ __all__ = [
     "LoadOptions",
     "ModelConfig",
     "PER_MODEL_FILE",
+    "PredictionLogConfig",
+    "PredictionLogLimits",
     "ServerOptions",
     "TlsConfig",
     "TransportLimits",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,6 +21,8 @@ from modelyard.errors import (
 from modelyard.serving.batching import Batcher, Done, ModelThreads, Task
 from modelyard.serving.metrics import Metrics, ModelStatistics, Parts
 from modelyard.serving.prediction._inference import Classification, InferenceTask, Regression, check_tasks, infer
+from modelyard.serving.prediction._log import Method, PredictionLogs
+from modelyard.serving.prediction._metadata import ModelMetadata
 from modelyard.serving.repository import ModelManager, ModelWatcher, Version, VersionStatus
 from modelyard.serving.requests import (
     Arrays,
@@ -32,25 +34,12 @@ from modelyard.serving.requests import (
     other_signature,
 )
 from modelyard.serving.servables import Plan, Servable, plan_of
-from modelyard.wire import grpc_status_of, tensorflow_pb2
+from modelyard.wire import grpc_status_of
 
 _T = TypeVar("_T")
 #: More rows gain nothing as a rule, and make the first of them wait.
 _MAX_ROWS = 64
 _NO_SIGNATURE = "No signature was found with the name"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelMetadata:
-    """What a metadata request is answered with.
-
-    Attributes:
-        spec: The request's spec with the version filled in.
-        definitions: SignatureDefs by signature name.
-    """
-
-    spec: ModelSpec
-    definitions: Mapping[str, tensorflow_pb2.SignatureDef]
 
 
 class Predictor:
@@ -65,6 +54,8 @@ class Predictor:
         max_batch_rows: Rows that are computed together at most.
         max_queued_requests: Requests of one model that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
+        statistics: What every door's requests are counted in.
+        logs: Writes what models log; None for nothing.
     """
 
     def __init__(
@@ -79,7 +70,9 @@ class Predictor:
         max_queued_requests: int = 0,
         max_queue_delay_s: float = 0.0,
         statistics: ModelStatistics | None = None,
+        logs: PredictionLogs | None = None,
     ) -> None:
+        self._logs = logs
         self._manager = manager
         self._metrics = metrics
         self._check_methods = check_methods
@@ -158,6 +151,8 @@ class Predictor:
         try:
             watcher = self._manager.watcher(request.spec)
             version = watcher.lend(request.spec)
+            if self._logs is not None:
+                request, encode = self._logs.recorded(watcher.config.prediction_log, request, encode)
             plan = plan_of(version.loaded, request.spec.signature_name, request.output_filter, self._metrics)
             back = partial(_deliver, watcher, version, loop, done)
             threads = self._threads_of(plan.servable.name)
@@ -284,7 +279,8 @@ class Predictor:
             ModelNotFoundError: Unknown model or version.
             UnavailableError: The model was not loaded yet.
         """
-        (answer,) = self._infer([InferenceTask(spec=spec, method=CLASSIFY_METHOD)], examples, _NO_SIGNATURE)
+        task = InferenceTask(spec=spec, method=CLASSIFY_METHOD)
+        (answer,) = self._infer([task], examples, _NO_SIGNATURE, "Classify")
         if not isinstance(answer, Classification):
             raise InternalError("A classify task was answered with a regression. This is a bug.")
         return answer
@@ -296,7 +292,8 @@ class Predictor:
             spec: The servable and the signature.
             examples: Serialized ``tf.Example`` messages.
         """
-        (answer,) = self._infer([InferenceTask(spec=spec, method=REGRESS_METHOD)], examples, _NO_SIGNATURE)
+        task = InferenceTask(spec=spec, method=REGRESS_METHOD)
+        (answer,) = self._infer([task], examples, _NO_SIGNATURE, "Regress")
         if not isinstance(answer, Regression):
             raise InternalError("A regress task was answered with a classification. This is a bug.")
         return answer
@@ -320,10 +317,10 @@ class Predictor:
         if not tasks:
             raise InvalidModelSpecError("ModelSpec has no name specified.")
         check_tasks(tasks)
-        return self._infer(tasks, examples, "Requested signature not found in model graph")
+        return self._infer(tasks, examples, "Requested signature not found in model graph", "MultiInference")
 
     def _infer(
-        self, tasks: Sequence[InferenceTask], examples: Sequence[bytes], complaint: str
+        self, tasks: Sequence[InferenceTask], examples: Sequence[bytes], complaint: str, method: Method
     ) -> tuple[Classification | Regression, ...]:
         # One servable for all tasks: their answers belong to the same version.
         with (
@@ -355,6 +352,9 @@ class Predictor:
             batched = self._batcher.batched(servable, self._threads_of(servable.name))
             answers = self._timed(servable, api, lambda: tuple(infer(batched, task, examples) for task in tasks))
             timing.computed()
+            if self._logs is not None:
+                config = self._manager.watcher(tasks[0].spec).config.prediction_log
+                self._logs.inferred(config, method, tasks, examples, answers, current_caller.get())
             return answers
 
     def _parts_of(self, servable: Servable, signature: str) -> Parts | None:

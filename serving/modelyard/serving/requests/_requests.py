@@ -92,9 +92,10 @@ class Caller:
         gone: Asks the transport whether the caller has hung up; None where it says so by :meth:`leave`.
         low_priority: Computed only when nothing else waits.
         request_id: The caller's own name for the request, where it sent a valid one.
+        logged: The transport has chosen the request for the log of predictions.
     """
 
-    __slots__ = ("_gone", "_left", "deadline", "low_priority", "request_id")
+    __slots__ = ("_gone", "_left", "deadline", "logged", "low_priority", "request_id")
 
     def __init__(
         self,
@@ -103,8 +104,10 @@ class Caller:
         gone: Callable[[], bool] | None = None,
         low_priority: bool = False,
         request_id: str = "",
+        logged: bool = False,
     ) -> None:
         self.deadline = deadline
+        self.logged = logged
         self.low_priority = low_priority
         self.request_id = request_id
         self._gone = gone

@@ -16,7 +16,7 @@ from modelyard.serving.handlers.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.handlers.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.handlers.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
 from modelyard.serving.metrics import Metrics, ModelStatistics, exposition, watch_process
-from modelyard.serving.prediction import Predictor
+from modelyard.serving.prediction import PredictionLogs, Predictor
 from modelyard.serving.repository import Admin, ModelManager
 from modelyard.serving.runtime._version_loader import VersionLoader
 from modelyard.serving.servables import settle_memory
@@ -69,6 +69,7 @@ class Server:
         statistics = ModelStatistics()
         loader = VersionLoader(options, metrics, settle=settle_memory if self._alone else None)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
+        logs = PredictionLogs(options.prediction_log, metrics)
         predictor = Predictor(
             manager,
             metrics,
@@ -79,6 +80,7 @@ class Server:
             max_queued_requests=options.max_queued_requests,
             max_queue_delay_s=options.max_queue_delay_s,
             statistics=statistics,
+            logs=logs,
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
         metrics.watch_all(":modelyard:serving:model_versions", manager.count_states)
@@ -88,6 +90,7 @@ class Server:
         finally:
             # What still computes after the grace period belongs to callers that are gone.
             await asyncio.to_thread(predictor.close)
+            await asyncio.to_thread(logs.close)
             self.loading = not await asyncio.to_thread(manager.stop)
             _LOG.info("stopped")
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from modelyard.serving.prediction import (
-    Classification,
     InferenceTask,
     Predictor,
     check_metadata_fields,
     examples_of,
     fill_classification,
+    fill_multi_inference,
     fill_regression,
     fill_spec,
     metadata_response,
@@ -92,13 +92,7 @@ class Handlers:
 
         def work() -> bytes:
             response = serving_pb2.MultiInferenceResponse()
-            for answer in self._predictor.multi_inference(tasks, examples_of(message.input)):
-                result = response.results.add()
-                fill_spec(result.model_spec, answer.spec)
-                if isinstance(answer, Classification):
-                    fill_classification(result.classification_result, answer)
-                else:
-                    fill_regression(result.regression_result, answer)
+            fill_multi_inference(response, self._predictor.multi_inference(tasks, examples_of(message.input)))
             return response.SerializeToString()
 
         name = tasks[0].spec.name if tasks else ""
@@ -133,7 +127,9 @@ def caller_of(context: Context) -> Caller:
     remaining = context.time_remaining()
     low = any(key == PRIORITY_KEY and value == "low" for key, value in context.invocation_metadata() or ())
     deadline = None if remaining is None else time.monotonic() + remaining
-    return Caller(deadline=deadline, low_priority=low, request_id=request_id_in(context))
+    # Of the native core's contexts alone.
+    logged = getattr(context, "logged", False)
+    return Caller(deadline=deadline, low_priority=low, request_id=request_id_in(context), logged=logged)
 
 
 def peer_host(peer: str) -> str | None:

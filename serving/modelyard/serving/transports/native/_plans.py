@@ -36,6 +36,7 @@ class Batches:
     def __init__(self, manager: ModelManager, spec: ModelSpec, plan: Plan, metrics: Metrics) -> None:
         self._manager = manager
         self._spec = spec
+        self._logged = manager.watcher(spec).config.prediction_log
         self._servable: Servable = plan.servable
         batching = plan.servable.batching
         self._counts = None if batching is None else BatchCounts(metrics, batching)
@@ -44,6 +45,11 @@ class Batches:
         dtypes = {each.name: dtype_by_name(each.dtype) for each in plan.signature.outputs}
         self._names = plan.outputs
         self._outputs = [(name, dtypes[name]) for name in plan.outputs]
+
+    @property
+    def logged(self) -> float:
+        """The share of the requests that is logged."""
+        return 0.0 if self._logged is None else self._logged.rate
 
     def __call__(self, batch: _Batch, waited: Sequence[tuple[int, float]] | None) -> list[_Output] | None:
         """Computes a batch, on a thread of the core.
@@ -65,7 +71,7 @@ class Batches:
             # The general path says what is the matter.
             return None
         try:
-            if version.loaded is not self._servable:
+            if version.loaded is not self._servable or watcher.config.prediction_log is not self._logged:
                 return None
             inputs = {
                 name: np.ndarray(shape, dtype, data)
@@ -151,6 +157,7 @@ class Plans:
         shapes = servable.check_shapes
         batching = servable.batching
         most = self._max_rows if batching is None else batching.execution_batch_size
+        batches = Batches(self._manager, spec, plan, self._metrics)
         self._server.add_plan(
             model=model,
             version=version,
@@ -161,7 +168,8 @@ class Plans:
             name=plan.name,
             inputs=[(each.name, each.dtype, each.shape if shapes else None) for each in described.inputs],
             outputs=[(name, dtypes[name]) for name in plan.outputs],
-            run=Batches(self._manager, spec, plan, self._metrics),
+            run=batches,
+            logged=batches.logged,
             max_rows=most,
             shared=plan.shared if batching is None else described.batched,
             parallel=self._parallel,

@@ -28,6 +28,7 @@ class Exchanges:
             gone=exchange.gone,
             low_priority=exchange.headers.get(PRIORITY_KEY) == "low",
             request_id=exchange.request_id,
+            logged=exchange.logged,
         )
         task = asyncio.get_running_loop().create_task(self._answer(exchange, caller))
         self._running[exchange] = (caller, task)
