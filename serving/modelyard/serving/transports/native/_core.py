@@ -114,10 +114,14 @@ class NativeCore:
         """
         metrics.watch(":modelyard:serving:request_bytes_in_flight", {}, lambda: self._server.inflight_bytes)
         metrics.watch(":modelyard:serving:connections", {}, lambda: self._server.connections)
-        metrics.watch_all(
-            ":modelyard:serving:refused",
-            lambda: [({"model": "", "reason": reason}, count) for reason, count in self._server.refused.items()],
-        )
+        seen: dict[str, int] = {}
+
+        def fetch() -> None:
+            for reason, count in self._server.refused.items():
+                metrics.refuse(reason, amount=count - seen.get(reason, 0))
+                seen[reason] = count
+
+        metrics.before_reading(fetch)
 
     def answer_usual(
         self,
