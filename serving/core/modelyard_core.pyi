@@ -191,6 +191,8 @@ class Server:
         Returns:
             False where a dtype is none that can be.
         """
+    def forget(self, model: str) -> None:
+        """Has ``learn`` called again for the plans of a model."""
     def take_statistics(self) -> list[dict[str, Any]]:
         """What was measured since the last time, by plan.
 

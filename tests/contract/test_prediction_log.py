@@ -197,7 +197,13 @@ def test_a_share_is_chosen_and_the_rest_is_the_core_s(tmp_path: Path) -> None:
         assert abs(count - 250) < 82
         # Whole files are there, and what is being written is hidden.
         assert len(list((tmp_path / "logs").glob("a-*.tfrecord"))) == count // 50
-        assert reload_config(server, config_text(model_text("affine", tmp_path / "affine"))) == ("OK", "")
+        # Of all requests none comes to the core, which must hear of it all the same when that is over.
+        prefix = tmp_path / "logs" / "a"
+        assert reload_config(server, config_text(logged("affine", tmp_path / "affine", prefix, 1.0))) == ("OK", "")
+        send(1)
+        before = value(scrape(server), COUNT, model_name="affine", status_code="OK")
+        assert send(100) == before + 100
+        assert reload_config(server, config_text(logged("affine", tmp_path / "affine", prefix, 0.0))) == ("OK", "")
         send(1)
         before = value(scrape(server), COUNT, model_name="affine", status_code="OK")
         assert send(100) == before

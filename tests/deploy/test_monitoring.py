@@ -90,9 +90,9 @@ def _keep_asking(server: RunningServer, ended: threading.Event) -> None:
     traced = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
     v2 = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
     with grpc.insecure_channel(server.grpc_address) as channel:
-        predict = channel.unary_unary(PREDICTION_SERVICE["Predict"].path)
+        predict = channel.unary_unary(PREDICTION_SERVICE["Predict"].path, bytes, bytes)
         while not ended.wait(0.05):
-            predict(request.SerializeToString(), timeout=30, metadata=list(traced.items()))
+            predict(request.SerializeToString(), timeout=30, metadata=tuple(traced.items()))
             for path, body in (
                 ("/v1/models/affine:predict", b'{"instances": [1.0]}'),
                 ("/v1/models/affine:predict", b'{"instances": ["text"]}'),

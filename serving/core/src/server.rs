@@ -200,6 +200,11 @@ impl Server {
         Ok(true)
     }
 
+    /// Has `learn` called again for the plans of a model.
+    fn forget(&self, model: &str) {
+        self.core.plans.forget(model);
+    }
+
     /// What was measured since the last time, by plan: see the stub.
     fn take_statistics<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let mut all = Vec::new();

@@ -354,6 +354,16 @@ impl Plans {
         self.retire(known.insert(plan.key.clone(), Known::Plan(Arc::new(plan))));
     }
 
+    /// Has Python asked again for the plans of a model.
+    pub fn forget(&self, model: &str) {
+        for known in self.known.read().unwrap_or_else(PoisonError::into_inner).values() {
+            match known {
+                Known::Plan(plan) if plan.key.model == model => plan.stale.store(true, Ordering::Relaxed),
+                _ => {}
+            }
+        }
+    }
+
     /// Requests that were let in and are not answered yet.
     pub fn waiting(&self) -> usize {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

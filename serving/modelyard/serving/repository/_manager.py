@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from modelyard.errors import (
@@ -60,6 +60,15 @@ class ModelManager:
         # Those that a reload added.
         self._added: frozenset[ModelWatcher] = frozenset()
         self._stopped = False
+        self._when_configured: list[Callable[[str], None]] = []
+
+    def when_configured(self, tell: Callable[[str], None]) -> None:
+        """Has somebody told the names of models whose configuration has changed.
+
+        Args:
+            tell: Called on whatever thread changes it.
+        """
+        self._when_configured.append(tell)
 
     def _watcher(self, config: ModelConfig) -> ModelWatcher:
         return ModelWatcher(config, self._load, self._options)
@@ -137,6 +146,8 @@ class ModelManager:
                 watcher.start()
             for watcher, config in changed:
                 watcher.configure(config)
+                for tell in self._when_configured:
+                    tell(config.name)
             # Before anything is waited for: one model that loads slowly keeps no other from coming or going.
             self._watchers = watchers
         leaving = [threading.Thread(target=watcher.stop, daemon=True) for watcher in gone]

@@ -36,7 +36,6 @@ class Batches:
     def __init__(self, manager: ModelManager, spec: ModelSpec, plan: Plan, metrics: Metrics) -> None:
         self._manager = manager
         self._spec = spec
-        self._logged = manager.watcher(spec).config.prediction_log
         self._servable: Servable = plan.servable
         batching = plan.servable.batching
         self._counts = None if batching is None else BatchCounts(metrics, batching)
@@ -45,11 +44,6 @@ class Batches:
         dtypes = {each.name: dtype_by_name(each.dtype) for each in plan.signature.outputs}
         self._names = plan.outputs
         self._outputs = [(name, dtypes[name]) for name in plan.outputs]
-
-    @property
-    def logged(self) -> float:
-        """The share of the requests that is logged."""
-        return 0.0 if self._logged is None else self._logged.rate
 
     def __call__(self, batch: _Batch, waited: Sequence[tuple[int, float]] | None) -> list[_Output] | None:
         """Computes a batch, on a thread of the core.
@@ -71,7 +65,7 @@ class Batches:
             # The general path says what is the matter.
             return None
         try:
-            if version.loaded is not self._servable or watcher.config.prediction_log is not self._logged:
+            if version.loaded is not self._servable:
                 return None
             inputs = {
                 name: np.ndarray(shape, dtype, data)
@@ -129,6 +123,7 @@ class Plans:
         self._parallel = parallel
         #: By model and version: what counted batches were computed by, though the version may be gone.
         self._runtimes: dict[tuple[str, int], str] = {}
+        manager.when_configured(server.forget)
         metrics.before_reading(self.fetch)
         statistics.before_reading(self.fetch)
 
@@ -157,7 +152,8 @@ class Plans:
         shapes = servable.check_shapes
         batching = servable.batching
         most = self._max_rows if batching is None else batching.execution_batch_size
-        batches = Batches(self._manager, spec, plan, self._metrics)
+        watcher = self._manager.watcher(spec)
+        log = watcher.config.prediction_log
         self._server.add_plan(
             model=model,
             version=version,
@@ -168,8 +164,8 @@ class Plans:
             name=plan.name,
             inputs=[(each.name, each.dtype, each.shape if shapes else None) for each in described.inputs],
             outputs=[(name, dtypes[name]) for name in plan.outputs],
-            run=batches,
-            logged=batches.logged,
+            run=Batches(self._manager, spec, plan, self._metrics),
+            logged=0.0 if log is None else log.rate,
             max_rows=most,
             shared=plan.shared if batching is None else described.batched,
             parallel=self._parallel,
@@ -177,6 +173,9 @@ class Plans:
             if batching is None
             else (batching.timeout_s, batching.max_queued_rows, batching.allowed_batch_sizes),
         )
+        if watcher.config.prediction_log is not log:
+            # It was configured anew meanwhile.
+            self._server.forget(model)
 
     def _is_usual(self, plan: Plan) -> bool:
         servable, signature = plan.servable, plan.signature
