@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from modelyard.serving.config import FLAGS
-from modelyard.serving.metrics import FAMILIES
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE
 
 PAGE = Path(__file__).with_name("migrating-from-tensorflow-serving.md")
@@ -85,8 +84,12 @@ def page() -> str:
     lines += [f"| `{path}` | {text} |" for path, text in _OTHER_SERVICES]
     lines += ["", "## URLs", "", "| URL | here |", "|---|---|"]
     lines += [f"| `{url}` | {text} |" for url, text in _URLS]
-    lines += ["", "## Metrics", "", "| metric | kind | what it counts |", "|---|---|---|"]
-    lines += [f"| `{name}` | {kind} | {text} |" for name, kind, text, _ in FAMILIES]
+    lines += [
+        "",
+        "## Metrics",
+        "",
+        "Upstream's, by their names and with their labels, and more: [metrics](metrics.md).",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -85,6 +85,9 @@ class Exchange:
     @property
     def problem(self) -> str | None:
         """``late`` or ``too_large`` where the body did not come whole."""
+    @property
+    def logged(self) -> bool:
+        """It was chosen for the log of predictions."""
     def gone(self) -> bool:
         """Whether the client has hung up."""
     def respond(
@@ -103,6 +106,9 @@ class Call:
     @property
     def message(self) -> bytes | None:
         """Of a unary call; None for a stream, and where the method is unknown."""
+    @property
+    def logged(self) -> bool:
+        """It was chosen for the log of predictions."""
     @property
     def peer(self) -> str: ...
     @property
@@ -168,6 +174,9 @@ class Server:
     @property
     def connections(self) -> int:
         """Connections that are open."""
+    @property
+    def refused(self) -> dict[str, int]:
+        """Requests that were refused before a model heard of them, by the reason, since the server started."""
     def set_methods(self, methods: Mapping[str, bool]) -> None:
         """The paths of gRPC's methods, and whether each takes or gives a stream. Raises ValueError the second time."""
     def listen(self, *, grpc: bool, port: int, tls: tuple[str, str, str | None] | None = None) -> None:
@@ -206,6 +215,7 @@ class Server:
         shared: bool,
         parallel: int,
         batching: tuple[float, int, Sequence[int]] | None = None,
+        logged: float = 0.0,
     ) -> bool:
         """Has requests with a key answered here, in batches that ``run`` computes.
 
@@ -226,6 +236,7 @@ class Server:
             parallel: Batches that are computed at the same time.
             batching: Of TensorFlow Serving's parameters: seconds that a batch waits for more, rows that may wait, and
                 the sizes that batches are padded to (empty for any); None to wait for nothing.
+            logged: Share of the requests that are handed over to be logged, 0 to 1.
 
         Returns:
             False where a dtype is none that can be.
@@ -251,13 +262,20 @@ class Server:
         """
     def take_records(self) -> tuple[list[tuple[Any, ...]], int]:
         """Requests that were answered since the last time, as ``RequestRecord``'s fields, and how many were lost."""
+    def forget(self, model: str) -> None:
+        """Has ``learn`` called again for the plans of a model."""
     def take_statistics(self) -> list[dict[str, Any]]:
         """What was measured since the last time, by plan.
 
-        Each has ``model``, ``version``, ``succeeded``, ``rows``, ``last_ms`` (since 1970), ``total_ns``, ``queue_ns``,
-        ``input_ns``, ``infer_ns`` and ``output_ns`` of the requests, ``runtime`` (counts by bucket, and their sum in
-        microseconds), ``requests`` (API, entry point, counts by bucket, sum in microseconds) and ``executions`` (by
-        rows: how many, and nanoseconds for input, model and output).
+        Each has ``model``, ``version``, ``signature``, ``succeeded``, ``rows``, ``last_ms`` (since 1970), ``total_ns``,
+        ``queue_ns``, ``input_ns``, ``infer_ns`` and ``output_ns`` of the requests, and ``executions`` (by rows: how
+        many, and nanoseconds for input, model and output).
+
+        ``queue``, ``input`` and ``output`` (microseconds), ``batch_rows``, ``batch_padding`` and ``batch_requests`` are
+        native histograms: numbers and counts of the buckets, zeros, and the sum. ``runtime`` has counts by upstream's
+        buckets and such a histogram; ``requests`` has API, entry point, counts, histogram and exemplars (bucket, trace,
+        microseconds, milliseconds since 1970). ``failed`` has API, entry point, status and count, ``refused`` counts by
+        reason.
         """
     def stop(self, grace_s: float) -> None:
         """Takes no new connections, answers what was sent, and ends; blocks for as long as that takes."""

@@ -107,6 +107,13 @@ def test_refusals_say_when_to_come_back(tmp_path: Path) -> None:
                 error = refusal(lambda: predict(request.SerializeToString(), timeout=60), grpc.RpcError)
         finally:
             over.set()
+        page = server.get("/metrics")[1]
+        for series in (
+            ':modelyard:serving:refused{model="slow",reason="too_late"}',
+            ':tensorflow:serving:request_count{model_name="slow",status="RESOURCE_EXHAUSTED"}',
+        ):
+            (count,) = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(series)]
+            assert int(count) >= 4
         status = rpc_status.from_call(error)
         assert (status.code, status.message) == (8, error.details())
         (detail,), info = status.details, error_details_pb2.RetryInfo()

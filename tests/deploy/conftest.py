@@ -16,7 +16,7 @@ from modelyard.serving.metrics import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-_METRIC = re.compile(r"(:[a-z_]+:[a-z_:]+)")
+_METRIC = re.compile(r"(:[a-z_]+:[a-z_:]+|\bprocess_\w+)")
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -47,6 +47,7 @@ def metrics_in(expression: str) -> list[str]:
 def exposed_metrics() -> set[str]:
     """Every metric name that the server's page can have."""
     names: set[str] = set()
-    for name, kind, _, _ in FAMILIES:
-        names |= {f"{name}{suffix}" for suffix in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
+    for family in FAMILIES:
+        suffixes = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
+        names |= {f"{family.name}{suffix}" for suffix in suffixes}
     return names

@@ -23,6 +23,7 @@ from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import warm_up
 from tests.export.conftest import OPTIONS
 from tests.support.example_models import publish_examples
+from tests.support.metrics import page_of
 
 
 def read(directory: Path) -> list[Any]:
@@ -95,5 +96,5 @@ def test_our_server_replays_it(examples: ExportReport, runtime: Runtime) -> None
     finally:
         servable.close()
     count = 3 * len(examples.manifest.formats["onnx"].verify.batch_sizes)
-    (line,) = [line for line in metrics.render().splitlines() if "model_warmup_records_read{" in line]
+    (line,) = [line for line in page_of(metrics).splitlines() if "model_warmup_records_read{" in line]
     assert 'status="success"' in line and line.endswith(f" {count}")

@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from modelyard.serving.metrics import Metrics, exposition
 from tests.support.server import RunningServer
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _LINE = re.compile(r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)\{(?P<labels>.*)\} (?P<value>\S+)$")
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"(?:,|$)')
+
+
+def page_of(metrics: Metrics) -> str:
+    """The page as text."""
+    return exposition(metrics.snapshot(), "")[1].decode()
+
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

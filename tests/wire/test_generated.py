@@ -16,6 +16,7 @@ from modelyard.wire import (
     config_pb2,
     error_pb2,
     inference_pb2,
+    metrics_pb2,
     serving_pb2,
     tensorflow_pb2,
     traffic_pb2,
@@ -25,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULES = (error_pb2, serving_pb2, tensorflow_pb2)
 #: Messages of configuration files, which the official package does not ship.
 UNSHIPPED = (config_pb2,)
-#: Messages of another package; test_inference.py compares them.
-ELSEWHERE = (inference_pb2,)
+#: Messages of other packages; test_inference.py compares Triton's, and a real Prometheus reads the page's.
+ELSEWHERE = (inference_pb2, metrics_pb2)
 #: Messages that nobody else has.
 ADDED = (traffic_pb2,)
 #: Where the official packages keep the messages that modelyard has copies of.

@@ -7,7 +7,15 @@ the same process imports before or after.
 from modelyard.wire._cast import cast_unchanged
 from modelyard.wire._decimal import decimal_digits
 from modelyard.wire._dtypes import DType, dtype_by_enum, dtype_by_name, dtype_by_numpy, dtype_names
-from modelyard.wire._generated import config_pb2, error_pb2, inference_pb2, serving_pb2, tensorflow_pb2, traffic_pb2
+from modelyard.wire._generated import (
+    config_pb2,
+    error_pb2,
+    inference_pb2,
+    metrics_pb2,
+    serving_pb2,
+    tensorflow_pb2,
+    traffic_pb2,
+)
 from modelyard.wire._generated._pool import descriptor_pool
 from modelyard.wire._services import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, Method
 from modelyard.wire._status import (
@@ -29,7 +37,7 @@ from modelyard.wire._tensors import (
     shape_to_proto,
     tensor_to_array,
 )
-from modelyard.wire._tfrecord import crc32c, read_records
+from modelyard.wire._tfrecord import crc32c, frame_record, read_records
 from modelyard.wire._varint import read_varint, varint
 
 __all__ = [
@@ -57,10 +65,12 @@ __all__ = [
     "error_from_grpc",
     "error_from_http",
     "error_pb2",
+    "frame_record",
     "grpc_status_of",
     "has_room",
     "http_status_of",
     "inference_pb2",
+    "metrics_pb2",
     "read_records",
     "read_varint",
     "serving_pb2",

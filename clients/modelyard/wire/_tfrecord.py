@@ -26,6 +26,18 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
+def frame_record(data: bytes, *, checksum: Callable[[bytes], int] = crc32c) -> bytes:
+    """One record as a TFRecord file has it.
+
+    Args:
+        data: The record.
+        checksum: CRC-32C of some bytes; a library's is hundreds of times faster.
+    """
+    length = len(data).to_bytes(8, "little")
+    head = _HEAD.pack(len(data), _masked(checksum(length)))
+    return head + data + _TAIL.pack(_masked(checksum(data)))
+
+
 def read_records(path: Path, *, checksum: Callable[[bytes], int] = crc32c) -> Iterator[bytes]:
     """Reads a TFRecord file, each record with its checksums.
 

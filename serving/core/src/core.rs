@@ -11,7 +11,7 @@ use crate::batch::Plans;
 use crate::host::Host;
 use crate::record::{Ids, Records};
 use crate::traffic::Traffic;
-use crate::transport::{Budget, ConnectionLimits};
+use crate::transport::{Budget, ConnectionLimits, Refused};
 
 /// The life of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,6 +77,7 @@ pub struct Core {
     pub ids: Ids,
     /// `None` where nobody wants any.
     pub records: Option<Arc<Records>>,
+    pub refused: Refused,
 }
 
 impl Core {

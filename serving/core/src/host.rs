@@ -71,6 +71,9 @@ pub struct Exchange {
     client: String,
     certificate: Option<Bytes>,
     problem: Option<Problem>,
+    /// It was chosen for the log of predictions.
+    #[pyo3(get)]
+    logged: bool,
     gone: AtomicBool,
     reply: Mutex<Option<oneshot::Sender<Answer>>>,
 }
@@ -139,6 +142,9 @@ pub struct Call {
     path: String,
     headers: HeaderMap,
     message: Option<Bytes>,
+    /// It was chosen for the log of predictions.
+    #[pyo3(get)]
+    logged: bool,
     #[pyo3(get)]
     peer: String,
     certificate: Option<Bytes>,
@@ -246,6 +252,7 @@ pub struct RestRequest {
     pub peer: Peer,
     pub request_id: String,
     pub problem: Option<Problem>,
+    pub logged: bool,
 }
 
 impl Host {
@@ -324,6 +331,7 @@ pub async fn rest(core: &Arc<Core>, request: RestRequest) -> Option<Answer> {
         client: request.peer.host(),
         certificate: request.peer.certificate,
         problem: request.problem,
+        logged: request.logged,
         gone: AtomicBool::new(false),
         reply: Mutex::new(Some(sender)),
     };
@@ -343,10 +351,11 @@ pub fn call(
     core: &Arc<Core>,
     path: &str,
     headers: HeaderMap,
-    message: Option<Bytes>,
+    message: Option<(Bytes, bool)>,
     peer: Peer,
     timeout: Option<Duration>,
 ) -> Option<OpenCall> {
+    let (message, logged) = message.map_or((None, false), |(message, logged)| (Some(message), logged));
     let (end_sender, end) = oneshot::channel();
     let (frame_sender, frames) = mpsc::unbounded_channel();
     let unsent = Arc::new(AtomicUsize::new(0));
@@ -355,6 +364,7 @@ pub fn call(
         path: path.to_owned(),
         headers,
         message,
+        logged,
         peer: peer.name(),
         certificate: peer.certificate,
         timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),

@@ -13,14 +13,15 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::batch::{Batching, Key, Plan, Plans};
+use crate::batch::{Batching, Key, Plan, Plans, Sampler, Stats};
 use crate::core::{Admission, Core, Options, Phase};
 use crate::forms::{DType, InputSpec, Signature};
+use crate::histogram::Native;
 use crate::host::Host;
 use crate::record::{Ids, Records, Wanted};
 use crate::threads;
 use crate::traffic::{Rule, Target, Traffic};
-use crate::transport::{Api, Budget, ConnectionLimits, Listener, LiveTls, TlsFiles, server_config};
+use crate::transport::{Api, Budget, ConnectionLimits, Listener, LiveTls, Refused, TlsFiles, server_config};
 
 /// Clients of HTTP/1.1 get so long to send what they were about to send, and are told with the answer that it was the
 /// last.
@@ -129,6 +130,7 @@ impl Server {
             budget: Budget::new(max_inflight_bytes),
             ids: Ids::new(),
             records,
+            refused: Refused::default(),
         };
         Ok(Server { core: Arc::new(core), runtime: Mutex::new(Some(runtime)), tls: Mutex::default() })
     }
@@ -187,8 +189,8 @@ impl Server {
     ///
     /// `inputs` are names, dtypes and shapes (None for any rank), `outputs` names and dtypes. Returns False where a
     /// dtype is none that can be.
-    #[pyo3(signature = (*, model, version, label, signature, wanted, answers, name, backend, inputs, outputs, run,
-        max_rows, shared, parallel, batching=None))]
+    #[pyo3(signature = (*, model, version, label, signature, wanted, answers, name, backend, inputs, outputs,
+        run, max_rows, shared, parallel, batching=None, logged=0.0))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
     fn add_plan(
         &self,
@@ -207,6 +209,7 @@ impl Server {
         shared: bool,
         parallel: usize,
         batching: Option<(f64, usize, Vec<usize>)>,
+        logged: f64,
     ) -> PyResult<bool> {
         let inputs: Option<Vec<InputSpec>> = inputs
             .into_iter()
@@ -223,15 +226,41 @@ impl Server {
         };
         let key = Key { model, version, label, signature, outputs: wanted };
         let signature = Signature { name, inputs };
-        self.core
-            .plans
-            .add(Plan::new(key, answers, signature, backend, outputs, run, batching, max_rows, shared, parallel));
+        let logged = Sampler::new(logged);
+        let plan =
+            Plan::new(key, answers, signature, backend, outputs, run, batching, max_rows, shared, parallel, logged);
+        self.core.plans.add(plan);
         Ok(true)
+    }
+
+    /// Has `learn` called again for the plans of a model.
+    fn forget(&self, model: &str) {
+        self.core.plans.forget(model);
     }
 
     /// What was measured since the last time, by plan: see the stub.
     fn take_statistics<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.core.plans.all().iter().map(|plan| statistics(py, plan)).collect()
+        let mut all = Vec::new();
+        for plan in self.core.plans.all() {
+            let stats = std::mem::take(&mut *plan.stats());
+            if !stats.is_empty() {
+                all.push(statistics(py, &plan, stats)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Requests that were refused before a model heard of them, by the reason, since the server started.
+    #[getter]
+    fn refused(&self) -> HashMap<&'static str, u64> {
+        let refused = &self.core.refused;
+        let reasons = [
+            ("connections", &refused.connections),
+            ("bytes", &refused.bytes),
+            ("too_large", &refused.too_large),
+            ("slow_body", &refused.slow),
+        ];
+        reasons.into_iter().map(|(reason, number)| (reason, number.load(Ordering::Relaxed))).collect()
     }
 
     /// Has requests that name no version go to those of rules: see the stub.
@@ -255,7 +284,7 @@ impl Server {
     /// What such requests were answered with since the last time: see the stub.
     fn take_traffic(&self) -> Vec<(String, String, Vec<u64>, f64)> {
         let found = self.core.traffic.take().into_iter();
-        found.map(|(model, target, times)| (model, target, times.counts, times.sum_us)).collect()
+        found.map(|(model, target, times)| (model, target, times.counts, times.native.sum)).collect()
     }
 
     /// Requests that were answered since the last time, each as a tuple, and how many more were lost.
@@ -328,11 +357,11 @@ fn wait(number: &AtomicUsize, end: Instant) {
     }
 }
 
-fn statistics<'py>(py: Python<'py>, plan: &Plan) -> PyResult<Bound<'py, PyDict>> {
-    let stats = std::mem::take(&mut *plan.stats.lock().unwrap_or_else(PoisonError::into_inner));
+fn statistics<'py>(py: Python<'py>, plan: &Plan, stats: Stats) -> PyResult<Bound<'py, PyDict>> {
     let found = PyDict::new(py);
     found.set_item("model", &plan.key.model)?;
     found.set_item("version", plan.version)?;
+    found.set_item("signature", &plan.signature.name)?;
     found.set_item("succeeded", stats.succeeded)?;
     found.set_item("rows", stats.rows)?;
     found.set_item("last_ms", stats.last_ms)?;
@@ -341,15 +370,39 @@ fn statistics<'py>(py: Python<'py>, plan: &Plan) -> PyResult<Bound<'py, PyDict>>
     found.set_item("input_ns", stats.input_ns)?;
     found.set_item("infer_ns", stats.infer_ns)?;
     found.set_item("output_ns", stats.output_ns)?;
-    found.set_item("runtime", (stats.runtime.counts, stats.runtime.sum_us))?;
+    found.set_item("runtime", (stats.runtime.counts, native(&stats.runtime.native)))?;
+    for (name, values) in [
+        ("queue", &stats.queue),
+        ("input", &stats.input),
+        ("output", &stats.output),
+        ("batch_rows", &stats.batch_rows),
+        ("batch_padding", &stats.batch_padding),
+        ("batch_requests", &stats.batch_requests),
+    ] {
+        found.set_item(name, native(values))?;
+    }
     let requests: Vec<_> = stats
         .requests
         .into_iter()
-        .map(|((api, entrypoint), times)| (api, entrypoint, times.counts, times.sum_us))
+        .map(|((api, entrypoint), times)| {
+            let exemplars = times.exemplars.into_iter().map(|(index, (trace, value, when))| {
+                (index, String::from_utf8_lossy(&trace).into_owned(), value, when)
+            });
+            (api, entrypoint, times.counts, native(&times.native), exemplars.collect::<Vec<_>>())
+        })
         .collect();
     found.set_item("requests", requests)?;
+    let failed: Vec<_> =
+        stats.failed.into_iter().map(|(((api, entrypoint), status), count)| (api, entrypoint, status, count)).collect();
+    found.set_item("failed", failed)?;
+    found.set_item("refused", stats.refused)?;
     found.set_item("executions", stats.executions)?;
     Ok(found)
+}
+
+/// Buckets by their numbers, zeros, and the sum.
+fn native(values: &Native) -> (Vec<(i32, u64)>, u64, f64) {
+    (values.filled(), values.zeros, values.sum)
 }
 
 fn seconds(value: f64) -> PyResult<Duration> {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ring::digest;
 
-use crate::batch::{Histogram, Key};
+use crate::batch::Key;
+use crate::histogram::Histogram;
 
 /// What is handed over to Python says where it was drawn: drawn once more, a version whose requests all go to Python
 /// would get the square of its share.
@@ -50,7 +51,7 @@ pub struct Route {
 impl Route {
     pub fn answered(&self, time: Duration) {
         let answered = &self.rule.targets[self.target].answered;
-        answered.lock().unwrap_or_else(PoisonError::into_inner).add(time);
+        answered.lock().unwrap_or_else(PoisonError::into_inner).add(time, None);
     }
 }
 

@@ -1,21 +1,22 @@
 //! Predictions of the usual form, answered here; everything else is `None`, and goes to Python whole.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ORIGIN, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use crate::batch::{Computed, Key, Outcome, Plan, Request, Sample};
+use crate::batch::{Api, Computed, Key, Outcome, Plan, Request, Sample, Sampler};
 use crate::core::Core;
 use crate::forms::{AnswerSpec, OutputView, Tensor, json, predict_grpc, v2_grpc, v2_rest};
+use crate::histogram::TraceId;
 use crate::host::{Answer, Permit};
 use crate::record::{Batch, Facts, Seen, Times};
 use crate::traffic::Route;
-use crate::transport::{Peer, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
+use crate::transport::{Context, Peer, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
 
 const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
@@ -23,17 +24,35 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 const PRIORITY: HeaderName = HeaderName::from_static("x-modelyard-priority");
+const TRACE: HeaderName = HeaderName::from_static("traceparent");
 /// Whoever is refused is asked to come back when there may be room, within these bounds.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
-/// Who asks: when the request came, how long it may take, whether others go first, and what it shows of itself.
+/// Who asks: by which API, when the request came, how long it may take, and what it shows of itself.
 #[derive(Clone, Copy)]
 struct Caller<'a> {
+    api: Api,
     arrived: Instant,
     deadline: Option<Instant>,
+    /// Others go first.
     low_priority: bool,
+    trace: Option<TraceId>,
     headers: &'a HeaderMap,
     peer: &'a Peer,
+}
+
+impl<'a> Caller<'a> {
+    fn new(
+        api: Api,
+        headers: &'a HeaderMap,
+        peer: &'a Peer,
+        arrived: Instant,
+        deadline: Option<Instant>,
+    ) -> Caller<'a> {
+        let low_priority = headers.get(PRIORITY).is_some_and(|value| value == "low");
+        let trace = headers.get(TRACE).and_then(trace_of);
+        Caller { api, arrived, deadline, low_priority, trace, headers, peer }
+    }
 }
 
 /// Why a request is not let in.
@@ -41,23 +60,24 @@ pub struct Overload {
     pub text: String,
     /// When there may be room; `None` for a full batch queue, which upstream says is unavailable.
     pub retry_after: Option<Duration>,
+    /// In the metrics.
+    reason: &'static str,
 }
 
-/// A gRPC call: its answer with gRPC's prefix, or why it is refused.
+/// A gRPC call: its answer with gRPC's prefix, or why it is refused. `logged` says that Python is to log it.
 pub async fn grpc(
     core: &Arc<Core>,
     parts: &http::request::Parts,
     message: &Bytes,
-    peer: &Peer,
-    arrived: Instant,
+    context: &mut Context,
     deadline: Option<Instant>,
-    seen: &mut Seen,
+    logged: &mut bool,
 ) -> Option<Result<Bytes, Refusal>> {
-    let low_priority = is_low(&parts.headers);
-    let caller = Caller { arrived, deadline, low_priority, headers: &parts.headers, peer };
+    let Context { peer, arrived, seen, .. } = context;
+    let caller = |api| Caller::new(api, &parts.headers, peer, *arrived, deadline);
     let answered = match parts.uri.path() {
-        PREDICT => predict(core, message, caller, seen).await?,
-        INFER => infer(core, message, caller, seen).await?,
+        PREDICT => predict(core, message, caller(("Predict", "GRPC")), seen, logged).await?,
+        INFER => infer(core, message, caller(("ModelInfer", "GRPC")), seen, logged).await?,
         _ => return None,
     };
     Some(answered.map_err(refusal))
@@ -69,11 +89,12 @@ async fn predict(
     message: &Bytes,
     caller: Caller<'_>,
     seen: &mut Seen,
+    logged: &mut bool,
 ) -> Option<Result<Bytes, Overload>> {
     let head = predict_grpc::head(message)?;
     let outputs = head.outputs.iter().copied();
     let key = Key::new(head.model, head.version, head.label, head.signature, outputs);
-    let (plan, route) = find(core, key, caller.headers)?;
+    let (plan, route) = find(core, key, caller.headers, logged)?;
     let tensors = head.read(&plan.signature)?;
     let answered = match compute(core, &plan, route, tensors, caller, seen).await? {
         Ok(answered) => answered,
@@ -83,7 +104,7 @@ async fn predict(
     let frame = framed(|out| {
         predict_grpc::write(out, &spec, &answered.views(), answered.range.as_ref(), core.options.tensor_content)
     })?;
-    answered.count(&plan, Some(("Predict", "GRPC")), seen);
+    answered.count(&plan, caller, seen);
     Some(Ok(frame))
 }
 
@@ -93,11 +114,12 @@ async fn infer(
     message: &Bytes,
     caller: Caller<'_>,
     seen: &mut Seen,
+    logged: &mut bool,
 ) -> Option<Result<Bytes, Overload>> {
     let head = v2_grpc::head(message)?;
     let signature = head.signature.unwrap_or_default();
     let key = Key::new(head.model, head.version, None, signature, head.outputs.iter().copied());
-    let (plan, route) = find(core, key, caller.headers)?;
+    let (plan, route) = find(core, key, caller.headers, logged)?;
     let tensors = head.read(&plan.signature)?;
     let answered = match compute(core, &plan, route, tensors, caller, seen).await? {
         Ok(answered) => answered,
@@ -105,7 +127,7 @@ async fn infer(
     };
     let answer = v2_rest::Answer { model: head.model, version: plan.version, id: head.id, signature: head.signature };
     let frame = framed(|out| v2_grpc::write(out, &answer, &answered.views(), answered.range.as_ref()))?;
-    answered.count(&plan, None, seen);
+    answered.count(&plan, caller, seen);
     Some(Ok(frame))
 }
 
@@ -125,21 +147,21 @@ pub async fn rest(
     core: &Arc<Core>,
     parts: &http::request::Parts,
     body: &Bytes,
-    peer: &Peer,
-    arrived: Instant,
-    seen: &mut Seen,
+    context: &mut Context,
+    logged: &mut bool,
 ) -> Option<Answer> {
     let headers = &parts.headers;
     let plain = !headers.contains_key(CONTENT_ENCODING) && !headers.contains_key(ORIGIN);
     if !core.options.usual_rest || parts.method != Method::POST || parts.uri.query().is_some() || !plain {
         return None;
     }
+    let Context { peer, arrived, seen, .. } = context;
     let deadline = arrived.checked_add(core.options.rest_timeout);
-    let caller = Caller { arrived, deadline, low_priority: is_low(headers), headers, peer };
     let target = Target::of(parts.uri.path())?;
-    match target.api {
-        Api::V1 => v1(core, &target, body, caller, seen).await,
-        Api::V2 => v2(core, &target, body, caller, seen).await,
+    let caller = |api| Caller::new(api, headers, peer, *arrived, deadline);
+    match target.version_of_api {
+        Version::V1 => v1(core, &target, body, caller(("predict", "REST")), seen, logged).await,
+        Version::V2 => v2(core, &target, body, caller(("infer", "REST")), seen, logged).await,
     }
 }
 
@@ -150,6 +172,7 @@ async fn v1(
     body: &Bytes,
     caller: Caller<'_>,
     seen: &mut Seen,
+    logged: &mut bool,
 ) -> Option<Answer> {
     let options = json::Options {
         strict: core.options.strict_json,
@@ -158,7 +181,7 @@ async fn v1(
     };
     let head = json::head(body)?;
     let key = Key::new(target.model, target.version, target.label, head.signature, std::iter::empty());
-    let (plan, route) = find(core, key, caller.headers)?;
+    let (plan, route) = find(core, key, caller.headers, logged)?;
     let tensors = head.read(&plan.signature, &options)?;
     let answered = match compute(core, &plan, route, tensors, caller, seen).await? {
         Ok(answered) => answered,
@@ -168,7 +191,7 @@ async fn v1(
     if !json::write(&mut out, head.form, &answered.views(), answered.range.as_ref(), &options) {
         return None;
     }
-    answered.count(&plan, Some(("predict", "REST")), seen);
+    answered.count(&plan, caller, seen);
     Some(Answer { status: StatusCode::OK, headers: content(JSON), body: out.into(), facts: None })
 }
 
@@ -179,6 +202,7 @@ async fn v2(
     body: &Bytes,
     caller: Caller<'_>,
     seen: &mut Seen,
+    logged: &mut bool,
 ) -> Option<Answer> {
     let headers = caller.headers;
     if headers.get(ACCEPT_ENCODING).is_some_and(|accepted| accepted != "identity") {
@@ -190,7 +214,7 @@ async fn v2(
     let signature = head.signature.unwrap_or_default();
     let wanted = head.outputs.iter().map(|output| output.name);
     let key = Key::new(target.model, target.version, None, signature, wanted);
-    let (plan, route) = find(core, key, caller.headers)?;
+    let (plan, route) = find(core, key, caller.headers, logged)?;
     let tensors = head.read(&plan.signature, max_depth)?;
     let answered = match compute(core, &plan, route, tensors, caller, seen).await? {
         Ok(answered) => answered,
@@ -208,19 +232,19 @@ async fn v2(
             fields
         }
     };
-    answered.count(&plan, None, seen);
+    answered.count(&plan, caller, seen);
     Some(Answer { status: StatusCode::OK, headers: fields, body: out.into(), facts: None })
 }
 
 #[derive(Clone, Copy)]
-enum Api {
+enum Version {
     V1,
     V2,
 }
 
 /// What the URL of a prediction says.
 struct Target<'a> {
-    api: Api,
+    version_of_api: Version,
     model: &'a str,
     version: Option<i64>,
     label: Option<&'a str>,
@@ -232,23 +256,23 @@ impl<'a> Target<'a> {
         if path.contains('%') {
             return None;
         }
-        let (api, rest) = match path.strip_prefix("/v1/models/") {
-            Some(rest) => (Api::V1, rest.strip_suffix(":predict")?),
-            None => (Api::V2, path.strip_prefix("/v2/models/")?.strip_suffix("/infer")?),
+        let (version_of_api, rest) = match path.strip_prefix("/v1/models/") {
+            Some(rest) => (Version::V1, rest.strip_suffix(":predict")?),
+            None => (Version::V2, path.strip_prefix("/v2/models/")?.strip_suffix("/infer")?),
         };
         let mut parts = rest.split('/');
         let model = parts.next().filter(|name| !name.is_empty() && !name.contains(':'))?;
         let (mut version, mut label) = (None, None);
-        match (parts.next(), parts.next(), api) {
+        match (parts.next(), parts.next(), version_of_api) {
             (None, _, _) => {}
             (Some("versions"), Some(number), _) => {
                 let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
                 version = Some(number.parse().ok().filter(|_| digits)?);
             }
-            (Some("labels"), Some(name), Api::V1) if !name.is_empty() && !name.contains(':') => label = Some(name),
+            (Some("labels"), Some(name), Version::V1) if !name.is_empty() && !name.contains(':') => label = Some(name),
             _ => return None,
         }
-        parts.next().is_none().then_some(Target { api, model, version, label })
+        parts.next().is_none().then_some(Target { version_of_api, model, version, label })
     }
 }
 
@@ -272,11 +296,14 @@ fn too_many(overload: &Overload, before: &str, after: &str) -> Answer {
 }
 
 /// The plan for a key, and where a traffic rule has the request go; where there is none, Python is asked for one, and
-/// answers the request itself.
-fn find(core: &Core, mut key: Key, headers: &HeaderMap) -> Option<(Arc<Plan>, Option<Route>)> {
+/// answers the request itself, as it does where the request is to be logged.
+fn find(core: &Core, mut key: Key, headers: &HeaderMap, logged: &mut bool) -> Option<(Arc<Plan>, Option<Route>)> {
     let route = core.traffic.route(&mut key, headers)?;
     match core.plans.find(&key) {
-        Ok(plan) => Some((plan, route)),
+        Ok(plan) => {
+            *logged = plan.logged.as_ref().is_some_and(Sampler::takes);
+            (!*logged).then_some((plan, route))
+        }
         Err(ask) => {
             if ask {
                 core.host.learn(&key);
@@ -313,7 +340,7 @@ impl Answered {
             .collect()
     }
 
-    fn count(&self, plan: &Plan, api: Option<(&'static str, &'static str)>, seen: &mut Seen) {
+    fn count(&self, plan: &Plan, caller: Caller<'_>, seen: &mut Seen) {
         let now = Instant::now();
         let batch = &self.computed;
         seen.note(|| Facts {
@@ -327,11 +354,14 @@ impl Answered {
             }),
             ..facts(plan, self.rows)
         });
-        plan.stats.lock().unwrap_or_else(PoisonError::into_inner).answered(&Sample {
-            api,
+        plan.stats().answered(&Sample {
+            api: caller.api,
+            trace: caller.trace,
             rows: self.rows,
             first: !batch.counted.swap(true, Ordering::Relaxed),
             batch_rows: batch.rows,
+            batch_padding: batch.padding,
+            batch_requests: batch.requests,
             queue: batch.begun.saturating_duration_since(self.decoded),
             input: self.decoded - self.arrived,
             infer: batch.ran.ended - batch.begun,
@@ -354,15 +384,19 @@ async fn compute(
     let rows = plan.rows(&tensors)?;
     let permit = Permit::ask(core, caller.headers, caller.peer, &plan.key.model, rows)?;
     let queue = plan.queue(&tensors);
-    if let Err(overload) = admit(core, plan, rows, caller) {
+    if let Err(overload) = admit(core, plan, rows, caller.deadline) {
+        plan.stats().refused(caller.api, overload.reason, "RESOURCE_EXHAUSTED");
         seen.note(|| facts(plan, rows));
         return Some(Err(overload));
     }
     let _requests = Counted::new(&plan.waiting, 1);
     let _rows = Counted::new(&plan.outstanding, rows);
-    let Caller { arrived, deadline, low_priority, .. } = caller;
+    let Caller { api, arrived, deadline, low_priority, .. } = caller;
     let copy = route.as_ref().filter(|route| route.shadow).map(|_| tensors.clone());
-    match queue.answer(Request { tensors, rows, low_priority, deadline }).await {
+    let mut open = Open { plan, api, deadline, answered: false };
+    let outcome = queue.answer(Request { tensors, rows, low_priority, deadline }).await;
+    open.answered = true;
+    match outcome {
         Outcome::Computed(computed, range) => {
             if let Some(route) = route {
                 route.answered(arrived.elapsed());
@@ -381,7 +415,9 @@ async fn compute(
         Outcome::Full => {
             seen.note(|| facts(plan, rows));
             let text = "The batch scheduling queue to which this task was submitted is full. Try again in a moment.";
-            Some(Err(Overload { text: text.to_owned(), retry_after: None }))
+            let overload = Overload { text: text.to_owned(), retry_after: None, reason: "batch_queue_full" };
+            plan.stats().refused(api, overload.reason, "UNAVAILABLE");
+            Some(Err(overload))
         }
     }
 }
@@ -399,7 +435,7 @@ fn facts(plan: &Plan, rows: usize) -> Facts {
 }
 
 /// Lets a request in, or says why not.
-fn admit(core: &Core, plan: &Plan, rows: usize, caller: Caller<'_>) -> Result<(), Overload> {
+fn admit(core: &Core, plan: &Plan, rows: usize, deadline: Option<Instant>) -> Result<(), Overload> {
     let limits = &core.options.admission;
     let waiting = plan.waiting.load(Ordering::Relaxed);
     if limits.max_waiting > 0 && waiting >= limits.max_waiting {
@@ -407,9 +443,9 @@ fn admit(core: &Core, plan: &Plan, rows: usize, caller: Caller<'_>) -> Result<()
             "The server is overloaded: {waiting} requests wait, the most that --max_queued_requests allows. Try again \
              in a moment."
         );
-        return Err(Overload { text, retry_after: Some(RETRY.0) });
+        return Err(Overload { text, retry_after: Some(RETRY.0), reason: "queue_full" });
     }
-    let left = caller.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let Some(limit) = left.into_iter().chain(limits.max_delay).min() else { return Ok(()) };
     let cost = plan.cost();
     let all = plan.outstanding.load(Ordering::Relaxed).saturating_add(rows);
@@ -423,7 +459,7 @@ fn admit(core: &Core, plan: &Plan, rows: usize, caller: Caller<'_>) -> Result<()
         wait.as_secs_f64(),
         limit.as_secs_f64()
     );
-    Err(Overload { text, retry_after: Some((wait - limit).clamp(RETRY.0, RETRY.1)) })
+    Err(Overload { text, retry_after: Some((wait - limit).clamp(RETRY.0, RETRY.1)), reason: "too_late" })
 }
 
 /// A request, or its rows, that was let in, as long as it is not answered.
@@ -442,8 +478,31 @@ impl Drop for Counted<'_> {
     }
 }
 
-fn is_low(headers: &HeaderMap) -> bool {
-    headers.get(PRIORITY).is_some_and(|value| value == "low")
+/// A gRPC call whose caller went away, or whose time was over, while it was computed. Of REST, Python is told.
+struct Open<'a> {
+    plan: &'a Plan,
+    api: Api,
+    deadline: Option<Instant>,
+    answered: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.api.1 == "GRPC" {
+            let late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+            self.plan.stats().failed(self.api, if late { "DEADLINE_EXCEEDED" } else { "CANCELLED" });
+        }
+    }
+}
+
+/// The trace that a request belongs to, where it is recorded (W3C Trace Context: version, trace, span, flags).
+fn trace_of(value: &HeaderValue) -> Option<TraceId> {
+    let (id, rest) = value.as_bytes().strip_prefix(b"00-")?.split_first_chunk::<32>()?;
+    let (separator, rest) = rest.split_first_chunk::<18>()?;
+    let plain = id.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let [_, flags] = rest else { return None };
+    let recorded = matches!(flags, b'1' | b'3' | b'5' | b'7' | b'9' | b'b' | b'd' | b'f');
+    (plain && separator[0] == b'-' && separator[17] == b'-' && recorded).then_some(*id)
 }
 
 /// How gRPC's clients are told.

@@ -28,6 +28,7 @@ from modelyard.serving.config import BatchParameters
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.requests import Caller
 from tests.support.doubler import Arrays, Doubler, servable
+from tests.support.metrics import page_of
 
 
 @pytest.fixture
@@ -418,7 +419,7 @@ def test_padding_to_allowed_sizes(
         assert await ask(predictor, *batch) == [2 * value for value in batch]
         assert backend.batches == [computed]
         padding = f'{PREFIX}padding_size_sum{{execution_batch_size="{len(computed)}"}} {len(computed) - len(batch)}'
-        assert padding in predictor._metrics.render()
+        assert padding in page_of(predictor._metrics)
 
     run(tmp_path, backend, test, batching=BatchParameters(max_batch_size=4, allowed_batch_sizes=sizes))
 
@@ -445,7 +446,7 @@ def test_padding_repeats_the_last_request_s_first_row(tmp_path: Path, backend: D
         backend.gate.set()
         assert await asyncio.gather(first, *tasks) == [[0.0], [2.0, 4.0], [6.0, 8.0]]
         assert backend.batches[-1] == [1, 2, 3, 4, 3, 3, 3, 3]
-        page = predictor._metrics.render()
+        page = page_of(predictor._metrics)
         assert f"{PREFIX}wrapped_run_count{{}} 2" in page
         assert f"{PREFIX}input_batch_size_count{{}} 3" in page
         assert f'{PREFIX}queuing_latency_count{{thread_pool_name="batch_threads"}} 3' in page

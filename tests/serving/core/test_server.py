@@ -89,15 +89,19 @@ def test_strings_are_answered_without_the_handlers(server: tuple[Any, int]) -> N
 def test_a_batch_is_counted_with_its_first_answer(server: tuple[Any, int]) -> None:
     core_server, port = server
     assert ask(port, "/v1/models/m:predict", {"instances": [-1.0]}) == (418, b"handed over")
-    (found,) = core_server.take_statistics()
     # Python computes it again, and counts it.
-    assert (found["executions"], found["succeeded"], found["infer_ns"], found["runtime"][0]) == ({}, 0, 0, [])
+    assert core_server.take_statistics() == []
     for _ in range(2):
         assert ask(port, "/v1/models/m:predict", {"instances": [1.0, 2.0]})[0] == 200
     (found,) = core_server.take_statistics()
     count, _, infer_ns, _ = found["executions"][2]
     assert (count, found["succeeded"], found["rows"], sum(found["runtime"][0])) == (2, 2, 4, 2)
     assert infer_ns == found["infer_ns"] > 0
+    # Numbers and counts of native buckets, zeros, and the sum.
+    assert found["batch_rows"] == ([(8, 2)], 0, 4.0)
+    assert found["batch_padding"] == ([], 2, 0.0)
+    assert found["batch_requests"] == ([(0, 2)], 0, 2.0)
+    assert found["signature"] == "serving_default" and sum(count for _, count in found["queue"][0]) == 2
 
 
 def test_inputs_of_strings_are_no_plan(server: tuple[Any, int]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from modelyard.serving.metrics import FAMILIES, Metrics
-from modelyard.serving.metrics._metrics import EXAMPLE_BUCKETS, LATENCY_BUCKETS_US
+from modelyard.serving.metrics._families import EXAMPLE_BUCKETS, LATENCY_BUCKETS_US
+from tests.support.metrics import page_of
 
 COUNTER = ":tensorflow:serving:request_count"
 HISTOGRAM = ":tensorflow:serving:request_example_counts"
@@ -14,8 +15,10 @@ PADDING = ":tensorflow:serving:batching_session:wrapped_run_count"
 
 
 def lines_of(metrics: Metrics, name: str) -> list[str]:
+    # Of this family alone: its lines follow those that describe it.
+    _, found, rest = page_of(metrics).partition(f"# HELP {name} ")
     return [
-        line for line in metrics.render().splitlines() if line.split(" ")[-2 if line[0] != "#" else 2].startswith(name)
+        found + line if index == 0 else line for index, line in enumerate(rest.partition("\n# HELP ")[0].splitlines())
     ]
 
 
@@ -80,13 +83,13 @@ def test_names_that_nobody_serves_share_a_series() -> None:
 
 
 def test_every_family_is_on_the_page_from_the_start() -> None:
-    page = Metrics().render()
-    for name, kind, text, _ in FAMILIES:
-        assert f"# HELP {name} {text}\n# TYPE {name} {kind}\n" in page
+    text = page_of(Metrics())
+    for family in FAMILIES:
+        assert f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n" in text
 
 
 def test_a_gauge_is_read_when_the_page_is() -> None:
     metrics, waiting = Metrics(), [1]
     metrics.watch(GAUGE, {}, lambda: len(waiting))
     waiting.append(2)
-    assert f"{GAUGE}{{}} 2\n" in metrics.render()
+    assert f"{GAUGE}{{}} 2\n" in page_of(metrics)

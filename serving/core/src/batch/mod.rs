@@ -4,6 +4,6 @@ mod plan;
 mod queue;
 mod stats;
 
-pub use plan::{Batching, Key, Plan, Plans};
+pub use plan::{Batching, Key, Plan, Plans, Sampler};
 pub use queue::{Computed, Outcome, Request};
-pub use stats::{Histogram, Sample};
+pub use stats::{Api, Sample, Stats};

@@ -1,9 +1,10 @@
 //! Plans: what requests with one key ask for, and the Python function that computes their batches.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -88,6 +89,30 @@ pub struct Waited {
     pub time: Duration,
 }
 
+/// Chooses a share of the requests for the log of predictions.
+pub struct Sampler {
+    /// Of all numbers of 64 bits, those below it; `None` for all.
+    below: Option<u64>,
+    state: AtomicU64,
+}
+
+impl Sampler {
+    /// A sampler for a share between 0 and 1; `None` for no requests.
+    pub fn new(rate: f64) -> Option<Sampler> {
+        let below = (rate < 1.0).then_some((rate * u64::MAX as f64) as u64);
+        (rate > 0.0).then(|| Sampler { below, state: AtomicU64::new(RandomState::new().build_hasher().finish()) })
+    }
+
+    /// Whether a request is chosen, by SplitMix64.
+    pub fn takes(&self) -> bool {
+        let Some(below) = self.below else { return true };
+        let mut number = self.state.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (number ^ number >> 31) < below
+    }
+}
+
 /// What the requests with one key ask for.
 pub struct Plan {
     pub key: Key,
@@ -108,12 +133,14 @@ pub struct Plan {
     pub shared: bool,
     /// Batches that are computed at the same time.
     pub parallel: usize,
+    /// Which of its requests Python answers, and logs.
+    pub logged: Option<Sampler>,
     /// Requests for its model that were let in and are not answered yet.
     pub waiting: Arc<AtomicUsize>,
     /// Rows of requests that were let in and are not answered yet.
     pub outstanding: AtomicUsize,
     queues: Mutex<HashMap<Vec<Shape>, Arc<Queue>>>,
-    pub stats: Mutex<Stats>,
+    stats: Mutex<Stats>,
     cost: Mutex<Cost>,
     stale: std::sync::atomic::AtomicBool,
 }
@@ -131,6 +158,7 @@ impl Plan {
         max_rows: usize,
         shared: bool,
         parallel: usize,
+        logged: Option<Sampler>,
     ) -> Plan {
         Plan {
             key,
@@ -143,6 +171,7 @@ impl Plan {
             max_rows: max_rows.max(1),
             shared,
             parallel: parallel.max(1),
+            logged,
             waiting: Arc::default(),
             outstanding: AtomicUsize::new(0),
             queues: Mutex::default(),
@@ -178,6 +207,11 @@ impl Plan {
         let free = |spec: &InputSpec| spec.shape.as_ref().is_none_or(|shape| shape.first() == Some(&-1));
         let index = self.signature.inputs.iter().position(free);
         Some(index.and_then(|index| tensors[index].shape.first().copied()).unwrap_or(1))
+    }
+
+    /// What was measured of its requests.
+    pub fn stats(&self) -> MutexGuard<'_, Stats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What batches take, by those before.
@@ -375,6 +409,16 @@ impl Plans {
         drop(waiting);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         self.retire(known.insert(plan.key.clone(), Known::Plan(Arc::new(plan))));
+    }
+
+    /// Has Python asked again for the plans of a model.
+    pub fn forget(&self, model: &str) {
+        for known in self.known.read().unwrap_or_else(PoisonError::into_inner).values() {
+            match known {
+                Known::Plan(plan) if plan.key.model == model => plan.stale.store(true, Ordering::Relaxed),
+                _ => {}
+            }
+        }
     }
 
     /// Requests that were let in and are not answered yet.

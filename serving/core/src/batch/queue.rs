@@ -30,6 +30,7 @@ pub struct Computed {
     pub requests: usize,
     /// Its rows, those that pad it included.
     pub rows: usize,
+    pub padding: usize,
     /// One of its requests was answered.
     pub counted: AtomicBool,
 }
@@ -222,6 +223,7 @@ impl Turn {
             ran,
             requests: batch.len(),
             rows: size,
+            padding: size - rows,
             counted: AtomicBool::new(false),
         });
         let alone = batch.len() == 1 && size == rows;

@@ -1,6 +1,7 @@
 //! The gRPC port: calls on HTTP/2 streams (gRPC over HTTP2, the protocol's own specification).
 
 use std::io::Read;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use crate::forms::{put_bytes, put_varint};
 use crate::host::{self, CallEnd, OpenCall};
 use crate::record::REQUEST_ID;
 use crate::transport::http::{drain, error};
-use crate::transport::limits::{Charge, Pace, RETRY};
+use crate::transport::limits::{Charge, Pace, RETRY, Refused};
 use crate::transport::{Context, Reply};
 use crate::usual;
 
@@ -50,6 +51,17 @@ pub struct Refusal {
     pub text: String,
     /// When there may be room, where there is none.
     pub retry_after: Option<Duration>,
+}
+
+/// Where a message that is not taken is counted.
+fn counted<'a>(core: &'a Core, refusal: &Refusal) -> Option<&'a AtomicU64> {
+    match refusal {
+        // Both are RESOURCE_EXHAUSTED: only who finds no room may come again.
+        Refusal { code: RESOURCE_EXHAUSTED, retry_after: None, .. } => Some(&core.refused.too_large),
+        Refusal { code: RESOURCE_EXHAUSTED, .. } => Some(&core.refused.bytes),
+        Refusal { code: DEADLINE_EXCEEDED, .. } => Some(&core.refused.slow),
+        _ => None,
+    }
 }
 
 impl Refusal {
@@ -136,18 +148,20 @@ async fn unary(
         let message = match read_message(&mut body, &mut room).await {
             Ok(message) => message,
             Err(refusal) => {
+                counted(core, &refusal).map(Refused::one);
                 // Whoever is told to end before its message is sent may be in the middle of it.
                 drop(tokio::spawn(drain(body)));
                 return status_reply(refusal.code, &refusal.text, refusal.trailers());
             }
         };
         context.seen.received(room.received);
-        match usual::grpc(core, &parts, &message, &context.peer, arrived, deadline, &mut context.seen).await {
+        let mut logged = false;
+        match usual::grpc(core, &parts, &message, context, deadline, &mut logged).await {
             Some(Ok(answer)) => message_reply(answer),
             Some(Err(refusal)) => status_reply(refusal.code, &refusal.text, refusal.trailers()),
             None => {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-                hand_over(core, parts, Some(message), left, context).await
+                hand_over(core, parts, Some((message, logged)), left, context).await
             }
         }
     };
@@ -160,11 +174,11 @@ async fn unary(
     }
 }
 
-/// Has Python answer a call with one message, or with none where its head makes no sense.
+/// Has Python answer a call with one message, and perhaps log it; or with none where its head makes no sense.
 async fn hand_over(
     core: &Arc<Core>,
     mut parts: http::request::Parts,
-    message: Option<Bytes>,
+    message: Option<(Bytes, bool)>,
     timeout: Option<Duration>,
     context: &mut Context,
 ) -> Response<Reply> {
@@ -212,6 +226,7 @@ fn stream(
                 refused = &mut feeding, if !fed => {
                     fed = true;
                     if let Err(refusal) = refused {
+                        counted(&core, &refusal).map(Refused::one);
                         break Some(status_fields(refusal.code, &refusal.text, refusal.trailers()));
                     }
                 }

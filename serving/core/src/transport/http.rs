@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use crate::core::Core;
 use crate::host::{self, Answer, Problem, RestRequest};
 use crate::transport::grpc;
-use crate::transport::limits::{Charge, Pace, RETRY};
+use crate::transport::limits::{Charge, Pace, RETRY, Refused};
 use crate::transport::{Context, Reply};
 use crate::usual;
 
@@ -37,10 +37,12 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
         Ok(Ok(body)) => (body, None),
         Ok(Err(Unread::Problem(problem))) => (Bytes::new(), Some(problem)),
         Ok(Err(Unread::Slow(text))) => {
+            Refused::one(&core.refused.slow);
             drop(tokio::spawn(drain(incoming)));
             return finish(core, error(StatusCode::REQUEST_TIMEOUT, &text), version, true);
         }
         Ok(Err(Unread::Full(text))) => {
+            Refused::one(&core.refused.bytes);
             drop(tokio::spawn(drain(incoming)));
             return finish(core, busy(&text), version, true);
         }
@@ -55,10 +57,11 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
     if problem.is_some() {
         drop(tokio::spawn(drain(incoming)));
     }
+    let mut logged = false;
     let usual = match problem {
         None => {
             let left = core.options.rest_timeout.saturating_sub(context.arrived.elapsed());
-            let answering = usual::rest(core, &parts, &body, &context.peer, context.arrived, &mut context.seen);
+            let answering = usual::rest(core, &parts, &body, context, &mut logged);
             match tokio::time::timeout(left, answering).await {
                 Ok(usual) => usual,
                 Err(_) => {
@@ -73,8 +76,8 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
         Some(answer) => Some(answer),
         None => {
             let request_id = context.id.to_str().unwrap_or_default().to_owned();
-            let mut answer =
-                host::rest(core, RestRequest { parts, body, peer: context.peer.clone(), request_id, problem }).await;
+            let peer = context.peer.clone();
+            let mut answer = host::rest(core, RestRequest { parts, body, peer, request_id, problem, logged }).await;
             if let Some(facts) = answer.as_mut().and_then(|answer| answer.facts.take()) {
                 context.seen.note(|| facts);
             }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A body that comes no slower than this may take as long as it has bytes for.
@@ -86,6 +86,25 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Requests that no model has heard of, by why they were refused.
+#[derive(Debug, Default)]
+pub struct Refused {
+    /// There were too many connections.
+    pub connections: AtomicU64,
+    /// There was no room for their bytes.
+    pub bytes: AtomicU64,
+    /// Their messages were larger than allowed.
+    pub too_large: AtomicU64,
+    /// Their bodies came too slowly.
+    pub slow: AtomicU64,
+}
+
+impl Refused {
+    pub fn one(reason: &AtomicU64) {
+        reason.fetch_add(1, Ordering::Relaxed);
     }
 }
 

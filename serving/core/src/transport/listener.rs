@@ -22,7 +22,7 @@ use crate::core::{Core, Phase};
 use crate::record::Seen;
 use crate::transport::activity::{Activity, Overdue, Watched};
 use crate::transport::http::refuse_for_now;
-use crate::transport::{Answering, ConnectionLimits, Context, Peer, Reply, serve_grpc, serve_http};
+use crate::transport::{Answering, ConnectionLimits, Context, Peer, Refused, Reply, serve_grpc, serve_http};
 
 const BACKLOG: i32 = 2048;
 /// An accept that fails for want of descriptors or memory is tried again after so long.
@@ -95,7 +95,10 @@ impl Listener {
         let counted = Counted::new(core.clone());
         let full = match core.options.connections.max_connections {
             0 => false,
-            limit if counted.number > limit + MAX_REFUSING => return,
+            limit if counted.number > limit + MAX_REFUSING => {
+                Refused::one(&core.refused.connections);
+                return;
+            }
             limit => counted.number > limit,
         };
         tokio::spawn(async move {
@@ -291,6 +294,7 @@ fn http2_builder(api: Api, limits: &ConnectionLimits) -> http2::Builder<TokioExe
 
 /// Refuses a request on a connection that is one too many.
 fn too_many(core: &Core, request: &http::Request<hyper::body::Incoming>) -> http::Response<Reply> {
+    Refused::one(&core.refused.connections);
     let text = format!(
         "The server has {} connections already (--max_connections); try again later.",
         core.options.connections.max_connections

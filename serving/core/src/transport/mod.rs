@@ -12,7 +12,7 @@ mod tls;
 pub use self::body::{Answering, Reply};
 pub use self::grpc::{RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE, serve_grpc};
 pub use self::http::serve_http;
-pub use self::limits::{Budget, Charge, ConnectionLimits};
+pub use self::limits::{Budget, Charge, ConnectionLimits, Refused};
 pub use self::listener::{Api, Listener, LiveTls};
 pub use self::peer::{Context, Peer};
 pub use self::tls::{TlsFiles, server_config};

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from modelyard.errors import ModelyardError, OverloadedError, UnavailableError
@@ -64,9 +65,19 @@ class ModelThreads:
         workers: Requests that are decoded, or otherwise answered, at the same time.
         max_waiting: Requests that may wait; 0 for any number.
         max_delay_s: Seconds that a request may have to wait; 0 for any time.
+        refused: Told why a request is not let in, in a word.
     """
 
-    def __init__(self, *, threads: int, workers: int, max_waiting: int = 0, max_delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        threads: int,
+        workers: int,
+        max_waiting: int = 0,
+        max_delay_s: float = 0.0,
+        refused: Callable[[str], None] | None = None,
+    ) -> None:
+        self.refused = refused or (lambda _: None)
         self.threads = threads
         self._max_waiting = max_waiting
         self._max_delay_s = max_delay_s or math.inf
@@ -97,6 +108,7 @@ class ModelThreads:
         with self.condition:
             expected = max(least, (self._backlog_s + cost) / self.threads)
             if self._max_waiting and self.waiting >= self._max_waiting:
+                self.refused("queue_full")
                 raise _overloaded(
                     f"The server is overloaded: {self.waiting} requests wait, the most that "
                     "--max_queued_requests allows. Try again in a moment.",
@@ -107,6 +119,7 @@ class ModelThreads:
                 limit = min(limit, caller.deadline - time.monotonic())
             # A model that nobody waits for takes any request: or else a wrong guess would never be put right.
             if expected > limit and self.waiting:
+                self.refused("too_late")
                 raise _overloaded(
                     f"The server is overloaded: an answer would take about {expected:.2f} s, longer than the "
                     f"{max(0.0, limit):.2f} s there are. Try again in a moment.",

@@ -30,9 +30,11 @@ class Batcher:
         metrics: Where the batches of such versions are counted.
         statistics: Where all requests and batches are counted.
         max_rows: Rows of a batch at most, of versions without parameters.
+        measured: Batches are recorded by signature, too.
     """
 
-    def __init__(self, metrics: Metrics, statistics: ModelStatistics, *, max_rows: int) -> None:
+    def __init__(self, metrics: Metrics, statistics: ModelStatistics, *, max_rows: int, measured: bool = True) -> None:
+        self._measured = measured
         self._metrics = metrics
         self._statistics = statistics
         self._greedy = BatchParameters.greedy(max_rows)
@@ -69,7 +71,9 @@ class Batcher:
         queue: BatchQueue | None = plan.queues.get(key)
         if queue is None:
             counts = BatchCounts(self._metrics, batching) if batching is not None and shared else None
-            queue = BatchQueue(plan, threads, parameters, self._statistics, counts=counts, shared=shared)
+            queue = BatchQueue(
+                plan, threads, parameters, self._statistics, counts=counts, shared=shared, measured=self._measured
+            )
             if len(plan.queues) < _MAX_QUEUES:
                 queue = plan.queues.setdefault(key, queue)
         queue.submit(task)

@@ -79,6 +79,7 @@ class BatchQueue:
         statistics: Where they are counted.
         counts: Where batches are counted, too; None for nowhere.
         shared: Requests are computed together.
+        measured: Batches are recorded by signature.
     """
 
     def __init__(
@@ -90,7 +91,9 @@ class BatchQueue:
         *,
         counts: BatchCounts | None = None,
         shared: bool = True,
+        measured: bool = True,
     ) -> None:
+        self._measured = measured
         self._plan = plan
         self._threads = threads
         self._parameters = parameters
@@ -118,6 +121,7 @@ class BatchQueue:
             if refusal := self._threads.refusal(None):
                 raise refusal
             if self._tasks and self._rows + task.rows > self._parameters.max_queued_rows:
+                self._threads.refused("batch_queue_full")
                 raise UnavailableError(
                     "The batch scheduling queue to which this task was submitted is full. Try again in a moment."
                 )
@@ -178,7 +182,7 @@ class BatchQueue:
         name, version = plan.servable.name, plan.servable.version
         begun_ns = time.perf_counter_ns()
         execution = None
-        executions: list[tuple[int, int]] = []
+        executions: list[tuple[int, int, int]] = []
         answers: list[_Answer]
         try:
             outputs, executions = self._run(batch, begun_ns)
@@ -199,11 +203,13 @@ class BatchQueue:
             plan.succeeded.add(counted)
             plan.latency.add(seconds * 1e6, counted)
             answers = _encoded(plan, batch, outputs)
-            *others, (size, _) = executions
+            *others, (size, _, _) = executions
             # What all of them took besides, such as merging, is the last one's: the sums are those of the requests.
-            infer_ns = computed_ns - begun_ns - sum(ns for _, ns in others)
-            for rows, ns in others:
+            infer_ns = computed_ns - begun_ns - sum(ns for _, _, ns in others)
+            for rows, _, ns in others:
                 self._statistics.record_execution(name, version, rows=rows, infer_ns=ns)
+            for rows, padding, ns in executions if self._measured else ():
+                plan.parts.batch(rows=rows, padding=padding, requests=len(batch), infer_ns=ns)
             input_ns = sum(task.decoded_ns - task.started_ns for task in batch)
             execution = Execution(size, input_ns, infer_ns, time.perf_counter_ns() - computed_ns)
         times = [
@@ -211,7 +217,7 @@ class BatchQueue:
             for task, (_, error) in zip(batch, answers, strict=True)
             if task.arrived_ns
         ]
-        self._statistics.record_all(name, version, times, execution)
+        self._statistics.record_all(name, version, times, execution, plan.parts)
         _note(batch, executions, begun_ns, computed_ns)
         for task, answer in zip(batch, answers, strict=True):
             self._deliver(task, answer)
@@ -220,8 +226,8 @@ class BatchQueue:
         self._threads.leave(task.cost)
         task.done(*answer)
 
-    def _run(self, batch: Sequence[Task], begun_ns: int) -> tuple[Arrays, list[tuple[int, int]]]:
-        """Computes a batch: its outputs, and of each execution the rows, those that pad it included, and nanoseconds.
+    def _run(self, batch: Sequence[Task], begun_ns: int) -> tuple[Arrays, list[tuple[int, int, int]]]:
+        """Computes a batch: its outputs, and of each execution the rows, how many of them pad it, and nanoseconds.
 
         There are several where one request is larger than a batch.
         """
@@ -242,7 +248,7 @@ class BatchQueue:
             executions.append(execution)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, executions
 
-    def _execute(self, inputs: Arrays, rows: int, padding: int, *, alone: bool) -> tuple[Arrays, tuple[int, int]]:
+    def _execute(self, inputs: Arrays, rows: int, padding: int, *, alone: bool) -> tuple[Arrays, tuple[int, int, int]]:
         size = self._parameters.padded_size(rows) if self._shared else rows
         if size > rows:
             inputs = {
@@ -264,7 +270,7 @@ class BatchQueue:
                 )
         if size > rows:
             outputs = {name: array[:rows] for name, array in outputs.items()}
-        return outputs, (size, infer_ns)
+        return outputs, (size, size - rows, infer_ns)
 
     def _failure(self, exc: Exception, task: Task) -> ModelyardError:
         if isinstance(exc, ModelyardError):
@@ -279,7 +285,7 @@ class BatchQueue:
         return error
 
 
-def _note(batch: Sequence[Task], executions: Sequence[tuple[int, int]], begun_ns: int, computed_ns: int) -> None:
+def _note(batch: Sequence[Task], executions: Sequence[tuple[int, int, int]], begun_ns: int, computed_ns: int) -> None:
     """Tells the requests of a batch that are recorded where their time went."""
     recorded = [
         (task, task.caller.facts) for task in batch if task.caller is not None and task.caller.facts is not None
@@ -287,12 +293,12 @@ def _note(batch: Sequence[Task], executions: Sequence[tuple[int, int]], begun_ns
     if not recorded:
         return
     number = next(_BATCHES)
-    rows = sum(rows for rows, _ in executions) or sum(task.rows for task in batch)
+    rows = sum(rows for rows, _, _ in executions) or sum(task.rows for task in batch)
     for task, facts in recorded:
         facts.rows += task.rows if task.arrived_ns else 0
         facts.batch, facts.batch_rows, facts.batch_requests = number, rows, len(batch)
         facts.decoded_ns, facts.begun_ns, facts.ended_ns = task.decoded_ns, begun_ns, computed_ns
-        facts.compute_ns = sum(ns for _, ns in executions)
+        facts.compute_ns = sum(ns for _, _, ns in executions)
 
 
 def _encoded(plan: Plan, batch: Sequence[Task], outputs: Arrays) -> list[_Answer]:

@@ -14,6 +14,7 @@ from modelyard.serving.config._models import (
     models_from_message,
     models_of_repository,
 )
+from modelyard.serving.config._prediction_log import PredictionLogConfig, PredictionLogLimits
 from modelyard.serving.config._telemetry import Form, TelemetryOptions
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import TlsConfig, read_tls_config
@@ -37,6 +38,8 @@ __all__ = [
     "ModelConfig",
     "PER_MODEL_FILE",
     "RollbackLimits",
+    "PredictionLogConfig",
+    "PredictionLogLimits",
     "ServerOptions",
     "TelemetryOptions",
     "TlsConfig",

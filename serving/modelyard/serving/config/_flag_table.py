@@ -157,6 +157,13 @@ FLAGS: tuple[Flag, ...] = (
           "time for a body to come, beyond a second for each 16 kB of it; late ones are answered 408 or "
           "DEADLINE_EXCEEDED (0: any; native only)"),
     _ours("idle_timeout_seconds", "float", 75.0, "connections without a request are closed after so long (0: never)"),
+    _ours("prediction_log_max_bytes", "int", 64 << 20,
+          "a file of a model's logging_config ends at this size, and is renamed to what it is called"),
+    _ours("prediction_log_max_records", "int", 1000,
+          "so, too, at so many records; the default is the most that a warm-up file may have (0: any number)"),
+    _ours("prediction_log_max_seconds", "float", 600.0, "so, too, so long after its first record"),
+    _ours("prediction_log_queue_bytes", "int", 64 << 20,
+          "bytes of logged requests and answers that wait for the disk; more are dropped, and counted"),
     _ours("rest_api_max_json_depth", "int", 100, "deepest nesting of a REST body"),
     _ours("sagemaker", "bool", False,
           "answer /ping and /invocations on SageMaker's port; its argument serve switches this on too"),

@@ -31,6 +31,7 @@ from modelyard.serving.config._models import (
     models_of_repository,
     not_models,
 )
+from modelyard.serving.config._prediction_log import PredictionLogLimits, prediction_log_limits
 from modelyard.serving.config._telemetry import TelemetryOptions, telemetry_options
 from modelyard.serving.config._text_proto import read_text_proto
 from modelyard.serving.config._tls import TlsConfig, read_tls_config
@@ -102,6 +103,7 @@ class ServerOptions:
         grpc_channel_arguments: More gRPC channel arguments.
         transport: What serves both ports: ``native`` or ``python``.
         limits: What clients may have it hold.
+        prediction_log: Limits of the log of predictions.
         rest_api_port: REST port; 0 for none.
         models: The models to serve.
         model_config_file: The file that ``models`` came from, to look at again; None for none.
@@ -149,6 +151,7 @@ class ServerOptions:
     grpc_channel_arguments: tuple[tuple[str, int | str], ...] = ()
     transport: str = field(default_factory=lambda: transport_of(""))
     limits: TransportLimits = TransportLimits()
+    prediction_log: PredictionLogLimits = PredictionLogLimits()
     model_config_file: Path | None = None
     model_config_poll_s: float = 0.0
     model_repository: Location | None = None
@@ -258,6 +261,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         grpc_channel_arguments=_channel_arguments(args.grpc_channel_arguments),
         transport=transport,
         limits=limits,
+        prediction_log=prediction_log_limits(args),
         rest_api_port=args.rest_api_port,
         models=models,
         model_config_file=config_file,

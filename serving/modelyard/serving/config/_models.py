@@ -10,6 +10,7 @@ from functools import cache
 from modelyard.artifact import AnyVersion, Location, RemotePath, check_model_name, list_models, list_versions, locate
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError
 from modelyard.serving.backends import Runtime, available_runtimes
+from modelyard.serving.config._prediction_log import PredictionLogConfig, prediction_log
 from modelyard.wire import serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
@@ -65,6 +66,7 @@ class ModelConfig:
         policy: Which of them to serve.
         labels: Version labels.
         platform: The ``model_platform`` that it was configured with.
+        prediction_log: What of its requests is logged; None for nothing.
     """
 
     name: str
@@ -72,6 +74,7 @@ class ModelConfig:
     policy: VersionPolicy = VersionPolicy()
     labels: Mapping[str, int] = field(default_factory=dict)
     platform: str = PLATFORM
+    prediction_log: PredictionLogConfig | None = None
 
     @property
     def runtime(self) -> Runtime | None:
@@ -253,14 +256,13 @@ def check_name(name: str, what: str) -> None:
 def _model(item: serving_pb2.ModelConfig) -> ModelConfig:
     base_path = base_location(item.base_path, what=f"model {item.name}")
     platform = _platform(item)
-    if item.HasField("logging_config"):
-        _LOG.warning("model %s: logging_config has no effect: this server does not log requests", item.name)
     return ModelConfig(
         name=item.name,
         base_path=base_path,
         policy=_policy(item),
         labels=dict(item.version_labels),
         platform=platform,
+        prediction_log=prediction_log(item),
     )
 
 

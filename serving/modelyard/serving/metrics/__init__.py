@@ -1,6 +1,11 @@
 """What is counted: Prometheus' metrics and Triton's statistics."""
 
-from modelyard.serving.metrics._metrics import FAMILIES, LATENCY_BUCKETS_US, Metrics
+from modelyard.serving.metrics._exposition import exposition
+from modelyard.serving.metrics._families import FAMILIES, LATENCY_BUCKETS_US, Family
+from modelyard.serving.metrics._metrics import Metrics
+from modelyard.serving.metrics._parts import Parts
+from modelyard.serving.metrics._process import resident_bytes, watch_process
+from modelyard.serving.metrics._series import Exemplar, Native
 from modelyard.serving.metrics._statistics import (
     Duration,
     Execution,
@@ -14,10 +19,17 @@ __all__ = [
     "Duration",
     "Execution",
     "ExecutionStatistics",
+    "Exemplar",
     "FAMILIES",
+    "Family",
     "LATENCY_BUCKETS_US",
     "Metrics",
     "ModelStatistics",
+    "Native",
+    "Parts",
     "RequestTimes",
     "VersionStatistics",
+    "exposition",
+    "resident_bytes",
+    "watch_process",
 ]

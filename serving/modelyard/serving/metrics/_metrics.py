@@ -1,131 +1,42 @@
-"""Metrics under TensorFlow Serving's names, as a Prometheus text page.
-
-A library would not do here: upstream's names have colons and no ``_total``
-suffix, and dashboards built on them must go on working.
-"""
+"""What is counted, by metric and labels."""
 
 from __future__ import annotations
 
-import bisect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from modelyard.serving.metrics._page import Snapshot, page
-
-#: Upstream's buckets for microseconds: 10 * 1.8^i, 33 of them.
-LATENCY_BUCKETS_US: tuple[float, ...] = tuple(10 * 1.8**index for index in range(33))
-#: Upstream's buckets for numbers of examples: powers of two.
-EXAMPLE_BUCKETS: tuple[float, ...] = tuple(float(1 << index) for index in range(15))
+from modelyard.serving.metrics._exposition import Snapshot
+from modelyard.serving.metrics._families import FAMILIES, Kind
+from modelyard.serving.metrics._parts import Parts
+from modelyard.serving.metrics._series import Counter, Exemplar, Histogram, Native
 
 Labels = tuple[tuple[str, str], ...]
 
-
-class Counter:
-    """One series of a counter; safe to use from several threads."""
-
-    __slots__ = ("_lock", "value")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.value: float = 0
-
-    def add(self, amount: float = 1) -> None:
-        """Raises the counter.
-
-        Args:
-            amount: By how much.
-        """
-        with self._lock:
-            self.value += amount
-
-
-class Histogram:
-    """One series of a histogram; safe to use from several threads.
-
-    Args:
-        buckets: Upper bounds, ascending.
-    """
-
-    __slots__ = ("_buckets", "_lock", "counts", "sum")
-
-    def __init__(self, buckets: tuple[float, ...]) -> None:
-        self._lock = threading.Lock()
-        self._buckets = buckets
-        self.counts = [0] * (len(buckets) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float, times: int = 1) -> None:
-        """Adds a value.
-
-        Args:
-            value: In the histogram's unit.
-            times: How often.
-        """
-        index = bisect.bisect_left(self._buckets, value)
-        with self._lock:
-            self.counts[index] += times
-            self.sum += value * times
-
-    def merge(self, counts: Sequence[int], total: float) -> None:
-        """Adds values that were counted elsewhere.
-
-        Args:
-            counts: How many are in each bucket, and above.
-            total: Their sum.
-        """
-        with self._lock:
-            self.counts = [mine + more for mine, more in zip(self.counts, counts, strict=True)]
-            self.sum += total
+#: Versions of a model that are unloaded, and whose counters stay for a while: so many of the newest.
+_GONE_VERSIONS = 4
+#: Callers that have a label of their own.
+_MAX_CLIENTS = 100
+_OTHER = "other"
 
 
 @dataclass
 class _Family:
-    kind: str
-    help: str
+    kind: Kind
     buckets: tuple[float, ...] = ()
     counters: dict[Labels, Counter] = field(default_factory=dict)
     histograms: dict[Labels, Histogram] = field(default_factory=dict)
     gauges: dict[Labels, Callable[[], float]] = field(default_factory=dict)
+    readers: list[Callable[[], Iterable[tuple[Mapping[str, str], float]]]] = field(default_factory=list)
 
-
-#: Every metric that the server exposes: name, kind, help, buckets.
-FAMILIES: Sequence[tuple[str, str, str, tuple[float, ...]]] = (
-    (":tensorflow:serving:request_count", "counter", "Requests by model and status.", ()),
-    (":tensorflow:serving:request_latency", "histogram", "Time of a successful request, in microseconds.",
-     LATENCY_BUCKETS_US),
-    (":tensorflow:serving:runtime_latency", "histogram", "Time inside the runtime, in microseconds.",
-     LATENCY_BUCKETS_US),
-    (":tensorflow:serving:request_example_counts", "histogram", "Examples in a request.", EXAMPLE_BUCKETS),
-    (":tensorflow:serving:request_example_count_total", "counter", "Examples in all requests.", ()),
-    (":tensorflow:serving:model_warmup_latency", "histogram", "Time of a model's warm-up, in microseconds.",
-     LATENCY_BUCKETS_US),
-    (":tensorflow:serving:model_warmup_records_read", "counter", "Warm-up records replayed.", ()),
-    (":modelyard:serving:request_records_dropped", "counter",
-     "Answered requests that are missing in the access log, the slow-request log or the traces.", ()),
-    (":tensorflow:cc:saved_model:load_attempt_count", "counter", "Attempts to load a version.", ()),
-    (":tensorflow:serving:batching_session:queuing_latency", "histogram",
-     "Time that a request waited for its batch, in microseconds.", LATENCY_BUCKETS_US),
-    (":tensorflow:serving:batching_session:input_batch_size", "histogram", "Rows in a request.", EXAMPLE_BUCKETS),
-    (":tensorflow:serving:batching_session:processed_batch_size", "histogram", "Rows in a batch.", EXAMPLE_BUCKETS),
-    (":tensorflow:serving:batching_session:padding_size", "histogram", "Rows added to fill a batch.",
-     EXAMPLE_BUCKETS),
-    (":tensorflow:serving:batching_session:wrapped_run_count", "counter", "Batches computed.", ()),
-    (":modelyard:serving:predictions", "counter", "Predictions by model, version and status.", ()),
-    (":modelyard:serving:requests_in_flight", "gauge", "Requests for predictions that are waiting or being computed.",
-     ()),
-    (":modelyard:serving:request_bytes_in_flight", "gauge",
-     "Bytes of requests that the native core is reading or answering.", ()),
-    (":modelyard:serving:traffic_requests", "counter",
-     "Requests that a traffic rule gave to a target of its split, by status.", ()),
-    (":modelyard:serving:traffic_share", "gauge", "Share that a target of a traffic rule's split has now.", ()),
-    (":modelyard:serving:traffic_rollbacks", "counter", "Rollbacks of a target of a traffic rule, by limit.", ()),
-    (":modelyard:serving:shadow_requests", "counter",
-     "Requests for a shadow: compared, failed, or dropped as too many waited.", ()),
-    (":modelyard:serving:shadow_rows", "counter", "Rows that a shadow computed, agreed or disagreed.", ()),
-    (":modelyard:serving:shadow_max_error", "gauge",
-     "Largest difference of a number from a shadow's, within the rule's window.", ()),
-)  # fmt: skip
+    def forget(self, wanted: Callable[[Labels], bool]) -> None:
+        series: tuple[dict[Labels, Counter], dict[Labels, Histogram]] = (self.counters, self.histograms)
+        for known in series:
+            for labels in [labels for labels in known if wanted(labels)]:
+                del known[labels]
 
 
 class Metrics:
@@ -134,12 +45,15 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._models: set[str] = set()
+        self._clients: set[str] = set()
         self._before_reading: list[Callable[[], None]] = []
         #: What a request is recorded in, by model, API, entry point and status.
         self._requests: dict[tuple[str, str, str, str], tuple[Counter, Histogram | None]] = {}
-        self._families = {
-            name: _Family(kind=kind, help=text, buckets=buckets) for name, kind, text, buckets in FAMILIES
-        }
+        self._parts: dict[tuple[str, int, str, str], Parts] = {}
+        #: How often each version is loaded now, and those that are no more, the newest last.
+        self._loaded: Tally[tuple[str, int]] = Tally()
+        self._gone: dict[str, deque[tuple[int, str]]] = {}
+        self._families = {family.name: _Family(kind=family.kind, buckets=family.buckets) for family in FAMILIES}
 
     def counter(self, name: str, labels: Mapping[str, str]) -> Counter:
         """One series of a counter, for those who count often.
@@ -175,12 +89,22 @@ class Metrics:
         """Shows a number that is kept anyway: it is read when the page is, and costs no request anything.
 
         Args:
-            name: A gauge among :data:`FAMILIES`.
+            name: One of :data:`FAMILIES`.
             labels: Label names and values.
             read: Returns the number; called on whatever thread renders the page.
         """
         with self._lock:
             self._families[name].gauges[tuple(labels.items())] = read
+
+    def watch_all(self, name: str, read: Callable[[], Iterable[tuple[Mapping[str, str], float]]]) -> None:
+        """As :meth:`watch`, for numbers whose labels come and go.
+
+        Args:
+            name: One of :data:`FAMILIES`.
+            read: Returns labels and numbers.
+        """
+        with self._lock:
+            self._families[name].readers.append(read)
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
         """Raises a counter.
@@ -202,7 +126,33 @@ class Metrics:
         """
         self.histogram(name, labels).add(value)
 
-    def record_request(self, model: str, *, api: str, entrypoint: str, status: str, seconds: float) -> None:
+    def parts(self, model: str, version: int, signature: str, runtime: str) -> Parts:
+        """Where the parts of requests for one signature are recorded.
+
+        Args:
+            model: The model.
+            version: The version that answers.
+            signature: A name that the model has.
+            runtime: What computes it.
+        """
+        key = (model, version, signature, runtime)
+        parts = self._parts.get(key)
+        if parts is None:
+            labels = {"model": model, "version": str(version), "signature": signature, "runtime": runtime}
+            parts = self._parts[key] = Parts(lambda name: self.histogram(name, labels))
+        return parts
+
+    def record_request(
+        self,
+        model: str,
+        *,
+        api: str,
+        entrypoint: str,
+        status: str,
+        seconds: float,
+        client: str = "",
+        trace: str = "",
+    ) -> None:
         """Records a request as upstream does: the latency of successes only.
 
         Args:
@@ -211,6 +161,8 @@ class Metrics:
             entrypoint: ``GRPC`` or ``REST``.
             status: Name of the status code.
             seconds: How long it took.
+            client: The caller's name; empty for callers without one.
+            trace: Id of its trace, where that is recorded.
         """
         key = (model, api, entrypoint, status)
         series = self._requests.get(key)
@@ -219,18 +171,51 @@ class Metrics:
         requests, latency = series
         requests.add()
         if latency is not None:
-            latency.add(seconds * 1e6)
+            latency.add(seconds * 1e6, trace=trace)
+        if client:
+            self.count_client(client, model, status)
+
+    def count_client(self, client: str, model: str, status: str, amount: int = 1) -> None:
+        """Counts requests of one caller.
+
+        Args:
+            client: The caller's name.
+            model: The model asked for.
+            status: Name of the status code.
+            amount: How many.
+        """
+        with self._lock:
+            if client not in self._clients:
+                if len(self._clients) < _MAX_CLIENTS:
+                    self._clients.add(client)
+                else:
+                    client = _OTHER
+        labels = {"client": client, "model_name": self._label_of(model), "status": status}
+        self.count(":modelyard:serving:client_requests", labels, amount)
+
+    def refuse(self, reason: str, model: str = "", amount: int = 1) -> None:
+        """Counts requests that were not let in.
+
+        Args:
+            reason: Why, in a word.
+            model: The model asked for; empty where that is not known.
+            amount: How many.
+        """
+        labels = {"model": self._label_of(model), "reason": reason}
+        self.count(":modelyard:serving:refused", labels, amount)
+
+    def _label_of(self, model: str) -> str:
+        # Names that strangers make up must not grow the page without end.
+        return model if self.is_known(model) else ""
 
     def _request_series(self, model: str, api: str, entrypoint: str, status: str) -> tuple[Counter, Histogram | None]:
-        known = self.is_known(model)
-        # Names that strangers make up must not grow the page without end.
-        name = model if known else ""
+        name = self._label_of(model)
         requests = self.counter(":tensorflow:serving:request_count", {"model_name": name, "status": status})
         latency = None
         if status == "OK":
             labels = {"model_name": name, "API": api, "entrypoint": entrypoint}
             latency = self.histogram(":tensorflow:serving:request_latency", labels)
-        if known:
+        if name:
             self._requests[model, api, entrypoint, status] = (requests, latency)
         return requests, latency
 
@@ -251,6 +236,42 @@ class Metrics:
         """
         return model in self._models
 
+    def version_loaded(self, model: str, version: int, path: str) -> Callable[[], None]:
+        """A version is there: its series stay, until some newer ones have come and gone.
+
+        Args:
+            model: The model.
+            version: The version.
+            path: What series name it by that have no version.
+
+        Returns:
+            To be called when it is unloaded.
+        """
+        with self._lock:
+            self._loaded[model, version] += 1
+            gone = self._gone.setdefault(model, deque())
+            # It is back.
+            self._gone[model] = deque(each for each in gone if each[0] != version)
+        return partial(self._unloaded, model, version, path)
+
+    def _unloaded(self, model: str, version: int, path: str) -> None:
+        with self._lock:
+            self._loaded[model, version] -= 1
+            if self._loaded[model, version] > 0:
+                # It was loaded anew, from other files.
+                return
+            del self._loaded[model, version]
+            gone = self._gone.setdefault(model, deque())
+            gone.append((version, path))
+            for family in self._families.values():
+                for labels in [each for each in family.gauges if _is_of(each, model, version, path)]:
+                    del family.gauges[labels]
+            while len(gone) > _GONE_VERSIONS:
+                oldest, its_path = gone.popleft()
+                self._parts = {key: parts for key, parts in self._parts.items() if key[:2] != (model, oldest)}
+                for family in self._families.values():
+                    family.forget(partial(_is_of, model=model, version=oldest, path=its_path))
+
     def before_reading(self, fetch: Callable[[], None]) -> None:
         """Has somebody who counts by himself add his numbers before the series are read.
 
@@ -259,38 +280,67 @@ class Metrics:
         """
         self._before_reading.append(fetch)
 
-    def add_requests(self, model: str, *, api: str, entrypoint: str, counts: Sequence[int], sum_us: float) -> None:
+    def add_requests(
+        self,
+        model: str,
+        *,
+        api: str,
+        entrypoint: str,
+        counts: Sequence[int],
+        native: Native,
+        exemplars: Iterable[tuple[int, Exemplar]] = (),
+    ) -> None:
         """Records requests that succeeded and were counted elsewhere; see :meth:`record_request`.
 
         Args:
             model: The model.
             api: As for one request.
             entrypoint: So, too.
-            counts: Requests by :data:`LATENCY_BUCKETS_US`, and those above.
-            sum_us: Microseconds of all of them.
+            counts: Requests by upstream's buckets for latencies, and those above.
+            native: Their microseconds in native buckets.
+            exemplars: By bucket.
         """
         requests, latency = self._request_series(model, api, entrypoint, "OK")
         requests.add(sum(counts))
         if latency is not None:
-            latency.merge(counts, sum_us)
+            latency.merge(native, counts, exemplars)
+
+    def add_failures(self, model: str, *, api: str, entrypoint: str, status: str, count: int) -> None:
+        """Records requests that failed and were counted elsewhere; see :meth:`record_request`.
+
+        Args:
+            model: The model.
+            api: As for one request.
+            entrypoint: So, too.
+            status: Name of the status code, which is not ``OK``.
+            count: How many.
+        """
+        self._request_series(model, api, entrypoint, status)[0].add(count)
 
     def snapshot(self) -> Snapshot:
         """All series as plain data."""
         for fetch in self._before_reading:
             fetch()
         with self._lock:
-            return {
+            readers = [(name, read) for name, family in self._families.items() for read in family.readers]
+        # Whoever reads may take locks of its own.
+        read_now = [(name, list(read())) for name, read in readers]
+        with self._lock:
+            found: Snapshot = {
                 name: [
                     *(["counter", labels, counter.value] for labels, counter in family.counters.items()),
-                    *(["gauge", labels, read()] for labels, read in family.gauges.items()),
-                    *(
-                        ["histogram", labels, [list(each.counts), each.sum]]
-                        for labels, each in family.histograms.items()
-                    ),
+                    *([family.kind, labels, read()] for labels, read in family.gauges.items()),
+                    *(["histogram", labels, each.numbers()] for labels, each in family.histograms.items()),
                 ]
                 for name, family in self._families.items()
             }
+        for name, values in read_now:
+            found[name].extend([self._families[name].kind, tuple(labels.items()), value] for labels, value in values)
+        return found
 
-    def render(self) -> str:
-        """The page that Prometheus scrapes, in its text format 0.0.4."""
-        return page(self.snapshot(), FAMILIES)
+
+def _is_of(labels: Labels, model: str, version: int, path: str) -> bool:
+    values = dict(labels)
+    if "version" in values:
+        return (values.get("model"), values["version"]) == (model, str(version))
+    return values.get("model_path") == path

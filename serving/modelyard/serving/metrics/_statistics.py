@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
+from modelyard.serving.metrics._parts import Parts
+
 
 @dataclass
 class Duration:
@@ -183,7 +185,9 @@ class ModelStatistics:
         self._before_reading: list[Callable[[], None]] = []
 
     @contextmanager
-    def measure(self, name: str, version: int, *, arrived_ns: int, executed: bool = True) -> Iterator[Timing]:
+    def measure(
+        self, name: str, version: int, *, arrived_ns: int, executed: bool = True, parts: Parts | None = None
+    ) -> Iterator[Timing]:
         """Measures one request, and records it whatever becomes of it.
 
         Args:
@@ -191,6 +195,7 @@ class ModelStatistics:
             version: The version that answers.
             arrived_ns: ``time.perf_counter_ns()`` when the request arrived.
             executed: As for :meth:`record`.
+            parts: So, too.
 
         Yields:
             The request's clock.
@@ -213,6 +218,7 @@ class ModelStatistics:
                 output_ns=encode,
                 rows=timing.rows,
                 executed=executed,
+                parts=parts,
             )
 
     def record(
@@ -228,6 +234,7 @@ class ModelStatistics:
         output_ns: int = 0,
         rows: int = 1,
         executed: bool = True,
+        parts: Parts | None = None,
     ) -> None:
         """Records one request.
 
@@ -243,10 +250,13 @@ class ModelStatistics:
             rows: Rows (examples) in the request.
             executed: It was one execution of the model; else those are
                 recorded by :meth:`record_execution`.
+            parts: Where it is recorded by its signature, too.
         """
         times = RequestTimes(ok, total_ns, queue_ns, input_ns, infer_ns, output_ns, rows)
         execution = Execution(rows, input_ns, infer_ns, output_ns) if ok and executed else None
-        self.record_all(name, version, [times], execution)
+        self.record_all(name, version, [times], execution, parts)
+        if parts is not None and execution is not None:
+            parts.batch(rows=rows, padding=0, requests=1, infer_ns=infer_ns)
 
     def record_execution(self, name: str, version: int, *, rows: int, infer_ns: int) -> None:
         """Records a batch that others than those who record its requests have computed.
@@ -261,7 +271,12 @@ class ModelStatistics:
             _count_execution(self._row(name, version), Execution(rows, 0, infer_ns, 0))
 
     def record_all(
-        self, name: str, version: int, requests: Sequence[RequestTimes], execution: Execution | None = None
+        self,
+        name: str,
+        version: int,
+        requests: Sequence[RequestTimes],
+        execution: Execution | None = None,
+        parts: Parts | None = None,
     ) -> None:
         """Records requests that were computed together.
 
@@ -271,7 +286,11 @@ class ModelStatistics:
             requests: Their times.
             execution: What computed them; None where that failed, or where
                 :meth:`record_execution` records it.
+            parts: Where the requests are recorded by their signature, too.
         """
+        for times in requests:
+            if parts is not None and times.ok:
+                parts.request(queue_ns=times.queue, input_ns=times.input, output_ns=times.output)
         with self._lock:
             row = self._row(name, version)
             row.last_inference_ms = time.time_ns() // 1_000_000

@@ -2,12 +2,14 @@
 
 from modelyard.serving.prediction._codec import predict_writer, read_predict
 from modelyard.serving.prediction._inference import Classification, InferenceTask, Regression
+from modelyard.serving.prediction._log import PredictionLogs
 from modelyard.serving.prediction._messages import (
     SIGNATURE_DEF_FIELD,
     SMALL_BYTES,
     check_metadata_fields,
     examples_of,
     fill_classification,
+    fill_multi_inference,
     fill_regression,
     fill_spec,
     metadata_response,
@@ -15,13 +17,15 @@ from modelyard.serving.prediction._messages import (
     spec_of,
     status_response,
 )
-from modelyard.serving.prediction._predictor import ModelMetadata, Predictor
+from modelyard.serving.prediction._metadata import ModelMetadata
+from modelyard.serving.prediction._predictor import Predictor
 from modelyard.serving.prediction._warmup import warm_up
 
 __all__ = [
     "Classification",
     "InferenceTask",
     "ModelMetadata",
+    "PredictionLogs",
     "Predictor",
     "Regression",
     "SIGNATURE_DEF_FIELD",
@@ -29,6 +33,7 @@ __all__ = [
     "check_metadata_fields",
     "examples_of",
     "fill_classification",
+    "fill_multi_inference",
     "fill_regression",
     "fill_spec",
     "metadata_response",

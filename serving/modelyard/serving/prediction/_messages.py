@@ -8,7 +8,7 @@ from typing import Any
 from modelyard.artifact import Signature
 from modelyard.errors import InvalidModelSpecError, InvalidRequestError
 from modelyard.serving.prediction._inference import Classification, Regression
-from modelyard.serving.prediction._predictor import ModelMetadata
+from modelyard.serving.prediction._metadata import ModelMetadata
 from modelyard.serving.repository import VersionStatus
 from modelyard.serving.requests import Arrays, ModelSpec, PredictRequest
 from modelyard.wire import error_code_of, serving_pb2, tensor_to_array
@@ -116,6 +116,24 @@ def fill_regression(message: serving_pb2.RegressionResult, answer: Regression) -
     """
     for value in answer.values.tolist():
         message.regressions.add().value = value
+
+
+def fill_multi_inference(
+    message: serving_pb2.MultiInferenceResponse, answers: Iterable[Classification | Regression]
+) -> None:
+    """Writes the answers of several tasks.
+
+    Args:
+        message: The message to fill.
+        answers: The answers.
+    """
+    for answer in answers:
+        result = message.results.add()
+        fill_spec(result.model_spec, answer.spec)
+        if isinstance(answer, Classification):
+            fill_classification(result.classification_result, answer)
+        else:
+            fill_regression(result.regression_result, answer)
 
 
 def fill_spec(message: serving_pb2.ModelSpec, spec: ModelSpec) -> None:

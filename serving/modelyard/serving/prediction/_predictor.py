@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,8 +20,10 @@ from modelyard.errors import (
     ModelyardError,
 )
 from modelyard.serving.batching import Batcher, Done, ModelThreads, Task
-from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.metrics import Metrics, ModelStatistics, Parts
 from modelyard.serving.prediction._inference import Classification, InferenceTask, Regression, check_tasks, infer
+from modelyard.serving.prediction._log import Method, PredictionLogs
+from modelyard.serving.prediction._metadata import ModelMetadata
 from modelyard.serving.repository import ModelManager, ModelWatcher, Version, VersionStatus
 from modelyard.serving.requests import (
     Arrays,
@@ -35,25 +37,12 @@ from modelyard.serving.requests import (
 )
 from modelyard.serving.rollout import Rollout
 from modelyard.serving.servables import Plan, Servable, plan_of
-from modelyard.wire import grpc_status_of, tensorflow_pb2
+from modelyard.wire import grpc_status_of
 
 _T = TypeVar("_T")
 #: More rows gain nothing as a rule, and make the first of them wait.
 _MAX_ROWS = 64
 _NO_SIGNATURE = "No signature was found with the name"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelMetadata:
-    """What a metadata request is answered with.
-
-    Attributes:
-        spec: The request's spec with the version filled in.
-        definitions: SignatureDefs by signature name.
-    """
-
-    spec: ModelSpec
-    definitions: Mapping[str, tensorflow_pb2.SignatureDef]
 
 
 class Predictor:
@@ -68,8 +57,9 @@ class Predictor:
         max_batch_rows: Rows that are computed together at most.
         max_queued_requests: Requests of one model that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
-        statistics: What every door's requests are counted in; None for its own.
         rollout: Chooses the version of requests that name none; None for the newest.
+        statistics: What every door's requests are counted in.
+        logs: Writes what models log; None for nothing.
     """
 
     def __init__(
@@ -85,7 +75,9 @@ class Predictor:
         max_queue_delay_s: float = 0.0,
         statistics: ModelStatistics | None = None,
         rollout: Rollout | None = None,
+        logs: PredictionLogs | None = None,
     ) -> None:
+        self._logs = logs
         self._manager = manager
         #: Chooses the version of requests that name none; None where the newest answers them.
         self.rollout = rollout
@@ -168,6 +160,8 @@ class Predictor:
                 request, encode, done = self.rollout.begin(request, encode, done)
             watcher = self._manager.watcher(request.spec)
             version = watcher.lend(request.spec)
+            if self._logs is not None:
+                request, encode = self._logs.recorded(watcher.config.prediction_log, request, encode)
             plan = plan_of(version.loaded, request.spec.signature_name, request.output_filter, self._metrics)
             if request.caller is not None and request.caller.facts is not None:
                 _note(request.caller.facts, plan.servable, plan.name)
@@ -195,7 +189,8 @@ class Predictor:
         with self._lock:
             threads = self._threads.get(model)
             if threads is None:
-                threads = self._threads[model] = self._new_threads()
+                refused = partial(self._metrics.refuse, model=model)
+                threads = self._threads[model] = self._new_threads(refused=refused)
             return threads
 
     def _work(self, threads: ModelThreads, caller: Caller | None, size: int, work: Callable[[], _T]) -> Future[_T]:
@@ -297,7 +292,8 @@ class Predictor:
             ModelNotFoundError: Unknown model or version.
             UnavailableError: The model was not loaded yet.
         """
-        (answer,) = self._infer([InferenceTask(spec=spec, method=CLASSIFY_METHOD)], examples, _NO_SIGNATURE)
+        task = InferenceTask(spec=spec, method=CLASSIFY_METHOD)
+        (answer,) = self._infer([task], examples, _NO_SIGNATURE, "Classify")
         if not isinstance(answer, Classification):
             raise InternalError("A classify task was answered with a regression. This is a bug.")
         return answer
@@ -309,7 +305,8 @@ class Predictor:
             spec: The servable and the signature.
             examples: Serialized ``tf.Example`` messages.
         """
-        (answer,) = self._infer([InferenceTask(spec=spec, method=REGRESS_METHOD)], examples, _NO_SIGNATURE)
+        task = InferenceTask(spec=spec, method=REGRESS_METHOD)
+        (answer,) = self._infer([task], examples, _NO_SIGNATURE, "Regress")
         if not isinstance(answer, Regression):
             raise InternalError("A regress task was answered with a classification. This is a bug.")
         return answer
@@ -333,10 +330,10 @@ class Predictor:
         if not tasks:
             raise InvalidModelSpecError("ModelSpec has no name specified.")
         check_tasks(tasks)
-        return self._infer(tasks, examples, "Requested signature not found in model graph")
+        return self._infer(tasks, examples, "Requested signature not found in model graph", "MultiInference")
 
     def _infer(
-        self, tasks: Sequence[InferenceTask], examples: Sequence[bytes], complaint: str
+        self, tasks: Sequence[InferenceTask], examples: Sequence[bytes], complaint: str, method: Method
     ) -> tuple[Classification | Regression, ...]:
         # One servable for all tasks: their answers belong to the same version.
         spec = tasks[0].spec
@@ -344,7 +341,11 @@ class Predictor:
             nullcontext(spec) if self.rollout is None else self.rollout.chosen(spec, current_caller.get()) as spec,
             self._manager.acquire(spec) as servable,
             self.statistics.measure(
-                servable.name, servable.version, arrived_ns=time.perf_counter_ns(), executed=servable.batching is None
+                servable.name,
+                servable.version,
+                arrived_ns=time.perf_counter_ns(),
+                executed=servable.batching is None,
+                parts=self._parts_of(servable, tasks[0].spec.signature_name),
             ) as timing,
         ):
             for task in tasks:
@@ -377,7 +378,16 @@ class Predictor:
             if facts and not facts.batch:
                 facts.ended_ns = time.perf_counter_ns()
                 facts.compute_ns = facts.ended_ns - facts.begun_ns
+            if self._logs is not None:
+                config = self._manager.watcher(tasks[0].spec).config.prediction_log
+                self._logs.inferred(config, method, tasks, examples, answers, current_caller.get())
             return answers
+
+    def _parts_of(self, servable: Servable, signature: str) -> Parts | None:
+        """Where a request is recorded by its signature; None for a name that the model does not have."""
+        if signature not in servable.signatures:
+            return None
+        return self._metrics.parts(servable.name, servable.version, signature, servable.backend.name)
 
     def _timed(self, servable: Servable, api: str, work: Callable[[], _T]) -> _T:
         """Runs the runtime's part of a request, and records it."""

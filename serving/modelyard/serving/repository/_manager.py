@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from modelyard.errors import (
@@ -15,7 +15,7 @@ from modelyard.errors import (
     UnsupportedError,
 )
 from modelyard.serving.config import ModelConfig, WatchOptions
-from modelyard.serving.repository._states import VersionStatus
+from modelyard.serving.repository._states import VersionState, VersionStatus
 from modelyard.serving.repository._watcher import Loader, ModelWatcher
 from modelyard.serving.requests import ModelSpec
 from modelyard.serving.servables import Servable
@@ -62,6 +62,15 @@ class ModelManager:
         # Those that a reload added.
         self._added: frozenset[ModelWatcher] = frozenset()
         self._stopped = False
+        self._when_configured: list[Callable[[str], None]] = []
+
+    def when_configured(self, tell: Callable[[str], None]) -> None:
+        """Has somebody told the names of models whose configuration has changed.
+
+        Args:
+            tell: Called on whatever thread changes it.
+        """
+        self._when_configured.append(tell)
 
     def _watcher(self, config: ModelConfig) -> ModelWatcher:
         watcher = ModelWatcher(config, self._load, self._options)
@@ -164,6 +173,8 @@ class ModelManager:
                 watcher.start()
             for watcher, config in changed:
                 watcher.configure(config)
+                for tell in self._when_configured:
+                    tell(config.name)
             # Before anything is waited for: one model that loads slowly keeps no other from coming or going.
             self._watchers = watchers
         leaving = [threading.Thread(target=watcher.stop, daemon=True) for watcher in gone]
@@ -192,6 +203,19 @@ class ModelManager:
                     "currently available for inference. Load the version first, then set the label; new labels may be "
                     "set before with --allow_version_labels_for_unavailable_models."
                 )
+
+    def count_states(self) -> list[tuple[dict[str, str], int]]:
+        """How many versions of each model are in which state, for the metrics; what was unloaded does not count."""
+        found = []
+        for name, watcher in self._watchers.items():
+            counts = dict.fromkeys(("available", "loading", "unloading", "failed"), 0)
+            for status in watcher.statuses():
+                if status.state is VersionState.END:
+                    counts["failed"] += status.error is not None
+                else:
+                    counts["loading" if status.state is VersionState.START else status.state.name.lower()] += 1
+            found += [({"model": name, "state": state}, count) for state, count in counts.items()]
+        return found
 
     def ready(self, name: str) -> bool:
         """Whether a model has a version that can answer.

@@ -18,6 +18,7 @@ from modelyard.serving.requests._requests import (
     PredictRequest,
     current_caller,
     request_id_of,
+    trace_id_of,
 )
 from modelyard.serving.requests._texts import without_paths
 from modelyard.serving.requests._validation import (
@@ -53,6 +54,7 @@ __all__ = [
     "other_signature",
     "request_id_of",
     "shape_fits",
+    "trace_id_of",
     "unexpected",
     "whole_number",
     "without_paths",

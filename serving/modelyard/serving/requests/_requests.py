@@ -51,6 +51,7 @@ PRIORITY_KEY = "x-modelyard-priority"
 REQUEST_ID = "x-request-id"
 #: Longer ones, and what would need an escape somewhere, are ignored.
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 #: Header fields that are different in every call, and that nothing here depends on.
 FIELDS_OF_ONE_CALL = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
@@ -75,6 +76,19 @@ def _no_header(_: str) -> str:
     return ""
 
 
+def trace_id_of(traceparent: str) -> str:
+    """The id of the trace that a request belongs to, where that is recorded.
+
+    Args:
+        traceparent: The header (W3C Trace Context); empty for none.
+
+    Returns:
+        The id; empty where there is none, or where the trace is not recorded.
+    """
+    match = _TRACEPARENT.fullmatch(traceparent)
+    return match[1] if match is not None and int(match[2], 16) & 1 else ""
+
+
 class Caller:
     """Who waits for an answer, and for how long: nobody pays for work that nobody wants any more.
 
@@ -87,9 +101,21 @@ class Caller:
         header: Looks a header field, or a key of gRPC metadata, up by its lower-case name; empty where there is none.
         principal: Who it is, by its credentials; empty for anybody.
         charge: Told of the request's rows, once they are known; None where nobody counts them.
+        logged: The transport has chosen the request for the log of predictions.
     """
 
-    __slots__ = ("_gone", "_left", "charge", "deadline", "facts", "header", "low_priority", "principal", "request_id")
+    __slots__ = (
+        "_gone",
+        "_left",
+        "charge",
+        "deadline",
+        "facts",
+        "header",
+        "logged",
+        "low_priority",
+        "principal",
+        "request_id",
+    )
 
     def __init__(
         self,
@@ -102,12 +128,14 @@ class Caller:
         charge: Callable[[int], None] | None = None,
         request_id: str = "-",
         facts: Facts | None = None,
+        logged: bool = False,
     ) -> None:
         self.principal = principal
         self.charge = charge
         self.deadline = deadline
         self.header = header or _no_header
         self.facts = facts
+        self.logged = logged
         self.low_priority = low_priority
         self.request_id = request_id
         self._gone = gone

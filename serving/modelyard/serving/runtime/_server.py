@@ -18,8 +18,8 @@ from modelyard.serving.handlers.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.handlers.oip import OipGrpc, OipRest, OipService
 from modelyard.serving.handlers.openapi import openapi_json
 from modelyard.serving.handlers.rest import Page, RestApp, RestOptions, SageMakerApp, admit, config_json, models_json
-from modelyard.serving.metrics import Metrics, ModelStatistics
-from modelyard.serving.prediction import Predictor
+from modelyard.serving.metrics import Metrics, ModelStatistics, exposition, watch_process
+from modelyard.serving.prediction import PredictionLogs, Predictor
 from modelyard.serving.repository import Admin, ModelManager
 from modelyard.serving.rollout import Rollout
 from modelyard.serving.runtime._security import Security
@@ -77,6 +77,7 @@ class Server:
         loader = VersionLoader(options, metrics, settle=settle_memory if self._alone else None)
         manager = ModelManager(options.models, loader.load, options.watch, allow_new_labels=options.allow_new_labels)
         rollout = None if options.traffic is None else Rollout(manager, metrics, options.traffic)
+        logs = PredictionLogs(options.prediction_log, metrics)
         predictor = Predictor(
             manager,
             metrics,
@@ -88,8 +89,11 @@ class Server:
             max_queue_delay_s=options.max_queue_delay_s,
             statistics=statistics,
             rollout=rollout,
+            logs=logs,
         )
         metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting)
+        metrics.watch_all(":modelyard:serving:model_versions", manager.count_states)
+        watch_process(metrics)
         try:
             await self._run(manager, predictor, metrics, telemetry)
         finally:
@@ -97,6 +101,7 @@ class Server:
             await asyncio.to_thread(predictor.close)
             if rollout is not None:
                 await asyncio.to_thread(rollout.close)
+            await asyncio.to_thread(logs.close)
             self.loading = not await asyncio.to_thread(manager.stop)
             await asyncio.to_thread(telemetry.stop)
             _LOG.info("stopped")
@@ -185,7 +190,7 @@ def _transports(
             rest_options,
             access,
             metrics_page=partial(_metrics_page, metrics),
-            v2=OipRest(oip, predictor, rest_options, access).answer,
+            v2=OipRest(oip, predictor, rest_options, access, metrics).answer,
             pages=pages,
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
@@ -296,7 +301,7 @@ def _native_core(
         parallel=(options.batching.threads if options.batching else 0) or options.threads,
     )
     metrics.watch(":modelyard:serving:requests_in_flight", {}, lambda: predictor.waiting + core.waiting)
-    metrics.watch(":modelyard:serving:request_bytes_in_flight", {}, lambda: core.inflight_bytes)
+    core.watch(metrics)
     return core
 
 
@@ -314,8 +319,8 @@ def _elsewhere(here: str, wanted: str, port: int, flag: str) -> str:
     return f"This is the {here} port; {there}."
 
 
-async def _metrics_page(metrics: Metrics) -> str:
-    return metrics.render()
+async def _metrics_page(metrics: Metrics, accept: str) -> tuple[str, bytes]:
+    return exposition(metrics.snapshot(), accept)
 
 
 def run(options: ServerOptions) -> None:

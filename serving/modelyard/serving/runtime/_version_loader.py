@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from modelyard.serving.batching import Batcher, ModelThreads, shared_graphs
 from modelyard.serving.config import PER_MODEL_FILE, BatchParameters, ModelConfig, ServerOptions, read_batch_parameters
-from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.metrics import Metrics, ModelStatistics, resident_bytes
 from modelyard.serving.prediction import warm_up
 from modelyard.serving.servables import Servable, load_servable
 
@@ -53,6 +54,7 @@ class VersionLoader:
         attempts = ":tensorflow:cc:saved_model:load_attempt_count"
         self._metrics.know(config.name)
         load = self._options.load
+        before, started = resident_bytes(), time.perf_counter()
         try:
             servable = load_servable(config.name, version, path, replace(load, runtime=load.runtime or config.runtime))
             try:
@@ -68,11 +70,22 @@ class VersionLoader:
                 raise
         except Exception:
             self._metrics.count(attempts, {**labels, "status": "fail"})
+            self._took(config.name, "fail", started)
             raise
         self._metrics.count(attempts, {**labels, "status": "success"})
+        self._took(config.name, "success", started)
+        after = resident_bytes()
+        if before is not None and after is not None:
+            grown = max(0, after - before)
+            place = {"model": config.name, "version": str(version)}
+            self._metrics.watch(":modelyard:serving:version_memory_bytes", place, lambda: grown)
         if self._settle is not None:
             self._settle()
-        return servable
+        return replace(servable, closed=self._metrics.version_loaded(config.name, version, str(path)))
+
+    def _took(self, model: str, status: str, started: float) -> None:
+        microseconds = (time.perf_counter() - started) * 1e6
+        self._metrics.observe(":modelyard:serving:load_latency", {"model": model, "status": status}, microseconds)
 
     def _batching(self, servable: Servable) -> BatchParameters | None:
         parameters = self._options.batching
@@ -83,7 +96,7 @@ class VersionLoader:
 
     def _warm_up(self, servable: Servable) -> None:
         # In batches as later, of allowed sizes; but they are no use of the model, and nobody else may join them.
-        batcher = Batcher(self._metrics, ModelStatistics(), max_rows=1)
+        batcher = Batcher(self._metrics, ModelStatistics(), max_rows=1, measured=False)
         threads = ModelThreads(threads=1, workers=1)
         try:
             batched = batcher.batched(servable, threads)

@@ -48,6 +48,8 @@ class Plan:
             ":tensorflow:serving:runtime_latency",
             {"model_name": servable.name, "API": "Predict", "runtime": servable.backend.name},
         )
+        #: Where the time of its requests is recorded.
+        self.parts = metrics.parts(servable.name, servable.version, name, servable.backend.name)
 
     def failed(self, error: ModelyardError) -> None:
         """Counts a prediction that failed.

@@ -68,6 +68,7 @@ class Servable:
         batching: TensorFlow Serving's parameters, where the server was given some: then all graphs are batched that
             take batches and keep no state.
         plans: What the data plane worked out for each signature.
+        closed: Called when it is closed.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Servable:
     row_wise: frozenset[str] = frozenset()
     batching: BatchParameters | None = None
     plans: dict[tuple[str, tuple[str, ...]], Any] = field(default_factory=dict, compare=False, repr=False)
+    closed: Callable[[], None] | None = field(default=None, compare=False, repr=False)
 
     @property
     def max_request_rows(self) -> int | None:
@@ -163,6 +165,8 @@ class Servable:
         """Frees the model, down to the operating system. No request may hold the servable any more."""
         self.backend.close()
         release_memory()
+        if self.closed is not None:
+            self.closed()
 
     def _feed_name(self, signature: str, alias: str) -> str:
         definition = self.definitions.get(signature)

@@ -18,7 +18,7 @@ from modelyard.serving.handlers.console import ConsoleApp
 from modelyard.serving.handlers.console._models import readable
 from modelyard.serving.handlers.openapi import openapi_json
 from modelyard.serving.handlers.rest import RestApp, RestOptions
-from modelyard.serving.metrics import Metrics
+from modelyard.serving.metrics import Metrics, exposition
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.servables import load_servable
@@ -41,8 +41,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
     assert manager.wait_until_polled(20)
     predictor = Predictor(manager, metrics, workers=1)
 
-    async def page() -> str:
-        return metrics.render()
+    async def page(accept: str) -> tuple[str, bytes]:
+        return exposition(metrics.snapshot(), accept)
 
     def make(api: type[RestApp] = RestApp, **fields: Any) -> ConsoleApp:
         return ConsoleApp(

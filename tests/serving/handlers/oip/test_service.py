@@ -111,7 +111,7 @@ def test_what_may_not_load(room: Room) -> None:
 
 @pytest.mark.parametrize(("client", "status"), [(LOCAL, 200), (REMOTE, 403), (None, 403)])
 def test_who_may_load_over_rest(room: Room, client: str | None, status: int) -> None:
-    rest = OipRest(room.service, room.predictor, RestOptions(), Access(insecure_admin="loopback"))
+    rest = OipRest(room.service, room.predictor, RestOptions(), Access(insecure_admin="loopback"), Metrics())
     request = HttpRequest(
         method="POST", path="/v2/repository/models/affine/load", query="", headers={}, body=b"", client=client
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from modelyard.errors import ModelNotFoundError
-from modelyard.serving.metrics import FAMILIES, Metrics, ModelStatistics, VersionStatistics
+from modelyard.serving.metrics import FAMILIES, Metrics, ModelStatistics, VersionStatistics, resident_bytes
 from modelyard.serving.repository import ModelManager
 
 _REQUESTS = ":tensorflow:serving:request_count"
@@ -179,7 +179,7 @@ class Live:
             refused_rate=sum(rate for *_, rate in statuses),
             percentiles=_percentiles(first.latency, last.latency),
             in_flight=int(last.in_flight),
-            memory=_resident_bytes(),
+            memory=resident_bytes(),
             versions=[_version(row, first.versions.get(key), seconds) for key, row in sorted(last.versions.items())],
             statuses=statuses,
             charts=_charts(samples),
@@ -188,7 +188,7 @@ class Live:
     def _read(self, now: float) -> _Sample:
         snapshot = self._metrics.snapshot()
         latency = [0] * (len(_bounds()) + 1)
-        for _, _, (counts, _) in snapshot[_LATENCY]:
+        for _, _, (counts, *_) in snapshot[_LATENCY]:
             latency = [mine + more for mine, more in zip(latency, counts, strict=True)]
         statuses: dict[tuple[str, str], float] = {}
         for _, labels, count in snapshot[_REQUESTS]:
@@ -212,7 +212,7 @@ class Live:
 
 
 def _bounds() -> tuple[float, ...]:
-    return next(buckets for name, _, _, buckets in FAMILIES if name == _LATENCY)
+    return next(family.buckets for family in FAMILIES if family.name == _LATENCY)
 
 
 def _rate(count: float, seconds: float) -> float:
@@ -327,13 +327,3 @@ def _round_up(value: float) -> float:
         return 1.0
     step = 10.0 ** math.floor(math.log10(value))
     return next(factor * step for factor in (1, 2, 5, 10) if factor * step >= value)
-
-
-def _resident_bytes() -> int | None:
-    try:
-        with open("/proc/self/status", encoding="ascii") as file:
-            line = next(line for line in file if line.startswith("VmRSS:"))
-    except FileNotFoundError:
-        # Not Linux.
-        return None
-    return int(line.split()[1]) << 10

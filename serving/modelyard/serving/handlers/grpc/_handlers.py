@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from modelyard.serving.access import Access, admitted
 from modelyard.serving.prediction import (
-    Classification,
     InferenceTask,
     Predictor,
     check_metadata_fields,
     examples_of,
     fill_classification,
+    fill_multi_inference,
     fill_regression,
     fill_spec,
     metadata_response,
@@ -117,13 +117,7 @@ class Handlers:
 
         def work() -> bytes:
             response = serving_pb2.MultiInferenceResponse()
-            for answer in self._predictor.multi_inference(tasks, examples_of(message.input)):
-                result = response.results.add()
-                fill_spec(result.model_spec, answer.spec)
-                if isinstance(answer, Classification):
-                    fill_classification(result.classification_result, answer)
-                else:
-                    fill_regression(result.regression_result, answer)
+            fill_multi_inference(response, self._predictor.multi_inference(tasks, examples_of(message.input)))
             return response.SerializeToString()
 
         name = tasks[0].spec.name if tasks else ""
@@ -168,6 +162,8 @@ def caller_of(context: Context) -> Caller:
         low_priority=low,
         request_id=request.request_id,
         facts=request.facts,
+        # Of the native core's contexts alone.
+        logged=getattr(context, "logged", False),
         header=header,
         principal="" if ticket is None else ticket.principal,
         charge=None if ticket is None else ticket.charge,

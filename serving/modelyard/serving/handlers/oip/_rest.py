@@ -19,8 +19,8 @@ from modelyard.serving.handlers.oip._parameters import SIGNATURE_PARAMETER
 from modelyard.serving.handlers.oip._rest_bodies import JSON, LENGTH_KEY, answer_of, compressed, read_call
 from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, OipService
 from modelyard.serving.handlers.oip._types import InferRequest, TensorMetadata
-from modelyard.serving.handlers.rest import RestOptions, admit, hints_of, parse_object, quote
-from modelyard.serving.metrics import Duration, VersionStatistics
+from modelyard.serving.handlers.rest import RestOptions, admit, counted, hints_of, parse_object, quote
+from modelyard.serving.metrics import Duration, Metrics, VersionStatistics
 from modelyard.serving.prediction import SMALL_BYTES, Predictor
 from modelyard.serving.transports.http import Answer, HttpRequest
 from modelyard.wire import http_status_of
@@ -87,10 +87,14 @@ class OipRest:
         predictor: Lends its threads for large bodies.
         options: Limits.
         access: Who may do what.
+        metrics: Where requests are counted.
     """
 
-    def __init__(self, service: OipService, predictor: Predictor, options: RestOptions, access: Access) -> None:
+    def __init__(
+        self, service: OipService, predictor: Predictor, options: RestOptions, access: Access, metrics: Metrics
+    ) -> None:
         self._access = access
+        self._metrics = metrics
         self._service = service
         self._predictor = predictor
         self._options = options
@@ -124,8 +128,6 @@ class OipRest:
             The answer; our errors are answers too, whatever else escapes is the caller's to report.
         """
         try:
-            if request.problem is not None:
-                raise request.problem
             answer = await self._dispatch(request)
         except ModelyardError as exc:
             answer = _error(http_status_of(exc), exc.message)
@@ -147,6 +149,8 @@ class OipRest:
             if request.method != method:
                 allowed.append(method)
                 continue
+            if request.problem is not None and handler != self._infer:
+                raise request.problem
             groups = [unquote(group or "") for group in match.groups()]
             # Routes without one are about the server as a whole.
             model = unquote(match.groupdict().get("model") or "")
@@ -160,6 +164,8 @@ class OipRest:
             expected = " or ".join(allowed)
             answer = _error(405, f"{request.method} {request.path}: method not allowed; expected {expected}.")
             return replace(answer, headers=[*answer.headers, (b"allow", ", ".join(allowed).encode())])
+        if request.problem is not None:
+            raise request.problem
         if _MISSING.fullmatch(request.path):
             raise UnsupportedError(
                 f"modelyard does not implement {request.method} {request.path}; of Triton's extensions it has "
@@ -239,14 +245,15 @@ class OipRest:
             call = read_call(body, length, name, version, max_depth=depth)
             return replace(call, caller=request.caller, size=len(body))
 
-        try:
-            async with asyncio.timeout(self._options.timeout_s):
-                call = await self._offload(request, read)
-                return await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))
-        except TimeoutError as exc:
-            raise DeadlineExceededError(
-                f"No answer within {self._options.timeout_s:g} s, the server's --rest_api_timeout_in_ms."
-            ) from exc
+        with counted(self._metrics, request, model=name, api="infer"):
+            try:
+                async with asyncio.timeout(self._options.timeout_s):
+                    call = await self._offload(request, read)
+                    return await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))
+            except TimeoutError as exc:
+                raise DeadlineExceededError(
+                    f"No answer within {self._options.timeout_s:g} s, the server's --rest_api_timeout_in_ms."
+                ) from exc
 
     async def _body_object(self, request: HttpRequest) -> dict[str, Any]:
         def read() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from modelyard.serving.handlers.rest._app import RestApp
 from modelyard.serving.handlers.rest._catalog import config_json, models_json
+from modelyard.serving.handlers.rest._counted import counted
 from modelyard.serving.handlers.rest._floats import float_texts
 from modelyard.serving.handlers.rest._json import parse_object, quote
 from modelyard.serving.handlers.rest._sagemaker import SageMakerApp
@@ -15,6 +16,7 @@ __all__ = [
     "SageMakerApp",
     "admit",
     "config_json",
+    "counted",
     "error_answer",
     "float_texts",
     "hints_of",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -14,10 +13,12 @@ from modelyard.artifact import Signature
 from modelyard.errors import (
     InvalidRequestError,
     ModelyardError,
+    RequestTooLargeError,
     SignatureNotFoundError,
 )
 from modelyard.serving.access import Access, Scope
 from modelyard.serving.handlers.rest import _examples, _json_proto, _predict
+from modelyard.serving.handlers.rest._counted import counted
 from modelyard.serving.handlers.rest._types import (
     JSON,
     HttpHandler,
@@ -35,11 +36,9 @@ from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import SMALL_BYTES, Predictor, status_response
 from modelyard.serving.requests import Arrays, PredictRequest
 from modelyard.serving.transports.http import Answer, HttpRequest
-from modelyard.wire import grpc_status_of
 
 _LOG = logging.getLogger("modelyard.serving.rest")
 
-_TEXT = (b"content-type", b"text/plain; version=0.0.4")
 _CORS = [
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"POST, GET"),
@@ -64,7 +63,7 @@ class RestApp:
         metrics: Where requests are counted.
         options: What to offer, and limits.
         access: Who may do what.
-        metrics_page: What the metrics page shows.
+        metrics_page: Type and bytes of the metrics page, by what the client accepts.
         v2: Answers everything below /v2; None for nothing.
         pages: JSON pages that GET serves, by path, beside what upstream has.
     """
@@ -76,7 +75,7 @@ class RestApp:
         options: RestOptions,
         access: Access,
         *,
-        metrics_page: Callable[[], Awaitable[str]],
+        metrics_page: Callable[[str], Awaitable[tuple[str, bytes]]],
         v2: HttpHandler | None = None,
         pages: Mapping[str, Page] | None = None,
     ) -> None:
@@ -107,6 +106,8 @@ class RestApp:
         return replace(answer, headers=[*answer.headers, *_CORS]) if self._options.cors else answer
 
     async def _dispatch(self, request: HttpRequest) -> Answer:
+        if isinstance(request.problem, RequestTooLargeError):
+            self._metrics.refuse("too_large")
         method, path, query = request.method, request.path, request.query
         full = f"{path}?{query}" if query else path
         if method == "OPTIONS" and path.lower().startswith(("/v1/", "/v2/")):
@@ -115,12 +116,13 @@ class RestApp:
             if query:
                 raise InvalidRequestError(f"Unexpected path: {full}. Should be {path}")
             with admit(self._access, request, "metrics"):
-                return Answer(status=200, body=(await self._metrics_page()).encode(), headers=[_TEXT])
+                kind, text = await self._metrics_page(request.headers.get("accept", ""))
+            return Answer(status=200, body=text, headers=[(b"content-type", kind.encode())])
         page = self._pages.get(path) if method == "GET" and not query else None
         if page is not None:
             with admit(self._access, request, page.scope):
-                text = await self._predictor.offload(page.text)
-            return Answer(status=200, body=text.encode(), headers=[JSON])
+                document = await self._predictor.offload(page.text)
+            return Answer(status=200, body=document.encode(), headers=[JSON])
         if self._v2 is not None and (path == "/v2" or path.startswith("/v2/")):
             return await self._v2(request)
         if path == "/console":
@@ -138,28 +140,16 @@ class RestApp:
             return _json_proto.message_json(status_response(statuses)) + "\n"
         if route.verb == "metadata":
             return _json_proto.metadata_json(self._predictor.metadata(route.spec))
-        started = time.perf_counter()
-        code = "OK"
-        try:
-            if request.problem is not None:
-                raise request.problem
-            async with asyncio.timeout(self._options.timeout_s):
-                if route.verb == "predict":
-                    return await self._predict(route, request)
-                return await self._predictor.offload(
-                    lambda: self._infer(route, request), request.caller, model=route.spec.name
-                )
-        except TimeoutError as exc:
-            code = "DEADLINE_EXCEEDED"
-            raise late(self._options) from exc
-        except ModelyardError as exc:
-            code = grpc_status_of(exc)
-            raise
-        finally:
-            seconds = time.perf_counter() - started
-            self._metrics.record_request(
-                route.spec.name, api=route.verb, entrypoint="REST", status=code, seconds=seconds
-            )
+        with counted(self._metrics, request, model=route.spec.name, api=route.verb):
+            try:
+                async with asyncio.timeout(self._options.timeout_s):
+                    if route.verb == "predict":
+                        return await self._predict(route, request)
+                    return await self._predictor.offload(
+                        lambda: self._infer(route, request), request.caller, model=route.spec.name
+                    )
+            except TimeoutError as exc:
+                raise late(self._options) from exc
 
     def _infer(self, route: Route, request: HttpRequest) -> str:
         body = _examples.parse_examples(self._plain(request), max_depth=self._options.max_json_depth)

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from modelyard.errors import InvalidRequestError, ModelyardError
 from modelyard.serving.access import UNIX_SOCKET, Access, Credentials, Principal, Scope, Ticket, admitted
 from modelyard.serving.metrics import Metrics
-from modelyard.serving.requests import PredictRequest, current_request, unexpected
+from modelyard.serving.requests import PredictRequest, current_request, trace_id_of, unexpected
 from modelyard.serving.transports.grpc._retry import retry_metadata
 from modelyard.serving.transports.grpc._types import Metadata
 from modelyard.wire import Method, grpc_status_of
@@ -28,8 +28,8 @@ _LOG = logging.getLogger("modelyard.serving.grpc")
 #: Upstream cuts messages there, because some proxies refuse long trailers.
 MAX_STATUS_MESSAGE = 1024
 _TRUNCATED = "...TRUNCATED"
-#: What upstream counts: MultiInference, metadata and status calls are not among it.
-_COUNTED = ("Predict", "Classify", "Regress")
+#: What upstream counts (MultiInference, metadata and status calls are not among it), and what v2 has instead.
+_COUNTED = ("Predict", "Classify", "Regress", "ModelInfer")
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Handler = Callable[[Any, Context], Awaitable[bytes]]
@@ -149,7 +149,7 @@ def unary(
 
     async def call(data: bytes, context: Context) -> bytes:
         started = time.perf_counter()
-        name, code, text = "", "OK", ""
+        name, code, text, client = "", "OK", "", ""
         trailers: Metadata = ()
         try:
             caller = guard.identify(context)
@@ -162,6 +162,7 @@ def unary(
             with guard.admit(caller, message) as ticket:
                 if facts:
                     facts.principal = ticket.principal
+                client = ticket.principal
                 admitted.set(ticket)
                 return await handler(message, context)
         except asyncio.CancelledError:
@@ -173,7 +174,15 @@ def unary(
         finally:
             if counted:
                 seconds = time.perf_counter() - started
-                metrics.record_request(name, api=method.name, entrypoint="GRPC", status=code, seconds=seconds)
+                metrics.record_request(
+                    name,
+                    api=method.name,
+                    entrypoint="GRPC",
+                    status=code,
+                    seconds=seconds,
+                    trace=_trace_in(context),
+                    client=client,
+                )
         await context.abort(grpc.StatusCode[code], text, (*(context.trailing_metadata() or ()), *trailers))
 
     return grpc.unary_unary_rpc_method_handler(call)
@@ -193,6 +202,11 @@ def _model_of(message: Any) -> str:
     spec = message.spec if isinstance(message, PredictRequest) else getattr(message, "model_spec", None)
     name: str = getattr(message, "model_name", "") or getattr(message, "name", "") if spec is None else spec.name
     return name
+
+
+def _trace_in(context: Context) -> str:
+    values = [value for key, value in context.invocation_metadata() or () if key == "traceparent"]
+    return trace_id_of(str(values[0])) if values else ""
 
 
 def failure_of(error: BaseException, path: str) -> tuple[str, str]:

@@ -47,6 +47,11 @@ class Context:
         #: The messages of a stream; None for its end.
         self.messages: asyncio.Queue[bytes | None] = asyncio.Queue()
 
+    @property
+    def logged(self) -> bool:
+        """Whether the core has chosen the call for the log of predictions."""
+        return self._call.logged
+
     def peer(self) -> str:
         """The client's address."""
         return self._call.peer

@@ -116,10 +116,22 @@ class NativeCore:
         """Requests that the core has let in and not answered."""
         return self._server.waiting
 
-    @property
-    def inflight_bytes(self) -> int:
-        """Bytes of requests that the core reads or answers."""
-        return self._server.inflight_bytes
+    def watch(self, metrics: Metrics) -> None:
+        """Shows what all connections share.
+
+        Args:
+            metrics: Where.
+        """
+        metrics.watch(":modelyard:serving:request_bytes_in_flight", {}, lambda: self._server.inflight_bytes)
+        metrics.watch(":modelyard:serving:connections", {}, lambda: self._server.connections)
+        seen: dict[str, int] = {}
+
+        def fetch() -> None:
+            for reason, count in self._server.refused.items():
+                metrics.refuse(reason, amount=count - seen.get(reason, 0))
+                seen[reason] = count
+
+        metrics.before_reading(fetch)
 
     def record(self, telemetry: Telemetry) -> None:
         """Gives it the records of requests, of those that were wanted.

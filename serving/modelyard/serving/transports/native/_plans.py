@@ -12,7 +12,7 @@ import numpy.typing as npt
 from modelyard.artifact import PREDICT_METHOD
 from modelyard.errors import ModelyardError, PredictionError
 from modelyard.serving.batching import BatchCounts
-from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.metrics import Exemplar, Metrics, ModelStatistics, Native
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.requests import ModelSpec
 from modelyard.serving.rollout import Rollout
@@ -161,6 +161,7 @@ class Plans:
         self._parallel = parallel
         #: By model and version: what counted batches were computed by, though the version may be gone.
         self._runtimes: dict[tuple[str, int], str] = {}
+        manager.when_configured(server.forget)
         metrics.before_reading(self.fetch)
         statistics.before_reading(self.fetch)
 
@@ -189,6 +190,8 @@ class Plans:
         shapes = servable.check_shapes
         batching = servable.batching
         most = self._max_rows if batching is None else batching.execution_batch_size
+        watcher = self._manager.watcher(spec)
+        log = watcher.config.prediction_log
         self._server.add_plan(
             model=model,
             version=version,
@@ -201,6 +204,7 @@ class Plans:
             inputs=[(each.name, each.dtype, each.shape if shapes else None) for each in described.inputs],
             outputs=[(name, dtypes[name]) for name in plan.outputs],
             run=Batches(self._manager, spec, plan, self._metrics, self._rollout),
+            logged=0.0 if log is None else log.rate,
             max_rows=most,
             shared=plan.shared if batching is None else described.batched,
             parallel=self._parallel,
@@ -208,6 +212,9 @@ class Plans:
             if batching is None
             else (batching.timeout_s, batching.max_queued_rows, batching.allowed_batch_sizes),
         )
+        if watcher.config.prediction_log is not log:
+            # It was configured anew meanwhile.
+            self._server.forget(model)
 
     def _is_usual(self, plan: Plan) -> bool:
         servable, signature = plan.servable, plan.signature
@@ -228,15 +235,29 @@ class Plans:
             self._add(found)
 
     def _add(self, found: Mapping[str, Any]) -> None:
-        if not found["executions"] and not found["succeeded"]:
-            return
         model, version = found["model"], found["version"]
-        for api, entrypoint, counts, total in found["requests"]:
-            self._metrics.add_requests(model, api=api, entrypoint=entrypoint, counts=counts, sum_us=total)
+        for api, entrypoint, status, count in found["failed"]:
+            self._metrics.add_failures(model, api=api, entrypoint=entrypoint, status=status, count=count)
+        for reason, count in found["refused"].items():
+            self._metrics.refuse(reason, model, count)
+        if not found["succeeded"]:
+            return
+        for api, entrypoint, counts, native, exemplars in found["requests"]:
+            self._metrics.add_requests(
+                model,
+                api=api,
+                entrypoint=entrypoint,
+                counts=counts,
+                native=Native(*native),
+                exemplars=[(index, Exemplar(trace, us, ms / 1e3)) for index, trace, us, ms in exemplars],
+            )
         self._metrics.counter(
             ":modelyard:serving:predictions", {"model": model, "version": str(version), "status": "OK"}
         ).add(found["succeeded"])
-        if found["runtime"][0]:
-            labels = {"model_name": model, "API": "Predict", "runtime": self._runtimes[model, version]}
-            self._metrics.histogram(":tensorflow:serving:runtime_latency", labels).merge(*found["runtime"])
+        counts, native = found["runtime"]
+        runtime = self._runtimes[model, version]
+        if counts:
+            labels = {"model_name": model, "API": "Predict", "runtime": runtime}
+            self._metrics.histogram(":tensorflow:serving:runtime_latency", labels).merge(Native(*native), counts)
+        self._metrics.parts(model, version, found["signature"], runtime).merge(found)
         self._statistics.add_counted(found)

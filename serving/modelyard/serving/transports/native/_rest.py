@@ -34,6 +34,7 @@ class Exchanges:
             request_id=exchange.request_id,
             header=lambda name: headers.get(name, ""),
             facts=Facts() if self._recorded else None,
+            logged=exchange.logged,
         )
         task = asyncio.get_running_loop().create_task(self._answer(exchange, headers, caller))
         self._running[exchange] = (caller, task)

@@ -1,0 +1,323 @@
+"""The log of predictions: requests and their answers as TFRecord files of ``PredictionLog`` messages.
+
+Such a file is a warm-up file, and the load test sends it again. No request
+waits for the disk: what is faster than a thread can write is dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Literal, TypeVar
+
+import google_crc32c
+import numpy.typing as npt
+
+from modelyard.artifact import Signature
+from modelyard.serving.config import PredictionLogConfig, PredictionLogLimits
+from modelyard.serving.metrics import Metrics
+from modelyard.serving.prediction._inference import Classification, InferenceTask, Regression
+from modelyard.serving.prediction._messages import (
+    fill_classification,
+    fill_multi_inference,
+    fill_regression,
+    fill_spec,
+)
+from modelyard.serving.requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
+from modelyard.wire import array_to_tensor, frame_record, serving_pb2
+
+_LOG = logging.getLogger("modelyard.serving")
+_T = TypeVar("_T")
+
+Method = Literal["Classify", "Regress", "MultiInference"]
+_COUNT = ":tensorflow:serving:request_log_count"
+#: Of a message beside its tensors.
+_MESSAGE_BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """What is to be written, still as it was computed."""
+
+    config: PredictionLogConfig
+    spec: ModelSpec
+    size: int
+    fill: Callable[[serving_pb2.PredictionLog], None]
+
+
+class PredictionLogs:
+    """Writes what models log, on a thread of its own.
+
+    Args:
+        limits: Of the files, and of what waits for them.
+        metrics: Where logged and dropped requests are counted.
+    """
+
+    def __init__(self, limits: PredictionLogLimits, metrics: Metrics) -> None:
+        self._limits = limits
+        self._metrics = metrics
+        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting_bytes = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def recorded(
+        self, config: PredictionLogConfig | None, request: PredictRequest, encode: Callable[[Prediction], _T]
+    ) -> tuple[PredictRequest, Callable[[Prediction], _T]]:
+        """Has a request logged when it is answered, where it is chosen.
+
+        Args:
+            config: Its model's log; None for none.
+            request: The request.
+            encode: Makes its answer.
+
+        Returns:
+            Both as the data plane should use them.
+        """
+        if config is None or not _is_chosen(config, request.caller):
+            return request, encode
+        found: dict[str, Arrays] = {}
+
+        def read(signature: Signature) -> Arrays:
+            found["inputs"] = request.inputs(signature)
+            return found["inputs"]
+
+        def write(prediction: Prediction) -> _T:
+            answer = encode(prediction)
+            self._add_predict(config, request, found["inputs"], prediction)
+            return answer
+
+        return replace(request, inputs=read), write
+
+    def _add_predict(
+        self, config: PredictionLogConfig, request: PredictRequest, inputs: Arrays, prediction: Prediction
+    ) -> None:
+        def fill(log: serving_pb2.PredictionLog) -> None:
+            message = log.predict_log
+            _fill_request_spec(message.request.model_spec, request.spec)
+            message.request.output_filter.extend(request.output_filter)
+            fill_spec(message.response.model_spec, prediction.spec)
+            for tensors, arrays in (
+                (message.request.inputs, inputs),
+                (message.response.outputs, prediction.outputs),
+            ):
+                for name, array in arrays.items():
+                    tensors[name].CopyFrom(array_to_tensor(array, as_content=True))
+
+        size = _size(inputs) + _size(prediction.outputs)
+        self._add(_Entry(config=config, spec=prediction.spec, size=size, fill=fill))
+
+    def inferred(
+        self,
+        config: PredictionLogConfig | None,
+        method: Method,
+        tasks: Sequence[InferenceTask],
+        examples: Sequence[bytes],
+        answers: Sequence[Classification | Regression],
+        caller: Caller | None,
+    ) -> None:
+        """Logs a call over examples that was answered, where it is chosen.
+
+        Args:
+            config: Its model's log; None for none.
+            method: The call.
+            tasks: What was asked for.
+            examples: Serialized ``tf.Example`` messages.
+            answers: One for each task.
+            caller: Who waits for it.
+        """
+        if config is None or not _is_chosen(config, caller):
+            return
+
+        def fill(log: serving_pb2.PredictionLog) -> None:
+            _FILL[method](log, tasks, answers)
+            entry = getattr(log, str(log.WhichOneof("log_type")))
+            for data in examples:
+                entry.request.input.example_list.examples.add().ParseFromString(data)
+
+        size = sum(map(len, examples))
+        self._add(_Entry(config=config, spec=answers[0].spec, size=size, fill=fill))
+
+    def _add(self, entry: _Entry) -> None:
+        entry = replace(entry, size=entry.size + _MESSAGE_BYTES)
+        with self._lock:
+            # One that is larger than all that may wait is taken alone.
+            fits = not self._waiting_bytes or self._waiting_bytes + entry.size <= self._limits.queue_bytes
+            if fits and not self._closed:
+                self._waiting_bytes += entry.size
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._write, name="modelyard-prediction-log", daemon=True)
+                    self._thread.start()
+                self._queue.put(entry)
+                return
+        self._count(entry, "RESOURCE_EXHAUSTED")
+
+    def _count(self, entry: _Entry, status: str) -> None:
+        self._metrics.count(_COUNT, {"model_name": entry.spec.name, "status_code": status})
+
+    def _write(self) -> None:
+        files: dict[Path, _File] = {}
+        while True:
+            ends = [file.ends_at for file in files.values() if file.ends_at is not None]
+            try:
+                entry = self._queue.get(timeout=max(0.0, min(ends) - time.monotonic()) if ends else None)
+            except queue.Empty:
+                for file in files.values():
+                    file.end_if_old()
+                continue
+            if entry is None:
+                break
+            file = files.setdefault(entry.config.prefix, _File(entry.config.prefix, self._limits))
+            self._count(entry, "OK" if file.add(entry) else "UNAVAILABLE")
+            with self._lock:
+                self._waiting_bytes -= entry.size
+        for file in files.values():
+            file.end()
+
+    def close(self) -> None:
+        """Writes what waits, and ends the files; nothing is logged any more."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        if thread is not None:
+            self._queue.put(None)
+            thread.join()
+
+
+class _File:
+    """The file of one prefix that is written now: hidden until it is whole.
+
+    Args:
+        prefix: What its name begins with.
+        limits: When it ends.
+    """
+
+    def __init__(self, prefix: Path, limits: PredictionLogLimits) -> None:
+        self._prefix = prefix
+        self._limits = limits
+        self._file: IO[bytes] | None = None
+        self._path = prefix
+        self._bytes = self._records = 0
+        self._failed = False
+        #: When its time is over; None where there is none.
+        self.ends_at: float | None = None
+
+    def add(self, entry: _Entry) -> bool:
+        """Writes a record, and says whether that went well."""
+        try:
+            self._append(_frame(entry))
+        except OSError as exc:
+            if not self._failed:
+                _LOG.error("the log of predictions %s cannot be written: %s", self._path, exc)
+            self._failed, self._file, self.ends_at = True, None, None
+            return False
+        # One request that cannot be written must not end the log of all others.
+        except Exception:
+            _LOG.exception("a prediction of model %s cannot be logged", entry.spec.name)
+            return False
+        self._failed = False
+        return True
+
+    def _append(self, data: bytes) -> None:
+        if self._file is None:
+            # Two servers, or two models, may have the same prefix.
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+            self._path = self._prefix.with_name(f"{self._prefix.name}-{stamp}-{secrets.token_hex(4)}.tfrecord")
+            self._file = self._hidden.open("xb")
+            self._bytes = self._records = 0
+            self.ends_at = time.monotonic() + self._limits.max_age_s
+        self._file.write(data)
+        self._bytes += len(data)
+        self._records += 1
+        if self._bytes >= self._limits.max_bytes or self._records == self._limits.max_records:
+            self._publish()
+
+    @property
+    def _hidden(self) -> Path:
+        return self._path.with_name(f".{self._path.name}.partial")
+
+    def _publish(self) -> None:
+        file, self._file, self.ends_at = self._file, None, None
+        if file is None:
+            return
+        with file:
+            file.flush()
+            os.fsync(file.fileno())
+        self._hidden.rename(self._path)
+        _LOG.info("the log of predictions %s is complete: %d records", self._path, self._records)
+
+    def end_if_old(self) -> None:
+        """Ends the file where its time is over."""
+        if self.ends_at is not None and self.ends_at <= time.monotonic():
+            self.end()
+
+    def end(self) -> None:
+        """Ends the file, where there is one."""
+        try:
+            self._publish()
+        except OSError as exc:
+            _LOG.error("the log of predictions %s cannot be completed: %s", self._path, exc)
+
+
+def _is_chosen(config: PredictionLogConfig, caller: Caller | None) -> bool:
+    # The core has chosen already among those that it would have answered itself.
+    return (caller is not None and caller.logged) or random.random() < config.rate
+
+
+def _frame(entry: _Entry) -> bytes:
+    log = serving_pb2.PredictionLog()
+    fill_spec(log.log_metadata.model_spec, entry.spec)
+    log.log_metadata.sampling_config.sampling_rate = entry.config.rate
+    log.log_metadata.timestamp_secs = int(time.time())
+    entry.fill(log)
+    return frame_record(log.SerializeToString(), checksum=google_crc32c.value)
+
+
+def _fill_request_spec(message: serving_pb2.ModelSpec, spec: ModelSpec) -> None:
+    fill_spec(message, spec)
+    if spec.label is not None:
+        message.version_label = spec.label
+
+
+_Tasks = Sequence[InferenceTask]
+_Answers = Sequence[Classification | Regression]
+
+
+def _fill_classify(log: serving_pb2.PredictionLog, tasks: _Tasks, answers: _Answers) -> None:
+    _fill_request_spec(log.classify_log.request.model_spec, tasks[0].spec)
+    fill_spec(log.classify_log.response.model_spec, answers[0].spec)
+    if isinstance(answers[0], Classification):
+        fill_classification(log.classify_log.response.result, answers[0])
+
+
+def _fill_regress(log: serving_pb2.PredictionLog, tasks: _Tasks, answers: _Answers) -> None:
+    _fill_request_spec(log.regress_log.request.model_spec, tasks[0].spec)
+    fill_spec(log.regress_log.response.model_spec, answers[0].spec)
+    if isinstance(answers[0], Regression):
+        fill_regression(log.regress_log.response.result, answers[0])
+
+
+def _fill_multi_inference(log: serving_pb2.PredictionLog, tasks: _Tasks, answers: _Answers) -> None:
+    for task in tasks:
+        item = log.multi_inference_log.request.tasks.add(method_name=task.method)
+        _fill_request_spec(item.model_spec, task.spec)
+    fill_multi_inference(log.multi_inference_log.response, answers)
+
+
+_FILL = {"Classify": _fill_classify, "Regress": _fill_regress, "MultiInference": _fill_multi_inference}
+
+
+def _size(arrays: Mapping[str, npt.NDArray[Any]]) -> int:
+    sizes = (
+        sum(map(len, array.ravel().tolist())) if array.dtype == object else array.nbytes for array in arrays.values()
+    )
+    return sum(sizes)
