@@ -180,6 +180,17 @@ class Server:
         Returns:
             False where a dtype is none that can be.
         """
+    def give_up(self, model: str, version: int, longer_s: float, text: str) -> None:
+        """Answers the requests of a version's batches that have been computed for so long: DEADLINE_EXCEEDED, or 504.
+
+        Those that wait and those that come are handed over, until there is another plan.
+
+        Args:
+            model: As requests name it.
+            version: The version that computes.
+            longer_s: Seconds of a batch; younger ones are not touched.
+            text: What the clients are told, without quotes and backslashes.
+        """
     def take_statistics(self) -> list[dict[str, Any]]:
         """What was measured since the last time, by plan.
 

@@ -92,8 +92,10 @@ impl Server {
             max_json_depth,
             tensor_content,
         };
+        // One more than compute: see `Places`.
+        let threads = threads.max(1) + 1;
         let runtime = Builder::new_multi_thread()
-            .worker_threads(threads.max(1))
+            .worker_threads(threads)
             .max_blocking_threads(MAX_COMPUTING)
             .thread_name("modelyard-core")
             .on_thread_start(threads::join_python)
@@ -108,7 +110,7 @@ impl Server {
             phase: watch::Sender::new(Phase::Serving),
             listeners: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
-            plans: Plans::default(),
+            plans: Plans::new(threads),
             budget: Budget::new(max_inflight_bytes),
         };
         Ok(Server { core: Arc::new(core), runtime: Mutex::new(Some(runtime)) })
@@ -193,6 +195,13 @@ impl Server {
         let signature = Signature { name, inputs };
         self.core.plans.add(Plan::new(key, answers, signature, outputs, run, batching, max_rows, shared, parallel));
         Ok(true)
+    }
+
+    /// Answers the requests of a version's batches that have been computed for so many seconds: see the stub.
+    fn give_up(&self, py: Python<'_>, model: &str, version: i64, longer_s: f64, text: &str) -> PyResult<()> {
+        let longer = seconds(longer_s)?;
+        py.detach(|| self.core.plans.give_up(model, version, longer, &text.into()));
+        Ok(())
     }
 
     /// What was measured since the last time, by plan: see the stub.

@@ -13,7 +13,7 @@ use crate::batch::{Computed, Key, Outcome, Plan, Request, Sample};
 use crate::core::Core;
 use crate::forms::{AnswerSpec, OutputView, Tensor, json, predict_grpc, v2_grpc, v2_rest};
 use crate::host::Answer;
-use crate::transport::{RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
+use crate::transport::{DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
 
 const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
@@ -32,9 +32,10 @@ pub struct Urgency {
     pub low_priority: bool,
 }
 
-/// Why a request is not let in.
+/// Why a request is not let in, or not waited for any more.
 pub struct Overload {
     pub text: String,
+    pub late: bool,
     /// When there may be room; `None` for a full batch queue, which upstream says is unavailable.
     pub retry_after: Option<Duration>,
 }
@@ -227,7 +228,7 @@ fn content(kind: HeaderValue) -> HeaderMap {
 /// How REST's clients are told.
 fn too_many(overload: &Overload, before: &str, after: &str) -> Answer {
     let mut fields = content(JSON);
-    let mut status = StatusCode::SERVICE_UNAVAILABLE;
+    let mut status = if overload.late { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::SERVICE_UNAVAILABLE };
     if let Some(time) = overload.retry_after {
         // The smallest number that the header can say is one second.
         fields.insert(RETRY_AFTER, HeaderValue::from(time.as_secs_f64().ceil().max(1.0) as u64));
@@ -312,8 +313,9 @@ async fn compute(
         Outcome::HandOver => None,
         Outcome::Full => {
             let text = "The batch scheduling queue to which this task was submitted is full. Try again in a moment.";
-            Some(Err(Overload { text: text.to_owned(), retry_after: None }))
+            Some(Err(Overload { text: text.to_owned(), late: false, retry_after: None }))
         }
+        Outcome::GivenUp(text) => Some(Err(Overload { text: text.to_string(), late: true, retry_after: None })),
     }
 }
 
@@ -326,7 +328,7 @@ fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency) -> Result<(), 
             "The server is overloaded: {waiting} requests wait, the most that --max_queued_requests allows. Try again \
              in a moment."
         );
-        return Err(Overload { text, retry_after: Some(RETRY.0) });
+        return Err(Overload { text, late: false, retry_after: Some(RETRY.0) });
     }
     let left = urgency.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let Some(limit) = left.into_iter().chain(limits.max_delay).min() else { return Ok(()) };
@@ -342,7 +344,7 @@ fn admit(core: &Core, plan: &Plan, rows: usize, urgency: Urgency) -> Result<(), 
         wait.as_secs_f64(),
         limit.as_secs_f64()
     );
-    Err(Overload { text, retry_after: Some((wait - limit).clamp(RETRY.0, RETRY.1)) })
+    Err(Overload { text, late: false, retry_after: Some((wait - limit).clamp(RETRY.0, RETRY.1)) })
 }
 
 /// A request, or its rows, that was let in, as long as it is not answered.
@@ -367,6 +369,10 @@ fn is_low(headers: &HeaderMap) -> bool {
 
 /// How gRPC's clients are told.
 fn refusal(overload: Overload) -> Refusal {
-    let code = if overload.retry_after.is_some() { RESOURCE_EXHAUSTED } else { UNAVAILABLE };
+    let code = match overload.retry_after {
+        _ if overload.late => DEADLINE_EXCEEDED,
+        Some(_) => RESOURCE_EXHAUSTED,
+        None => UNAVAILABLE,
+    };
     Refusal { code, text: overload.text, retry_after: overload.retry_after }
 }

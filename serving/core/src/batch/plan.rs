@@ -1,7 +1,7 @@
 //! Plans: what requests with one key ask for, and the Python function that computes their batches.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -104,7 +104,33 @@ pub struct Plan {
     queues: Mutex<HashMap<Vec<Shape>, Arc<Queue>>>,
     pub stats: Mutex<Stats>,
     cost: Mutex<Cost>,
-    stale: std::sync::atomic::AtomicBool,
+    /// Where short batches are computed at once.
+    pub places: Places,
+    stale: AtomicBool,
+}
+
+/// Threads of the transport that may compute at the same time: a batch that never ends must leave one that serves.
+#[derive(Clone)]
+pub struct Places(Arc<AtomicUsize>);
+
+/// One of them; given back at its end.
+pub struct Place(Places);
+
+impl Places {
+    fn new(threads: usize) -> Places {
+        Places(Arc::new(threads.saturating_sub(1).into()))
+    }
+
+    pub fn take(&self) -> Option<Place> {
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
+        taken.ok().map(|_| Place(self.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Plan {
@@ -135,8 +161,14 @@ impl Plan {
             queues: Mutex::default(),
             stats: Mutex::default(),
             cost: Mutex::default(),
+            places: Places::new(0),
             stale: false.into(),
         }
+    }
+
+    /// Whether another plan is to answer, or none.
+    pub fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
     }
 
     /// The queue for inputs of these shapes: only those of one inner shape can be stacked.
@@ -282,20 +314,43 @@ enum Known {
 }
 
 /// Plans by key, found out as requests come.
-#[derive(Default)]
 pub struct Plans {
     known: RwLock<HashMap<Key, Known>>,
     /// Plans that were replaced, as long as requests hold them: they count, too.
     retired: Mutex<Vec<Arc<Plan>>>,
     /// By model, requests that were let in and are not answered yet.
     waiting: Mutex<HashMap<String, Arc<AtomicUsize>>>,
+    places: Places,
 }
 
 impl Plans {
+    /// None; there are so many threads of the transport.
+    pub fn new(threads: usize) -> Plans {
+        Plans {
+            known: RwLock::default(),
+            retired: Mutex::default(),
+            waiting: Mutex::default(),
+            places: Places::new(threads),
+        }
+    }
+
+    /// Answers the requests of a version's batches that have been computed for so long. Those that wait and those that
+    /// come are handed over, until there is a new plan.
+    pub fn give_up(&self, model: &str, version: i64, longer: Duration, text: &Arc<str>) {
+        for plan in self.all().into_iter().filter(|plan| plan.version == version && plan.key.model == model) {
+            plan.stale.store(true, Ordering::Relaxed);
+            let queues: Vec<_> =
+                plan.queues.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+            for queue in queues {
+                queue.give_up(longer, text);
+            }
+        }
+    }
+
     /// The plan for a key; where there is none, whether Python should be asked.
     pub fn find(&self, key: &Key) -> Result<Arc<Plan>, bool> {
         match self.known.read().unwrap_or_else(PoisonError::into_inner).get(key) {
-            Some(Known::Plan(plan)) if !plan.stale.load(Ordering::Relaxed) => return Ok(plan.clone()),
+            Some(Known::Plan(plan)) if !plan.is_stale() => return Ok(plan.clone()),
             Some(Known::Asked(when)) if when.elapsed() < ASK_AGAIN => return Err(false),
             _ => {}
         }
@@ -315,6 +370,7 @@ impl Plans {
     pub fn add(&self, mut plan: Plan) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         plan.waiting = waiting.entry(plan.key.model.clone()).or_default().clone();
+        plan.places = self.places.clone();
         drop(waiting);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         self.retire(known.insert(plan.key.clone(), Known::Plan(Arc::new(plan))));

@@ -38,6 +38,8 @@ pub enum Outcome {
     HandOver,
     /// More may not wait.
     Full,
+    /// Its batch takes too long; why nobody waits for it any more.
+    GivenUp(Arc<str>),
 }
 
 /// A request for a batch.
@@ -55,6 +57,18 @@ struct Item {
     reply: oneshot::Sender<Outcome>,
 }
 
+/// A batch that is computed. Whoever takes the replies answers its requests.
+struct Running {
+    begun: Instant,
+    replies: Mutex<Vec<oneshot::Sender<Outcome>>>,
+}
+
+impl Running {
+    fn take(&self) -> Vec<oneshot::Sender<Outcome>> {
+        std::mem::take(&mut *self.replies.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 #[derive(Default)]
 struct State {
     urgent: VecDeque<Item>,
@@ -62,7 +76,7 @@ struct State {
     /// Rows of both.
     rows: usize,
     /// Batches that are computed.
-    running: usize,
+    running: Vec<Arc<Running>>,
     /// Somebody comes back when the first batch has waited for its time.
     timer: bool,
 }
@@ -70,8 +84,8 @@ struct State {
 /// What may be done now.
 enum Next {
     Nothing,
-    /// A batch, and its rows.
-    Batch(Turn, Vec<Item>, usize),
+    /// A batch: its requests, when they came, and their rows.
+    Batch(Turn, Vec<(Request, Instant)>, usize),
     /// The requests wait for others until then.
     At(Instant),
 }
@@ -92,12 +106,13 @@ impl Queue {
     }
 
     /// Has a request computed; must be called inside of the runtime.
-    ///
-    /// The first of the requests that wait computes a batch of all of them: that needs no task of its own.
     pub async fn answer(self: &Arc<Self>, request: Request) -> Outcome {
         let (reply, outcome) = oneshot::channel();
         {
             let mut state = self.lock();
+            if self.plan.is_stale() {
+                return Outcome::HandOver;
+            }
             let most = self.plan.batching.as_ref().map_or(usize::MAX, |batching| batching.max_queued_rows);
             if state.rows > 0 && state.rows.saturating_add(request.rows) > most {
                 return Outcome::Full;
@@ -118,10 +133,14 @@ impl Queue {
         match self.begin() {
             Next::Nothing => {}
             Next::Batch(turn, batch, rows) => {
-                if self.plan.cost().of(rows).is_some_and(|time| time <= IN_PLACE) {
-                    turn.compute(batch, rows);
-                } else {
-                    tokio::task::spawn_blocking(move || turn.compute(batch, rows));
+                let short = self.plan.cost().of(rows).is_some_and(|time| time <= IN_PLACE);
+                match short.then(|| self.plan.places.take()).flatten() {
+                    // A task of its own: a request that computed its batch itself could not be answered before its end.
+                    Some(place) => drop(tokio::spawn(async move {
+                        turn.compute(batch, rows);
+                        drop(place);
+                    })),
+                    None => drop(tokio::task::spawn_blocking(move || turn.compute(batch, rows))),
                 }
             }
             Next::At(when) => {
@@ -139,7 +158,7 @@ impl Queue {
     /// as allowed are computed already.
     fn begin(self: &Arc<Self>) -> Next {
         let mut state = self.lock();
-        if state.running >= self.plan.parallel {
+        if state.running.len() >= self.plan.parallel {
             return Next::Nothing;
         }
         let most = self.most_rows();
@@ -148,7 +167,7 @@ impl Queue {
             return if set { Next::Nothing } else { Next::At(when) };
         }
         let State { urgent, patient, rows: waiting, running, .. } = &mut *state;
-        let mut batch: Vec<Item> = Vec::new();
+        let (mut batch, mut replies) = (Vec::new(), Vec::new());
         let mut rows = 0;
         'full: for queue in [urgent, patient] {
             while let Some(item) = queue.front() {
@@ -161,14 +180,33 @@ impl Queue {
                     continue;
                 }
                 rows += item.request.rows;
-                batch.push(item);
+                batch.push((item.request, item.since));
+                replies.push(item.reply);
             }
         }
         if batch.is_empty() {
             return Next::Nothing;
         }
-        *running += 1;
-        Next::Batch(Turn(self.clone()), batch, rows)
+        let this = Arc::new(Running { begun: Instant::now(), replies: replies.into() });
+        running.push(this.clone());
+        Next::Batch(Turn(self.clone(), this), batch, rows)
+    }
+
+    /// Answers the requests of batches that have been computed for so long, and hands over those that wait; the plan
+    /// must be stale.
+    pub fn give_up(&self, longer: Duration, text: &Arc<str>) {
+        let mut state = self.lock();
+        let State { urgent, patient, rows, running, .. } = &mut *state;
+        *rows = 0;
+        let waiting: Vec<_> = urgent.drain(..).chain(patient.drain(..)).collect();
+        let late: Vec<_> = running.iter().filter(|batch| batch.begun.elapsed() >= longer).cloned().collect();
+        drop(state);
+        for reply in late.iter().flat_map(|batch| batch.take()) {
+            let _ = reply.send(Outcome::GivenUp(text.clone()));
+        }
+        for item in waiting {
+            let _ = item.reply.send(Outcome::HandOver);
+        }
     }
 
     /// Until when what waits may wait for others; `None` where it may be computed.
@@ -194,20 +232,20 @@ impl Queue {
 }
 
 /// A batch may be computed. At its end somebody computes what waits then.
-struct Turn(Arc<Queue>);
+struct Turn(Arc<Queue>, Arc<Running>);
 
 impl Turn {
-    fn compute(self, batch: Vec<Item>, rows: usize) {
+    fn compute(self, batch: Vec<(Request, Instant)>, rows: usize) {
         let plan = &self.0.plan;
-        let inputs: Vec<&[Tensor]> = batch.iter().map(|item| item.request.tensors.as_slice()).collect();
+        let inputs: Vec<&[Tensor]> = batch.iter().map(|(request, _)| request.tensors.as_slice()).collect();
         let begun = Instant::now();
         let waited: Vec<_> =
-            batch.iter().map(|item| Waited { rows: item.request.rows, time: begun - item.since }).collect();
+            batch.iter().map(|(request, since)| Waited { rows: request.rows, time: begun - *since }).collect();
         let size = plan.padded(rows);
         let Some(outputs) = plan.compute(&inputs, &waited, size) else {
-            for item in batch {
+            for reply in self.1.take() {
                 // Whoever has gone needs no answer; so below.
-                let _ = item.reply.send(Outcome::HandOver);
+                let _ = reply.send(Outcome::HandOver);
             }
             return;
         };
@@ -215,10 +253,10 @@ impl Turn {
             Arc::new(Computed { outputs, begun, ended: Instant::now(), rows: size, counted: AtomicBool::new(false) });
         let alone = batch.len() == 1 && size == rows;
         let mut at = 0;
-        for item in batch {
-            let range = at..at + item.request.rows;
-            at += item.request.rows;
-            let _ = item.reply.send(Outcome::Computed(computed.clone(), (!alone).then_some(range)));
+        for ((request, _), reply) in batch.iter().zip(self.1.take()) {
+            let range = at..at + request.rows;
+            at += request.rows;
+            let _ = reply.send(Outcome::Computed(computed.clone(), (!alone).then_some(range)));
         }
     }
 }
@@ -227,7 +265,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let queue = self.0.clone();
         let mut state = queue.lock();
-        state.running -= 1;
+        state.running.retain(|batch| !Arc::ptr_eq(batch, &self.1));
         let left = !state.urgent.is_empty() || !state.patient.is_empty();
         drop(state);
         if !left {

@@ -114,6 +114,8 @@ FAMILIES: Sequence[tuple[str, str, str, tuple[float, ...]]] = (
      ()),
     (":modelyard:serving:request_bytes_in_flight", "gauge",
      "Bytes of requests that the native core is reading or answering.", ()),
+    (":modelyard:serving:hanging_batches", "gauge",
+     "Batches that have been computed longer than --max_batch_seconds allows.", ()),
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,7 +19,9 @@ from modelyard.serving.handlers.rest import RestApp, RestOptions, SageMakerApp, 
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import Admin, ModelManager
+from modelyard.serving.runtime._reload import Reloads
 from modelyard.serving.runtime._version_loader import VersionLoader
+from modelyard.serving.runtime._watchdog import Watchdog
 from modelyard.serving.servables import settle_memory
 from modelyard.serving.transports.grpc import ARGUMENTS, GrpcioServer, GrpcLimits, limits_of
 from modelyard.serving.transports.http import Application
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from modelyard.serving.transports.native import NativeCore, NativeGrpc, NativeRest
 
 _LOG = logging.getLogger("modelyard.serving")
+#: Longest wait for threads that compute when nobody waits for them any more.
+_CLOSE_S = 1.0
 Transport: TypeAlias = "GrpcServer | NativeRest | UvicornServer"
 
 
@@ -43,8 +48,10 @@ class Server:
         self._options = options
         self._alone = alone
         self._stop = asyncio.Event()
-        #: Whether a version was still being loaded when everything else had ended.
-        self.loading = False
+        #: What SIGHUP has read again.
+        self.reloads = Reloads()
+        #: Whether a thread was still loading, or computing, when everything else had ended.
+        self.unfinished = False
 
     @property
     def stopping(self) -> bool:
@@ -84,32 +91,46 @@ class Server:
         try:
             await self._run(manager, predictor, metrics)
         finally:
-            # What still computes after the grace period belongs to callers that are gone.
-            await asyncio.to_thread(predictor.close)
-            self.loading = not await asyncio.to_thread(manager.stop)
-            _LOG.info("stopped")
+            # What still computes after the grace period belongs to callers that are gone: it may take for ever.
+            closing = threading.Thread(target=predictor.close, name="modelyard-close", daemon=True)
+            closing.start()
+            self.unfinished = not await asyncio.to_thread(manager.stop)
+            await asyncio.to_thread(closing.join, _CLOSE_S)
+            self.unfinished |= closing.is_alive()
+            _LOG.info("stopped%s", ", though a thread has not ended" if self.unfinished else "")
 
     async def _run(self, manager: ModelManager, predictor: Predictor, metrics: Metrics) -> None:
         options = self._options
         admin = Admin(manager, allow_remote=options.remote_admin)
         started: list[Transport] = []
         poller: asyncio.Task[None] | None = None
+        lifecycle = options.lifecycle
+        watchdog = Watchdog(manager, metrics, lifecycle.max_batch_s) if lifecycle.max_batch_s else None
+        self.reloads.add(partial(admin.reload_files, options.model_config_file, options.model_repository))
         try:
             for transport in _transports(options, predictor, manager, admin, metrics):
                 await transport.start()
                 started.append(transport)
             _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
             manager.start()
+            if watchdog is not None:
+                watchdog.start()
             if options.model_config_file is not None and options.model_config_poll_s > 0:
                 poller = asyncio.create_task(admin.poll_file(options.model_config_file, options.model_config_poll_s))
             elif options.model_repository is not None and options.watch.poll_wait_s > 0:
                 poller = asyncio.create_task(admin.poll_repository(options.model_repository, options.watch.poll_wait_s))
             await self._stop.wait()
-            _LOG.info("stopping: running requests get %.0f s", options.drain_s)
+            manager.leave()
+            if lifecycle.shutdown_delay_s:
+                _LOG.info("not ready any more; the ports close in %.1f s", lifecycle.shutdown_delay_s)
+                await asyncio.sleep(lifecycle.shutdown_delay_s)
+            _LOG.info("stopping: running requests get %.0f s", lifecycle.drain_s)
         finally:
             if poller is not None:
                 poller.cancel()
-            await asyncio.gather(*(transport.stop(options.drain_s) for transport in started))
+            await asyncio.gather(*(transport.stop(lifecycle.drain_s) for transport in started))
+            if watchdog is not None:
+                watchdog.stop()
 
 
 def _transports(
@@ -268,9 +289,12 @@ async def _serve(options: ServerOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_signal, server, number))
+    reloading: set[asyncio.Task[None]] = set()
+    if hasattr(signal, "SIGHUP"):
+        loop.add_signal_handler(signal.SIGHUP, partial(_on_hangup, server, reloading, _has_terminal()))
     await server.serve()
-    if server.loading:
-        # As below: a thread that loads cannot be told to stop, and Python would wait for it.
+    if server.unfinished:
+        # As below: a thread in a runtime cannot be told to stop, and Python would wait for it.
         os._exit(0)
 
 
@@ -281,3 +305,23 @@ def _on_signal(server: Server, number: signal.Signals) -> None:
         os._exit(128 + number)
     _LOG.info("received %s", number.name)
     server.request_stop()
+
+
+def _on_hangup(server: Server, reloading: set[asyncio.Task[None]], had_terminal: bool) -> None:
+    if had_terminal and not _has_terminal():
+        # Not somebody who asks for a reload: the terminal that the server was started in is gone.
+        _on_signal(server, signal.SIGHUP)
+        return
+    _LOG.info("received SIGHUP")
+    task = asyncio.get_running_loop().create_task(server.reloads.run())
+    # The loop alone does not keep it.
+    reloading.add(task)
+    task.add_done_callback(reloading.discard)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -11,7 +11,7 @@ from modelyard.serving.batching import Batcher, ModelThreads, shared_graphs
 from modelyard.serving.config import PER_MODEL_FILE, BatchParameters, ModelConfig, ServerOptions, read_batch_parameters
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.prediction import warm_up
-from modelyard.serving.servables import Servable, load_servable
+from modelyard.serving.servables import Computing, Servable, load_servable
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -63,6 +63,8 @@ class VersionLoader:
                     servable = replace(servable, row_wise=shared_graphs(servable))
                 if self._options.warmup_iterations:
                     self._warm_up(servable)
+                if self._options.lifecycle.max_batch_s:
+                    servable = replace(servable, compute=Computing(servable.compute))
             except BaseException:
                 servable.close()
                 raise

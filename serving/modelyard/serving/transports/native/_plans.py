@@ -123,6 +123,7 @@ class Plans:
         self._parallel = parallel
         #: By model and version: what counted batches were computed by, though the version may be gone.
         self._runtimes: dict[tuple[str, int], str] = {}
+        manager.before_suspending(self._give_up)
         metrics.before_reading(self.fetch)
         statistics.before_reading(self.fetch)
 
@@ -169,6 +170,9 @@ class Plans:
             if batching is None
             else (batching.timeout_s, batching.max_queued_rows, batching.allowed_batch_sizes),
         )
+
+    def _give_up(self, servable: Servable, _: Sequence[int], limit_s: float, text: str) -> None:
+        self._server.give_up(servable.name, servable.version, limit_s, text)
 
     def _is_usual(self, plan: Plan) -> bool:
         servable, signature = plan.servable, plan.signature
