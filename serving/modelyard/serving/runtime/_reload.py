@@ -32,13 +32,18 @@ class Reloads:
     async def run(self) -> None:
         """Reads everything again; a failure of one is no matter for the others."""
         async with self._running:
-            said = []
+            said: list[str] = []
+            failed = False
             for reload in self._all:
                 try:
                     said.append(await reload())
                 except ModelyardError as exc:
+                    failed = True
                     _LOG.error("reload: %s; what was in force stays", exc.message.rstrip("."))
                 # The others are to be read all the same.
                 except Exception:
+                    failed = True
                     _LOG.exception("reload: it failed unexpectedly; what was in force stays")
-            _LOG.info("reload: %s", "; ".join(filter(None, said)) or "nothing changed")
+            changes = "; ".join(filter(None, said))
+            if changes or not failed:
+                _LOG.info("reload: %s", changes or "nothing changed")
