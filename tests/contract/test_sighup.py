@@ -35,10 +35,10 @@ def test_a_config_file(tmp_path: Path) -> None:
         server.wait_until(lambda: ask(server, "b") == 3.0, 20, "serving b")
         hang_up(server, "reload: nothing changed")
         file.write_text(config_text(model_text("a", tmp_path / "a", policy="latest { num_versions: 2 }"), c))
-        assert ask(server, "c")[0] == 404  # type: ignore[index]
+        assert ask(server, "c")[0] == 404
         hang_up(server, "reload: models added: c; models removed: b; models changed: a")
         server.wait_until(lambda: ask(server, "c") == 4.0, 20, "serving c")
-        assert ask(server, "b")[0] == 404  # type: ignore[index]
+        assert ask(server, "b")[0] == 404
         # A bad file changes nothing.
         file.write_text("model_config_list { config { nme")
         hang_up(server, "what was in force stays")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 
 from modelyard.errors import ConfigurationError
@@ -36,11 +37,13 @@ def lifecycle_options(args: argparse.Namespace) -> LifecycleOptions:
         args: The flags.
 
     Raises:
-        ConfigurationError: A time is negative, or a probe may take none.
+        ConfigurationError: A time is negative, a probe may take none, or this system cannot limit its memory.
     """
     for name in ("drain_seconds", "shutdown_delay_seconds", "max_batch_seconds", "probe_timeout_seconds"):
         if getattr(args, name) < 0:
             raise ConfigurationError(f"--{name}={getattr(args, name):g}; expected 0 or more.")
+    if args.probe_memory_mb and sys.platform != "linux":
+        raise ConfigurationError(f"--probe_memory_mb={args.probe_memory_mb} is for Linux only; leave it out here.")
     if args.probe_loads and not args.probe_timeout_seconds:
         raise ConfigurationError("--probe_timeout_seconds=0 would refuse every version; expected more than 0.")
     return LifecycleOptions(
