@@ -188,33 +188,57 @@ def test_what_is_in_no_vocabulary_is_refused_as_before() -> None:
         session.run(None, {"x": np.array([["c"]], object)})
 
 
-def lookups(x: Any) -> Any:
-    return LAYERS.StringLookup(vocabulary=["a"], num_oov_indices=2)(x)
-
-
 REFUSED: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda x: LAYERS.Hashing(7)(x), "StringToHashBucketFast, for which .*export what follows the hash .*FarmHash"),
-    (lambda x: LAYERS.Hashing(7, salt=3)(x), "StringToHashBucketStrong"),
-    (lookups, "StringToHashBucketFast"),
-    (lambda x: LAYERS.HashedCrossing(7)([x, x]), "SparseCross"),
-    (lambda x: tf.strings.length(x), "StringLength"),
+    (lambda x: tf.strings.to_hash_bucket(x, 7), "StringToHashBucket, for which ONNX has no operators"),
+    (lambda x: tf.strings.substr(x, 0, 1), "Substr"),
     (lambda x: tf.strings.regex_replace(x, "^a", "b"), "regular expression '.a', which looks at what is beside"),
     (lambda x: tf.strings.regex_replace(x, r"a\b", "b"), "which looks at what is beside"),
     (lambda x: tf.strings.regex_replace(x, "a*", "b"), "which matches nothing, too"),
 ]
 
 
-def test_what_follows_a_hash_is_a_model() -> None:
-    """As the refusal says."""
-    text = keras.Input((1,), dtype="string")
-    hashed = LAYERS.Hashing(50)
-    numbers = LAYERS.Dense(2)(LAYERS.Flatten()(LAYERS.Embedding(50, 3)(hashed(text))))
-    model = keras.Model(text, numbers)
-    behind = keras.Model(hashed.output, model.outputs)
-    words = tf.constant([["a"], ["other"], [""]])
-    _, session = convert(lambda x: {"y": behind(x)}, tf.TensorSpec([None, 1], tf.int64, name="x"))
-    buckets = tf.strings.to_hash_bucket_fast(words, 50).numpy()
-    np.testing.assert_allclose(session.run(None, {"x": buckets})[0], model(words), atol=1e-6)
+def test_hashes_are_tensorflow_s_to_the_last_bit() -> None:
+    """No bit is lost, and every branch of FarmHash has its lengths."""
+    rng = np.random.default_rng(3)
+    alphabet = [*"aZ 09", "\x00", "\x7f", "\x80", "ä", "\u07ff", "\u0800", "日", "\uffff", "😀", "\U0010ffff"]
+    lengths = [*range(34), *range(60, 70), *rng.integers(70, 700, 20)]
+    texts = ["".join(rng.choice(alphabet, size)) for size in lengths] + ["x" * size for size in range(140)]
+    salted, crossed = LAYERS.Hashing(2**31 - 1, salt=[133, 137]), LAYERS.HashedCrossing(10**9)
+    lookup = LAYERS.StringLookup(vocabulary=["a"], num_oov_indices=5)
+
+    def outputs(x: Any) -> dict[str, Any]:
+        return {
+            "fast": tf.strings.to_hash_bucket_fast(x, 2**63 - 1),
+            "strong": tf.strings.to_hash_bucket_strong(x, 2**63 - 1, [2**63 - 5, -3]),
+            "salted": salted(x),
+            # Of no rows, TensorFlow makes no columns.
+            "crossed": tf.reshape(crossed([x, x]), [-1]),
+            "lookup": lookup(x),
+            "bytes": tf.strings.length(x),
+            "characters": tf.strings.length(x, unit="UTF8_CHAR"),
+        }
+
+    check(outputs, np.array([[each.encode()] for each in [*texts, *(text.decode() for text in TEXTS)]], object))
+
+
+def test_every_character_has_its_bytes() -> None:
+    """All of Unicode, since a character is reached by the inverse of a hash."""
+    points = [*range(1, 0xD800), *range(0xE000, 0x110000)]
+    texts = np.array(["".join(map(chr, points[begin : begin + 64])) for begin in range(0, len(points), 64)], object)
+
+    def outputs(x: Any) -> dict[str, Any]:
+        return {"y": tf.strings.to_hash_bucket_strong(x, 2**63 - 1, [1, 2])}
+
+    traced, session = convert(outputs, tf.TensorSpec([None], tf.string, name="x"))
+    for begin in range(0, len(texts), 1000):
+        some = texts[begin : begin + 1000]
+        expected = traced(tf.constant([each.encode() for each in some]))["y"].numpy()
+        np.testing.assert_array_equal(session.run(None, {"x": some})[0], expected)
+
+
+def test_integers_are_hashed_as_text() -> None:
+    hashing = LAYERS.Hashing(10**9)
+    check(lambda x: {"y": hashing(x)}, np.array([[0], [-1], [2**31 - 1], [77]]))
 
 
 @pytest.mark.parametrize(("function", "said"), REFUSED)

@@ -13,13 +13,13 @@ from modelyard.export.publish import ExportOptions
 from modelyard.export.sources._trace import TracedModel
 from modelyard.export.sources._unsafe_ops import reachable
 
-#: Hashes of strings. ONNX has none, and those of onnxruntime-extensions 0.15 are others.
-_HASHES = frozenset({"StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"})
 #: What neither ONNX (see text/) nor TFLite has. Lookup tables are none of it.
-_NOWHERE = _HASHES | {
-    "ReduceJoin", "RegexFullMatch", "RegexReplace", "StringLength", "StringSplit", "Substr", "UnicodeDecodeWithOffsets",
-    "UnicodeTranscode", "UnsortedSegmentJoin",
-}  # fmt: skip
+_NOWHERE = frozenset(
+    {
+        "ReduceJoin", "RegexFullMatch", "RegexReplace", "StringSplit", "StringToHashBucket", "Substr",
+        "UnicodeDecodeWithOffsets", "UnicodeTranscode", "UnsortedSegmentJoin",
+    }
+)  # fmt: skip
 #: Files of images. Servers read them before an encoded image signature, see :class:`EncodedImageFunction`.
 _IMAGES = frozenset(
     {"DecodeAndCropJpeg", "DecodeBmp", "DecodeGif", "DecodeImage", "DecodeJpeg", "DecodePng", "DecodeWebP"}
@@ -27,16 +27,11 @@ _IMAGES = frozenset(
 #: What only ONNX has.
 _ONNX = frozenset(
     {
-        "AsString", "StaticRegexFullMatch", "StaticRegexReplace", "StringJoin", "StringLower", "StringNGrams",
-        "StringSplitV2", "StringStrip", "StringUpper", "UnicodeDecode", "UnicodeEncode",
+        "AsString", "StaticRegexFullMatch", "StaticRegexReplace", "StringJoin", "StringLength", "StringLower",
+        "StringNGrams", "StringSplitV2", "StringStrip", "StringToHashBucketFast", "StringToHashBucketStrong",
+        "StringUpper", "UnicodeDecode", "UnicodeEncode",
     }
 )  # fmt: skip
-#: What to do about a hash.
-_SPLIT = (
-    " Look up in a vocabulary; or export what follows the hash (of Keras keras.Model(layer.output, model.outputs)), "
-    "and hash before the request."
-)
-_FARMHASH = " StringToHashBucketFast is FarmHash's Fingerprint64 modulo the number of buckets."
 _NAMES = {"onnx": "ONNX", "tflite": "TFLite"}
 _MISSING: Mapping[str, frozenset[str]] = {"onnx": _NOWHERE, "tflite": _NOWHERE | _ONNX}
 
@@ -83,11 +78,8 @@ def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
         concrete = function.get_concrete_function()
         nodes = list(reachable(concrete.graph.as_graph_def(), [tensor.name for tensor in concrete.outputs]))
         found = sorted({node.op for node in nodes} & _MISSING[format])
-        if any(node.op == "SparseCross" and tf.string in _types(node) for node in nodes):
+        if format == "tflite" and any(node.op == "SparseCross" and tf.string in _types(node) for node in nodes):
             found.append("SparseCross")
-        is_hashed = {*_HASHES, "SparseCross"} & set(found)
-        hint = _SPLIT if is_hashed else ""
-        hint += _FARMHASH if "StringToHashBucketFast" in found else ""
         if format == "onnx":
             found += _patterns(nodes)
         if images := sorted({node.op for node in nodes} & _IMAGES):
@@ -99,7 +91,7 @@ def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
         if found:
             raise ConversionError(
                 f"Format {format}, graph {name!r}: it computes with strings by {', '.join(found)}, for which "
-                f"{_NAMES[format]} has no operators.{hint}"
+                f"{_NAMES[format]} has no operators."
             )
 
 

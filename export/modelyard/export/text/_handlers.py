@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from modelyard.export.text._hashes import hash_fast, hash_strong, length
 from modelyard.export.text._strings import (
     as_string,
     change_case,
@@ -38,10 +39,13 @@ def make_string_handlers() -> dict[str, Handler]:
         "StaticRegexFullMatch": full_match,
         "StaticRegexReplace": replace,
         "StringJoin": join,
+        "StringLength": length,
         "StringLower": partial(change_case, "LOWER"),
         "StringNGrams": ngrams,
         "StringSplitV2": split,
         "StringStrip": strip,
+        "StringToHashBucketFast": hash_fast,
+        "StringToHashBucketStrong": hash_strong,
         "StringUpper": partial(change_case, "UPPER"),
         "UnicodeDecode": decode,
         "UnicodeEncode": encode,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 #: onnx.TensorProto's numbers: to import onnx takes a second.
-FLOAT, INT64, STRING, BOOL, UINT64 = 1, 7, 8, 9, 13
-#: Of onnxruntime: it splits by regular expressions.
-_OWN_DOMAIN = "com.microsoft"
+FLOAT, INT32, INT64, STRING, BOOL, UINT32, UINT64 = 1, 6, 7, 8, 9, 12, 13
+#: Of onnxruntime: it splits by regular expressions, and hashes.
+OWN_DOMAIN = "com.microsoft"
 
 
 class Nodes:
@@ -39,22 +40,18 @@ class Nodes:
         domain: str = "", branches: dict[str, Any] | None = None, **attributes: Any,
     ) -> list[str]:  # fmt: skip
         """A node of several outputs."""
-        from tf2onnx import utils
-
         shapes = shapes or [None] * len(dtypes)
         made = self._context.make_node(
-            op, [self.constant(each) for each in inputs], attr=attributes, name=utils.make_name(f"{self._name}/{op}"),
+            op, [self.constant(each) for each in inputs], attr=attributes, name=_new_name(f"{self._name}/{op}"),
             output_count=len(dtypes), shapes=list(shapes), dtypes=list(dtypes), domain=domain, branches=branches,
         )  # fmt: skip
         return list(made.output)
 
     def constant(self, value: Any) -> str:
         """The name of a constant; what is a name already stays."""
-        from tf2onnx import utils
-
         if isinstance(value, str):
             return value
-        return str(self._context.make_const(utils.make_name(f"{self._name}/const"), value).output[0])
+        return str(self._context.make_const(_new_name(f"{self._name}/const"), value).output[0])
 
     def done(self, *tensors: str) -> None:
         """Gives tensors the names of the outputs."""
@@ -86,7 +83,7 @@ class Nodes:
 
     def tokens(self, texts: str, **attributes: Any) -> str:
         """The tokens of each text, ``[N, K]``, filled up with empty strings; no token is empty."""
-        made = self.rows(texts, "Tokenizer", domain=_OWN_DOMAIN, mark=0, pad_value="", mincharnum=1, **attributes)
+        made = self.rows(texts, "Tokenizer", domain=OWN_DOMAIN, mark=0, pad_value="", mincharnum=1, **attributes)
         # Of no text at all onnxruntime makes one axis.
         count = self.make("Size", [self.flat(texts, STRING)], INT64, shape=[])
         rows = self.make("Reshape", [count, np.array([1])], INT64, shape=[1])
@@ -96,30 +93,48 @@ class Nodes:
             allowzero=1,
         )  # fmt: skip
 
+    def loop(
+        self, count: str, state: Sequence[str], dtype: int, step: Callable[[Nodes, str, list[str]], list[str]]
+    ) -> list[str]:
+        """Takes a number of steps.
+
+        Args:
+            count: Of steps.
+            state: What a step changes, ``[N]`` each.
+            dtype: Of the state.
+            step: Makes the nodes of a step: takes their graph, the step's number and the state.
+        """
+        context = self._context.create_new_graph_with_same_config()
+        context.parent_graph = self._context
+        inside = copy(self)
+        inside._context = context
+        index, go_on, goes_on = (_new_name(f"{self._name}/loop/{each}") for each in ("index", "go_on", "goes_on"))
+        before = [_new_name(f"{self._name}/loop/before") for _ in state]
+        context.add_graph_input(index, INT64, [])
+        context.add_graph_input(go_on, BOOL, [])
+        for each in before:
+            context.add_graph_input(each, dtype, [-1])
+        context.make_node("Identity", [go_on], outputs=[goes_on], shapes=[[]], dtypes=[BOOL])
+        context.add_graph_output(goes_on, BOOL, [])
+        for each in step(inside, index, before):
+            context.add_graph_output(each, dtype, [-1])
+        return self.make_many(
+            "Loop", [count, np.array(True), *state], [dtype] * len(state), shapes=[[-1]] * len(state),
+            branches={"body": context},
+        )  # fmt: skip
+
     def joined(self, pieces: str) -> str:
         """Joins pieces ``[N, K]`` to ``[N]``, column by column."""
-        context = self._context
-        body = context.create_new_graph_with_same_config()
-        body.parent_graph = context
-        index, go_on, before, goes_on, piece, after = (
-            f"{self._name}/joined/{each}" for each in ("index", "go_on", "before", "goes_on", "piece", "after")
-        )
-        body.add_graph_input(index, INT64, [])
-        body.add_graph_input(go_on, BOOL, [])
-        body.add_graph_input(before, STRING, [-1])
-        body.make_node("Identity", [go_on], outputs=[goes_on], shapes=[[]], dtypes=[BOOL])
-        body.make_node("Gather", [pieces, index], attr={"axis": 1}, outputs=[piece], shapes=[[-1]], dtypes=[STRING])
-        body.make_node("StringConcat", [before, piece], outputs=[after], shapes=[[-1]], dtypes=[STRING])
-        body.add_graph_output(goes_on, BOOL, [])
-        body.add_graph_output(after, STRING, [-1])
+
+        def step(inside: Nodes, index: str, state: list[str]) -> list[str]:
+            piece = inside.make("Gather", [pieces, index], STRING, shape=[-1], axis=1)
+            return [inside.make("StringConcat", [state[0], piece], STRING, shape=[-1])]
+
         size = self.make("Shape", [pieces], INT64, shape=[2])
         rows, columns = (
             self.make("Gather", [size, np.array(each)], INT64, shape=np.shape(each), axis=0) for each in ([0], 1)
         )
-        nothing = self.make("Expand", [strings(""), rows], STRING, shape=[-1])
-        return self.make_many(
-            "Loop", [columns, np.array(True), nothing], [STRING], shapes=[[-1]], branches={"body": body}
-        )[0]
+        return self.loop(columns, [self.make("Expand", [strings(""), rows], STRING, shape=[-1])], STRING, step)[0]
 
     def like(self, values: str, source: str, dtype: int = STRING) -> str:
         """Values in the shape of another tensor."""
@@ -143,6 +158,12 @@ class Nodes:
 
     def filled(self, pieces: str) -> str:
         return self.make("Not", [self.make("StringEqual", [pieces, strings("")], BOOL)], BOOL)
+
+
+def _new_name(begin: str) -> str:
+    from tf2onnx import utils
+
+    return str(utils.make_name(begin))
 
 
 def strings(*values: str) -> Any:

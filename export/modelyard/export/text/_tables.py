@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from modelyard.export.text._hashes import FACTOR, Texts, Word, fingerprint
 from modelyard.export.text._nodes import BOOL, FLOAT, INT64, STRING, UINT64, Nodes, strings, text_of
-
-#: The multiplier of FarmHash's FingerprintCat64.
-_HASH_FACTOR = 0xC6A4A7935BD1E995
 
 
 def cross(context: Any, node: Any, name: str, _: list[str]) -> None:
@@ -17,28 +15,25 @@ def cross(context: Any, node: Any, name: str, _: list[str]) -> None:
     columns, dtypes = list(node.input), [context.get_dtype(each) for each in node.input]
     if node.get_attr_value("N") or not node.get_attr_value("hashed_output"):
         raise ValueError("a cross of sparse columns, or one that is not hashed")
-    if STRING in dtypes:
-        raise ValueError("a cross of strings, for whose hash ONNX has no operator")
     if any((context.get_shape(each) or [])[1:] != [1] for each in columns):
         raise ValueError("a cross of columns with several values")
     buckets, key = node.get_attr_value("num_buckets"), node.get_attr_value("hash_key")
     graph = Nodes(context, node, name)
 
-    def bits(op: str, *inputs: Any, **attributes: Any) -> str:
-        return graph.make(op, inputs, UINT64, shape=[-1, 1], **attributes)
+    def mixed(value: Word) -> Word:
+        return value ^ value >> 47
 
-    def mixed(value: Any) -> str:
-        return bits("BitwiseXor", value, bits("BitShift", value, np.array(47, np.uint64), direction="RIGHT"))
-
-    factor = np.array(_HASH_FACTOR, np.uint64)
-    found: Any = np.array([[key]], np.uint64)
-    for column in columns:
-        value = graph.cast(graph.cast(column, INT64), UINT64)
-        found = bits(
-            "BitwiseXor", bits("BitwiseXor", found, factor), bits("Mul", mixed(bits("Mul", value, factor)), factor)
-        )
-        found = mixed(bits("Mul", mixed(bits("Mul", found, factor)), factor))
-    found = bits("Mod", found, np.array(buckets or np.iinfo(np.int64).max, np.uint64))
+    crossed = Word(graph, graph.constant(np.array([[key]], np.uint64)))
+    for column, dtype in zip(columns, dtypes, strict=True):
+        if dtype == STRING:
+            value = Word(
+                graph, graph.make("Unsqueeze", [fingerprint(Texts(graph, column)).tensor, np.array([1])], UINT64)
+            )
+        else:
+            value = Word(graph, graph.cast(graph.cast(column, INT64), UINT64))
+        crossed = crossed ^ FACTOR ^ mixed(value * FACTOR) * FACTOR
+        crossed = mixed(mixed(crossed * FACTOR) * FACTOR)
+    found = (crossed % (buckets or np.iinfo(np.int64).max)).tensor
     values = graph.flat(graph.cast(found, INT64), INT64)
     one = graph.make("Less", [found, found], BOOL, shape=[-1, 1])
     graph.done(

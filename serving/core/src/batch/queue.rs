@@ -16,7 +16,7 @@ use crate::forms::Tensor;
 const IN_PLACE: Duration = Duration::from_millis(2);
 /// While a batch is computed in place, clients wait that could read the answers of the one before: it is cut after so
 /// long, but not below so many rows.
-const PIECE: Duration = Duration::from_micros(500);
+const PIECE: Duration = Duration::from_millis(1);
 const MIN_PIECE_ROWS: usize = 8;
 
 /// A batch that was computed, as all its requests share it.
@@ -121,7 +121,8 @@ impl Queue {
             let waiting = if request.low_priority { &mut state.patient } else { &mut state.urgent };
             waiting.push_back(Item { request, since: Instant::now(), reply });
         }
-        // What else arrived at the same time comes along, and what was answered is sent.
+        // What was answered is sent, and what else has come is read and, the second time, in the queue.
+        tokio::task::yield_now().await;
         tokio::task::yield_now().await;
         self.work();
         // A computation that panics drops its requests, which Python answers then.

@@ -150,6 +150,10 @@ fn digit(text: &[u8], at: usize) -> u8 {
 /// Digits from a place on: what they add to the number before them, and where they end.
 #[inline]
 fn digits(text: &[u8], mut at: usize, mut number: u64) -> (u64, usize) {
+    while let Some(eight) = text.get(at..).and_then(|rest| rest.first_chunk()).and_then(eight_digits) {
+        number = number.wrapping_mul(100_000_000).wrapping_add(eight);
+        at += 8;
+    }
     loop {
         match digit(text, at) {
             value @ 0..=9 => {
@@ -159,6 +163,21 @@ fn digits(text: &[u8], mut at: usize, mut number: u64) -> (u64, usize) {
             _ => return (number, at),
         }
     }
+}
+
+/// The value of eight digits; `None` where not all are (Lemire, "Number parsing at a gigabyte per second", 2021).
+#[inline]
+fn eight_digits(text: &[u8; 8]) -> Option<u64> {
+    let word = u64::from_le_bytes(*text);
+    let value = word.wrapping_sub(0x3030_3030_3030_3030);
+    // A byte below '0' borrows, one above '9' carries, into its highest bit.
+    if (value | word.wrapping_add(0x4646_4646_4646_4646)) & 0x8080_8080_8080_8080 != 0 {
+        return None;
+    }
+    let pairs = value.wrapping_mul(10).wrapping_add(value >> 8);
+    let high = (pairs & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
+    let low = ((pairs >> 16) & 0x0000_00ff_0000_00ff).wrapping_mul(0x0000_2710_0000_0001);
+    Some(high.wrapping_add(low) >> 32)
 }
 
 /// The whole part of a number: whether it is negative, its digits' value, and where they begin and end.

@@ -1,6 +1,6 @@
 //! Walks through the JSON text around tensors; the tensors' own text is found here and read elsewhere.
 
-use memchr::{memchr2, memchr3};
+use memchr::{memchr2, memchr3, memrchr};
 
 /// A place in a text.
 #[derive(Clone, Copy)]
@@ -109,19 +109,11 @@ impl<'a> Scan<'a> {
                 return Some(&self.text[begin..self.at]);
             }
         };
-        let mut depth = 0usize;
-        loop {
-            let rest = &self.text[self.at..];
-            let next = memchr2(b'[', b']', rest)?;
-            self.at += next + 1;
-            match rest[next] {
-                b'[' => depth += 1,
-                _ => depth -= 1,
-            }
-            if depth == 0 {
-                return Some(&self.text[begin..self.at]);
-            }
-        }
+        // Behind it comes the name of another member, or the end of its object. What is between is for its reader.
+        let rest = &self.text[begin..];
+        let size = memrchr(b']', &rest[..memchr2(b'"', b'}', rest)?])? + 1;
+        self.at += size;
+        Some(&rest[..size])
     }
 
     /// Takes a whole number that is not negative.
@@ -158,11 +150,15 @@ mod tests {
     #[test]
     fn tensors_end_where_their_lists_do() {
         for (text, tensor) in [
-            ("[1]", Some("[1]")),
-            (" [[1],[2]] , 3", Some("[[1],[2]]")),
+            ("[1]}", Some("[1]")),
+            (" [[1],[2]] , \"b\": [3]", Some("[[1],[2]]")),
+            ("[1]}]}", Some("[1]")),
             ("1.5}", Some("1.5")),
             ("true ,", Some("true ")),
-            ("[[1]", None),
+            // Its reader finds out.
+            ("[[1]}", Some("[[1]")),
+            ("[[1],\"a\"]}", Some("[[1]")),
+            ("[1]", None),
             ("\"a\"", None),
             ("{}", None),
             ("", None),
