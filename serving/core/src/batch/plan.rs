@@ -339,8 +339,7 @@ impl Plans {
     pub fn give_up(&self, model: &str, version: i64, longer: Duration, text: &Arc<str>) {
         for plan in self.all().into_iter().filter(|plan| plan.version == version && plan.key.model == model) {
             plan.stale.store(true, Ordering::Relaxed);
-            let queues: Vec<_> =
-                plan.queues.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+            let queues: Vec<_> = plan.queues.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
             for queue in queues {
                 queue.give_up(longer, text);
             }
