@@ -116,6 +116,7 @@ class Server:
         json_extensions: bool = False,
         max_json_depth: int = 100,
         tensor_content: bool = False,
+        spare_thread: bool = True,
     ) -> Server: ...
     @property
     def waiting(self) -> int:

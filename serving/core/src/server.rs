@@ -39,7 +39,7 @@ impl Server {
         handlers, *, threads, max_body_bytes, max_message_bytes, rest_timeout_s, wrong_rest_port,
         wrong_grpc_port, max_connections=0, max_streams=1024, max_header_bytes=32768, header_timeout_s=20.0,
         body_timeout_s=20.0, idle_timeout_s=75.0, max_inflight_bytes=0, max_age_s=0.0, max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false,
-        max_json_depth=100, tensor_content=false,
+        max_json_depth=100, tensor_content=false, spare_thread=true,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
     fn new(
@@ -65,6 +65,7 @@ impl Server {
         json_extensions: bool,
         max_json_depth: usize,
         tensor_content: bool,
+        spare_thread: bool,
     ) -> PyResult<Server> {
         let connections = ConnectionLimits {
             max_connections,
@@ -92,8 +93,7 @@ impl Server {
             max_json_depth,
             tensor_content,
         };
-        // One more than compute: see `Places`.
-        let threads = threads.max(1) + 1;
+        let threads = threads.max(1);
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
             .max_blocking_threads(MAX_COMPUTING)
@@ -110,7 +110,7 @@ impl Server {
             phase: watch::Sender::new(Phase::Serving),
             listeners: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
-            plans: Plans::new(threads),
+            plans: Plans::new(if spare_thread { threads } else { usize::MAX }),
             budget: Budget::new(max_inflight_bytes),
         };
         Ok(Server { core: Arc::new(core), runtime: Mutex::new(Some(runtime)) })

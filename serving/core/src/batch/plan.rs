@@ -109,27 +109,42 @@ pub struct Plan {
     stale: AtomicBool,
 }
 
-/// Threads of the transport that may compute at the same time: a batch that never ends must leave one that serves.
+/// The threads of the transport, and how many of them compute. One must always be left that reads and answers, since a
+/// batch may never end.
 #[derive(Clone)]
-pub struct Places(Arc<AtomicUsize>);
-
-/// One of them; given back at its end.
-pub struct Place(Places);
+pub struct Places {
+    computing: Arc<AtomicUsize>,
+    threads: usize,
+}
 
 impl Places {
     fn new(threads: usize) -> Places {
-        Places(Arc::new(threads.saturating_sub(1).into()))
+        Places { computing: Arc::default(), threads }
     }
 
-    pub fn take(&self) -> Option<Place> {
-        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
-        taken.ok().map(|_| Place(self.clone()))
+    /// Whether all threads but one compute.
+    pub fn is_scarce(&self) -> bool {
+        self.computing.load(Ordering::Relaxed) + 1 >= self.threads
+    }
+
+    /// Computes on this thread. The last one hands what it has to serve to another thread, which costs some microseconds.
+    pub fn compute(&self, work: impl FnOnce()) {
+        let last = self.computing.fetch_add(1, Ordering::Relaxed) + 1 >= self.threads;
+        let _end = End(&self.computing);
+        if last {
+            tokio::task::block_in_place(work);
+        } else {
+            work();
+        }
     }
 }
 
-impl Drop for Place {
+/// A thread computes no more.
+struct End<'a>(&'a AtomicUsize);
+
+impl Drop for End<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_add(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -161,7 +176,7 @@ impl Plan {
             queues: Mutex::default(),
             stats: Mutex::default(),
             cost: Mutex::default(),
-            places: Places::new(0),
+            places: Places::new(1),
             stale: false.into(),
         }
     }
@@ -324,7 +339,7 @@ pub struct Plans {
 }
 
 impl Plans {
-    /// None; there are so many threads of the transport.
+    /// None; there are so many threads of the transport, or as many as need no care.
     pub fn new(threads: usize) -> Plans {
         Plans {
             known: RwLock::default(),

@@ -14,6 +14,9 @@ use crate::forms::Tensor;
 
 /// What takes longer is computed on a thread of its own: it would hold up the connections of this one.
 const IN_PLACE: Duration = Duration::from_millis(2);
+/// A batch that takes no longer waits for another rather than to take the transport's last thread, which is to be handed
+/// over then.
+const SOON: Duration = Duration::from_micros(100);
 /// While a batch is computed in place, clients wait that could read the answers of the one before: it is cut after so
 /// long, but not below so many rows.
 const PIECE: Duration = Duration::from_millis(1);
@@ -134,14 +137,12 @@ impl Queue {
         match self.begin() {
             Next::Nothing => {}
             Next::Batch(turn, batch, rows) => {
-                let short = self.plan.cost().of(rows).is_some_and(|time| time <= IN_PLACE);
-                match short.then(|| self.plan.places.take()).flatten() {
+                if self.plan.cost().of(rows).is_some_and(|time| time <= IN_PLACE) {
                     // A task of its own: a request that computed its batch itself could not be answered before its end.
-                    Some(place) => drop(tokio::spawn(async move {
-                        turn.compute(batch, rows);
-                        drop(place);
-                    })),
-                    None => drop(tokio::task::spawn_blocking(move || turn.compute(batch, rows))),
+                    let places = self.plan.places.clone();
+                    tokio::spawn(async move { places.compute(|| turn.compute(batch, rows)) });
+                } else {
+                    tokio::task::spawn_blocking(move || turn.compute(batch, rows));
                 }
             }
             Next::At(when) => {
@@ -160,6 +161,9 @@ impl Queue {
     fn begin(self: &Arc<Self>) -> Next {
         let mut state = self.lock();
         if state.running.len() >= self.plan.parallel {
+            return Next::Nothing;
+        }
+        if !state.running.is_empty() && self.is_worth_waiting(&state) {
             return Next::Nothing;
         }
         let most = self.most_rows();
@@ -218,6 +222,12 @@ impl Queue {
         }
         let first = [state.urgent.front(), state.patient.front()].into_iter().flatten().map(|item| item.since).min()?;
         Some(first + timeout).filter(|when| *when > Instant::now())
+    }
+
+    /// Whether what waits is computed sooner, and together, after the batch that is computed now.
+    fn is_worth_waiting(&self, state: &State) -> bool {
+        let short = self.plan.cost().of(state.rows).is_some_and(|time| time <= SOON);
+        short && self.plan.shared && self.plan.places.is_scarce()
     }
 
     /// Rows of a batch.

@@ -102,9 +102,9 @@ class BatchQueue:
         self._tasks: deque[Task] = deque()
         self._rows = self._running = 0
         self._cost = Cost()
-        #: What is computed, by thread; and the threads that nobody waits for any more.
+        #: What is computed, by thread; and why nobody waits for some of them any more.
         self._computing: dict[int, list[Task]] = {}
-        self._given_up: set[int] = set()
+        self._given_up: dict[int, ModelyardError] = {}
 
     def submit(self, task: Task) -> None:
         """Queues a request.
@@ -117,7 +117,7 @@ class BatchQueue:
             UnavailableError: The queue is full, or the server is stopping.
         """
         with self._condition:
-            if refusal := self._threads.refusal(None):
+            if refusal := self._threads.refusal(None) or next(iter(self._given_up.values()), None):
                 raise refusal
             if self._tasks and self._rows + task.rows > self._parameters.max_queued_rows:
                 raise UnavailableError(
@@ -159,9 +159,8 @@ class BatchQueue:
         finally:
             with self._condition:
                 del self._computing[thread]
-                back = thread in self._given_up
-                self._given_up.discard(thread)
-            if back:
+                given_up = self._given_up.pop(thread, None) is not None
+            if given_up:
                 # It was given to others meanwhile.
                 self._threads.slots.acquire()
 
@@ -176,7 +175,7 @@ class BatchQueue:
         answers: list[tuple[Task, _Answer]] = []
         with self._condition:
             for thread in self._computing.keys() & set(threads):
-                self._given_up.add(thread)
+                self._given_up[thread] = refusal
                 self._threads.slots.release()
                 answers += [(task, (None, error)) for task in self._computing[thread]]
             answers += [(task, (None, refusal)) for task in self._tasks]
@@ -184,7 +183,7 @@ class BatchQueue:
             self._rows = 0
         for task, answer in answers:
             if not task.answered and task.arrived_ns:
-                self._plan.failed(error)
+                self._plan.failed(refusal if answer[1] is refusal else error)
             self._deliver(task, answer)
 
     def _wait(self) -> float:

@@ -233,6 +233,7 @@ def _native_core(
             json_extensions=options.rest_extensions,
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
+            spare_thread=options.lifecycle.max_batch_s > 0,
         )
     )
     core.answer_usual(

@@ -41,6 +41,7 @@ class NativeOptions:
         max_json_depth: Deepest nesting of a JSON body.
         tensor_content: Answers of Predict carry ``tensor_content``.
         threads: Threads of the transport; 0 for one a processor.
+        spare_thread: One of them never computes, so that it can go on when a batch does not end.
     """
 
     max_body_bytes: int
@@ -58,6 +59,7 @@ class NativeOptions:
     max_json_depth: int = 100
     tensor_content: bool = False
     threads: int = 0
+    spare_thread: bool = True
 
 
 class NativeCore:
@@ -99,6 +101,7 @@ class NativeCore:
             json_extensions=options.json_extensions,
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
+            spare_thread=options.spare_thread,
         )
 
     @property
