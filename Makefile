@@ -11,7 +11,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install core loadtest data demo test lint types unit format wire results fallback h2spec image-test bench-clients bench-serving bench-models bench-training bench-input bench-applications bench-export bench-quantize clean
+.PHONY: help install core docs loadtest data demo test lint types unit format wire results fallback h2spec image-test bench-clients bench-serving bench-models bench-training bench-input bench-applications bench-export bench-quantize clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -114,6 +114,10 @@ bench-export: install ## Export every kind of model in benchmarks/zoo, and write
 
 bench-quantize: install data ## Train and export three networks in every precision, and write the table in docs/export.md (an hour)
 	$(RUN) -m benchmarks.quantize --write
+
+docs: install ## Build the documentation as a site in demo/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open demo/site/index.html"
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache

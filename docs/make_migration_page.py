@@ -60,6 +60,8 @@ _URLS = (
     ("GET /metrics", "ours: the same page, without any file"),
     ("GET /v1/models", "better: lists models, versions, states, labels and signatures; upstream answers 400"),
     ("GET /v2/config", "ours: the configuration in force, secrets masked"),
+    ("GET /openapi.json", "ours: all of these as an OpenAPI document, with each loaded model's own requests"),
+    ("GET /console", "ours: pages for people, with `--console`"),
     ("GET /v2/health/live, /v2/health/ready", "ours: liveness, and readiness that tells the truth"),
     ("/v2/...", "ours: the Open Inference Protocol, REST; over gRPC `inference.GRPCInferenceService`"),
 )

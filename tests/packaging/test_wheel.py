@@ -50,9 +50,11 @@ def test_has_what_is_read_at_run_time(names: set[str]) -> None:
     expected = {_in_wheel(folder / "py.typed") for folder in package_dirs()}
     expected |= {_in_wheel(path) for path in (ROOT / "clients" / "modelyard" / "wire" / "protos").glob("*.proto")}
     expected |= {_in_wheel(path) for path in (ROOT / "export" / "modelyard" / "artifact").glob("*.json")}
+    console = ROOT / "serving" / "modelyard" / "serving" / "handlers" / "console"
+    expected |= {_in_wheel(path) for folder in ("templates", "static") for path in (console / folder).iterdir()}
     subset = ROOT / "training" / "modelyard" / "training" / "data" / "fashion_mnist_subset"
     expected |= {_in_wheel(path) for path in subset.iterdir() if path.is_file()}
-    assert any(name.endswith(".gz") for name in expected)
+    assert all(any(name.endswith(kind) for name in expected) for kind in (".gz", ".html", ".css", ".js"))
     assert sorted(expected - names) == []
 
 

@@ -154,6 +154,9 @@ FLAGS: tuple[Flag, ...] = (
     _ours("rest_api_max_json_depth", "int", 100, "deepest nesting of a REST body"),
     _ours("sagemaker", "bool", False,
           "answer /ping and /invocations on SageMaker's port; its argument serve switches this on too"),
+    _ours("console", "bool", False,
+          "serve pages for people at /console: models, versions and why one failed, forms to try signatures, export "
+          "reports, live numbers"),
     _ours("rest_api_strict_json", "bool", False, "refuse to answer NaN and Infinity, which strict parsers cannot read"),
     _ours("rest_api_extensions", "bool", False,
           "REST: half, bfloat16 and uint16 in JSON, and inputs that have defaults may be left out"),

@@ -110,6 +110,7 @@ class ServerOptions:
         tensor_content: gRPC answers carry ``tensor_content``.
         cors: REST answers carry CORS headers.
         sagemaker: REST answers SageMaker's URLs too.
+        console: REST serves pages for people at /console.
         rest_timeout_s: Time that a REST request may take.
         strict_json: REST answers never hold NaN or infinities.
         rest_extensions: REST accepts and writes more than upstream's.
@@ -152,6 +153,7 @@ class ServerOptions:
     tensor_content: bool = False
     cors: bool = False
     sagemaker: bool = False
+    console: bool = False
     rest_timeout_s: float = 30.0
     strict_json: bool = False
     rest_extensions: bool = False
@@ -216,6 +218,10 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         )
     if args.port == 0 and args.rest_api_port == 0 and not args.grpc_socket_path:
         raise ConfigurationError("Both --port and --rest_api_port are 0; expected at least one port to serve on.")
+    if args.console and args.rest_api_port == 0:
+        raise ConfigurationError(
+            "--console is served on the REST port, and there is none; set --rest_api_port=8501, too."
+        )
     _check_parallelism(args)
     cpus = available_cpus()
     transport = transport_of(args.transport)
@@ -272,6 +278,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         tensor_content=args.enable_serialization_as_tensor_content,
         cors=args.rest_api_enable_cors_support,
         sagemaker=args.sagemaker,
+        console=args.console,
         rest_timeout_s=args.rest_api_timeout_in_ms / 1e3 or _FOREVER_S,
         strict_json=args.rest_api_strict_json,
         rest_extensions=args.rest_api_extensions,

@@ -7,14 +7,17 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, TypeAlias
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.grpc import GrpcOptions, GrpcServer
 from modelyard.serving.handlers.oip import OipGrpc, OipRest, OipService
+from modelyard.serving.handlers.openapi import openapi_json
 from modelyard.serving.handlers.rest import RestApp, RestOptions, SageMakerApp, config_json, models_json
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.prediction import Predictor
@@ -173,18 +176,28 @@ def _transports(
             extensions=options.rest_extensions,
             metrics_paths=options.metrics_paths,
         )
+        pages = _pages(options, manager)
         rest = RestApp(
             predictor,
             metrics,
             rest_options,
             metrics_page=partial(_metrics_page, metrics),
             v2=OipRest(oip, predictor, rest_options).answer,
-            pages={
-                "/v1/models": partial(models_json, manager),
-                "/v2/config": partial(config_json, options, manager),
-            },
+            pages=pages,
         )
         app: Application = SageMakerApp(rest, model=options.models[0].name) if options.sagemaker else rest
+        if options.console:
+            from modelyard.serving.handlers.console import ConsoleApp
+
+            app = ConsoleApp(
+                app,
+                manager=manager,
+                predictor=predictor,
+                metrics=metrics,
+                statistics=predictor.statistics,
+                document=pages["/openapi.json"],
+                version=installed_version("modelyard"),
+            )
         port, tls = options.rest_api_port, options.tls if options.rest_tls else None
         if core is not None:
             from modelyard.serving.transports.native import NativeRest
@@ -195,6 +208,23 @@ def _transports(
 
             transports.append(UvicornServer(app, port=port, limits=options.limits, tls=tls))
     return transports
+
+
+def _pages(options: ServerOptions, manager: ModelManager) -> dict[str, Callable[[], str]]:
+    """What GET answers with JSON, beside the APIs."""
+    pages: dict[str, Callable[[], str]] = {
+        "/v1/models": partial(models_json, manager),
+        "/v2/config": partial(config_json, options, manager),
+    }
+    pages["/openapi.json"] = partial(
+        openapi_json,
+        manager,
+        version=installed_version("modelyard"),
+        metrics_paths=options.metrics_paths,
+        pages=[*pages, "/openapi.json"],
+        sagemaker=options.sagemaker,
+    )
+    return pages
 
 
 def _native_core(

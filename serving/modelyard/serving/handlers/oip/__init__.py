@@ -4,12 +4,15 @@ REST below /v2 and gRPC ``inference.GRPCInferenceService``; the specification is
 KServe's open-inference-protocol repository and Triton's protocol extensions.
 """
 
+from modelyard.serving.handlers.oip._datatypes import DATATYPES
 from modelyard.serving.handlers.oip._grpc import OipGrpc
-from modelyard.serving.handlers.oip._rest import OipRest
+from modelyard.serving.handlers.oip._rest import ROUTES, OipRest
 from modelyard.serving.handlers.oip._service import OipService
 
 __all__ = [
+    "DATATYPES",
     "OipGrpc",
     "OipRest",
     "OipService",
+    "ROUTES",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from modelyard.errors import InvalidInputError, UnsupportedError
 from modelyard.wire import DType, dtype_by_name
 
@@ -22,7 +24,8 @@ _NAMES = {
     "BYTES": "string",
     "BF16": "bfloat16",
 }
-_DATATYPES = {name: datatype for datatype, name in _NAMES.items()}
+#: TensorFlow's names to the protocol's.
+DATATYPES: Mapping[str, str] = {name: datatype for datatype, name in _NAMES.items()}
 
 
 def dtype_of(datatype: str, *, tensor: str) -> DType:
@@ -53,9 +56,9 @@ def datatype_of(dtype: str, *, tensor: str) -> str:
     Raises:
         UnsupportedError: The protocol has none (complex numbers).
     """
-    if dtype not in _DATATYPES:
+    if dtype not in DATATYPES:
         raise UnsupportedError(
             f"Tensor {tensor!r} is {dtype}, which the Open Inference Protocol has no datatype for. "
             "TensorFlow Serving's gRPC API, on the same port, carries it."
         )
-    return _DATATYPES[dtype]
+    return DATATYPES[dtype]

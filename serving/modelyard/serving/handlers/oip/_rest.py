@@ -28,12 +28,33 @@ _T = TypeVar("_T")
 
 _JSON_LENGTH = LENGTH_KEY.decode()
 
-_MODEL = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
-_REPOSITORY = r"/v2/repository(?:/([^/]+))?"
+#: Everything served below /v2: method, path and operation. A part in brackets may be left out; the first path that
+#: matches decides.
+ROUTES: tuple[tuple[str, str, str], ...] = (
+    ("GET", "/v2[/]", "server_metadata"),
+    ("GET", "/v2/health/live", "live"),
+    ("GET", "/v2/health/ready", "ready"),
+    ("GET", "/v2/models/stats", "statistics"),
+    ("GET", "/v2/models/{model}[/versions/{version}]/stats", "statistics"),
+    ("GET", "/v2/models/{model}[/versions/{version}]/ready", "model_ready"),
+    ("POST", "/v2/models/{model}[/versions/{version}]/infer", "infer"),
+    ("GET", "/v2/models/{model}[/versions/{version}]/config", "model_config"),
+    ("GET", "/v2/models/{model}[/versions/{version}]", "model_metadata"),
+    ("POST", "/v2/repository[/{repository}]/index", "index"),
+    ("POST", "/v2/repository[/{repository}]/models/{model}/load", "load"),
+    ("POST", "/v2/repository[/{repository}]/models/{model}/unload", "unload"),
+)
+
+
+def _pattern(path: str) -> str:
+    """The regular expression of a path, with a group for each parameter."""
+    return re.sub(r"\{\w+\}", "([^/]+)", path.replace("[", "(?:").replace("]", ")?"))
+
+
 #: What Triton has below these paths and this server has not.
 _MISSING = re.compile(
     r"/v2/(?:logging|trace/setting|(?:system|cuda)sharedmemory/.+)"
-    rf"|{_MODEL}/(?:generate|generate_stream|trace/setting)"
+    rf"|{_pattern('/v2/models/{model}[/versions/{version}]')}/(?:generate|generate_stream|trace/setting)"
 )
 
 _Handler = Callable[["HttpRequest", Sequence[str]], Awaitable[Answer]]
@@ -52,21 +73,20 @@ class OipRest:
         self._service = service
         self._predictor = predictor
         self._options = options
-        # The first pattern that matches decides.
-        routes: list[tuple[str, str, _Handler]] = [
-            ("GET", r"/v2/?", self._server_metadata),
-            ("GET", r"/v2/health/live", self._live),
-            ("GET", r"/v2/health/ready", self._ready),
-            ("GET", r"/v2/models/stats", self._statistics),
-            ("GET", rf"{_MODEL}/stats", self._statistics),
-            ("GET", rf"{_MODEL}/ready", self._model_ready),
-            ("POST", rf"{_MODEL}/infer", self._infer),
-            ("GET", rf"{_MODEL}/config", self._model_config),
-            ("GET", _MODEL, self._model_metadata),
-            ("POST", rf"{_REPOSITORY}/index", self._index),
-            ("POST", rf"{_REPOSITORY}/models/([^/]+)/(load|unload)", self._control),
-        ]
-        self._routes = [(method, re.compile(pattern), handler) for method, pattern, handler in routes]
+        handlers: dict[str, _Handler] = {
+            "server_metadata": self._server_metadata,
+            "live": self._live,
+            "ready": self._ready,
+            "statistics": self._statistics,
+            "model_ready": self._model_ready,
+            "infer": self._infer,
+            "model_config": self._model_config,
+            "model_metadata": self._model_metadata,
+            "index": self._index,
+            "load": partial(self._control, service.load),
+            "unload": partial(self._control, service.unload),
+        }
+        self._routes = [(method, re.compile(_pattern(path)), handlers[operation]) for method, path, operation in ROUTES]
 
     async def answer(self, request: HttpRequest) -> Answer:
         """Answers one request.
@@ -151,12 +171,13 @@ class OipRest:
             ]
         )
 
-    async def _control(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
-        repository, name, verb = groups
+    async def _control(
+        self, control: Callable[..., Awaitable[None]], request: HttpRequest, groups: Sequence[str]
+    ) -> Answer:
+        repository, name = groups
         parameters = (await self._body_object(request)).get("parameters", {})
         if not isinstance(parameters, dict):
             raise InvalidRequestError(f"'parameters' is {quote(parameters)}; expected an object.")
-        control = self._service.load if verb == "load" else self._service.unload
         await control(name, list(parameters), repository=repository, peer=request.client)
         return _empty(ok=True)
 

@@ -27,7 +27,7 @@ from modelyard.serving.handlers.rest._types import (
     reworded,
     too_large,
 )
-from modelyard.serving.handlers.rest._urls import Route, parse_route
+from modelyard.serving.handlers.rest._urls import NoSuchUrl, Route, parse_route
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import SMALL_BYTES, Predictor, status_response
 from modelyard.serving.requests import Arrays, PredictRequest
@@ -106,6 +106,8 @@ class RestApp:
             return Answer(status=200, body=text.encode(), headers=[JSON])
         if self._v2 is not None and (path == "/v2" or path.startswith("/v2/")):
             return await self._v2(request)
+        if path == "/console":
+            raise NoSuchUrl("The console is off: start the server with --console.")
         route = parse_route(method, full)
         return json_answer(await self._answer(route, request))
 

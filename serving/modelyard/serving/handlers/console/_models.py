@@ -1,0 +1,284 @@
+"""What the pages about models show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modelyard.artifact import ImageDecode, Manifest, Signature, TensorSpec, read_manifest
+from modelyard.errors import ManifestError, ModelNotFoundError, ModelyardError
+from modelyard.serving.config import ModelConfig
+from modelyard.serving.handlers.openapi import EXAMPLE_VALUES, example_body, request_url
+from modelyard.serving.repository import ModelManager, VersionState, VersionStatus
+from modelyard.serving.requests import ModelSpec, format_shape
+
+#: By model, rows to show about its canary and shadow: text by heading, the same headings in each row.
+Traffic = Callable[[str], Sequence[Mapping[str, str]]]
+
+_REPORT_NAME = "report.html"
+_MAX_REPORT_BYTES = 64 << 20
+#: JSON text of so many characters stays on one line.
+_LINE = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionView:
+    """One version.
+
+    Attributes:
+        number: The version.
+        state: Name of its state.
+        labels: Those that name it.
+        default: Requests without a version are answered by it.
+        error: Why it failed; empty where it did not.
+        backend: What serves it; empty where nothing does.
+        bytes: Of its files; None where that is not known.
+        manifest: What its exporter wrote; None of a foreign version.
+        report: It has an export report.
+    """
+
+    number: int
+    state: str
+    labels: Sequence[str]
+    default: bool
+    error: str
+    backend: str
+    bytes: int | None
+    manifest: Manifest | None
+    report: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignatureView:
+    """One signature, and how to try it.
+
+    Attributes:
+        name: The signature.
+        method: Such as ``predict``.
+        inputs: Name, dtype and shape of each.
+        outputs: So, too.
+        image: It takes encoded images.
+        path: Where requests go.
+        example: A body that it takes; empty where that would be too long.
+    """
+
+    name: str
+    method: str
+    inputs: Sequence[tuple[str, str, str]]
+    outputs: Sequence[tuple[str, str, str]]
+    image: bool
+    path: str
+    example: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelView:
+    """One model.
+
+    Attributes:
+        name: The model.
+        base_path: Where its versions are.
+        ready: It can answer.
+        versions: Newest first.
+        signatures: Of the version that answers by default.
+        traffic: Rows about its canary and shadow.
+    """
+
+    name: str
+    base_path: str
+    ready: bool
+    versions: Sequence[VersionView]
+    signatures: Sequence[SignatureView] = ()
+    traffic: Sequence[Mapping[str, str]] = ()
+    limit: int = EXAMPLE_VALUES
+
+
+def models_view(manager: ModelManager) -> list[ModelView]:
+    """All models, by name.
+
+    Args:
+        manager: The models.
+    """
+    return [
+        ModelView(
+            name=config.name,
+            base_path=str(config.base_path),
+            ready=manager.ready(config.name),
+            versions=_versions(manager, config),
+        )
+        for config in sorted(manager.configs, key=lambda config: config.name)
+    ]
+
+
+def model_view(manager: ModelManager, name: str, traffic: Traffic | None) -> ModelView:
+    """One model with its signatures.
+
+    Args:
+        manager: The models.
+        name: The model.
+        traffic: Rows about its canary and shadow; None for none.
+
+    Raises:
+        ModelNotFoundError: There is no such model.
+    """
+    config = _config(manager, name)
+    signatures: Mapping[str, Signature] = {}
+    try:
+        with manager.acquire(ModelSpec(name=name)) as servable:
+            signatures = servable.signatures
+    except ModelyardError:
+        # Nothing is loaded: the versions say why.
+        signatures = {}
+    return ModelView(
+        name=name,
+        base_path=str(config.base_path),
+        ready=manager.ready(name),
+        versions=_versions(manager, config),
+        signatures=[_signature(name, key, signature) for key, signature in sorted(signatures.items())],
+        traffic=() if traffic is None else traffic(name),
+    )
+
+
+def report_of(manager: ModelManager, name: str, version: int) -> bytes:
+    """The export report of a version.
+
+    Args:
+        manager: The models.
+        name: The model.
+        version: Its version.
+
+    Raises:
+        ModelNotFoundError: There is no such model, version or report.
+    """
+    config = _config(manager, name)
+    known = [status.version for status in _statuses(manager, name)]
+    folder = _folder(manager, config, version) if version in known else None
+    path = None if folder is None else folder / _REPORT_NAME
+    if path is None or not path.is_file() or path.stat().st_size > _MAX_REPORT_BYTES:
+        raise ModelNotFoundError(
+            f"Version {version} of model {name} has no export report; modelyard export writes one for each version."
+        )
+    return path.read_bytes()
+
+
+def _config(manager: ModelManager, name: str) -> ModelConfig:
+    for config in manager.configs:
+        if config.name == name:
+            return config
+    raise ModelNotFoundError(f"There is no model {name!r} here.")
+
+
+def _statuses(manager: ModelManager, name: str) -> Sequence[VersionStatus]:
+    try:
+        return manager.status(name)
+    except ModelNotFoundError:
+        # It has no version yet.
+        return ()
+
+
+def _versions(manager: ModelManager, config: ModelConfig) -> list[VersionView]:
+    labels = manager.labels(config.name)
+    default = None
+    try:
+        with manager.acquire(ModelSpec(name=config.name)) as servable:
+            default = servable.version
+    except ModelyardError:
+        default = None
+    return [
+        _version(
+            manager, config, status, [label for label, number in labels.items() if number == status.version], default
+        )
+        for status in _statuses(manager, config.name)
+    ]
+
+
+def _version(
+    manager: ModelManager, config: ModelConfig, status: VersionStatus, labels: Sequence[str], default: int | None
+) -> VersionView:
+    folder = _folder(manager, config, status.version)
+    return VersionView(
+        number=status.version,
+        state=status.state.name,
+        labels=labels,
+        default=status.version == default,
+        error="" if status.error is None else status.error.message,
+        backend=_backend(manager, config.name, status),
+        bytes=None if folder is None else sum(item.stat().st_size for item in folder.rglob("*") if item.is_file()),
+        manifest=None if folder is None else _manifest(folder),
+        report=folder is not None and (folder / _REPORT_NAME).is_file(),
+    )
+
+
+def _backend(manager: ModelManager, name: str, status: VersionStatus) -> str:
+    if status.state is not VersionState.AVAILABLE:
+        return ""
+    try:
+        with manager.acquire(ModelSpec(name=name, version=status.version)) as servable:
+            return servable.backend.name
+    except ModelyardError:
+        # It was unloaded a moment ago.
+        return ""
+
+
+def _folder(manager: ModelManager, config: ModelConfig, version: int) -> Path | None:
+    """Where a version's files are on this machine."""
+    try:
+        with manager.acquire(ModelSpec(name=config.name, version=version)) as servable:
+            return servable.path
+    except ModelyardError:
+        folder = config.base_path / str(version)
+        return folder if isinstance(folder, Path) and folder.is_dir() else None
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    try:
+        return read_manifest(folder)
+    except ManifestError:
+        # A foreign version has none; of one that is damaged, the version's error tells.
+        return None
+
+
+def _signature(model: str, name: str, signature: Signature) -> SignatureView:
+    body = example_body(name, signature)
+    return SignatureView(
+        name=name,
+        method=signature.method.rpartition("/")[2],
+        inputs=[_tensor(spec) for spec in signature.inputs],
+        outputs=[_tensor(spec) for spec in signature.outputs],
+        image=isinstance(signature.decode, ImageDecode),
+        path=request_url(model, signature),
+        example="" if body is None else readable(body),
+    )
+
+
+def _tensor(spec: TensorSpec) -> tuple[str, str, str]:
+    return spec.name, spec.dtype, format_shape(spec.shape)
+
+
+def readable(value: Any, indent: str = "") -> str:
+    """JSON text for people: what is short, or a list of plain values, is on one line.
+
+    Args:
+        value: A JSON value.
+        indent: Of the lines after the first.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= _LINE:
+        return text
+    if isinstance(value, dict):
+        inner = indent + "  "
+        lines = [
+            f"{inner}{json.dumps(key, ensure_ascii=False)}: {readable(item, inner)}" for key, item in value.items()
+        ]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list) and any(map(_is_deep, value)):
+        inner = indent + " "
+        return "[" + f",\n{inner}".join(readable(item, inner) for item in value) + "]"
+    return text
+
+
+def _is_deep(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and (len(value) > 1 or any(map(_is_deep, value))))
