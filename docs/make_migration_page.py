@@ -36,6 +36,9 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
   model, and the version that was served before stays served.
 - **Stopping is gentle.** At SIGTERM health checks say NOT_SERVING, new connections are refused, and what was accepted
   is answered, for up to `--drain_seconds`; a second signal ends the process at once.
+- **SIGHUP reads the configuration again**, and looks for new versions; upstream ends.
+- **A batch that does not end is given up** after `--max_batch_seconds`: its model is out of service until it ends, the
+  others go on. With `--probe_loads`, versions that would crash the server are refused. See [lifecycle](lifecycle.md).
 - **A reload that cannot load a new model says so** (UNKNOWN) and goes on serving; upstream waits for it.
 - **A damaged version is refused.** Where a version has modelyard's manifest, every file is checked against it before
   it is loaded; a mismatch is DATA_LOSS in the version's status.

@@ -164,6 +164,7 @@ class Server:
         # seconds from which all are (0 for none), whether all are that may be traced, and whether not those whose
         # callers trace others, but not them. None for none.
         records: tuple[int, float, float, bool, bool] | None = None,
+        spare_thread: bool = True,
     ) -> Server: ...
     @property
     def waiting(self) -> int:
@@ -264,6 +265,17 @@ class Server:
         """Requests that were answered since the last time, as ``RequestRecord``'s fields, and how many were lost."""
     def forget(self, model: str) -> None:
         """Has ``learn`` called again for the plans of a model."""
+    def give_up(self, model: str, version: int, longer_s: float, text: str) -> None:
+        """Answers the requests of a version's batches that have been computed for so long: DEADLINE_EXCEEDED, or 504.
+
+        Those that wait and those that come are handed over, until there is another plan.
+
+        Args:
+            model: As requests name it.
+            version: The version that computes.
+            longer_s: Seconds of a batch; younger ones are not touched.
+            text: What the clients are told, without quotes and backslashes.
+        """
     def take_statistics(self) -> list[dict[str, Any]]:
         """What was measured since the last time, by plan.
 

@@ -75,7 +75,7 @@ def test_volumes_are_declared() -> None:
 def test_server_may_drain_before_it_is_killed() -> None:
     from modelyard.serving import parse_flags
 
-    drain_s = parse_flags(["--model_base_path=/models/model"]).drain_s
+    drain_s = parse_flags(["--model_base_path=/models/model"]).lifecycle.drain_s
     assert float(SERVICES["server"]["stop_grace_period"].removesuffix("s")) > drain_s
 
 

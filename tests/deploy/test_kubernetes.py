@@ -96,7 +96,7 @@ def test_stopping_takes_less_than_the_grace_period(resources: list[Resource]) ->
     pause_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     pod = pod_spec(one(resources, "Deployment"))
     assert pod is not None
-    assert pause_s + options.drain_s < pod["terminationGracePeriodSeconds"]
+    assert pause_s + options.lifecycle.drain_s < pod["terminationGracePeriodSeconds"]
 
 
 def test_selectors_and_ports_meet(resources: list[Resource]) -> None:

@@ -34,5 +34,5 @@ def test_the_default_target_is_the_last_stage() -> None:
 
 
 def test_the_drain_time_is_the_servers() -> None:
-    drain_s = parse_flags(["--model_base_path=/models/model"]).drain_s
+    drain_s = parse_flags(["--model_base_path=/models/model"]).lifecycle.drain_s
     assert f"`--drain_seconds` ({drain_s:g})" in TEXT

@@ -89,6 +89,78 @@ def publish_slow(model_dir: Path, *, loops: int) -> AnyVersion:
     )
 
 
+def publish_rounds(model_dir: Path) -> AnyVersion:
+    """Publishes ``y = x`` over float32 [-1] as an ONNX version that counts to the largest of its rows meanwhile."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    def value(name: str, shape: list[int | str], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    body = helper.make_graph(
+        [helper.make_node("Add", ["carried", "step"], ["next"]), helper.make_node("Identity", ["go_on"], ["still"])],
+        "body",
+        [value("i", [], TensorProto.INT64), value("go_on", [], TensorProto.BOOL), value("carried", [])],
+        [value("still", [], TensorProto.BOOL), value("next", [])],
+    )
+    constants = [
+        numpy_helper.from_array(np.array(0, np.float32), "zero"),
+        numpy_helper.from_array(np.array(1, np.float32), "step"),
+        numpy_helper.from_array(np.array(True), "yes"),
+    ]
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["rounds"], to=TensorProto.INT64),
+        helper.make_node("Loop", ["rounds", "yes", "zero"], ["counted"], body=body),
+        helper.make_node("Mul", ["counted", "zero"], ["nothing"]),
+        helper.make_node("Add", ["x", "nothing"], ["y"]),
+    ]
+    return _publish(
+        model_dir, helper.make_graph(nodes, "rounds", [value("x", ["batch"])], [value("y", ["batch"])], constants)
+    )
+
+
+def publish_crashing(model_dir: Path) -> AnyVersion:
+    """Publishes ``y = x`` over float32 [-1] as an ONNX version that ends onnxruntime's process: an LSTM on no rows."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"]) for name in "xy")
+    constants = [
+        numpy_helper.from_array(np.zeros((1, 8, 1), np.float32), "w"),
+        numpy_helper.from_array(np.zeros((1, 8, 2), np.float32), "r"),
+        numpy_helper.from_array(np.array([1, -1, 1], np.int64), "shape"),
+        numpy_helper.from_array(np.array([0], np.int64), "zero"),
+        numpy_helper.from_array(np.array([1], np.int64), "one"),
+    ]
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["steps"]),
+        helper.make_node("Slice", ["steps", "zero", "zero", "one"], ["none"]),
+        helper.make_node("LSTM", ["none", "w", "r"], ["states"], hidden_size=2),
+        helper.make_node("ReduceSum", ["states"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["x", "sum"], ["y"]),
+    ]
+    return _publish(model_dir, helper.make_graph(nodes, "crashing", [x], [y], constants))
+
+
+def publish_hungry(model_dir: Path, *, megabytes: int) -> AnyVersion:
+    """Publishes ``y = x`` over float32 [-1] as an ONNX version that takes so much memory to compute it."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"]) for name in "xy")
+    nodes = [
+        # By the number of its inputs, so that it is not computed at loading.
+        helper.make_node("Shape", ["x"], ["rows"]),
+        helper.make_node("Mul", ["rows", "many"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["zeros"]),
+        helper.make_node("ReduceMax", ["zeros"], ["zero"], keepdims=0),
+        helper.make_node("Add", ["x", "zero"], ["y"]),
+    ]
+    many = numpy_helper.from_array(np.array([megabytes << 18], np.int64), "many")
+    return _publish(model_dir, helper.make_graph(nodes, "hungry", [x], [y], [many]))
+
+
 def publish_crowded(model_dir: Path) -> AnyVersion:
     """Publishes ``y = 2 x`` over float32 [-1] as an ONNX version that takes time by the square of its rows."""
     import numpy as np

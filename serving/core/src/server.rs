@@ -46,7 +46,7 @@ impl Server {
         handlers, *, threads, max_body_bytes, max_message_bytes, rest_timeout_s, wrong_rest_port,
         wrong_grpc_port, max_connections=0, max_streams=1024, max_header_bytes=32768, header_timeout_s=20.0,
         body_timeout_s=20.0, idle_timeout_s=75.0, max_inflight_bytes=0, max_age_s=0.0, max_waiting=0, max_delay_s=0.0, usual_rest=true, strict_json=false, json_extensions=false,
-        max_json_depth=100, tensor_content=false, guarded=false, records=None,
+        max_json_depth=100, tensor_content=false, guarded=false, records=None, spare_thread=true,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
     fn new(
@@ -74,6 +74,7 @@ impl Server {
         tensor_content: bool,
         guarded: bool,
         records: Option<(usize, f64, f64, bool, bool)>,
+        spare_thread: bool,
     ) -> PyResult<Server> {
         let connections = ConnectionLimits {
             max_connections,
@@ -109,8 +110,9 @@ impl Server {
                 Some(Arc::new(Records::new(Wanted { share, slow, traced, parents }, limit)))
             }
         };
+        let threads = threads.max(1);
         let runtime = Builder::new_multi_thread()
-            .worker_threads(threads.max(1))
+            .worker_threads(threads)
             .max_blocking_threads(MAX_COMPUTING)
             .thread_name("modelyard-core")
             .on_thread_start(threads::join_python)
@@ -125,7 +127,7 @@ impl Server {
             phase: watch::Sender::new(Phase::Serving),
             listeners: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
-            plans: Plans::default(),
+            plans: Plans::new(if spare_thread { threads } else { usize::MAX }),
             traffic: Traffic::default(),
             budget: Budget::new(max_inflight_bytes),
             ids: Ids::new(),
@@ -236,6 +238,13 @@ impl Server {
     /// Has `learn` called again for the plans of a model.
     fn forget(&self, model: &str) {
         self.core.plans.forget(model);
+    }
+
+    /// Answers the requests of a version's batches that have been computed for so many seconds: see the stub.
+    fn give_up(&self, py: Python<'_>, model: &str, version: i64, longer_s: f64, text: &str) -> PyResult<()> {
+        let longer = seconds(longer_s)?;
+        py.detach(|| self.core.plans.give_up(model, version, longer, &text.into()));
+        Ok(())
     }
 
     /// What was measured since the last time, by plan: see the stub.

@@ -16,7 +16,7 @@ use crate::histogram::TraceId;
 use crate::host::{Answer, Permit};
 use crate::record::{Batch, Facts, Seen, Times};
 use crate::traffic::Route;
-use crate::transport::{Context, Peer, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
+use crate::transport::{Context, DEADLINE_EXCEEDED, Peer, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
 
 const PREDICT: &str = "/tensorflow.serving.PredictionService/Predict";
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
@@ -55,9 +55,10 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Why a request is not let in.
+/// Why a request is not let in, or not waited for any more.
 pub struct Overload {
     pub text: String,
+    pub late: bool,
     /// When there may be room; `None` for a full batch queue, which upstream says is unavailable.
     pub retry_after: Option<Duration>,
     /// In the metrics.
@@ -285,7 +286,7 @@ fn content(kind: HeaderValue) -> HeaderMap {
 /// How REST's clients are told.
 fn too_many(overload: &Overload, before: &str, after: &str) -> Answer {
     let mut fields = content(JSON);
-    let mut status = StatusCode::SERVICE_UNAVAILABLE;
+    let mut status = if overload.late { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::SERVICE_UNAVAILABLE };
     if let Some(time) = overload.retry_after {
         // The smallest number that the header can say is one second.
         fields.insert(RETRY_AFTER, HeaderValue::from(time.as_secs_f64().ceil().max(1.0) as u64));
@@ -415,8 +416,15 @@ async fn compute(
         Outcome::Full => {
             seen.note(|| facts(plan, rows));
             let text = "The batch scheduling queue to which this task was submitted is full. Try again in a moment.";
-            let overload = Overload { text: text.to_owned(), retry_after: None, reason: "batch_queue_full" };
+            let overload =
+                Overload { text: text.to_owned(), late: false, retry_after: None, reason: "batch_queue_full" };
             plan.stats().refused(api, overload.reason, "UNAVAILABLE");
+            Some(Err(overload))
+        }
+        Outcome::GivenUp(text) => {
+            seen.note(|| facts(plan, rows));
+            let overload = Overload { text: text.to_string(), late: true, retry_after: None, reason: "hanging" };
+            plan.stats().refused(api, overload.reason, "DEADLINE_EXCEEDED");
             Some(Err(overload))
         }
     }
@@ -443,7 +451,7 @@ fn admit(core: &Core, plan: &Plan, rows: usize, deadline: Option<Instant>) -> Re
             "The server is overloaded: {waiting} requests wait, the most that --max_queued_requests allows. Try again \
              in a moment."
         );
-        return Err(Overload { text, retry_after: Some(RETRY.0), reason: "queue_full" });
+        return Err(Overload { text, late: false, retry_after: Some(RETRY.0), reason: "queue_full" });
     }
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let Some(limit) = left.into_iter().chain(limits.max_delay).min() else { return Ok(()) };
@@ -459,7 +467,7 @@ fn admit(core: &Core, plan: &Plan, rows: usize, deadline: Option<Instant>) -> Re
         wait.as_secs_f64(),
         limit.as_secs_f64()
     );
-    Err(Overload { text, retry_after: Some((wait - limit).clamp(RETRY.0, RETRY.1)), reason: "too_late" })
+    Err(Overload { text, late: false, retry_after: Some((wait - limit).clamp(RETRY.0, RETRY.1)), reason: "too_late" })
 }
 
 /// A request, or its rows, that was let in, as long as it is not answered.
@@ -507,6 +515,10 @@ fn trace_of(value: &HeaderValue) -> Option<TraceId> {
 
 /// How gRPC's clients are told.
 fn refusal(overload: Overload) -> Refusal {
-    let code = if overload.retry_after.is_some() { RESOURCE_EXHAUSTED } else { UNAVAILABLE };
+    let code = match overload.retry_after {
+        _ if overload.late => DEADLINE_EXCEEDED,
+        Some(_) => RESOURCE_EXHAUSTED,
+        None => UNAVAILABLE,
+    };
     Refusal { code, text: overload.text, retry_after: overload.retry_after }
 }

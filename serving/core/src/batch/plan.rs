@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -142,7 +142,48 @@ pub struct Plan {
     queues: Mutex<HashMap<Vec<Shape>, Arc<Queue>>>,
     stats: Mutex<Stats>,
     cost: Mutex<Cost>,
-    stale: std::sync::atomic::AtomicBool,
+    /// Where short batches are computed at once.
+    pub places: Places,
+    stale: AtomicBool,
+}
+
+/// The threads of the transport, and how many of them compute. One must always be left that reads and answers, since a
+/// batch may never end.
+#[derive(Clone)]
+pub struct Places {
+    computing: Arc<AtomicUsize>,
+    threads: usize,
+}
+
+impl Places {
+    fn new(threads: usize) -> Places {
+        Places { computing: Arc::default(), threads }
+    }
+
+    /// Whether all threads but one compute.
+    pub fn is_scarce(&self) -> bool {
+        self.computing.load(Ordering::Relaxed) + 1 >= self.threads
+    }
+
+    /// Computes on this thread. The last one hands what it has to serve to another thread, which costs some microseconds.
+    pub fn compute(&self, work: impl FnOnce()) {
+        let last = self.computing.fetch_add(1, Ordering::Relaxed) + 1 >= self.threads;
+        let _end = End(&self.computing);
+        if last {
+            tokio::task::block_in_place(work);
+        } else {
+            work();
+        }
+    }
+}
+
+/// A thread computes no more.
+struct End<'a>(&'a AtomicUsize);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Plan {
@@ -177,8 +218,14 @@ impl Plan {
             queues: Mutex::default(),
             stats: Mutex::default(),
             cost: Mutex::default(),
+            places: Places::new(1),
             stale: false.into(),
         }
+    }
+
+    /// Whether another plan is to answer, or none.
+    pub fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
     }
 
     /// The queue for inputs of these shapes: only those of one inner shape can be stacked.
@@ -373,20 +420,42 @@ enum Known {
 }
 
 /// Plans by key, found out as requests come.
-#[derive(Default)]
 pub struct Plans {
     known: RwLock<HashMap<Key, Known>>,
     /// Plans that were replaced, as long as requests hold them: they count, too.
     retired: Mutex<Vec<Arc<Plan>>>,
     /// By model, requests that were let in and are not answered yet.
     waiting: Mutex<HashMap<String, Arc<AtomicUsize>>>,
+    places: Places,
 }
 
 impl Plans {
+    /// None; there are so many threads of the transport, or as many as need no care.
+    pub fn new(threads: usize) -> Plans {
+        Plans {
+            known: RwLock::default(),
+            retired: Mutex::default(),
+            waiting: Mutex::default(),
+            places: Places::new(threads),
+        }
+    }
+
+    /// Answers the requests of a version's batches that have been computed for so long. Those that wait and those that
+    /// come are handed over, until there is a new plan.
+    pub fn give_up(&self, model: &str, version: i64, longer: Duration, text: &Arc<str>) {
+        for plan in self.all().into_iter().filter(|plan| plan.version == version && plan.key.model == model) {
+            plan.stale.store(true, Ordering::Relaxed);
+            let queues: Vec<_> = plan.queues.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+            for queue in queues {
+                queue.give_up(longer, text);
+            }
+        }
+    }
+
     /// The plan for a key; where there is none, whether Python should be asked.
     pub fn find(&self, key: &Key) -> Result<Arc<Plan>, bool> {
         match self.known.read().unwrap_or_else(PoisonError::into_inner).get(key) {
-            Some(Known::Plan(plan)) if !plan.stale.load(Ordering::Relaxed) => return Ok(plan.clone()),
+            Some(Known::Plan(plan)) if !plan.is_stale() => return Ok(plan.clone()),
             Some(Known::Asked(when)) if when.elapsed() < ASK_AGAIN => return Err(false),
             _ => {}
         }
@@ -406,6 +475,7 @@ impl Plans {
     pub fn add(&self, mut plan: Plan) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         plan.waiting = waiting.entry(plan.key.model.clone()).or_default().clone();
+        plan.places = self.places.clone();
         drop(waiting);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         self.retire(known.insert(plan.key.clone(), Known::Plan(Arc::new(plan))));

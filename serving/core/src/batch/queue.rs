@@ -14,6 +14,9 @@ use crate::forms::Tensor;
 
 /// What takes longer is computed on a thread of its own: it would hold up the connections of this one.
 const IN_PLACE: Duration = Duration::from_millis(2);
+/// A batch that takes no longer waits for another rather than to take the transport's last thread, which is to be handed
+/// over then.
+const SOON: Duration = Duration::from_micros(100);
 /// While a batch is computed in place, clients wait that could read the answers of the one before: it is cut after so
 /// long, but not below so many rows.
 const PIECE: Duration = Duration::from_millis(1);
@@ -43,6 +46,8 @@ pub enum Outcome {
     HandOver,
     /// More may not wait.
     Full,
+    /// Its batch takes too long; why nobody waits for it any more.
+    GivenUp(Arc<str>),
 }
 
 /// A request for a batch.
@@ -60,6 +65,18 @@ struct Item {
     reply: oneshot::Sender<Outcome>,
 }
 
+/// A batch that is computed. Whoever takes the replies answers its requests.
+struct Running {
+    begun: Instant,
+    replies: Mutex<Vec<oneshot::Sender<Outcome>>>,
+}
+
+impl Running {
+    fn take(&self) -> Vec<oneshot::Sender<Outcome>> {
+        std::mem::take(&mut *self.replies.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 #[derive(Default)]
 struct State {
     urgent: VecDeque<Item>,
@@ -67,7 +84,7 @@ struct State {
     /// Rows of both.
     rows: usize,
     /// Batches that are computed.
-    running: usize,
+    running: Vec<Arc<Running>>,
     /// Somebody comes back when the first batch has waited for its time.
     timer: bool,
 }
@@ -75,8 +92,8 @@ struct State {
 /// What may be done now.
 enum Next {
     Nothing,
-    /// A batch, and its rows.
-    Batch(Turn, Vec<Item>, usize),
+    /// A batch: its requests, when they came, and their rows.
+    Batch(Turn, Vec<(Request, Instant)>, usize),
     /// The requests wait for others until then.
     At(Instant),
 }
@@ -97,12 +114,13 @@ impl Queue {
     }
 
     /// Has a request computed; must be called inside of the runtime.
-    ///
-    /// The first of the requests that wait computes a batch of all of them: that needs no task of its own.
     pub async fn answer(self: &Arc<Self>, request: Request) -> Outcome {
         let (reply, outcome) = oneshot::channel();
         {
             let mut state = self.lock();
+            if self.plan.is_stale() {
+                return Outcome::HandOver;
+            }
             let most = self.plan.batching.as_ref().map_or(usize::MAX, |batching| batching.max_queued_rows);
             if state.rows > 0 && state.rows.saturating_add(request.rows) > most {
                 return Outcome::Full;
@@ -125,7 +143,9 @@ impl Queue {
             Next::Nothing => {}
             Next::Batch(turn, batch, rows) => {
                 if self.plan.cost().of(rows).is_some_and(|time| time <= IN_PLACE) {
-                    turn.compute(batch, rows);
+                    // A task of its own: a request that computed its batch itself could not be answered before its end.
+                    let places = self.plan.places.clone();
+                    tokio::spawn(async move { places.compute(|| turn.compute(batch, rows)) });
                 } else {
                     tokio::task::spawn_blocking(move || turn.compute(batch, rows));
                 }
@@ -145,7 +165,10 @@ impl Queue {
     /// as allowed are computed already.
     fn begin(self: &Arc<Self>) -> Next {
         let mut state = self.lock();
-        if state.running >= self.plan.parallel {
+        if state.running.len() >= self.plan.parallel {
+            return Next::Nothing;
+        }
+        if !state.running.is_empty() && self.is_worth_waiting(&state) {
             return Next::Nothing;
         }
         let most = self.most_rows();
@@ -154,7 +177,7 @@ impl Queue {
             return if set { Next::Nothing } else { Next::At(when) };
         }
         let State { urgent, patient, rows: waiting, running, .. } = &mut *state;
-        let mut batch: Vec<Item> = Vec::new();
+        let (mut batch, mut replies) = (Vec::new(), Vec::new());
         let mut rows = 0;
         'full: for queue in [urgent, patient] {
             while let Some(item) = queue.front() {
@@ -167,14 +190,33 @@ impl Queue {
                     continue;
                 }
                 rows += item.request.rows;
-                batch.push(item);
+                batch.push((item.request, item.since));
+                replies.push(item.reply);
             }
         }
         if batch.is_empty() {
             return Next::Nothing;
         }
-        *running += 1;
-        Next::Batch(Turn(self.clone()), batch, rows)
+        let this = Arc::new(Running { begun: Instant::now(), replies: replies.into() });
+        running.push(this.clone());
+        Next::Batch(Turn(self.clone(), this), batch, rows)
+    }
+
+    /// Answers the requests of batches that have been computed for so long, and hands over those that wait; the plan
+    /// must be stale.
+    pub fn give_up(&self, longer: Duration, text: &Arc<str>) {
+        let mut state = self.lock();
+        let State { urgent, patient, rows, running, .. } = &mut *state;
+        *rows = 0;
+        let waiting: Vec<_> = urgent.drain(..).chain(patient.drain(..)).collect();
+        let late: Vec<_> = running.iter().filter(|batch| batch.begun.elapsed() >= longer).cloned().collect();
+        drop(state);
+        for reply in late.iter().flat_map(|batch| batch.take()) {
+            let _ = reply.send(Outcome::GivenUp(text.clone()));
+        }
+        for item in waiting {
+            let _ = item.reply.send(Outcome::HandOver);
+        }
     }
 
     /// Until when what waits may wait for others; `None` where it may be computed.
@@ -185,6 +227,12 @@ impl Queue {
         }
         let first = [state.urgent.front(), state.patient.front()].into_iter().flatten().map(|item| item.since).min()?;
         Some(first + timeout).filter(|when| *when > Instant::now())
+    }
+
+    /// Whether what waits is computed sooner, and together, after the batch that is computed now.
+    fn is_worth_waiting(&self, state: &State) -> bool {
+        let short = self.plan.cost().of(state.rows).is_some_and(|time| time <= SOON);
+        short && self.plan.shared && self.plan.places.is_scarce()
     }
 
     /// Rows of a batch.
@@ -200,20 +248,20 @@ impl Queue {
 }
 
 /// A batch may be computed. At its end somebody computes what waits then.
-struct Turn(Arc<Queue>);
+struct Turn(Arc<Queue>, Arc<Running>);
 
 impl Turn {
-    fn compute(self, batch: Vec<Item>, rows: usize) {
+    fn compute(self, batch: Vec<(Request, Instant)>, rows: usize) {
         let plan = &self.0.plan;
-        let inputs: Vec<&[Tensor]> = batch.iter().map(|item| item.request.tensors.as_slice()).collect();
+        let inputs: Vec<&[Tensor]> = batch.iter().map(|(request, _)| request.tensors.as_slice()).collect();
         let begun = Instant::now();
         let waited: Vec<_> =
-            batch.iter().map(|item| Waited { rows: item.request.rows, time: begun - item.since }).collect();
+            batch.iter().map(|(request, since)| Waited { rows: request.rows, time: begun - *since }).collect();
         let size = plan.padded(rows);
         let Some(ran) = plan.compute(&inputs, &waited, size, begun) else {
-            for item in batch {
+            for reply in self.1.take() {
                 // Whoever has gone needs no answer; so below.
-                let _ = item.reply.send(Outcome::HandOver);
+                let _ = reply.send(Outcome::HandOver);
             }
             return;
         };
@@ -228,10 +276,10 @@ impl Turn {
         });
         let alone = batch.len() == 1 && size == rows;
         let mut at = 0;
-        for item in batch {
-            let range = at..at + item.request.rows;
-            at += item.request.rows;
-            let _ = item.reply.send(Outcome::Computed(computed.clone(), (!alone).then_some(range)));
+        for ((request, _), reply) in batch.iter().zip(self.1.take()) {
+            let range = at..at + request.rows;
+            at += request.rows;
+            let _ = reply.send(Outcome::Computed(computed.clone(), (!alone).then_some(range)));
         }
     }
 }
@@ -240,7 +288,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let queue = self.0.clone();
         let mut state = queue.lock();
-        state.running -= 1;
+        state.running.retain(|batch| !Arc::ptr_eq(batch, &self.1));
         let left = !state.urgent.is_empty() || !state.patient.is_empty();
         drop(state);
         if !left {

@@ -10,7 +10,7 @@ mod peer;
 mod tls;
 
 pub use self::body::{Answering, Reply};
-pub use self::grpc::{RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE, serve_grpc};
+pub use self::grpc::{DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE, serve_grpc};
 pub use self::http::serve_http;
 pub use self::limits::{Budget, Charge, ConnectionLimits, Refused};
 pub use self::listener::{Api, Listener, LiveTls};

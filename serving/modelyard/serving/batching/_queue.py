@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -51,6 +52,7 @@ class Task:
         started_ns: When it began to be decoded.
         decoded_ns: When its inputs were complete.
         cost: What it was let in with.
+        answered: ``done`` was called.
     """
 
     inputs: Arrays
@@ -62,6 +64,7 @@ class Task:
     started_ns: int = 0
     decoded_ns: int = 0
     cost: float = 0.0
+    answered: bool = False
 
     @property
     def patient(self) -> bool:
@@ -106,6 +109,9 @@ class BatchQueue:
         self._tasks: deque[Task] = deque()
         self._rows = self._running = 0
         self._cost = Cost()
+        #: What is computed, by thread; and why nobody waits for some of them any more.
+        self._computing: dict[int, list[Task]] = {}
+        self._given_up: dict[int, ModelyardError] = {}
 
     def submit(self, task: Task) -> None:
         """Queues a request.
@@ -118,7 +124,7 @@ class BatchQueue:
             UnavailableError: The queue is full, or the server is stopping.
         """
         with self._condition:
-            if refusal := self._threads.refusal(None):
+            if refusal := self._threads.refusal(None) or next(iter(self._given_up.values()), None):
                 raise refusal
             if self._tasks and self._rows + task.rows > self._parameters.max_queued_rows:
                 self._threads.refused("batch_queue_full")
@@ -152,7 +158,41 @@ class BatchQueue:
                     # Others may have taken them, or have come meanwhile.
                     batch = self._take() if self._tasks and self._wait() <= 0 else []
                 if batch:
-                    self._compute(batch)
+                    self._compute_on(threading.get_ident(), batch)
+
+    def _compute_on(self, thread: int, batch: list[Task]) -> None:
+        self._computing[thread] = batch
+        try:
+            self._compute(batch)
+        finally:
+            with self._condition:
+                del self._computing[thread]
+                given_up = self._given_up.pop(thread, None) is not None
+            if given_up:
+                # It was given to others meanwhile.
+                self._threads.slots.acquire()
+
+    def give_up(self, threads: Sequence[int], error: ModelyardError, refusal: ModelyardError) -> None:
+        """Answers what some threads compute and what waits for them; other threads of the model take their places.
+
+        Args:
+            threads: They take too long.
+            error: For what they compute.
+            refusal: For what waits.
+        """
+        answers: list[tuple[Task, _Answer]] = []
+        with self._condition:
+            for thread in self._computing.keys() & set(threads):
+                self._given_up[thread] = refusal
+                self._threads.slots.release()
+                answers += [(task, (None, error)) for task in self._computing[thread]]
+            answers += [(task, (None, refusal)) for task in self._tasks]
+            self._tasks.clear()
+            self._rows = 0
+        for task, answer in answers:
+            if not task.answered and task.arrived_ns:
+                self._plan.failed(refusal if answer[1] is refusal else error)
+            self._deliver(task, answer)
 
     def _wait(self) -> float:
         """Seconds until a batch may start."""
@@ -189,6 +229,8 @@ class BatchQueue:
             computed_ns = time.perf_counter_ns()
         # A thread of the model must outlive whatever a runtime does, and every caller gets an answer.
         except Exception as exc:
+            if threading.get_ident() in self._given_up:
+                return
             if len(batch) > 1:
                 # Somebody's input is bad: everybody else must not pay for it.
                 for task in batch:
@@ -197,6 +239,8 @@ class BatchQueue:
             computed_ns = time.perf_counter_ns()
             answers = [(None, self._failure(exc, batch[0]))]
         else:
+            if threading.get_ident() in self._given_up:
+                return
             seconds = (computed_ns - begun_ns) / 1e9
             self._cost.learn(seconds, sum(task.rows for task in batch))
             counted = sum(task.arrived_ns > 0 for task in batch)
@@ -223,7 +267,11 @@ class BatchQueue:
             self._deliver(task, answer)
 
     def _deliver(self, task: Task, answer: _Answer) -> None:
-        self._threads.leave(task.cost)
+        with self._condition:
+            if task.answered:
+                return
+            task.answered = True
+            self._threads.leave(task.cost)
         task.done(*answer)
 
     def _run(self, batch: Sequence[Task], begun_ns: int) -> tuple[Arrays, list[tuple[int, int, int]]]:

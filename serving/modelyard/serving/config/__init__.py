@@ -5,6 +5,7 @@ from modelyard.serving.config._batching import PER_MODEL_FILE, BatchParameters, 
 from modelyard.serving.config._cpus import available_cpus
 from modelyard.serving.config._flag_table import FLAGS
 from modelyard.serving.config._flags import ServerOptions, parse_flags
+from modelyard.serving.config._lifecycle import LifecycleOptions
 from modelyard.serving.config._limits import TransportLimits
 from modelyard.serving.config._load import LoadOptions
 from modelyard.serving.config._models import (
@@ -34,12 +35,13 @@ __all__ = [
     "FLAGS",
     "Form",
     "InsecureAdmin",
+    "LifecycleOptions",
     "LoadOptions",
     "ModelConfig",
     "PER_MODEL_FILE",
-    "RollbackLimits",
     "PredictionLogConfig",
     "PredictionLogLimits",
+    "RollbackLimits",
     "ServerOptions",
     "TelemetryOptions",
     "TlsConfig",

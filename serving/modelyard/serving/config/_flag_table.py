@@ -214,4 +214,15 @@ FLAGS: tuple[Flag, ...] = (
           "changes it while the server runs", ("debug", "info", "warning", "error")),
     _ours("log_format", "text", "text", "how its lines look", ("text", "json")),
     _ours("drain_seconds", "float", 10.0, "time that running requests get at SIGTERM"),
+    _ours("shutdown_delay_seconds", "float", 0.0,
+          "at SIGTERM go on answering for so long before the ports close, while all health checks say not ready, for "
+          "load balancers that find out by asking"),
+    _ours("max_batch_seconds", "float", 300.0,
+          "a batch that is computed for longer is answered with DEADLINE_EXCEEDED, and its version gets no requests "
+          "until the batch ends (0: any time)"),
+    _ours("probe_loads", "bool", False,
+          "load a version in a process of its own first, and predict there: what ends that process, or takes too much "
+          "memory or time, is refused, and the server goes on"),
+    _ours("probe_memory_mb", "int", 0, "memory that this process may take (0: what is free)"),
+    _ours("probe_timeout_seconds", "float", 300.0, "time that this process may take"),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from modelyard.serving.config._batching import BatchParameters, read_batch_param
 from modelyard.serving.config._cpus import available_cpus
 from modelyard.serving.config._flag_files import with_files
 from modelyard.serving.config._flag_table import FLAGS, Flag
+from modelyard.serving.config._lifecycle import LifecycleOptions, lifecycle_options
 from modelyard.serving.config._limits import TransportLimits, transport_limits
 from modelyard.serving.config._load import LoadOptions
 from modelyard.serving.config._models import (
@@ -137,8 +138,8 @@ class ServerOptions:
         max_queued_requests: Requests of one model that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
         warmup_iterations: How often warm-up records are replayed; 0 for never.
-        drain_s: Seconds that running requests get when the server stops.
         traffic: Which versions answer requests that name none; None for the newest.
+        lifecycle: How it begins, ends, and lives with models that do not behave.
         autotune_file: Measure and write this file instead of serving; empty to serve.
         autotune_latency_s: Longest time of a request, in seconds, for that.
         telemetry: What is logged.
@@ -182,8 +183,8 @@ class ServerOptions:
     max_queued_requests: int = 0
     max_queue_delay_s: float = 0.0
     warmup_iterations: int = 1
-    drain_s: float = 10.0
     traffic: TrafficOptions | None = None
+    lifecycle: LifecycleOptions = LifecycleOptions()
     autotune_file: str = ""
     autotune_latency_s: float = 0.05
     telemetry: TelemetryOptions = TelemetryOptions()
@@ -311,8 +312,8 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
         max_queued_requests=args.max_queued_requests,
         max_queue_delay_s=args.max_queue_delay_ms / 1e3,
         warmup_iterations=max(1, args.num_request_iterations_for_warmup) if args.enable_model_warmup else 0,
-        drain_s=args.drain_seconds,
         traffic=traffic_options(args),
+        lifecycle=lifecycle_options(args),
         autotune_file=args.autotune,
         autotune_latency_s=args.autotune_latency_ms / 1e3,
         telemetry=telemetry_options(args),

@@ -108,6 +108,8 @@ FAMILIES: Sequence[Family] = (
     Family(f"{_OURS}connections", "gauge", "Connections that are open (native core)."),
     Family(f"{_OURS}request_records_dropped", "counter",
            "Answered requests that are missing in the access log, the slow-request log or the traces."),
+    Family(f"{_OURS}hanging_batches", "gauge",
+           "Batches that have been computed longer than --max_batch_seconds allows.", ("model", "version")),
     # Traffic rules.
     Family(f"{_OURS}traffic_requests", "counter",
            "Requests that a traffic rule gave to a target of its split, by status.", ("model", "target", "status")),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,10 +15,12 @@ from typing import Any, TypeVar
 
 from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature
 from modelyard.errors import (
+    DeadlineExceededError,
     InternalError,
     InvalidModelSpecError,
     InvalidRequestError,
     ModelyardError,
+    UnavailableError,
 )
 from modelyard.serving.batching import Batcher, Done, ModelThreads, Task
 from modelyard.serving.metrics import Metrics, ModelStatistics, Parts
@@ -97,6 +100,9 @@ class Predictor:
         #: By model; what has none, such as the metrics page, is under the empty name, which no model has.
         self._threads: dict[str, ModelThreads] = {}
         self._lock = threading.Lock()
+        #: By thread, the answer that it works for, where it is no batch's.
+        self._working: dict[int, Future[Any]] = {}
+        manager.before_suspending(self._give_up)
 
     @property
     def max_batch_rows(self) -> int:
@@ -272,12 +278,34 @@ class Predictor:
         threads = self._threads_of(model if model in self._threads or self._manager.has(model) else "")
         if caller is None:
             return await asyncio.get_running_loop().run_in_executor(threads.work, work)
-        future = self._work(threads, caller, 0, work)
+        answer: Future[_T] = Future()
+
+        def run() -> None:
+            self._working[threading.get_ident()] = answer
+            try:
+                _settle(answer, work(), None)
+            finally:
+                del self._working[threading.get_ident()]
+
+        future = self._work(threads, caller, 0, run)
+        future.add_done_callback(partial(_settle_failed, answer))
         try:
-            return await asyncio.wrap_future(future)
+            return await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
             caller.leave()
+            future.cancel()
             raise
+
+    def _give_up(self, servable: Servable, threads: Sequence[int], limit_s: float, text: str) -> None:
+        """Answers who waits for a version that computes for too long; another server may answer those that waited."""
+        late = DeadlineExceededError(text)
+        for plan in list(servable.plans.values()):
+            for queue in list(plan.queues.values()):
+                queue.give_up(threads, late, UnavailableError(text))
+        for thread in threads:
+            answer = self._working.get(thread)
+            if answer is not None:
+                _settle(answer, None, late)
 
     def classify(self, spec: ModelSpec, examples: Sequence[bytes]) -> Classification:
         """Classifies examples, on the calling thread.
@@ -464,12 +492,22 @@ def _deliver(
 
 
 def _settle(future: asyncio.Future[Any] | Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(_bare(error))
+    # Of two who know an answer, the first counts.
+    with contextlib.suppress(InvalidStateError, asyncio.InvalidStateError):
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(_bare(error))
+
+
+def _settle_failed(answer: Future[Any], work: Future[None]) -> None:
+    """Work that was not begun, or has failed."""
+    if work.cancelled():
+        answer.cancel()
+    elif (error := work.exception()) is not None:
+        _settle(answer, None, error)
 
 
 def _bare(error: BaseException) -> BaseException:

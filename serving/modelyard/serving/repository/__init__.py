@@ -3,7 +3,7 @@
 from modelyard.serving.repository._admin import Admin
 from modelyard.serving.repository._manager import ModelManager
 from modelyard.serving.repository._states import VersionState, VersionStatus
-from modelyard.serving.repository._versions import Version
+from modelyard.serving.repository._versions import Version, file_stamp
 from modelyard.serving.repository._watcher import ModelWatcher
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "Version",
     "VersionState",
     "VersionStatus",
+    "file_stamp",
 ]

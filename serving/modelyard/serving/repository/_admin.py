@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from modelyard.artifact import Location
@@ -140,6 +141,34 @@ class Admin:
         self._repository = repository
         await self._poll(lambda: self._read_repository(repository), wait_s, str(repository))
 
+    async def reload_files(self, path: Path | None, repository: Location | None) -> str:
+        """Reads what says which models there are again, and looks for versions of all of them.
+
+        Args:
+            path: The model config file; None for none.
+            repository: The repository that the models were found in; None for none.
+
+        Returns:
+            What changed; empty where nothing did.
+
+        Raises:
+            ArtifactError: The repository cannot be read; nothing has changed.
+            ConfigurationError: What was read makes no sense; nothing has changed.
+            ModelNotReadyError: A label points to a version that is not loaded; nothing has changed.
+        """
+        said = ""
+        reads = [
+            *([] if path is None else [partial(self._read_file, path)]),
+            *([] if repository is None else [partial(self._read_repository, repository)]),
+        ]
+        for read in reads:
+            configs = await asyncio.to_thread(read)
+            said = _difference(self._manager.configs, configs)
+            if said:
+                await self.reload(configs, timeout_s=0.0)
+        self._manager.look()
+        return said
+
     async def _poll(self, read: Callable[[], Sequence[ModelConfig]], wait_s: float, what: str) -> None:
         complaint = ""
         while True:
@@ -176,3 +205,13 @@ class Admin:
             )
         self._check_platforms(message)
         return models_from_message(message)
+
+
+def _difference(before: Sequence[ModelConfig], after: Sequence[ModelConfig]) -> str:
+    old, new = ({config.name: config for config in configs} for configs in (before, after))
+    names = {
+        "added": sorted(new.keys() - old.keys()),
+        "removed": sorted(old.keys() - new.keys()),
+        "changed": sorted(name for name in new.keys() & old.keys() if new[name] != old[name]),
+    }
+    return "; ".join(f"models {what}: {', '.join(found)}" for what, found in names.items() if found)

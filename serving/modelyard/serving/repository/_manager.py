@@ -12,6 +12,7 @@ from modelyard.errors import (
     ModelNotFoundError,
     ModelNotReadyError,
     ServerError,
+    UnavailableError,
     UnsupportedError,
 )
 from modelyard.serving.config import ModelConfig, WatchOptions
@@ -19,6 +20,9 @@ from modelyard.serving.repository._states import VersionState, VersionStatus
 from modelyard.serving.repository._watcher import Loader, ModelWatcher
 from modelyard.serving.requests import ModelSpec
 from modelyard.serving.servables import Servable
+
+#: Answers who waits for a version: the servable, threads that compute in it for longer than so many seconds, and why.
+GiveUp = Callable[[Servable, Sequence[int], float, str], None]
 
 #: Longest wait at the end for versions that are being loaded: nobody will ask for them.
 _STOP_S = 3.0
@@ -62,6 +66,8 @@ class ModelManager:
         # Those that a reload added.
         self._added: frozenset[ModelWatcher] = frozenset()
         self._stopped = False
+        self._leaving = False
+        self._give_up: list[GiveUp] = []
         self._when_configured: list[Callable[[str], None]] = []
 
     def when_configured(self, tell: Callable[[str], None]) -> None:
@@ -105,11 +111,61 @@ class ModelManager:
         for watcher in self._watchers.values():
             watcher.start()
 
+    def leave(self) -> None:
+        """Says from now on that nothing is ready, and goes on lending: the server is about to stop."""
+        self._leaving = True
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the server is about to stop."""
+        return self._leaving
+
+    def loaded(self) -> list[Servable]:
+        """What is loaded, of models that are not configured any more as well."""
+        watchers = [*self._watchers.values(), *list(self._retired.values())]
+        return [servable for watcher in watchers for servable in watcher.loaded()]
+
+    def before_suspending(self, give_up: GiveUp) -> None:
+        """Has somebody answer who waits for a version that is suspended.
+
+        Args:
+            give_up: Called each time that a batch is found to take too long, on the thread that found it.
+        """
+        self._give_up.append(give_up)
+
+    def suspend(self, servable: Servable, text: str, *, threads: Sequence[int], limit_s: float) -> None:
+        """Lends a version to nobody until :meth:`resume`, and answers who waits for it.
+
+        Args:
+            servable: One of :meth:`loaded`.
+            text: Why.
+            threads: Those whose batches take too long.
+            limit_s: How long those took at least.
+        """
+        for watcher in (*self._watchers.values(), *list(self._retired.values())):
+            watcher.suspend(servable, UnavailableError(text))
+        for give_up in self._give_up:
+            give_up(servable, threads, limit_s, text)
+
+    def resume(self, servable: Servable) -> None:
+        """Ends what :meth:`suspend` began.
+
+        Args:
+            servable: As it was suspended.
+        """
+        for watcher in (*self._watchers.values(), *list(self._retired.values())):
+            watcher.resume(servable)
+
+    def look(self) -> None:
+        """Looks for versions of all models now, whenever the next look would be."""
+        for watcher in self._watchers.values():
+            watcher.look()
+
     def stop(self) -> bool:
         """Stops watching, unloads everything, once no request holds it, and ends what waits for a model.
 
         Returns:
-            Whether nothing is being loaded any more; what takes longer than a few seconds is left behind.
+            Whether everything is unloaded; what is loaded or computes for more than a few seconds is left behind.
         """
         with self._reloading:
             self._stopped = True
@@ -224,12 +280,17 @@ class ModelManager:
             name: The model.
         """
         watcher = self._watchers.get(name)
-        return watcher is not None and watcher.is_ready()
+        return not self._leaving and watcher is not None and watcher.is_ready()
 
     def all_ready(self) -> bool:
-        """Whether every model that is meant to be loaded can answer; one that was added counts when it was tried."""
+        """Whether every model that is meant to be loaded can answer; one that was added counts when it was tried.
+
+        A model whose batch does not end takes no others out of service: it counts where there is no other.
+        """
         watchers = [watcher for watcher in self._watchers.values() if watcher.enabled]
-        return all(watcher.is_ready() or self._is_coming(watcher) for watcher in watchers)
+        others = [watcher for watcher in watchers if not watcher.is_suspended()]
+        all_others = all(watcher.is_ready() or self._is_coming(watcher) for watcher in others)
+        return not self._leaving and all_others and (bool(others) or not watchers)
 
     def _is_coming(self, watcher: ModelWatcher) -> bool:
         return watcher in self._added and not watcher.wait_until_polled(0.0)

@@ -24,6 +24,7 @@ class Version:
         servable: The loaded version; None where it is not.
         requests: How many hold it.
         rejected: Directory and stamp of what was to replace it and failed.
+        suspended: It is loaded, and a batch of it does not end: nobody may ask for it, or unload it.
     """
 
     number: int
@@ -34,6 +35,7 @@ class Version:
     servable: Servable | None = None
     requests: int = 0
     rejected: tuple[Location, tuple[int | str, ...]] | None = None
+    suspended: bool = False
 
     @property
     def available(self) -> bool:

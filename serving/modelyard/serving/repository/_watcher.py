@@ -62,6 +62,8 @@ class ModelWatcher:
         self._mutex = threading.RLock()
         self._lock = threading.Condition(self._mutex)
         self._versions: dict[int, Version] = {}
+        #: Suspended versions that were replaced by others of the same number.
+        self._replaced: list[Version] = []
         self._polled = False
         self._watching = False
         self._enabled = not options.explicit
@@ -96,9 +98,14 @@ class ModelWatcher:
         Args:
             config: The new configuration of the same model.
         """
-        never = self._options.poll_wait_s < 0 and not self._options.explicit
         with self._lock:
             self._config = config
+        self.look()
+
+    def look(self) -> None:
+        """Looks for versions now, whenever the next look would be."""
+        never = self._options.poll_wait_s < 0 and not self._options.explicit
+        with self._lock:
             self._polled = never
             if not self._watching and not never:
                 # Base paths are looked at once only: this is another occasion.
@@ -180,12 +187,13 @@ class ModelWatcher:
         """Ends the thread and unloads everything, once no request holds it.
 
         Args:
-            timeout_s: Seconds to wait for a version that is being loaded; None for as long as it takes.
+            timeout_s: Seconds to wait for a version that is being loaded, or computes; None for as long as it takes.
 
         Returns:
-            Whether nothing is being loaded any more.
+            Whether everything is unloaded; what is still loading or computing is left behind.
         """
         self.request_stop()
+        end = None if timeout_s is None else time.monotonic() + timeout_s
         # On the model's own thread, or on that of a request to load it.
         idle = self._polling.acquire(timeout=-1 if timeout_s is None else timeout_s)
         if idle:
@@ -193,8 +201,8 @@ class ModelWatcher:
         else:
             _LOG.warning("model %s: not waiting any longer for a version that is being loaded", self._config.name)
         for version in list(self._versions.values()):
-            self._unload(version)
-        return idle
+            self._unload(version, timeout_s=None if end is None else max(0.0, end - time.monotonic()))
+        return idle and not self.loaded()
 
     def wait_until_polled(self, timeout_s: float) -> bool:
         """Waits until the aspired versions were tried once, or the watcher is asked to stop.
@@ -213,6 +221,51 @@ class ModelWatcher:
         """Whether some version can answer."""
         with self._lock:
             return any(version.available for version in self._versions.values())
+
+    def is_suspended(self) -> bool:
+        """Whether no version can answer, and a batch that does not end is why."""
+        with self._lock:
+            return not self.is_ready() and any(version.suspended for version in self._versions.values())
+
+    def loaded(self) -> list[Servable]:
+        """What is loaded, though it may not be available any more."""
+        with self._lock:
+            versions = (*self._versions.values(), *self._replaced)
+            return [version.servable for version in versions if version.servable is not None]
+
+    def suspend(self, servable: Servable, error: ModelyardError) -> None:
+        """Lends a version to nobody any more, and keeps it: a thread computes in it.
+
+        Args:
+            servable: One of :meth:`loaded`.
+            error: Why.
+        """
+        with self._lock:
+            for version in self._holding(servable):
+                version.suspended, version.state, version.error = True, VersionState.END, error
+            self._lock.notify_all()
+
+    def resume(self, servable: Servable) -> None:
+        """Lends a version that was suspended again, or unloads it where it is not wanted any more.
+
+        Args:
+            servable: One of :meth:`loaded`.
+        """
+        with self._lock:
+            versions = self._holding(servable)
+            for version in versions:
+                version.suspended, version.state, version.error = False, VersionState.AVAILABLE, None
+            unwanted = [
+                version
+                for version in versions
+                if version in self._replaced or version.number not in self._aspired or self._stopping.is_set()
+            ]
+            self._replaced = [version for version in self._replaced if version not in versions]
+        for version in unwanted:
+            self._unload(version)
+
+    def _holding(self, servable: Servable) -> list[Version]:
+        return [each for each in (*self._versions.values(), *self._replaced) if each.servable is servable]
 
     def is_available(self, number: int) -> bool:
         """Whether a version can answer.
@@ -305,6 +358,9 @@ class ModelWatcher:
             return available[max(available)]
         if wanted is not None and wanted in available:
             return available[wanted]
+        for version in self._versions.values():
+            if version.suspended and version.error is not None and wanted in (None, version.number):
+                raise UnavailableError(version.error.message)
         if not available and not self._polled:
             raise self._still_loading()
         if available:
@@ -452,6 +508,8 @@ class ModelWatcher:
             self._unload(old)
         with self._lock:
             if old is None or not old.available:
+                if old is not None and old.suspended:
+                    self._replaced.append(old)
                 old = None
                 self._versions[item.number] = version
         _LOG.info("loading model %s version %d from %s", name, item.number, item.path)
@@ -498,12 +556,14 @@ class ModelWatcher:
             if tries > self._options.max_load_retries or self._stopping.wait(self._options.retry_interval_s):
                 return error
 
-    def _unload(self, version: Version) -> None:
+    def _unload(self, version: Version, *, timeout_s: float | None = None) -> None:
         with self._lock:
             if not version.available:
                 return
             version.state = VersionState.UNLOADING
-            self._lock.wait_for(lambda: version.requests == 0)
+            free = self._lock.wait_for(lambda: version.requests == 0 or version.suspended, timeout_s)
+            if version.suspended or not free:
+                return
             servable, version.servable = version.servable, None
             version.state = VersionState.END
         if servable is not None:

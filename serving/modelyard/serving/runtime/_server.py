@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -22,8 +23,10 @@ from modelyard.serving.metrics import Metrics, ModelStatistics, exposition, watc
 from modelyard.serving.prediction import PredictionLogs, Predictor
 from modelyard.serving.repository import Admin, ModelManager
 from modelyard.serving.rollout import Rollout
+from modelyard.serving.runtime._reload import Reloads
 from modelyard.serving.runtime._security import Security
 from modelyard.serving.runtime._version_loader import VersionLoader
+from modelyard.serving.runtime._watchdog import Watchdog
 from modelyard.serving.servables import settle_memory
 from modelyard.serving.telemetry import Telemetry
 from modelyard.serving.transports.grpc import ARGUMENTS, GrpcioServer, GrpcLimits, limits_of
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from modelyard.serving.transports.native import NativeCore, NativeGrpc, NativeRest
 
 _LOG = logging.getLogger("modelyard.serving")
+#: Longest wait for threads that compute when nobody waits for them any more.
+_CLOSE_S = 1.0
 Transport: TypeAlias = "GrpcServer | NativeRest | UvicornServer"
 
 
@@ -49,8 +54,10 @@ class Server:
         self._options = options
         self._alone = alone
         self._stop = asyncio.Event()
-        #: Whether a version was still being loaded when everything else had ended.
-        self.loading = False
+        #: What SIGHUP has read again.
+        self.reloads = Reloads()
+        #: Whether a thread was still loading, or computing, when everything else had ended.
+        self.unfinished = False
 
     @property
     def stopping(self) -> bool:
@@ -97,14 +104,20 @@ class Server:
         try:
             await self._run(manager, predictor, metrics, telemetry)
         finally:
-            # What still computes after the grace period belongs to callers that are gone.
-            await asyncio.to_thread(predictor.close)
-            if rollout is not None:
-                await asyncio.to_thread(rollout.close)
-            await asyncio.to_thread(logs.close)
-            self.loading = not await asyncio.to_thread(manager.stop)
+            # What still computes after the grace period belongs to callers that are gone: it may take for ever.
+            closing = threading.Thread(target=self._close, args=(predictor, logs), name="modelyard-close", daemon=True)
+            closing.start()
+            self.unfinished = not await asyncio.to_thread(manager.stop)
+            await asyncio.to_thread(closing.join, _CLOSE_S)
+            self.unfinished |= closing.is_alive()
             await asyncio.to_thread(telemetry.stop)
-            _LOG.info("stopped")
+            _LOG.info("stopped%s", ", though a thread has not ended" if self.unfinished else "")
+
+    def _close(self, predictor: Predictor, logs: PredictionLogs) -> None:
+        predictor.close()
+        if predictor.rollout is not None:
+            predictor.rollout.close()
+        logs.close()
 
     async def _run(self, manager: ModelManager, predictor: Predictor, metrics: Metrics, telemetry: Telemetry) -> None:
         options = self._options
@@ -115,6 +128,9 @@ class Server:
         watching: asyncio.Task[None] | None = None
         rollout = predictor.rollout
         traffic = None if rollout is None else asyncio.create_task(rollout.watch())
+        lifecycle = options.lifecycle
+        watchdog = Watchdog(manager, metrics, lifecycle.max_batch_s) if lifecycle.max_batch_s else None
+        self.reloads.add(partial(admin.reload_files, options.model_config_file, options.model_repository))
         try:
             telemetry.start()
             for transport in _transports(options, predictor, manager, admin, metrics, security, telemetry):
@@ -123,17 +139,25 @@ class Server:
             _LOG.info("listening: gRPC port %s, REST port %s", options.port or "off", options.rest_api_port or "off")
             watching = asyncio.create_task(security.watch())
             manager.start()
+            if watchdog is not None:
+                watchdog.start()
             if options.model_config_file is not None and options.model_config_poll_s > 0:
                 poller = asyncio.create_task(admin.poll_file(options.model_config_file, options.model_config_poll_s))
             elif options.model_repository is not None and options.watch.poll_wait_s > 0:
                 poller = asyncio.create_task(admin.poll_repository(options.model_repository, options.watch.poll_wait_s))
             await self._stop.wait()
-            _LOG.info("stopping: running requests get %.0f s", options.drain_s)
+            manager.leave()
+            if lifecycle.shutdown_delay_s:
+                _LOG.info("not ready any more; the ports close in %.1f s", lifecycle.shutdown_delay_s)
+                await asyncio.sleep(lifecycle.shutdown_delay_s)
+            _LOG.info("stopping: running requests get %.0f s", lifecycle.drain_s)
         finally:
             for task in (poller, traffic, watching):
                 if task is not None:
                     task.cancel()
-            await asyncio.gather(*(transport.stop(options.drain_s) for transport in started))
+            await asyncio.gather(*(transport.stop(lifecycle.drain_s) for transport in started))
+            if watchdog is not None:
+                watchdog.stop()
 
 
 def _transports(
@@ -287,6 +311,7 @@ def _native_core(
             max_json_depth=options.max_json_depth,
             tensor_content=options.tensor_content,
             wanted=None if telemetry.recorder is None else telemetry.recorder.wanted,
+            spare_thread=options.lifecycle.max_batch_s > 0,
         ),
         access,
     )
@@ -346,9 +371,12 @@ async def _serve(options: ServerOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_signal, server, number))
+    reloading: set[asyncio.Task[None]] = set()
+    if hasattr(signal, "SIGHUP"):
+        loop.add_signal_handler(signal.SIGHUP, partial(_on_hangup, server, reloading, _has_terminal()))
     await server.serve()
-    if server.loading:
-        # As below: a thread that loads cannot be told to stop, and Python would wait for it.
+    if server.unfinished:
+        # As below: a thread in a runtime cannot be told to stop, and Python would wait for it.
         os._exit(0)
 
 
@@ -359,3 +387,23 @@ def _on_signal(server: Server, number: signal.Signals) -> None:
         os._exit(128 + number)
     _LOG.info("received %s", number.name)
     server.request_stop()
+
+
+def _on_hangup(server: Server, reloading: set[asyncio.Task[None]], had_terminal: bool) -> None:
+    if had_terminal and not _has_terminal():
+        # Not somebody who asks for a reload: the terminal that the server was started in is gone.
+        _on_signal(server, signal.SIGHUP)
+        return
+    _LOG.info("received SIGHUP")
+    task = asyncio.get_running_loop().create_task(server.reloads.run())
+    # The loop alone does not keep it.
+    reloading.add(task)
+    task.add_done_callback(reloading.discard)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -12,7 +12,9 @@ from modelyard.serving.batching import Batcher, ModelThreads, shared_graphs
 from modelyard.serving.config import PER_MODEL_FILE, BatchParameters, ModelConfig, ServerOptions, read_batch_parameters
 from modelyard.serving.metrics import Metrics, ModelStatistics, resident_bytes
 from modelyard.serving.prediction import warm_up
-from modelyard.serving.servables import Servable, load_servable
+from modelyard.serving.repository import file_stamp
+from modelyard.serving.runtime._probe import probe_version
+from modelyard.serving.servables import Computing, Servable, load_servable
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -36,6 +38,12 @@ class VersionLoader:
         self._options = options
         self._settle = settle
         self._metrics = metrics
+        #: Versions that this server has loaded, by directory and stamp: they are not probed again.
+        self._known: set[tuple[Path, tuple[int | str, ...]]] = set()
+
+    @property
+    def _experiments(self) -> bool:
+        return self._options.greedy_batching and self._options.batching is None
 
     def load(self, config: ModelConfig, version: int, path: Path) -> Servable:
         """Loads one version, in the runtime of the flags, or else the one that the model's platform asks for.
@@ -53,18 +61,27 @@ class VersionLoader:
         labels = {"model_path": str(path)}
         attempts = ":tensorflow:cc:saved_model:load_attempt_count"
         self._metrics.know(config.name)
-        load = self._options.load
         before, started = resident_bytes(), time.perf_counter()
+        load = replace(self._options.load, runtime=self._options.load.runtime or config.runtime)
+        lifecycle = self._options.lifecycle
+        key = (path, file_stamp(path) if lifecycle.probe_loads else ())
         try:
-            servable = load_servable(config.name, version, path, replace(load, runtime=load.runtime or config.runtime))
+            if lifecycle.probe_loads and key not in self._known:
+                probe_version(
+                    config.name, version, path, load, lifecycle,
+                    warmup_iterations=self._options.warmup_iterations, experiment=self._experiments,
+                )  # fmt: skip
+            servable = load_servable(config.name, version, path, load)
             try:
                 batching = self._batching(servable)
                 if batching is not None:
                     servable = replace(servable, batching=batching)
-                elif self._options.greedy_batching and self._options.batching is None:
+                elif self._experiments:
                     servable = replace(servable, row_wise=shared_graphs(servable))
                 if self._options.warmup_iterations:
                     self._warm_up(servable)
+                if lifecycle.max_batch_s:
+                    servable = replace(servable, compute=Computing(servable.compute))
             except BaseException:
                 servable.close()
                 raise
@@ -72,6 +89,8 @@ class VersionLoader:
             self._metrics.count(attempts, {**labels, "status": "fail"})
             self._took(config.name, "fail", started)
             raise
+        if lifecycle.probe_loads:
+            self._known.add(key)
         self._metrics.count(attempts, {**labels, "status": "success"})
         self._took(config.name, "success", started)
         after = resident_bytes()

@@ -1,11 +1,13 @@
 """Versions that are loaded."""
 
+from modelyard.serving.servables._computing import Computing
 from modelyard.serving.servables._loader import load_servable
 from modelyard.serving.servables._memory import settle_memory
 from modelyard.serving.servables._plans import Plan, plan_of
 from modelyard.serving.servables._servable import Servable
 
 __all__ = [
+    "Computing",
     "Plan",
     "Servable",
     "load_servable",

@@ -93,7 +93,8 @@ class OipService:
             InvalidRequestError: The version is not a number.
         """
         number = parse_version(version)
-        return any(number is None or status.version == number for status in self._available(name))
+        available = self._available(name)
+        return not self._manager.leaving and any(number in (None, status.version) for status in available)
 
     def model_metadata(self, name: str, version: str, signature: str = "") -> OipModelMetadata:
         """Describes a model.

@@ -45,6 +45,7 @@ class NativeOptions:
         tensor_content: Answers of Predict carry ``tensor_content``.
         threads: Threads of the transport; 0 for one a processor.
         wanted: Which requests are recorded; None for none.
+        spare_thread: One of them never computes, so that it can go on when a batch does not end.
     """
 
     max_body_bytes: int
@@ -63,6 +64,7 @@ class NativeOptions:
     tensor_content: bool = False
     threads: int = 0
     wanted: Wanted | None = None
+    spare_thread: bool = True
 
 
 class NativeCore:
@@ -109,6 +111,7 @@ class NativeCore:
             tensor_content=options.tensor_content,
             guarded=access.guarded,
             records=_records(options.wanted),
+            spare_thread=options.spare_thread,
         )
 
     @property

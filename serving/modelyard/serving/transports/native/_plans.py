@@ -162,6 +162,7 @@ class Plans:
         #: By model and version: what counted batches were computed by, though the version may be gone.
         self._runtimes: dict[tuple[str, int], str] = {}
         manager.when_configured(server.forget)
+        manager.before_suspending(self._give_up)
         metrics.before_reading(self.fetch)
         statistics.before_reading(self.fetch)
 
@@ -215,6 +216,9 @@ class Plans:
         if watcher.config.prediction_log is not log:
             # It was configured anew meanwhile.
             self._server.forget(model)
+
+    def _give_up(self, servable: Servable, _: Sequence[int], limit_s: float, text: str) -> None:
+        self._server.give_up(servable.name, servable.version, limit_s, text)
 
     def _is_usual(self, plan: Plan) -> bool:
         servable, signature = plan.servable, plan.signature
