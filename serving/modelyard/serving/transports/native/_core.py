@@ -45,7 +45,8 @@ class NativeOptions:
         tensor_content: Answers of Predict carry ``tensor_content``.
         threads: Threads of the transport; 0 for one a processor.
         wanted: Which requests are recorded; None for none.
-        spare_thread: One of them never computes, so that it can go on when a batch does not end.
+        spare_thread: Where there are several, one of them never computes, so that it can go on when a batch does not
+            end. A single one would have to hand over for every batch, which costs an eighth of the requests.
     """
 
     max_body_bytes: int
@@ -86,9 +87,10 @@ class NativeCore:
         self._follows_tls = False
         self._access = access
         self._loop = asyncio.get_running_loop()
+        threads = options.threads or _processors()
         self._server = modelyard_core.Server(
             self,
-            threads=options.threads or _processors(),
+            threads=threads,
             max_body_bytes=options.max_body_bytes,
             max_message_bytes=options.max_message_bytes,
             rest_timeout_s=options.rest_timeout_s,
@@ -111,7 +113,7 @@ class NativeCore:
             tensor_content=options.tensor_content,
             guarded=access.guarded,
             records=_records(options.wanted),
-            spare_thread=options.spare_thread,
+            spare_thread=options.spare_thread and threads > 1,
         )
 
     @property
