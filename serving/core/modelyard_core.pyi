@@ -27,12 +27,17 @@ class _Handlers(Protocol):
         client: str,
         model: str,
         rows: int,
-    ) -> bool | _Ticket:
-        """Asked before a prediction is computed, where the server is guarded: False hands it over."""
+    ) -> _Ticket | None:
+        """Asked before a prediction is computed, where the server is guarded: None hands it over."""
 
 class _Ticket(Protocol):
-    """What a prediction is counted by while it is computed."""
+    """Whose prediction it is, and what counts it while it is computed."""
 
+    @property
+    def principal(self) -> str: ...
+    @property
+    def counts(self) -> bool:
+        """Whether the others are to be called."""
     def release(self) -> None:
         """It is answered, or nobody waits for it any more."""
     def undo(self) -> None:

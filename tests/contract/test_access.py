@@ -178,6 +178,7 @@ def server(folder: Path, access_text: str) -> Iterator[RunningServer]:
     file = folder / "access.toml"
     file.write_text(access_text)
     flags = [f"--model_config_file={models_config(folder)}", f"--access_file={file}", "--sagemaker", "--console"]
+    flags += ["--access_log=all", "--access_log_format=json"]
     port = free_port()
     env = {"SAGEMAKER_BIND_TO_PORT": str(port)}
     with serve(None, model="affine", log_dir=folder, flags=flags, env=env, wait=False, admin=False) as running:
@@ -327,6 +328,24 @@ def test_our_clients_with_a_key(server: RunningServer, url: str) -> None:
     with connect(address, ClientOptions(token=key_of("metadata"), retry=once)) as client:
         with pytest.raises(PermissionDeniedError, match="no scope 'predict'"):
             client.predict("affine", {"x": np.ones(1, np.float32)})
+
+
+def test_predictions_are_counted_and_logged_by_who_made_them(server: RunningServer) -> None:
+    def counted() -> float:
+        lines = send(server, "GET /metrics", headers=bearer(key_of("metrics")))[1].splitlines()
+        wanted = (":modelyard:serving:client_requests{", 'client="reader"', 'model_name="affine"', 'status="OK"')
+        return sum(float(line.rpartition(" ")[2]) for line in lines if all(part in line for part in wanted))
+
+    def logged() -> int:
+        lines = [line for line in server.log_text().splitlines() if line.startswith("{") and ":predict" in line]
+        return sum(json.loads(line).get("principal") == "reader" for line in lines)
+
+    counts, lines = counted(), logged()
+    for _ in range(4):
+        # First Python answers, and then the core.
+        assert send(server, "POST /v1/models/affine:predict", headers=bearer(key_of("reader")))[0] == 200
+    assert counted() == counts + 4
+    server.wait_until(lambda: logged() >= lines + 4, 5, "the access log has them")
 
 
 def test_the_command_line_takes_the_key_from_the_environment(

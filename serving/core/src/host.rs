@@ -274,14 +274,20 @@ impl Host {
     }
 }
 
-/// Leave to compute a prediction, as long as it is not answered; what Python counts it by, where it counts.
-pub struct Permit(Option<(Arc<Core>, Py<PyAny>)>);
+/// Leave to compute a prediction, as long as it is not answered.
+#[derive(Default)]
+pub struct Permit {
+    /// Whose prediction it is; empty for anybody's.
+    pub principal: String,
+    /// What Python counts it by, where it counts.
+    ticket: Option<(Arc<Core>, Py<PyAny>)>,
+}
 
 impl Permit {
     /// Asks for leave; `None` where Python must say why there is none.
     pub fn ask(core: &Arc<Core>, headers: &HeaderMap, peer: &Peer, model: &str, rows: usize) -> Option<Permit> {
         if !core.options.guarded {
-            return Some(Permit(None));
+            return Some(Permit::default());
         }
         let shown = [AUTHORIZATION, API_KEY].map(|name| {
             let mut values = headers.get_all(name).iter();
@@ -292,11 +298,12 @@ impl Permit {
             let certificate = peer.certificate.as_ref().map(|der| PyBytes::new(py, der));
             let shown = (authorization, key, certificate, peer.host(), model, rows);
             let ticket = host.call_method1(py, "permit", shown)?;
-            // Without quotas it is only yes or no.
-            Ok(match ticket.extract::<bool>(py) {
-                Ok(allowed) => allowed.then_some(Permit(None)),
-                Err(_) => Some(Permit(Some((core.clone(), ticket)))),
-            })
+            if ticket.is_none(py) {
+                return Ok(None);
+            }
+            let principal = ticket.getattr(py, "principal")?.extract(py)?;
+            let counts: bool = ticket.getattr(py, "counts")?.extract(py)?;
+            Ok(Some(Permit { principal, ticket: counts.then(|| (core.clone(), ticket)) }))
         })?
     }
 
@@ -306,7 +313,7 @@ impl Permit {
     }
 
     fn end(&mut self, method: &str) {
-        if let Some((core, ticket)) = self.0.take() {
+        if let Some((core, ticket)) = self.ticket.take() {
             core.host.tell(|py, _| ticket.call_method0(py, method));
         }
     }

@@ -405,6 +405,8 @@ fn statistics<'py>(py: Python<'py>, plan: &Plan, stats: Stats) -> PyResult<Bound
         stats.failed.into_iter().map(|(((api, entrypoint), status), count)| (api, entrypoint, status, count)).collect();
     found.set_item("failed", failed)?;
     found.set_item("refused", stats.refused)?;
+    let clients: Vec<_> = stats.clients.into_iter().map(|((name, status), count)| (name, status, count)).collect();
+    found.set_item("clients", clients)?;
     found.set_item("executions", stats.executions)?;
     Ok(found)
 }

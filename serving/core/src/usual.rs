@@ -322,7 +322,7 @@ struct Answered {
     arrived: Instant,
     decoded: Instant,
     /// Ends when the answer is written.
-    _permit: Permit,
+    permit: Permit,
 }
 
 impl Answered {
@@ -353,11 +353,12 @@ impl Answered {
                 returned: batch.ran.returned,
                 ended: batch.ran.ended,
             }),
-            ..facts(plan, self.rows)
+            ..facts(plan, self.rows, &self.permit)
         });
         plan.stats().answered(&Sample {
             api: caller.api,
             trace: caller.trace,
+            client: &self.permit.principal,
             rows: self.rows,
             first: !batch.counted.swap(true, Ordering::Relaxed),
             batch_rows: batch.rows,
@@ -386,8 +387,8 @@ async fn compute(
     let permit = Permit::ask(core, caller.headers, caller.peer, &plan.key.model, rows)?;
     let queue = plan.queue(&tensors);
     if let Err(overload) = admit(core, plan, rows, caller.deadline) {
-        plan.stats().refused(caller.api, overload.reason, "RESOURCE_EXHAUSTED");
-        seen.note(|| facts(plan, rows));
+        plan.stats().refused(caller.api, overload.reason, "RESOURCE_EXHAUSTED", &permit.principal);
+        seen.note(|| facts(plan, rows, &permit));
         return Some(Err(overload));
     }
     let _requests = Counted::new(&plan.waiting, 1);
@@ -407,36 +408,37 @@ async fn compute(
                 let (plan, computed, range) = (plan.clone(), computed.clone(), range.clone());
                 tokio::task::spawn_blocking(move || plan.shadow(&inputs, &computed, range));
             }
-            Some(Ok(Answered { computed, range, rows, arrived, decoded, _permit: permit }))
+            Some(Ok(Answered { computed, range, rows, arrived, decoded, permit }))
         }
         Outcome::HandOver => {
             permit.hand_over();
             None
         }
         Outcome::Full => {
-            seen.note(|| facts(plan, rows));
+            seen.note(|| facts(plan, rows, &permit));
             let text = "The batch scheduling queue to which this task was submitted is full. Try again in a moment.";
             let overload =
                 Overload { text: text.to_owned(), late: false, retry_after: None, reason: "batch_queue_full" };
-            plan.stats().refused(api, overload.reason, "UNAVAILABLE");
+            plan.stats().refused(api, overload.reason, "UNAVAILABLE", &permit.principal);
             Some(Err(overload))
         }
         Outcome::GivenUp(text) => {
-            seen.note(|| facts(plan, rows));
+            seen.note(|| facts(plan, rows, &permit));
             let overload = Overload { text: text.to_string(), late: true, retry_after: None, reason: "hanging" };
-            plan.stats().refused(api, overload.reason, "DEADLINE_EXCEEDED");
+            plan.stats().refused(api, overload.reason, "DEADLINE_EXCEEDED", &permit.principal);
             Some(Err(overload))
         }
     }
 }
 
 /// What a plan says of its requests.
-fn facts(plan: &Plan, rows: usize) -> Facts {
+fn facts(plan: &Plan, rows: usize, permit: &Permit) -> Facts {
     Facts {
         model: plan.key.model.clone(),
         version: plan.version,
         signature: plan.signature.name.clone(),
         backend: plan.backend.clone(),
+        principal: permit.principal.clone(),
         rows,
         ..Facts::default()
     }

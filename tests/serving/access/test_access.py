@@ -72,7 +72,7 @@ def test_without_a_file_everything_else_is_open() -> None:
     assert not access.guarded
     for scope in ("predict", "metadata", "metrics"):
         access.admit(Credentials(authorization="Basic nonsense"), scope, "any")
-    assert access.permit(Credentials(), "any", rows=3) is True
+    assert access.permit(Credentials(), "any", rows=3) is not None
 
 
 def test_credentials_go_before_the_place_that_somebody_calls_from(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_anonymous_callers_have_the_scopes_that_the_file_gives_them(tmp_path: Pa
     assert access.guarded
     access.admit(Credentials(), "metrics")
     access.admit(Credentials(), "predict", "public-a")
-    assert access.permit(Credentials(), "public-a", rows=1) is True
-    assert access.permit(Credentials(), "private", rows=1) is False
+    assert access.permit(Credentials(), "public-a", rows=1) is not None
+    assert access.permit(Credentials(), "private", rows=1) is None
     with pytest.raises(UnauthenticatedError, match="scope 'predict': a bearer token, an x-api-key, or a client"):
         access.admit(Credentials(), "predict", "private")
 
@@ -112,15 +112,15 @@ def test_what_a_ticket_counts(tmp_path: Path) -> None:
     shown = Credentials(authorization=f"Bearer {KEY}")
     first = access.permit(shown, "m", rows=1)
     second = access.permit(shown, "m", rows=1)
-    assert not isinstance(first, bool) and not isinstance(second, bool)
-    assert (first.principal, access.permit(shown, "m", rows=1)) == ("one", False)
+    assert first is not None and second is not None
+    assert (first.principal, access.permit(shown, "m", rows=1)) == ("one", None)
     with pytest.raises(OverloadedError, match="'one' is used up: max_in_flight = 2") as caught:
         access.admit(shown, "predict", "m")
     assert caught.value.retry_after_s
     # A quota that did not change is not forgotten when the file does.
     file.write_text(text + '\n[[principal]]\nname = "two"\nkeys = ["sha256:' + "0" * 64 + '"]\n')
     access.look()
-    assert access.permit(shown, "m", rows=1) is False
+    assert access.permit(shown, "m", rows=1) is None
     # What is handed over is counted where it is handed over to.
     second.undo()
     second.release()

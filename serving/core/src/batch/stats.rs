@@ -12,7 +12,7 @@ const MAX_SIZES: usize = 256;
 pub type Api = (&'static str, &'static str);
 
 /// One request that was answered.
-pub struct Sample {
+pub struct Sample<'a> {
     pub api: Api,
     pub rows: usize,
     /// It is the first of its batch that is answered: the batch is counted with it, so that one that Python computes
@@ -28,6 +28,8 @@ pub struct Sample {
     pub output: Duration,
     pub total: Duration,
     pub trace: Option<TraceId>,
+    /// Whose request it was; empty for anybody's.
+    pub client: &'a str,
 }
 
 /// What was measured of one plan since it was fetched.
@@ -36,6 +38,8 @@ pub struct Stats {
     pub requests: HashMap<Api, Histogram>,
     /// Requests that ended in another way, by the name of their status.
     pub failed: HashMap<(Api, &'static str), u64>,
+    /// Requests of callers with names, by the name and the status.
+    pub clients: HashMap<(String, &'static str), u64>,
     /// Requests that were not let in, by the reason.
     pub refused: HashMap<&'static str, u64>,
     pub succeeded: u64,
@@ -62,7 +66,8 @@ pub struct Stats {
 
 impl Stats {
     /// A request was answered.
-    pub fn answered(&mut self, sample: &Sample) {
+    pub fn answered(&mut self, sample: &Sample<'_>) {
+        self.client(sample.client, "OK");
         if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
             self.last_ms = now.as_millis() as u64;
         }
@@ -101,9 +106,16 @@ impl Stats {
     }
 
     /// A request was not let in.
-    pub fn refused(&mut self, api: Api, reason: &'static str, status: &'static str) {
+    pub fn refused(&mut self, api: Api, reason: &'static str, status: &'static str, client: &str) {
+        self.client(client, status);
         *self.refused.entry(reason).or_default() += 1;
         self.failed(api, status);
+    }
+
+    fn client(&mut self, name: &str, status: &'static str) {
+        if !name.is_empty() {
+            *self.clients.entry((name.to_owned(), status)).or_default() += 1;
+        }
     }
 
     /// Whether there is nothing to fetch.

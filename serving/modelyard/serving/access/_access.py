@@ -116,7 +116,7 @@ class Access:
         """
         return self.enter(self.identify(credentials, scope), scope, model, credentials)
 
-    def permit(self, credentials: Credentials, model: str, rows: int) -> Ticket | bool:
+    def permit(self, credentials: Credentials, model: str, rows: int) -> Ticket | None:
         """Lets a prediction of the native core in; may be called on any thread.
 
         Args:
@@ -125,14 +125,14 @@ class Access:
             rows: Of the prediction.
 
         Returns:
-            False where it is refused: the general path says why. True, or a ticket where something is counted.
+            Its ticket; None where it is refused: the general path says why.
         """
         try:
             ticket = self.admit(credentials, "predict", model)
         except ModelyardError:
-            return False
+            return None
         ticket.charge(rows)
-        return ticket if ticket.counts else True
+        return ticket
 
     def _find(self, credentials: Credentials) -> Principal:
         known = self._known

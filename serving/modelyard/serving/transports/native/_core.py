@@ -267,8 +267,8 @@ class NativeCore:
         client: str,
         model: str,
         rows: int,
-    ) -> Ticket | bool:
-        """A prediction is to be computed by the core: False hands it over, and so refuses it."""
+    ) -> Ticket | None:
+        """A prediction is to be computed by the core: None hands it over, and so refuses it."""
         shown = Credentials(authorization=authorization, key=key, certificate=certificate, host=client)
         return self._access.permit(shown, model, rows)
 

@@ -244,6 +244,8 @@ class Plans:
             self._metrics.add_failures(model, api=api, entrypoint=entrypoint, status=status, count=count)
         for reason, count in found["refused"].items():
             self._metrics.refuse(reason, model, count)
+        for client, status, count in found["clients"]:
+            self._metrics.count_client(client, model, status, count)
         if not found["succeeded"]:
             return
         for api, entrypoint, counts, native, exemplars in found["requests"]:
