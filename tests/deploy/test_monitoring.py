@@ -155,9 +155,9 @@ def test_labels_are_those_of_the_table(scraped: tuple[Prometheus, Prometheus]) -
             assert unknown <= set(series) - {"__name__", "instance", "job"} <= set(family.labels), name
         if not found:
             missing.add(family.name)
-    # Not in use here: batching parameters, warm-up, calls over examples, and callers with names.
+    # Not in use here: batching parameters, warm-up, calls over examples, callers with names, traffic rules, hangs.
     unused = (
-        "batching_session", "warmup", "example_count", "client_requests", "traffic_", "shadow_",
+        "batching_session", "warmup", "example_count", "client_requests", "traffic_", "shadow_", "hanging",
     )  # fmt: skip
     assert missing == {family.name for family in FAMILIES if any(word in family.name for word in unused)}
 
