@@ -168,6 +168,8 @@ class Engine(Generic[_T]):
             flow.close()
             if span is not None:
                 span.end(failure)
+            # Its traceback holds this frame.
+            failure = None
 
     def probe(self, endpoint: Endpoint[_T]) -> Steps[_T, bool]:
         """Checks one endpoint's health and notes the result.
