@@ -104,9 +104,8 @@ impl Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        if let Reply::Stream { facts, .. } = &self.reply
-            && let Some(facts) = facts.get()
-        {
+        let Reply::Stream { facts, .. } = &self.reply else { return };
+        if let Some(facts) = facts.get() {
             self.seen.note(|| facts.clone());
         }
     }
@@ -126,11 +125,11 @@ impl Body for Answering {
         if let Poll::Ready(Some(Ok(frame))) = &mut polled {
             if let Some(data) = frame.data_ref() {
                 seen.wrote(data.len());
-            } else if let Some(trailers) = frame.trailers_mut()
-                && let Some(id) = id.take()
-            {
-                seen.answered(grpc_status(trailers).unwrap_or_default());
-                trailers.insert(REQUEST_ID, id);
+            } else if let Some(trailers) = frame.trailers_mut() {
+                if let Some(id) = id.take() {
+                    seen.answered(grpc_status(trailers).unwrap_or_default());
+                    trailers.insert(REQUEST_ID, id);
+                }
             }
         }
         polled
