@@ -51,7 +51,7 @@ def server() -> Iterator[tuple[Any, int]]:
         wrong_rest_port="", wrong_grpc_port="",
     )  # fmt: skip
     added = server.add_plan(
-        model="m", version=None, label=None, signature="", wanted=[], answers=7, name="serving_default",
+        model="m", version=None, label=None, signature="", wanted=[], answers=7, name="serving_default", backend="none",
         inputs=[("x", "float32", [-1])], outputs=[("label", "string"), ("y", "float32")], run=run, max_rows=8,
         shared=True, parallel=1,
     )  # fmt: skip
@@ -107,7 +107,7 @@ def test_a_batch_is_counted_with_its_first_answer(server: tuple[Any, int]) -> No
 def test_inputs_of_strings_are_no_plan(server: tuple[Any, int]) -> None:
     core_server, _ = server
     assert not core_server.add_plan(
-        model="m", version=1, label=None, signature="", wanted=[], answers=1, name="", run=run, max_rows=1,
+        model="m", version=1, label=None, signature="", wanted=[], answers=1, name="", backend="", run=run, max_rows=1,
         inputs=[("x", "string", None)], outputs=[("y", "string")], shared=True, parallel=1,
     )  # fmt: skip
 
@@ -115,7 +115,7 @@ def test_inputs_of_strings_are_no_plan(server: tuple[Any, int]) -> None:
 def test_other_things_than_strings_are_handed_over(server: tuple[Any, int]) -> None:
     core_server, port = server
     assert core_server.add_plan(
-        model="odd", version=None, label=None, signature="", wanted=[], answers=1, name="",
+        model="odd", version=None, label=None, signature="", wanted=[], answers=1, name="", backend="",
         run=lambda batch, waited: [((1,), [1.5])],
         max_rows=1, inputs=[("x", "float32", None)], outputs=[("y", "string")], shared=True, parallel=1,
     )  # fmt: skip
@@ -137,8 +137,8 @@ def test_batching_parameters_are_kept(server: tuple[Any, int]) -> None:
 
     for model, timeout_s, queued in (("patient", 20.0, 100), ("brief", 0.5, 100), ("narrow", 0.0, 4)):
         assert core_server.add_plan(
-            model=model, version=None, label=None, signature="", wanted=[], answers=1, name="", run=double, max_rows=4,
-            inputs=[("x", "float32", [-1])], outputs=[("y", "float32")], shared=True, parallel=1,
+            model=model, version=None, label=None, signature="", wanted=[], answers=1, name="", backend="", run=double,
+            inputs=[("x", "float32", [-1])], outputs=[("y", "float32")], shared=True, parallel=1, max_rows=4,
             batching=(timeout_s, queued, [2, 4]),
         )  # fmt: skip
 
