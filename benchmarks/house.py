@@ -156,7 +156,8 @@ def table() -> str:
     tests = sum(len(path.read_text("utf-8").splitlines()) for path in sources("tests"))
     rows += [
         "",
-        f"Beside them {core:,} lines of Rust in the serving core and {tests:,} of tests; generated code is not counted. Files "
+        f"Beside them {core:,} lines of Rust in the serving core and {tests:,} of tests; "
+        "generated code is not counted. Files "
         f"over {LINES} lines: {sum(len(room.long) for room in rooms.values())}; folders of more than {MODULES} "
         f"modules: {len(list(crowded()))}; repeated runs of {REPEATED} lines or more: {len(repeated())}.",
     ]
