@@ -11,7 +11,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install core docs loadtest data demo test lint types unit format wire results fallback h2spec image-test bench-clients bench-serving bench-models bench-training bench-input bench-applications bench-export bench-quantize clean
+.PHONY: help install core docs loadtest data demo test lint types unit format wire client results fallback h2spec torture image-test bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -62,7 +62,7 @@ unit: install
 	$(BIN)/pytest -q --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # What a transport can get wrong; the rest of the contract is the same code behind all of them.
-FALLBACK := $(patsubst %,tests/contract/test_%.py,four_doors grpc headers health in_flight lifecycle oip_grpc oip_rest \
+FALLBACK := $(patsubst %,tests/contract/test_%.py,four_apis grpc headers health in_flight lifecycle oip_grpc oip_rest \
 	overload request_ids rest sagemaker stop tls wrong_port)
 
 fallback: install ## Run the contract's tests of transports on those of machines without Rust
@@ -78,26 +78,17 @@ format: install ## Format and sort the code
 wire: install ## Regenerate the protobuf code
 	$(RUN) clients/generate_wire.py
 
+client: install ## Write the blocking client from the asynchronous one
+	$(RUN) clients/generate_client.py
+
 results: install data ## Run every task and write docs/results.md
 	$(RUN) -m benchmarks.results
 
+torture: install ## Attack running servers for about 20 minutes, and write docs/reliability.md
+	$(RUN) -m benchmarks.torture --write
+
 image-test: install ## Build the server's image and test it running (Docker, or buildah where root may install it)
 	$(BIN)/pytest -q tests/deploy/image_checks.py
-
-bench-clients: install ## Measure the clients against the official stub and requests, and write the table in docs/clients.md
-	$(RUN) -m benchmarks.clients --write
-
-bench-serving: install ## Measure the server on one core, and write its table in docs/performance.md
-	$(RUN) -m benchmarks.serving --write
-
-bench-models: install ## Measure a larger model, and write its table in docs/performance.md
-	$(RUN) -m benchmarks.models --write
-
-bench-training: install ## Measure the trainer against model.fit and a plain loop, and write its table in docs/performance.md
-	$(RUN) -m benchmarks.training --write
-
-bench-input: install ## Measure input functions beside a training step, and write the table in docs/performance.md
-	$(RUN) -m benchmarks.input --write
 
 loadtest: install ## Load a server that it starts: smoke, rollout and overload, with limits; reports in demo/loadtest/
 	@[ -d demo/repository/fashion ] || $(MAKE) demo
@@ -106,18 +97,16 @@ loadtest: install ## Load a server that it starts: smoke, rollout and overload, 
 	$(BIN)/modelyard loadtest scenario overload --serve demo/repository --report demo/loadtest/overload \
 		--server-flag=--max_queue_delay_ms=500
 
-bench-applications: install ## Export 20 architectures of keras.applications, and write the table in docs/export.md (an hour)
-	$(RUN) -m benchmarks.applications --write
+# The modules of benchmarks/ that write a table into docs/; the last three take an hour each.
+BENCHES := clients serving models training input applications exporting quantize
 
-bench-export: install ## Export every kind of model in benchmarks/zoo, and write docs/what-can-be-exported.md (an hour)
-	$(RUN) -m benchmarks.exporting --write
-
-bench-quantize: install data ## Train and export three networks in every precision, and write the table in docs/export.md (an hour)
-	$(RUN) -m benchmarks.quantize --write
+bench: install data ## Measure and write a table in docs/: make bench NAME=serving (without NAME: their names)
+	@[ -n "$(filter $(NAME),$(BENCHES))" ] || { echo "make bench NAME=..., one of: $(BENCHES)"; exit 2; }
+	$(RUN) -m benchmarks.$(NAME) --write
 
 docs: install ## Build the documentation as a site in demo/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo "Open demo/site/index.html"
+	@echo "To read it, with search: $(RUN) -m http.server --directory demo/site 8000, then http://localhost:8000"
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from benchmarks.pages import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "export.md"
+PAGE = ROOT / "docs" / "what-can-be-exported.md"
 START, END = "<!-- breadth-table: written by benchmarks/applications.py -->", "<!-- breadth-table: end -->"
 EXAMPLES = 64
 CLASSES = 1000
@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="measure again what is in the file")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing new after so many seconds")
     parser.add_argument("--memory-gb", type=float, default=12.0, help="limit of each process (default %(default)s)")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/export.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/what-can-be-exported.md")
     parser.add_argument("--worker", nargs=2, metavar=("NAME", "ROUTE"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:

@@ -53,7 +53,7 @@ def main() -> int:
 
 def measure(folder: Path, rounds: int, seconds: float) -> tuple[str, bool]:
     """The section, and whether the target was reached."""
-    from modelyard.training.data import Source, Step
+    from modelyard.training.data._bench import Source, Step
     from modelyard.training.tasks import FashionTask
 
     sources = {name: Source(make) for name, make in inputs(folder).items()}

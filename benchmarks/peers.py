@@ -1,4 +1,4 @@
-"""The servers that `make bench-serving` measures beside ours, each started as its own documentation says.
+"""The servers that `make bench NAME=serving` measures beside ours, each started as its own documentation says.
 
 Each needs an environment of its own, named by a variable: what they depend on
 does not go together with what we depend on.

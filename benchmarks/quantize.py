@@ -1,7 +1,7 @@
 """What lower precision costs and gains, on three trained networks, and writes the table of docs/export.md.
 
-The networks of the other benches: the Fashion-MNIST CNN (bench-serving),
-MobileNetV2 (bench-models) and ResNet50 (bench-export), all trained on
+The networks of the other benches: the Fashion-MNIST CNN (`make bench NAME=serving`),
+MobileNetV2 (`NAME=models`) and ResNet50 (`NAME=exporting`), all trained on
 Fashion-MNIST, the larger two briefly and on 32 x 32 pixels. Each is exported with
 every variant and the default budget, verified on 2,000 test images; accuracy is
 also counted on the 8,000 others, which decided nothing. Times are of one image

@@ -287,12 +287,12 @@ def overload(work: Path) -> str:
         f"Overload: a model that takes {1e3 * seconds:.1f} ms, each request computed alone, is offered three times its "
         f"capacity of {capacity:.0f} requests/s for {OFFER_S} s (gRPC, open loop, --max_queue_delay_ms={LIMIT_MS}): "
         f"{alone.goodput:.0f} requests/s are answered ({alone.goodput / capacity:.0%} of capacity), p99 "
-        f"{alone.p99 * 1e3:.0f} ms, {alone.refused} are refused at the door, {alone.failed} fail otherwise, and memory "
+        f"{alone.p99 * 1e3:.0f} ms, {alone.refused} are refused on arrival, {alone.failed} fail otherwise, and memory "
         f"grows by {alone.growth:.1f} MB.\n\n"
         f"This model takes as long for 64 rows as for one. Where requests share batches, which is the default, 8 "
         f"callers, each with one request at a time, have {together.capacity:.0f} answers/s; of three times as many "
         f"requests/s {together.goodput:.0f} are answered, p99 {together.p99 * 1e3:.0f} ms, and "
-        f"{together.refused} are refused at the door."
+        f"{together.refused} are refused on arrival."
     )
 
 

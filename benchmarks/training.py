@@ -203,7 +203,7 @@ A whole epoch in one compiled function, on data that stays in memory, is {verdic
 
 Medians of {rounds} rounds in which all took turns, {batches} steps each ({int(batches * PLAIN_SHARE)} for the plain
 loop); a ratio is the median of the rounds' ratios. `model.fit` gets its batches from the same input function as the
-Trainer. Written by `make bench-training` on {processor()}, {os.cpu_count()} logical cores; Python
+Trainer. Written by `make bench NAME=training` on {processor()}, {os.cpu_count()} logical cores; Python
 {platform.python_version()}, TensorFlow {version("tensorflow")}, Keras {version("keras")}."""
     return text, all(ratios[base] >= target for base, target in TARGETS.items())
 

@@ -40,10 +40,8 @@ def generate() -> dict[str, str]:
 def _adapt(text: str) -> str:
     """Moves a generated module to our package and to our descriptor pool."""
     text = text.replace("modelyard.wire.protos", "modelyard.wire._generated")
-    text = text.replace("_descriptor_pool.Default()", "_POOL")
     text = text.replace(
-        "from google.protobuf import descriptor_pool as _descriptor_pool\n",
-        "from modelyard.wire._generated._pool import POOL as _POOL\n",
+        "from google.protobuf import descriptor_pool as", "from modelyard.wire._generated import _pool as"
     )
     # The version of protoc is not part of the interface; the runtime check would tie users to ours.
     text = re.sub(r"# Protobuf Python Version.*\n", "", text)

@@ -1,8 +1,7 @@
-"""Writes docs/metrics.md from the server's table of metrics: ``python docs/make_metrics_page.py``."""
+"""Makes docs/metrics.md from the server's table of metrics."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from modelyard.serving.metrics import FAMILIES, Family
@@ -22,14 +21,14 @@ against a real Prometheus and a real server.
 - **Upstream's names, labels and buckets are as they are**, so that dashboards for TensorFlow Serving go on working.
   `request_latency` and `request_count` have the requests of the Open Inference Protocol, too (`API` is `ModelInfer`
   over gRPC, `infer` over REST), and requests that the native core refuses, or whose callers left.
-- **What strangers send makes no series.** Requests for models that were never found share the empty name; signatures
+- **Unknown names make no series.** Requests for models that were never found share the empty name; signatures
   are those that a model has; of callers the first 100 have names, and the others are `other`. When a version is
   unloaded its gauges end at once, and its counters when four newer ones are gone, too.
 - **Three forms, by the `Accept` of a scrape.** Text is for people and older tools. OpenMetrics has exemplars: a request
   that comes with a `traceparent` whose trace is recorded leaves its `trace_id` at the bucket of its latency (start
   Prometheus with `--enable-feature=exemplar-storage`). There, counters without `_total` in their names have no type,
   since OpenMetrics does not allow it.
-- **Native histograms** are in the protobuf form, which Prometheus asks for with `--enable-feature=native-histograms`:
+- **Native histograms** are in the protobuf form, which Prometheus requests with `--enable-feature=native-histograms`:
   eight buckets for each factor of two (schema 3), for every histogram here. Such a Prometheus drops the classic
   buckets unless its scrape configuration says `scrape_classic_histograms: true` (`always_scrape_classic_histograms` in
   Prometheus 3); the dashboard and the rules here are written for classic ones.
@@ -58,14 +57,3 @@ def _row(family: Family) -> str:
 
 def _buckets(bounds: tuple[float, ...]) -> str:
     return f"{len(bounds)}, from {bounds[0]:g} to {bounds[-1]:g}, each {bounds[1] / bounds[0]:g} times the one before"
-
-
-def main() -> int:
-    """Writes the page."""
-    PAGE.write_text(page(), "utf-8")
-    sys.stdout.write(f"wrote {PAGE}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

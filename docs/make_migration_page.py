@@ -1,8 +1,7 @@
-"""Writes docs/migrating-from-tensorflow-serving.md from the server's tables: ``python docs/make_migration_page.py``."""
+"""Makes docs/migrating-from-tensorflow-serving.md from the server's tables."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from modelyard.serving.config import FLAGS
@@ -45,9 +44,10 @@ answers and errors are TensorFlow Serving's. What differs on purpose:
 - **Shapes are checked** against the signature where a manifest vouches for it or the runtime insists on it (ONNX); a
   raw SavedModel accepts what its kernels accept, as upstream.
 - **JSON is bounded**: nesting deeper than 100 levels is an error 400, a body over 100 MiB an error 413.
-- **Nobody administers without credentials**: reloads, loads, unloads and `/v2/config` need a key, token or certificate
+- **Administration needs credentials**: reloads, loads, unloads and `/v2/config` need a key, token or certificate
   with the scope `admin` (`--access_file`, see [Securing a server](securing.md)), from this machine, too. Upstream
-  accepts reloads from whoever reaches the port: `--insecure_admin=anywhere`; for this machine alone, `=loopback`.
+  accepts reloads from every caller that reaches the port: `--insecure_admin=anywhere`; for this machine alone,
+  `=loopback`.
 - **An unknown flag is an error** that names the nearest one; upstream prints its usage and starts all the same.
 """
 
@@ -100,14 +100,3 @@ def _default(value: bool | int | float | str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) or '""'
-
-
-def main() -> int:
-    """Writes the page."""
-    PAGE.write_text(page(), "utf-8")
-    sys.stdout.write(f"wrote {PAGE}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,8 +1,7 @@
-"""Writes the tables of docs/operating.md from the server's own: ``python docs/make_operating_page.py``."""
+"""Makes the tables of docs/operating.md from the server's own."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from modelyard.serving.config import FLAGS
@@ -30,8 +29,3 @@ def page() -> str:
             raise SystemExit(f"{PAGE} has no place for the table of {name}")
         text = before + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2]
     return text
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")
-    sys.stdout.write(f"wrote {PAGE}\n")

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/architecture.md: boxes and arrows, readable on light and dark pages.
+"""Draws the pictures of the pages that explain: boxes and arrows, readable on light and dark pages.
 
 python docs/make_pictures.py
 """
@@ -47,13 +47,17 @@ class Picture:
                 f'<text{style} x="{middle}" y="{top + 19 * number}" text-anchor="middle">{escape(line)}</text>'
             )
 
+    def label(self, x: int, y: int, text: str) -> None:
+        """Words beside the boxes."""
+        self._parts.append(f'<text class="small" x="{x}" y="{y}" text-anchor="middle">{escape(text)}</text>')
+
     def arrow(self, *points: tuple[int, int], label: str = "", at: tuple[int, int] | None = None) -> None:
         """An arrow through points, and what goes along it."""
         way = " L ".join(f"{x} {y}" for x, y in points)
         self._parts.append(f'<path d="M {way}" marker-end="url(#head)"/>')
         if label:
             x, y = at or ((points[0][0] + points[-1][0]) // 2, (points[0][1] + points[-1][1]) // 2 - 7)
-            self._parts.append(f'<text class="small" x="{x}" y="{y}" text-anchor="middle">{escape(label)}</text>')
+            self.label(x, y, label)
 
     def save(self, name: str) -> None:
         """Writes it into docs/images."""
@@ -130,7 +134,7 @@ def version() -> None:
         (295, "load", "the best runtime"),
         (425, "warm up", "replay requests"),
         (555, "available", "answers"),
-        (685, "unload", "when nobody waits"),
+        (685, "unload", "all answered"),
     ):
         picture.box(x, 195, 115, 60, name, text)
         if x < 685:
@@ -142,7 +146,46 @@ def version() -> None:
     picture.save("version.svg")
 
 
+def verification() -> None:
+    """What is compared before a version is published."""
+    picture = Picture("How a format is verified", 860, 300)
+    picture.box(20, 115, 130, 65, "examples", "256 or more, real")
+    picture.box(205, 40, 170, 65, "live model", "TensorFlow", kind="python")
+    picture.box(205, 190, 170, 65, "format, loaded again", "in the runtime that serves", kind="core")
+    picture.box(430, 115, 190, 65, "compare", "names, dtypes, shapes, values")
+    picture.box(665, 40, 175, 65, "publish", "one rename")
+    picture.box(665, 190, 175, 65, "error", "format, signature, output")
+    picture.arrow((150, 135), (203, 90))
+    picture.arrow((150, 160), (203, 205))
+    picture.arrow((290, 105), (290, 188), label="convert", at=(322, 151))
+    picture.arrow((375, 90), (428, 130), label="answers", at=(425, 95))
+    picture.arrow((375, 205), (428, 165), label="answers", at=(425, 210))
+    picture.arrow((620, 130), (663, 95), label="all equal", at=(620, 92))
+    picture.arrow((620, 165), (663, 200), label="any differs", at=(618, 212))
+    picture.save("verification.svg")
+
+
+def batching() -> None:
+    """Which requests are one batch."""
+    picture = Picture("Requests that arrive while a batch is computed are the next batch", 860, 250)
+    for y, label in ((55, "requests"), (130, "batches"), (205, "refused")):
+        picture.label(55, y + 5, label)
+    picture.label(800, 22, "time →")
+    for x, name in ((115, "a"), (190, "b"), (235, "c"), (280, "d"), (390, "e"), (560, "f"), (605, "g"), (650, "h")):
+        picture.box(x, 35, 36, 40, name)
+    for x, width, names in ((120, 190, "a"), (325, 215, "b c d"), (555, 100, "e"), (670, 160, "f g")):
+        picture.box(x, 110, width, 40, names, kind="python")
+    picture.box(630, 185, 200, 40, "h: the queue is too long", kind="core")
+    picture.arrow((133, 75), (133, 108))
+    for x in (208, 253, 298):
+        picture.arrow((x, 75), (340, 108))
+    picture.arrow((408, 75), (565, 108))
+    for x in (578, 623):
+        picture.arrow((x, 75), (680, 108))
+    picture.arrow((668, 75), (662, 92), (662, 183))
+    picture.save("batching.svg")
+
+
 if __name__ == "__main__":
-    packages()
-    request()
-    version()
+    for draw in (packages, request, version, verification, batching):
+        draw()

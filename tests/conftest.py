@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from modelyard.export import ExportOptions
 from tests.support.devices import set_logical_cpus
@@ -19,6 +20,10 @@ from tests.support.fashion import publish_fashion
 #: Set by a developer's shell, they would change what the tests see.
 _SCRUBBED = ("MODELYARD_DATA", "MODEL_NAME", "MODEL_BASE_PATH")
 _STARTUP = Path(__file__).parent / "support" / "startup"
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
 
 # A process for each of a hundred exports, and 20 s to measure each, would take longer than they do: tests/export has
 # what is about either, and whatever runs the command line has both. Here, as the options of other conftest.py are made

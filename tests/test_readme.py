@@ -6,20 +6,15 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from tests.support.exports import MEASURE_BRIEFLY
+from tests.support.pages import ROOT, all_blocks
 from tests.support.server import free_port
-
-README = Path(__file__).resolve().parents[1] / "README.md"
-
-
-def blocks() -> list[tuple[str, str]]:
-    return re.findall(r"```(\w+)\n(.*?)```", README.read_text("utf-8"), flags=re.DOTALL)
+from tests.support.waiting import until
 
 
 def python(code: str, folder: Path) -> str:
@@ -50,7 +45,7 @@ def write_photos(folder: Path) -> None:
 
 
 def test_the_three_uses(tmp_path: Path) -> None:
-    found = blocks()
+    found = all_blocks("README.md")
     assert [kind for kind, _ in found] == ["console", "python", "bash", "python"]
     _, pipeline, server, client = (text for _, text in found)
 
@@ -69,11 +64,9 @@ def test_the_three_uses(tmp_path: Path) -> None:
     log = (tmp_path / "server.log").open("wb")
     with log, subprocess.Popen(["bash", "-c", f"exec {server}"], cwd=tmp_path, env=environment, stderr=log) as process:
         try:
-            deadline = time.monotonic() + 60
-            while b"listening" not in (tmp_path / "server.log").read_bytes():
-                assert process.poll() is None, (tmp_path / "server.log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            said = (tmp_path / "server.log").read_text
+            until(lambda: "listening" in said() or process.poll() is not None, 60, said)
+            assert process.poll() is None, said()
             label, probability = python(client, tmp_path).rsplit(maxsplit=1)
             assert label in ("blue", "green", "red")
             assert 0.33 <= float(probability) <= 1
@@ -85,13 +78,24 @@ def test_the_three_uses(tmp_path: Path) -> None:
 
 
 def test_the_first_lines_are_the_two_commands() -> None:
-    text = README.read_text("utf-8")
+    text = (ROOT / "README.md").read_text("utf-8")
     assert text.index("![") < text.index("make demo") < text.index("make test") < text.index("## Three uses")
-    makefile = (README.parent / "Makefile").read_text("utf-8")
+    makefile = (ROOT / "Makefile").read_text("utf-8")
     assert re.search(r"^demo:", makefile, re.MULTILINE)
     assert re.search(r"^test:", makefile, re.MULTILINE)
 
 
 def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", README.read_text("utf-8")):
-        assert (README.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text("utf-8")):
+        assert (ROOT / target).exists(), target
+
+
+def test_links_to_every_page() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    pages = [
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")),
+    ]
+    assert [page for page in pages if f"]({page})" not in text] == []

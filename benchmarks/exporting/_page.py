@@ -13,7 +13,7 @@ from benchmarks.exporting._cells import Cell
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "what-can-be-exported.md"
 DATA = PAGE.with_suffix(".json")
-START, END = "<!-- kinds-table: written by make bench-export -->", "<!-- kinds-table: end -->"
+START, END = "<!-- kinds-table: written by make bench NAME=exporting -->", "<!-- kinds-table: end -->"
 FORMATS = ("saved_model", "onnx", "tflite")
 ROUTES = ("ours", "plain")
 _HEADS = {"saved_model": "SavedModel", "onnx": "ONNX", "tflite": "TFLite"}
@@ -127,5 +127,7 @@ def write(
 
 
 def _short(text: str) -> str:
+    # The log file that a message names is gone.
+    text = text.partition("What the libraries said:")[0]
     line = " ".join(text.split()).replace("|", "/").replace("<", "&lt;")
     return line if len(line) <= 300 else f"{line[:297]}..."

@@ -19,15 +19,7 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, kw_only=True)
 class _Command:
-    """One subcommand.
-
-    Attributes:
-        module: Has ``main(argv: list[str]) -> int``, or another function of that kind.
-        extra: The extras that it needs, as ``pip install`` takes them; empty
-            for the base install.
-        summary: One line for the help.
-        function: Its name.
-    """
+    """One subcommand: ``function(argv: list[str]) -> int`` of a module, and the extras that it needs, if any."""
 
     module: str
     extra: str

@@ -45,14 +45,7 @@ for line in sys.stdin.buffer:
 
 
 def take_verbose(arguments: Sequence[str]) -> list[str]:
-    """Takes ``--verbose`` out of a command line: where it is given, this process and its children show everything.
-
-    Args:
-        arguments: All of them. What stands behind ``--`` is for somebody else.
-
-    Returns:
-        The others.
-    """
+    """Takes ``--verbose`` out of a command line: where it is given, this process and its children show everything."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if _VERBOSE in arguments[:end]:
         os.environ[_LOG_LEVEL] = "0"
@@ -83,7 +76,7 @@ def leave_out_keras() -> Iterator[None]:
     """TensorFlow is imported without Keras inside: in half the processor time, and in 150 MB less.
 
     TensorFlow imports Keras at once, and Keras imports scikit-learn, pandas and matplotlib where they are installed.
-    For processes that compute saved graphs. Whoever imports Keras later gets it.
+    For processes that compute saved graphs. A later import of Keras works.
     """
     # Where one of them is there or on its way, there is nothing to save.
     left_out = not {"tensorflow", "keras"} & set(sys.modules)
@@ -105,7 +98,7 @@ class _QuietImport(importlib.abc.MetaPathFinder):
         """Takes TensorFlow from where it is, and wraps what executes it."""
         if fullname != "tensorflow":
             return None
-        # Whoever only asks whether it is installed gets here, too.
+        # A program that only asks whether it is installed gets here, too.
         others = (each for each in sys.meta_path if each is not self)
         spec = next((found for each in others if (found := each.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:

@@ -18,7 +18,7 @@
      |  + PermissionDeniedError         credentials understood, operation not allowed
      x ServerError                      what was sent is right: try again, elsewhere, or call for help
      |  + UnavailableError              not ready, stopping, or not reachable
-     |  + OverloadedError               refused at the door: the queue is full
+     |  + OverloadedError               refused on arrival: the queue is full
      |  + DeadlineExceededError         no answer within the time the caller gave
      |  + RequestCancelledError         the caller went away
      |  + PredictionError               the model itself failed on a valid request
@@ -43,7 +43,7 @@
 
 Classes marked ``x`` only group: code raises one of the classes marked ``+``
 (or a group, where no finer class says more). Transports map every class to
-their own status codes: see ``modelyard.wire.status``.
+their own status codes: see ``modelyard.wire``.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class UnavailableError(ServerError):
 
 
 class OverloadedError(ServerError):
-    """The request was refused at the door because too much work is queued."""
+    """The request was refused on arrival because too much work is queued."""
 
 
 class DeadlineExceededError(ServerError):

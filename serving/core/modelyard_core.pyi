@@ -279,7 +279,7 @@ class Server:
             model: As requests name it.
             version: The version that computes.
             longer_s: Seconds of a batch; younger ones are not touched.
-            text: What the clients are told, without quotes and backslashes.
+            text: What the clients are told.
         """
     def take_statistics(self) -> list[dict[str, Any]]:
         """What was measured since the last time, by plan.

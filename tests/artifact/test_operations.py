@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -16,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from modelyard import cli
 from modelyard.artifact import (
     LABELS_NAME,
+    MANIFEST_NAME,
     STAGING_PREFIX,
     FileEntry,
     Manifest,
@@ -40,9 +43,12 @@ from modelyard.artifact import (
     verify_version,
     write_labels,
 )
-from modelyard.artifact._cli import main
 from modelyard.errors import ConfigurationError, IntegrityError, ManifestError, ModelNotFoundError, PublishError
 from tests.support.models import publish_affine
+
+
+def main(arguments: list[str]) -> int:
+    return cli.main(["repo", *arguments])
 
 
 @pytest.fixture
@@ -52,7 +58,8 @@ def model_dir(tmp_path: Path, manifest: Manifest) -> Path:
     for number in range(3):
         with staging(folder) as staged:
             (staged / "model.tflite").write_bytes(bytes([number]) * 1000)
-            files, metrics = hash_files(staged), {"accuracy": 0.7 + number / 10, "loss": 0.5}
+            files = hash_files(staged)
+            metrics = {"accuracy": 0.7 + number / 10, "test_accuracy": 0.6 + number / 10, "loss": 0.5}
             source = replace(manifest.source, metrics=metrics)
 
             def make(version: int, files: tuple[FileEntry, ...] = files, source: Source = source) -> Manifest:
@@ -111,6 +118,38 @@ def test_verify(model_dir: Path) -> None:
     assert read_labels(model_dir) == {}
 
 
+def to_a_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def to_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def to_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def to_brackets(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+@pytest.mark.parametrize("file", [MANIFEST_NAME, "onnx/serving_default.onnx"])
+@pytest.mark.parametrize("damage", [to_a_loop, to_a_pipe, to_a_folder, to_brackets])
+def test_what_is_no_file_is_damage_and_stops_nothing(
+    tmp_path: Path, file: str, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "m"
+    for slope in (1.0, 2.0):
+        version = publish_affine(model, slope=slope, intercept=0.0)
+    damage(version.path / file)
+    code, out, error = run(capsys, "verify", str(model))
+    assert (code, error) == (1, "") and out.startswith("ok       m 1") and "DAMAGED  m 2: " in out and file in out
+
+
 def test_labels(model_dir: Path) -> None:
     assert read_labels(model_dir) == {}
     assert promote(model_dir, "2").number == 2
@@ -126,11 +165,37 @@ def test_labels(model_dir: Path) -> None:
     assert sorted(path.name for path in model_dir.iterdir()) == ["1", "2", "3", LABELS_NAME]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"a": "1"}', '{"a": true}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"a": "1"}',
+        '{"a": true}',
+        pytest.param("[" * 100_000, id="brackets"),
+        '{"\\ud800": 1}',
+        '{"a": 1%s}' % ("0" * 30),
+    ],
+)
 def test_damaged_labels(model_dir: Path, text: str) -> None:
     (model_dir / LABELS_NAME).write_text(text)
     with pytest.raises(ManifestError, match=LABELS_NAME):
         read_labels(model_dir)
+
+
+def set_labels(model_dir: Path, name: str) -> None:
+    for index in range(20):
+        set_label(model_dir, f"{name}{index}", "1")
+
+
+def test_processes_that_label_at_once_lose_no_label(model_dir: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=set_labels, args=(model_dir, name)) for name in "abcd"]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert len(read_labels(model_dir)) == 80
 
 
 def test_labels_that_cannot_be_written(tmp_path: Path) -> None:
@@ -197,7 +262,7 @@ def test_the_command(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> Non
     rows = [line.split() for line in out.splitlines()]
     assert code == 0 and rows[0][:3] == ["MODEL", "VERSION", "SIZE"]
     assert [row[:2] for row in rows[1:]] == [["fashion", "1"], ["fashion", "2"], ["fashion", "3"]]
-    assert "accuracy 0.8" in out and "stable" in out and "onnx" in out
+    assert "test_accuracy 0.7" in out and "stable" in out and "onnx" in out
     assert json.loads(run(capsys, "show", model)[1])["version"] == 3
     assert "metric accuracy" in run(capsys, "diff", model, "1", "canary")[1]
     assert run(capsys, "diff", model, "1", "1")[1] == "No difference.\n"

@@ -15,6 +15,7 @@ import pytest
 
 from modelyard.artifact import (
     MANIFEST_NAME,
+    STAGING_PREFIX,
     RemotePath,
     collect,
     describe_model,
@@ -28,10 +29,10 @@ from modelyard.artifact import (
     set_label,
     verify_version,
 )
-from modelyard.artifact._publish_remote import CLAIM_PREFIX
 from modelyard.errors import ArtifactError, ConfigurationError, IntegrityError, ModelNotFoundError
 from tests.support.models import publish_affine
 from tests.support.object_store import s3
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +60,8 @@ def test_what_is_not_installed_is_named_with_what_to_install(url: str, package: 
     code = (
         "import sys\n"
         f"sys.modules[{package!r}] = None\n"
-        "from modelyard.artifact._cli import main\n"
-        f"sys.exit(main(['ls', {url!r}]))"
+        "from modelyard.cli import main\n"
+        f"sys.exit(main(['repo', 'ls', {url!r}]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
     assert done.returncode == 2
@@ -68,7 +69,18 @@ def test_what_is_not_installed_is_named_with_what_to_install(url: str, package: 
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("url", ["nowhere://b/m", "s4://b/m"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nowhere://b/m",
+        "s4://b/m",
+        "http://localhost/m",
+        "ftp://localhost/m",
+        "local:///etc",
+        "simplecache::http://localhost/m",
+        "s3://b/m::http://localhost",
+    ],
+)
 def test_a_url_of_no_known_store(url: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{url} is not on a file system that is known here"):
         locate(url)
@@ -119,7 +131,7 @@ def test_exporters_at_once_lose_nothing(store: None) -> None:
     assert len(versions) == 6
     manifests = [verify_version(version) for version in versions]
     assert len({entry.sha256 for manifest in manifests for entry in manifest.files}) == 6
-    assert not [name for name in RemotePath(url).tree() if name.startswith(CLAIM_PREFIX)]
+    assert not [name for name in RemotePath(url).tree() if name.startswith(STAGING_PREFIX)]
 
 
 SCRIPT = """
@@ -140,9 +152,7 @@ def test_a_killed_exporter_leaves_whole_versions_only(store: None) -> None:
             if process.stdout is None:
                 pytest.fail("no pipe")
             process.stdout.readline()
-            deadline = time.monotonic() + 60
-            while not model.tree() and time.monotonic() < deadline:
-                time.sleep(0.01)
+            until(model.tree, 60)
             time.sleep(pause)
             process.send_signal(signal.SIGKILL)
     versions = list_versions(model)

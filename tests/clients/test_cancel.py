@@ -11,6 +11,7 @@ import pytest
 
 from modelyard.clients import connect_async
 from tests.clients.conftest import url_of
+from tests.support.metrics import monitoring_flag, until_in_flight
 from tests.support.models import publish_slow
 from tests.support.server import RunningServer, serve
 
@@ -21,7 +22,7 @@ WAITING = 10
 def slow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("cancel")
     publish_slow(folder / "slow", loops=1000)
-    with serve(folder / "slow", model="slow", log_dir=folder) as running:
+    with serve(folder / "slow", model="slow", log_dir=folder, flags=[monitoring_flag(folder)]) as running:
         yield running
 
 
@@ -38,9 +39,9 @@ def test_cancelled_calls_are_not_computed(slow_server: RunningServer, transport:
         async with connect_async(url_of(slow_server, transport)) as client:
             before = computed(slow_server)
             first = asyncio.create_task(client.predict("slow", x))
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(until_in_flight, slow_server, 1)
             rest = [asyncio.create_task(client.predict("slow", x)) for _ in range(WAITING)]
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(until_in_flight, slow_server, 1 + WAITING)
             for task in rest:
                 task.cancel()
             assert all(

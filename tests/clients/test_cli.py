@@ -6,7 +6,6 @@ import importlib.metadata
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -125,7 +124,6 @@ def test_ctrl_c_ends_with_130(tmp_path: Path) -> None:
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, text = process.communicate(timeout=20)
     assert (process.returncode, text) == (130, "modelyard train: interrupted\n")

@@ -19,7 +19,8 @@ from modelyard import errors
 from modelyard.clients import ClientOptions, RetryOptions, connect, connect_async
 from modelyard.clients.transport._engine import RetryBudget
 from modelyard.wire import MODEL_SERVICE, serving_pb2
-from tests.clients.conftest import connected, peer
+from tests.clients.conftest import connected, peer, url_of
+from tests.support.server import RunningServer
 
 STATUS = b'{"model_version_status": [{"version": "3", "state": "AVAILABLE"}]}'
 QUICK = RetryOptions(attempts=3, first_pause_s=0.01, longest_pause_s=0.02)
@@ -299,8 +300,9 @@ def test_cancelling_over_rest_closes_the_connection() -> None:
         asyncio.run(run(f"http://127.0.0.1:{port}"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_program_that_traces_gets_client_spans(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tracing(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """What remembers spans, and what makes them."""
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -309,6 +311,32 @@ def test_a_program_that_traces_gets_client_spans(kind: str, monkeypatch: pytest.
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    return exporter, provider
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("grpc", "tensorflow.serving.PredictionService/Predict"),
+        ("rest", "POST /v1/models/{model}:predict"),
+        ("rest-async", "POST /v1/models/{model}:predict"),
+    ],
+)
+def test_a_span_is_named_after_the_prediction_and_not_the_metadata_before_it(
+    server: RunningServer, kind: str, name: str, tracing: tuple[Any, Any]
+) -> None:
+    exporter, _ = tracing
+    with connected(url_of(server, kind), kind) as client:
+        # Of Python numbers both transports ask for the signature first.
+        client.predict("half", {"x": [1.0]})
+    assert [span.name for span in exporter.get_finished_spans()] == [name]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_that_traces_gets_client_spans(kind: str, tracing: tuple[Any, Any]) -> None:
+    from opentelemetry import trace
+
+    exporter, provider = tracing
     script = Script("ok", "500")
     with SERVERS[kind[:4]](script) as url, connected(url, kind) as client:
         with provider.get_tracer("app").start_as_current_span("work") as work:

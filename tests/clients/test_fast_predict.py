@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelyard.clients.protocols import Target, predict_message
+from modelyard.clients.protocols import Target, predict_message, prediction_from_message
 from modelyard.clients.protocols._fast_predict import response_of
-from modelyard.clients.protocols._responses import prediction_from_message
 from modelyard.wire import array_to_tensor, serving_pb2, tensorflow_pb2
 
 ARRAYS: dict[str, Any] = {

@@ -173,6 +173,7 @@ def test_tfrecords_as_examples_or_whole(tmp_path: Path) -> None:
         ("a.jsonl", b'{"inputs": 1}\n', "no list for each of x"),
         ("a.jsonl", b'{"inputs": {"x": [1], "y": [1, 2]}}\n', "different numbers of rows"),
         ("a.jsonl", b"{\n", "line 1: not JSON"),
+        ("a.jsonl", b"[" * 100_000, "line 1: not JSON"),
         ("a.jsonl", b'{"x": {"b65": ""}}\n', "b64"),
         ("a.npy", b"no array", "plain numpy arrays"),
         ("a.tfrecord", b"\1" * 40, "damaged"),

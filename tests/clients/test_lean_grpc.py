@@ -398,6 +398,9 @@ def test_what_cannot_be_repeated_goes_over_a_new_connection(kind: str) -> None:
 def test_a_server_may_limit_the_calls_on_a_connection() -> None:
     lock = threading.Lock()
     running, most, opened = [0], [0], [0]
+    # The first call comes alone; the next wait until there are two at a time.
+    several = threading.Event()
+    several.set()
 
     def serve(connection: socket.socket) -> None:
         one = Http2Peer(connection)

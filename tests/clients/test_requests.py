@@ -10,8 +10,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from modelyard.clients.protocols import Target, make_target, predict_json, predict_message
-from modelyard.clients.protocols._requests import metadata_message, model_path, status_message
+from modelyard.clients.protocols import (
+    Target,
+    make_target,
+    metadata_message,
+    model_path,
+    predict_json,
+    predict_message,
+    status_message,
+)
 from modelyard.errors import InvalidInputError, InvalidModelSpecError, UnsupportedError
 
 

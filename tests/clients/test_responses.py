@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from modelyard import errors
-from modelyard.clients import SignatureInfo, TensorInfo, VersionState
-from modelyard.clients.protocols import Target, error_from_body
-from modelyard.clients.protocols._responses import (
+from modelyard.clients import Model, SignatureInfo, TensorInfo, VersionState
+from modelyard.clients.protocols import (
+    Target,
+    error_from_body,
     metadata_from_json,
     metadata_from_message,
     prediction_from_json,
@@ -160,6 +161,10 @@ def test_metadata_from_json() -> None:
     assert default.method == "tensorflow/serving/predict"
     pseudo = metadata.signatures["__saved_model_init_op"]
     assert pseudo.outputs["__saved_model_init_op"].dtype == "invalid"
+    # It cannot be called: a model does not offer it.
+    model = Model(prediction_from_json, metadata, version=None, label=None)
+    assert set(model.signatures) == set(metadata.signatures) - {"__saved_model_init_op"}
+    assert "init_op" not in repr(model)
 
 
 def test_metadata_from_the_official_message() -> None:

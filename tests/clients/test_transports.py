@@ -13,7 +13,7 @@ import pytest
 
 from modelyard import errors
 from modelyard.clients import ClientOptions
-from modelyard.clients.transport._address import parse_address
+from modelyard.clients.transport import parse_addresses
 from modelyard.clients.transport.lean import LeanRestTransport
 from modelyard.clients.transport.libraries._rest import _error
 from tests.clients.conftest import connected, peer
@@ -103,6 +103,6 @@ def test_every_error_of_httpx_has_a_class(kind: type[Exception]) -> None:
 
 
 def test_plain_http_reads_no_roots() -> None:
-    transport = LeanRestTransport(parse_address("http://localhost"), ClientOptions())
+    transport = LeanRestTransport(parse_addresses("http://localhost")[0], ClientOptions())
     transport.close()
     transport.close()

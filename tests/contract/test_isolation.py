@@ -10,24 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support.latency import latencies
 from tests.support.models import publish_affine, publish_slow
 from tests.support.server import RunningServer, serve
 
 REQUESTS = 40
-
-
-def latencies(server: RunningServer) -> list[float]:
-    """Seconds of one request after the other to the fast model."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=60)
-    seconds = []
-    for _ in range(REQUESTS):
-        started = time.perf_counter()
-        connection.request("POST", "/v1/models/fast:predict", b'{"instances": [2.0]}')
-        response = connection.getresponse()
-        assert (response.status, b"5.0" in response.read()) == (200, True)
-        seconds.append(time.perf_counter() - started)
-    connection.close()
-    return seconds
 
 
 def test_a_flooded_model_delays_no_other(tmp_path: Path) -> None:
@@ -54,7 +41,7 @@ def test_a_flooded_model_delays_no_other(tmp_path: Path) -> None:
     flags = [f"--model_repository={tmp_path / 'models'}", "--tensorflow_session_parallelism=1"]
     with serve(None, model="fast", log_dir=tmp_path, flags=flags) as server, ThreadPoolExecutor(8) as pool:
         server.wait_until(lambda: '"AVAILABLE"' in server.get("/v1/models/slow")[1], 60, "the slow model")
-        latencies(server)
+        latencies(server, REQUESTS)
         callers = [pool.submit(flood, server) for _ in range(8)]
         found: dict[bool, list[float]] = {False: [], True: []}
         try:
@@ -62,7 +49,7 @@ def test_a_flooded_model_delays_no_other(tmp_path: Path) -> None:
             for flooded in (False, True, False, True):
                 (flooding.set if flooded else flooding.clear)()
                 idle.wait(0.5)
-                found[flooded] += latencies(server)
+                found[flooded] += latencies(server, REQUESTS)
         finally:
             over.set()
         slow_s = min(each for caller in callers for each in caller.result())

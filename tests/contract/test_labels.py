@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from modelyard.artifact import LABELS_NAME
-from modelyard.artifact._cli import main as repo
+from modelyard.cli import main
 from tests.support.admin import ask, available, config_text, model_text, reload_config
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, serve
@@ -24,7 +24,7 @@ def model_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "models" / "m"
     for number in (1, 2, 3):
         publish_affine(folder, slope=float(number), intercept=0.0)
-    assert repo(["label", str(folder), "stable", "1"]) == 0
+    assert main(["repo", "label", str(folder), "stable", "1"]) == 0
     return folder
 
 
@@ -60,7 +60,7 @@ def test_the_file_says_what_is_served(server: RunningServer, model_dir: Path) ->
     assert by_label_over_grpc(server, "stable") == 1.0
     assert ask(server, "m") == 3.0
 
-    assert repo(["promote", str(model_dir), "2"]) == 0
+    assert main(["repo", "promote", str(model_dir), "2"]) == 0
     server.wait_until(lambda: by_label(server, "stable") == 2.0, WAIT_S, "following the promotion")
     assert by_label_over_grpc(server, "stable") == 2.0
     server.wait_until(lambda: available(server, "m") == {2, 3}, WAIT_S, "unloading what no label names")
@@ -68,8 +68,8 @@ def test_the_file_says_what_is_served(server: RunningServer, model_dir: Path) ->
     # A version that cannot be loaded does not get the label: it stays where it was.
     broken = publish_affine(model_dir, slope=4.0, intercept=0.0)
     (broken.path / "onnx" / "serving_default.onnx").write_bytes(b"damaged")
-    assert repo(["label", str(model_dir), "stable", str(broken.number)]) == 0
-    assert repo(["label", str(model_dir), "canary", str(broken.number)]) == 0
+    assert main(["repo", "label", str(model_dir), "stable", str(broken.number)]) == 0
+    assert main(["repo", "label", str(model_dir), "canary", str(broken.number)]) == 0
     server.wait_until(lambda: "version 4" in str(by_label(server, "canary")), WAIT_S, "refusing the damaged version")
     status, text = by_label(server, "canary")  # type: ignore[misc]
     assert status == 400 and "Unrecognized servable version label: canary" in text
@@ -84,14 +84,14 @@ def test_the_file_says_what_is_served(server: RunningServer, model_dir: Path) ->
     assert by_label(server, "stable") == 2.0
     (model_dir / LABELS_NAME).write_bytes(kept)
 
-    assert repo(["label", str(model_dir), "stable"]) == 0
+    assert main(["repo", "label", str(model_dir), "stable"]) == 0
     server.wait_until(lambda: by_label(server, "stable") not in (1.0, 2.0, 3.0), WAIT_S, "forgetting the label")
     server.wait_until(lambda: available(server, "m") == {3}, WAIT_S, "unloading what no label names")
     shutil.rmtree(broken.path)
 
 
 def test_the_model_config_wins(server: RunningServer, model_dir: Path) -> None:
-    assert repo(["label", str(model_dir), "other", "2"]) == 0
+    assert main(["repo", "label", str(model_dir), "other", "2"]) == 0
     server.wait_until(lambda: by_label(server, "other") == 2.0, WAIT_S, "answering by label")
     text = config_text(model_text("m", model_dir, labels={"stable": 3}))
     assert reload_config(server, text) == ("OK", "")

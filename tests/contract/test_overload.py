@@ -22,8 +22,10 @@ from grpc_status import rpc_status
 from modelyard.clients import ClientOptions, RetryOptions, connect
 from modelyard.errors import OverloadedError
 from modelyard.wire import PREDICTION_SERVICE, array_to_tensor, serving_pb2
+from tests.support.metrics import monitoring_flag, until_in_flight
 from tests.support.models import publish_slow
 from tests.support.server import RunningServer, serve
+from tests.support.waiting import until
 
 
 def by_rest(server: RunningServer) -> tuple[int, str | None, str, float]:
@@ -46,7 +48,7 @@ def test_what_would_wait_too_long_is_refused(tmp_path: Path) -> None:
     ):
         assert [by_rest(server)[0] for _ in range(3)] == [200] * 3
         waits = [pool.submit(by_rest, server) for _ in range(120)]
-        time.sleep(0.2)
+        until(lambda: any(wait.done() and wait.result()[0] == 429 for wait in waits))
         request = serving_pb2.PredictRequest()
         request.model_spec.name = "slow"
         request.inputs["x"].CopyFrom(array_to_tensor(np.zeros(1, np.float32)))
@@ -129,17 +131,15 @@ def test_refusals_say_when_to_come_back(tmp_path: Path) -> None:
 
 def test_callers_that_hang_up_cost_nothing(tmp_path: Path) -> None:
     publish_slow(tmp_path / "slow", loops=1500)
-    with serve(
-        tmp_path / "slow", model="slow", log_dir=tmp_path, flags=["--tensorflow_session_parallelism=1"]
-    ) as server:
+    flags = ["--tensorflow_session_parallelism=1", monitoring_flag(tmp_path)]
+    with serve(tmp_path / "slow", model="slow", log_dir=tmp_path, flags=flags) as server:
         process = psutil.Process(server.process.pid)
         busy = process.cpu_times().user
-        started = time.monotonic()
         by_rest(server)
-        once, seconds = process.cpu_times().user - busy, time.monotonic() - started
+        once = process.cpu_times().user - busy
         first = threading.Thread(target=by_rest, args=(server,))
         first.start()
-        time.sleep(seconds / 4)
+        until_in_flight(server, 1)
         request = serving_pb2.PredictRequest()
         request.model_spec.name = "slow"
         request.inputs["x"].CopyFrom(array_to_tensor(np.zeros(1, np.float32)))
@@ -151,7 +151,7 @@ def test_callers_that_hang_up_cost_nothing(tmp_path: Path) -> None:
                 connection = http.client.HTTPConnection("127.0.0.1", server.rest_port)
                 connection.request("POST", "/v1/models/slow:predict", b'{"instances": [2.0]}')
                 connections.append(connection)
-            time.sleep(seconds / 4)
+            until_in_flight(server, 9)
             for connection in connections:
                 connection.close()
             for call in calls:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from tests.support.metrics import METRICS_PATH, monitoring_flag, scrape, value
 from tests.support.models import publish_affine
 from tests.support.saved_models import save_tf1_half_plus_two
 from tests.support.server import RunningServer, run_to_end, serve
+from tests.support.waiting import until_settled
 
 COUNT = ":tensorflow:serving:request_log_count"
 
@@ -177,15 +177,7 @@ def test_a_version_warms_up_with_them(server: RunningServer, folder: Path, files
 
 def settled(server: RunningServer) -> float:
     """The records of affine, once the thread that writes them has nothing to do."""
-    found = [-1.0]
-
-    def stands() -> bool:
-        found.append(value(scrape(server), COUNT, model_name="affine", status_code="OK"))
-        time.sleep(0.1)
-        return found[-1] == found[-2]
-
-    server.wait_until(stands, 30, "the log to be written")
-    return found[-1]
+    return float(until_settled(lambda: value(scrape(server), COUNT, model_name="affine", status_code="OK")))
 
 
 def test_a_share_is_chosen_and_the_rest_is_the_core_s(tmp_path: Path) -> None:

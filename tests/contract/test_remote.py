@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.artifact import MANIFEST_NAME, RemotePath, generate_key, load_signing_key, sign_version
-from modelyard.artifact._cli import main as repo
+from modelyard.cli import main
 from tests.support.admin import ask, available
 from tests.support.models import publish_affine
 from tests.support.object_store import s3
@@ -33,7 +33,9 @@ def put_altered(model_dir: RemotePath, number: int, part: bytes, content: bytes)
     """Puts a version in place that was altered elsewhere: a server that runs never sees it whole."""
     source = publish_affine(RemotePath(f"s3://models/elsewhere-{number}"), slope=1.0, intercept=0.0)
     target, name = model_dir / str(number), "onnx/serving_default.onnx"
-    manifest = (source.path / MANIFEST_NAME).read_bytes().replace(b'"version": 1', b'"version": %d' % number)
+    document = json.loads((source.path / MANIFEST_NAME).read_bytes())
+    del document["sha256"]
+    manifest = json.dumps({**document, "version": number}).encode()
     if part == b"manifest":
         manifest = manifest.replace(name.encode(), content)
     (target / name).write_bytes(content if part == b"onnx" else (source.path / name).read_bytes())
@@ -53,7 +55,7 @@ def test_versions_come_and_go_in_the_store(environment: Mapping[str, str], tmp_p
         assert third.number == 3
         server.wait_available(3)
         server.wait_until(lambda: ask(server, "m") == 3.0, WAIT_S, "answering from the newest version")
-        assert repo(["label", "s3://models/models/m", "stable", "1"]) == 0
+        assert main(["repo", "label", "s3://models/models/m", "stable", "1"]) == 0
         server.wait_until(lambda: ask(server, "m", where="/labels/stable") == 1.0, WAIT_S, "answering by label")
 
         # A damaged version is refused, and what was served before is served on.
@@ -62,15 +64,15 @@ def test_versions_come_and_go_in_the_store(environment: Mapping[str, str], tmp_p
         assert error_of(server, 4).startswith("m/4/onnx/serving_default.onnx ")
         assert "s3://models/models/m/4/onnx/serving_default.onnx" in server.log_text()
         assert (ask(server, "m"), available(server, "m")) == (3.0, {1, 3})
-        assert repo(["rm", "s3://models/models/m", "4"]) == 0
+        assert main(["repo", "rm", "s3://models/models/m", "4"]) == 0
 
         # So is a version whose manifest would write outside of the cache.
         put_altered(model_dir, 5, b"manifest", b"../../../../escaped")
         server.wait_until(lambda: "leaves the version" in error_of(server, 5), WAIT_S, "refusing version 5")
         assert not list(tmp_path.rglob("escaped"))
-        assert repo(["rm", "s3://models/models/m", "5"]) == 0
+        assert main(["repo", "rm", "s3://models/models/m", "5"]) == 0
         # Copies of versions that are not served any more are gone.
-        assert repo(["label", "s3://models/models/m", "stable"]) == 0
+        assert main(["repo", "label", "s3://models/models/m", "stable"]) == 0
         server.wait_until(lambda: available(server, "m") == {3}, WAIT_S, "unloading version 1")
         server.wait_until(lambda: len(list(cache.glob("m/*/*/manifest.json"))) == 1, WAIT_S, "removing the copy")
     # The copy of what is served outlives the server.

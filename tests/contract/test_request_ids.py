@@ -1,4 +1,4 @@
-"""Every answer has an x-request-id, over every door: the caller's where it is one, else one of the server's."""
+"""Every answer has an x-request-id, over every API: the caller's where it is one, else one of the server's."""
 
 from __future__ import annotations
 

@@ -39,6 +39,11 @@ def v2_with(field: str, text: bytes) -> bytes:
     return v2(**{field: "@"}).replace(b'"@"', text)
 
 
+def packed(*parts: bytes) -> bytes:
+    return gzip.compress(b"".join(parts), compresslevel=1)
+
+
+GZIP = {"Content-Encoding": "gzip"}
 QUOTES = b'\\"' * 30_000
 CASES: dict[str, tuple[str, bytes, dict[str, str], int, str]] = {
     "quotes in a string without end": (f"{V1}:predict", b'{"instances": "' + QUOTES, {}, 400, "closing quotation mark"),
@@ -70,9 +75,9 @@ CASES: dict[str, tuple[str, bytes, dict[str, str], int, str]] = {
     "half a pair as BYTES": (f"{V2}/infer", v2(datatype="BYTES", data=["\ud800"]), {}, 400, HALF_PAIR),
     "no UTF-8 as id": (f"{V2}/infer", b'{"id":"\xff",' + v2()[1:], {}, 400, "not UTF-8"),
     "half a pair in index": ("/v2/repository/index", b'{"ready":"\\ud800"}', {}, 400, HALF_PAIR),
-    "gzip of blanks": (
-        f"{V1}:predict", gzip.compress(b'{"instances":[1]}' + b" " * 50_000_000), {"Content-Encoding": "gzip"}, 200, "",
-    ),
+    "gzip of blanks": (f"{V1}:predict", packed(b'{"instances":[1]}', b" " * 50_000_000), GZIP, 200, ""),
+    "gzip of numbers": (f"{V1}:predict", packed(b'{"instances":[1', b",1" * 20_000_000, b"]}"), GZIP, 413, "values"),
+    "gzip of commas": (f"{V1}:predict", packed(b'{"instances":["', b"," * 20_000_000, b'"]}'), GZIP, 400, "String"),
 }  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import contextlib
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from modelyard.clients import ClientOptions, RetryOptions, connect
 from modelyard.wire import PREDICTION_SERVICE, array_to_tensor, serving_pb2
 from tests.support.models import publish_affine
 from tests.support.server import TRANSPORT, RunningServer, serve
+from tests.support.waiting import until
 
 Results = collections.Counter[str]
 BODY = b'{"instances": [2.0]}'
@@ -110,21 +110,14 @@ def restart(server: RunningServer) -> subprocess.Popen[bytes]:
     """Stops a server and starts it again, as it was started; returns when it is ready."""
     server.process.send_signal(signal.SIGTERM)
     # It says so at once, and goes on answering.
-    wait_for(lambda: not is_ready(server), 5)
+    until(lambda: not is_ready(server), 5)
     assert server.process.poll() is None
     assert server.post("/v1/models/affine:predict", BODY)[0] == 200
     assert server.process.wait(timeout=30) == 0
     with server.log.open("ab") as output:
         process = subprocess.Popen(server.process.args, stdout=output, stderr=output)
-    wait_for(lambda: is_ready(server), 30)
+    until(lambda: is_ready(server), 30)
     return process
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -151,11 +144,12 @@ def test_no_request_fails(tmp_path: Path, transport: str) -> None:
         ]
         with under_load(callers, results):
             for server in servers:
-                wait_for(lambda: len(chooser.ready) == 2, 10)
+                until(lambda: len(chooser.ready) == 2, 10)
                 process = restart(server)
                 stack.callback(process.wait, 30)
                 stack.callback(process.terminate)
-            time.sleep(0.3)
+            answered = results["answered"]
+            until(lambda: results["answered"] > answered + 40)
         assert results == {"answered": results["answered"]}
         assert results["answered"] > 200
         assert all("Traceback" not in server.log_text() for server in servers)

@@ -18,10 +18,11 @@ import pytest
 import tritonclient.grpc
 from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
 
-from modelyard.artifact._cli import main as repo
+from modelyard.cli import main
 from tests.support.metrics import monitoring_flag, scrape, value
 from tests.support.models import publish_affine, publish_names, publish_pairs, publish_slow
 from tests.support.server import RunningServer, serve
+from tests.support.waiting import until_settled
 
 WAIT_S = 60
 BODY = b'{"instances": [1.0]}'
@@ -63,8 +64,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         publish_affine(models / name, slope=1.0, intercept=0.0)
         # Its inputs have other names.
         publish_pairs(models / name)
-    assert repo(["label", str(models / "failing"), "stable", "1"]) == 0
-    assert repo(["label", str(models / "failing"), "canary", "2"]) == 0
+    assert main(["repo", "label", str(models / "failing"), "stable", "1"]) == 0
+    assert main(["repo", "label", str(models / "failing"), "canary", "2"]) == 0
     for name in ("differing", "copied"):
         for number in (1, 2):
             publish_affine(models / name, slope=float(number), intercept=0.0)
@@ -257,10 +258,10 @@ def test_a_shadow_gets_its_share(
 ) -> None:
     assert {by_grpc(stub, "same") for _ in range(100)} == {1}
     assert {by_rest(server, "same") for _ in range(20)} == {1}
-    # Half of 120, give or take 5.5.
     server.wait_until(lambda: row(server, "same", "2")["shadow_rows"] >= 33, WAIT_S, "comparing half of them")
-    time.sleep(0.1)
+    until_settled(lambda: row(server, "same", "2")["shadow_rows"])
     found = row(server, "same", "2")
+    # Half of 120, give or take 5.5.
     assert 33 <= found["shadow_rows"] <= 87
     assert (found["disagreed"], found["max_error"]) == (0, 0.0)
 
@@ -327,7 +328,7 @@ def test_a_canary_that_fails_is_rolled_back(
 
     # The label is given to a better version: that begins anew.
     publish_affine(folder / "models" / "failing", slope=3.0, intercept=0.0)
-    assert repo(["label", str(folder / "models" / "failing"), "canary", "3"]) == 0
+    assert main(["repo", "label", str(folder / "models" / "failing"), "canary", "3"]) == 0
     server.wait_until(lambda: row(server, "failing", "canary")["state"] == "serving", WAIT_S, "serving again")
     server.wait_until(lambda: {outcome() for _ in range(20)} == {"1", "3"}, WAIT_S, "both answering")
     assert "failing: canary is version 3 now: it is not rolled back any more" in server.log_text()

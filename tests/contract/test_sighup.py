@@ -6,12 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tests.support.admin import ask, config_text, model_text
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, free_port, serve
+from tests.support.waiting import until
 
 #: Nothing is looked at by itself.
 ONCE = "--file_system_poll_wait_seconds=0"
@@ -74,13 +74,8 @@ def test_a_terminal_that_is_gone_ends_the_server(tmp_path: Path) -> None:
         [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])", *in_shell],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    end = time.monotonic() + 30
-    while not log.exists() or "AVAILABLE" not in log.read_text():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: log.exists() and "AVAILABLE" in log.read_text())
     holder.kill()
     holder.wait()
-    while not log.read_text().rstrip().endswith("stopped"):
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.05)
+    until(lambda: log.read_text().rstrip().endswith("stopped"), what=log.read_text)
     assert "received SIGHUP" in log.read_text()

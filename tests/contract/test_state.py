@@ -1,4 +1,4 @@
-"""Signatures with state, and without a batch, over every door of a real server."""
+"""Signatures with state, and without a batch, over every API of a real server."""
 
 from __future__ import annotations
 

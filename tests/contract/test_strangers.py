@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,3 +87,18 @@ def test_nobody_is_told_where_files_are(server: RunningServer, folder: Path, mod
         (row,) = json.loads(texts[0])["model_version_status"]
         assert "model.onnx" in row["status"]["error_message"]
     assert str(folder / "models" / model) in server.log_text()
+
+
+@pytest.mark.parametrize("where", ["http://{}/m", "ftp://{}/m", "simplecache::http://{}/m", "s3://b/m::http://{}/m"])
+def test_no_configuration_makes_the_server_ask_another_address(server: RunningServer, folder: Path, where: str) -> None:
+    """Such as that of a cloud's metadata: base paths are of this machine or of an object store."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        url = where.format(f"127.0.0.1:{listener.getsockname()[1]}")
+        affine = model_text("affine", folder / "models" / "affine")
+        code, text = reload_config(server, config_text(affine, model_text("inward", url)))
+        assert code == "INVALID_ARGUMENT" and "is not on a file system that is known here" in text
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    assert server.get("/v1/models/inward")[0] == 404
+    assert server.get("/v1/models/affine")[0] == 200

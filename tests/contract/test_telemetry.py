@@ -1,9 +1,8 @@
-"""Each request is recorded exactly once, over every door: in the access log, the slow-request log and as spans."""
+"""Each request is recorded exactly once, over every API: in the access log, the slow-request log and as spans."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from tests.contract.test_headers import ask
 from tests.support.collector import Collector, collecting
 from tests.support.models import publish_affine
 from tests.support.server import RunningServer, serve
+from tests.support.waiting import until
 
 PREDICT = PREDICTION_SERVICE["Predict"].path
 V2 = json.dumps({"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2]}]}).encode()
@@ -36,17 +36,16 @@ class Recorded:
 
     def lines(self, name: str, count: int = 1, logger: str | None = None) -> list[dict[str, Any]]:
         """The log's lines about requests whose ids begin so, once there are so many: there must be no more."""
-        end = time.monotonic() + 30
-        while True:
+
+        def found() -> list[dict[str, Any]]:
             every = [json.loads(line) for line in self.server.log_text().splitlines() if line.startswith("{")]
-            found = [
+            return [
                 line for line in every if line.get("request_id", "").startswith(name) and line.get("logger") == logger
             ]
-            if len(found) >= count:
-                assert len(found) == count
-                return found
-            assert time.monotonic() < end, f"{len(found)} of {count} lines came for {name}"
-            time.sleep(0.05)
+
+        until(lambda: len(found()) >= count, 30, found)
+        assert len(found()) == count
+        return found()
 
 
 @pytest.fixture(scope="module")
@@ -227,14 +226,13 @@ def test_a_batch_s_span_is_linked_to_its_requests(recorded: Recorded) -> None:
     def one(_: int) -> None:
         ask(recorded.server, "POST", "/v1/models/affine:predict", b'{"instances": [1]}', headers)
 
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    def shared_batches() -> list[Any]:
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(one, range(100)))
         batches = recorded.collector.spans(named("batch", trace="e" * 32), 1)
-        shared = [batch for batch in batches if len(batch.links) > 1]
-        if shared:
-            break
+        return [batch for batch in batches if len(batch.links) > 1]
+
+    shared = until(shared_batches, 60)
     requests = {span.span_id for span in recorded.collector.spans(
         lambda _, span: span.trace_id.hex() == "e" * 32 and span.kind == 2, len(shared[0].links))}  # fmt: skip
     assert {link.span_id for link in shared[0].links} <= requests

@@ -13,7 +13,7 @@ import tensorflow as tf
 from modelyard.clients import connect
 from modelyard.errors import InvalidRequestError
 from modelyard.wire import serving_pb2, tensorflow_pb2
-from tests.contract.test_four_doors import DOORS
+from tests.contract.test_four_apis import APIS
 from tests.support.recurrent import recurrent_model
 from tests.support.server import RunningServer, serve
 
@@ -50,11 +50,11 @@ def server(
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-@pytest.mark.parametrize("door", [name for name in DOORS if name != "tfs_rest"])
-def test_no_rows_have_answers_of_the_right_shapes(server: RunningServer, door: str, kind: str) -> None:
-    answers = DOORS[door](server, kind, "", {"x": np.zeros((0, 4, 3), np.float32)}, ())
+@pytest.mark.parametrize("api", [name for name in APIS if name != "tfs_rest"])
+def test_no_rows_have_answers_of_the_right_shapes(server: RunningServer, api: str, kind: str) -> None:
+    answers = APIS[api](server, kind, "", {"x": np.zeros((0, 4, 3), np.float32)}, ())
     assert {name: value.shape for name, value in answers.items()} == {"state": (0, 5), "states": (0, 4, 5)}
-    some = DOORS[door](server, kind, "", {"x": np.ones((2, 4, 3), np.float32)}, ("state",))
+    some = APIS[api](server, kind, "", {"x": np.ones((2, 4, 3), np.float32)}, ("state",))
     assert some["state"].shape == (2, 5)
     assert np.any(some["state"])
 

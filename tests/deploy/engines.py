@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.support.server import free_port
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "python:3.11-slim-bookworm"
@@ -397,12 +397,7 @@ class BuildahContainer:
 
     def _first_child(self) -> int:
         children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
-        for _ in range(500):
-            found = children.read_text().split()
-            if found:
-                return int(found[0])
-            time.sleep(0.005)
-        raise RuntimeError(f"the container did not start:\n{self.logs()}")
+        return int(until(lambda: children.read_text().split(), 10, self.logs)[0])
 
     def execute(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         enter = ["nsenter", f"--target={self._pid}", "--mount", "--pid", "--net", "--"]

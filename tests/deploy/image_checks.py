@@ -23,6 +23,7 @@ from tests.deploy.engines import ROOT, Container, Engine, NoEngineError, find_en
 from tests.support.classifier import publish_classifier
 from tests.support.models import publish_affine, save_half_plus_two
 from tests.support.server import free_port
+from tests.support.waiting import until
 
 MAX_ADDED_MB = 250
 MAX_START_S = 2.0
@@ -82,14 +83,13 @@ def post(container: Container, values: list[float], *, model: str = "affine") ->
 
 
 def wait_answer(container: Container, slope: float, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    def answered() -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):
             status, body = post(container, _X)
-            if status == 200 and json.loads(body)["predictions"] == [slope * x for x in _X]:
-                return
-        time.sleep(0.01)
-    raise TimeoutError(f"no right answer after {timeout_s} s:\n{container.logs()}")
+            return status == 200 and json.loads(body)["predictions"] == [slope * x for x in _X]
+        return False
+
+    until(answered, timeout_s, container.logs)
 
 
 def python(container: Container, code: str) -> str:
@@ -182,9 +182,7 @@ def test_image_ports_and_healthcheck(engine: Engine, image: str, repository: Pat
     """On a network of its own: the image's own ports, asked from inside."""
     command = engine.config(image)["Healthcheck"]["Test"][1:]
     with running(engine, image, repository, network=False) as container:
-        deadline = time.monotonic() + 30
-        while container.execute(command).returncode != 0:
-            assert time.monotonic() < deadline, container.logs()
+        until(lambda: container.execute(command).returncode == 0, 30, container.logs)
         assert container.execute(command).stdout == "ready\n"
         answer = python(
             container,
@@ -194,24 +192,19 @@ def test_image_ports_and_healthcheck(engine: Engine, image: str, repository: Pat
         )
         assert answer.split() == ["[8.0]", "[8.0]"]
     with running(engine, image, repository, network=False, environment={"MODEL_NAME": "absent"}) as container:
-        deadline = time.monotonic() + 30
-        while "not ready" not in container.execute(command).stdout:
-            assert time.monotonic() < deadline, container.logs()
+        until(lambda: "not ready" in container.execute(command).stdout, 30, container.logs)
         assert container.execute(command).returncode == 1
     # The check follows flags that were appended.
     with running(engine, image, repository, "--rest_api_port=0", "--port=9000", network=False) as container:
-        deadline = time.monotonic() + 30
-        while container.execute(command).returncode != 0:
-            assert time.monotonic() < deadline, container.logs()
+        until(lambda: container.execute(command).returncode == 0, 30, container.logs)
 
 
 def test_sagemaker_s_way_to_start_it(engine: Engine, image: str, repository: Path) -> None:
     """With the argument ``serve``; the port is 8080."""
     ask = "import urllib.request as r; print(r.urlopen('http://localhost:8080/%s', %r).read().decode())"
     with running(engine, image, repository, "serve", "--model_base_path=/models/affine", network=False) as container:
-        deadline = time.monotonic() + 30
-        while container.execute(["python", "-c", ask % ("ping", None)]).returncode != 0:
-            assert time.monotonic() < deadline, container.logs()
+        ping = ["python", "-c", ask % ("ping", None)]
+        until(lambda: container.execute(ping).returncode == 0, 30, container.logs)
         answer = python(container, ask % ("invocations", b'{"instances": [4.0]}'))
         assert json.loads(answer) == {"predictions": [8.0]}
 
@@ -263,7 +256,7 @@ def test_sigterm_under_load_fails_no_request(engine: Engine, image: str, reposit
             threads.append(threading.Thread(target=load, args=(lambda c=client: grpc_predictions(c),)))
         for thread in threads:
             thread.start()
-        time.sleep(1.0)
+        until(lambda: len(begun_answered) > 100, 30, container.logs)
         told = time.monotonic()
         container.terminate()
         code = container.wait(30)

@@ -23,7 +23,7 @@ def test_targets_and_profiles_exist() -> None:
         name for name in re.findall(r"(?:`|^|=1 )make ([a-z-]+)", TEXT, re.MULTILINE) if f"\n{name}:" not in makefile
     ] == []
     stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert set(re.findall(r"^\| `([\w-]+)`", TEXT, re.MULTILINE)) <= set(stages)
+    assert set(re.findall(r"^\| `(\w[\w-]*)`", TEXT, re.MULTILINE)) <= set(stages)
     profiles = {profile for service in SERVICES.values() for profile in service.get("profiles", [])}
     assert set(re.findall(r"--profile (\w+)", TEXT)) == profiles
 

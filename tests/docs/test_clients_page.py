@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +11,9 @@ import pytest
 
 from modelyard.training.data import load_fashion_mnist
 from tests.support.classifier import publish_classifier
+from tests.support.pages import blocks
 from tests.support.saved_models import save_tf1_half_plus_two
 from tests.support.server import serve
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
 
 PROJECT = '''\
 """What a user writes, with every kind of result named."""
@@ -100,10 +98,6 @@ if __name__ == "__main__":
 '''
 
 
-def blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-
-
 def test_every_block_runs(tmp_path: Path) -> None:
     publish_classifier(tmp_path / "fashion", load_fashion_mnist(allow_download=False))
     save_tf1_half_plus_two(tmp_path / "half" / "3")
@@ -113,7 +107,7 @@ def test_every_block_runs(tmp_path: Path) -> None:
             tmp_path / "half", model="half", log_dir=tmp_path, flags=["--allow_version_labels_for_unavailable_models"]
         ) as half,
     ):
-        code = "\n".join(blocks())
+        code = "\n".join(blocks("docs/clients.md", "python"))
         for port, real in (("8500", fashion.grpc_port), ("8501", fashion.rest_port), ("8600", half.grpc_port)):
             code = code.replace(f":{port}", f":{real}")
         (tmp_path / "page.py").write_text(code)

@@ -13,15 +13,11 @@ import pytest
 
 from modelyard.artifact import generate_key, list_versions
 from modelyard.artifact._cli import make_parser as repo_parser
-from modelyard.export.cli._cli import make_parser as export_parser
+from modelyard.export.cli import make_parser as export_parser
 from modelyard.serving import parse_flags
+from tests.support.pages import blocks
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"
-
-
-def blocks(kind: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    return [text for language, text in found if language == kind]
+PAGE = "docs/export.md"
 
 
 def test_the_python_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,8 +32,8 @@ def test_the_python_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "model": keras.Sequential([keras.Input((4, 4, 1), name="image"), *layers]),
         "images": np.random.default_rng(0).random((256, 4, 4, 1), np.float32),
     }
-    for block in blocks("python"):
-        exec(compile(block, str(PAGE), "exec"), names)
+    for block in blocks(PAGE, "python"):
+        exec(compile(block, PAGE, "exec"), names)
     assert len(list_versions(tmp_path / "models" / "fashion")) == 2
     assert len(list_versions(tmp_path / "models" / "sentiment")) == 1
     assert len(list_versions(tmp_path / "models" / "line")) >= 1
@@ -47,7 +43,7 @@ def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     assert repo_parser().parse_args(["keygen", "key.pem"]).key == Path("key.pem")
     generate_key(Path("key.pem"))
-    commands = [part for block in blocks("") for line in block.splitlines() for part in re.split(r"\s{2,}", line)]
+    commands = [part for block in blocks(PAGE, "") for line in block.splitlines() for part in re.split(r"\s{2,}", line)]
     parsed = 0
     for command in commands:
         program, name, *arguments = shlex.split(command)

@@ -21,6 +21,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "importing.md"
 SOURCES = {
     "PyTorch": ("torch", "flowers"),
     "scikit-learn": ("skl2onnx", "tumours"),
+    "XGBoost and LightGBM": ("onnxmltools", "boosted"),
+    "Any ONNX file": ("skl2onnx", "line"),
     "JAX": ("jax", "jax_flowers"),
     "Hugging Face": ("transformers", "sentiment"),
 }

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from modelyard.artifact._cli import main as repo
+from modelyard.cli import main
 from modelyard.serving.config import RollbackLimits, read_traffic_file
 from modelyard.serving.metrics import FAMILIES
 from modelyard.wire import traffic_pb2
 from tests.support.models import publish_affine
+from tests.support.pages import ROOT, blocks
 from tests.support.server import RunningServer, serve
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "rollouts.md").read_text("utf-8")
-FILES = re.findall(r"```protobuf\n(.*?)```", PAGE, re.DOTALL)
+PAGE = (ROOT / "docs/rollouts.md").read_text("utf-8")
+FILES = blocks("docs/rollouts.md", "protobuf")
 COMMANDS = [
     shlex.split(line)
-    for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    for block in blocks("docs/rollouts.md", "bash")
     for line in block.replace("\\\n", " ").splitlines()
 ]
 WAIT_S = 60
@@ -41,7 +41,7 @@ def test_the_example(tmp_path: Path) -> None:
     first, shadow, canary = FILES
 
     def label() -> None:
-        assert repo([part.replace("repository/", f"{tmp_path}/repository/") for part in next(labels)[2:]]) == 0
+        assert main([part.replace("repository/", f"{tmp_path}/repository/") for part in next(labels)[1:]]) == 0
 
     def put(text: str) -> None:
         (tmp_path / "new").write_text(text)

@@ -9,16 +9,15 @@ import sys
 from pathlib import Path
 
 from tests.support.exports import MEASURE_BRIEFLY
+from tests.support.pages import all_blocks
 from tests.support.server import free_port
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 
 
 def test_the_page_from_top_to_bottom(tmp_path: Path) -> None:
     grpc_port, rest_port = free_port(), free_port()
     # Whatever fails, the server ends with it.
     script = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
-    for kind, text in re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL):
+    for kind, text in all_blocks("docs/tutorial.md"):
         text = text.replace("8500", str(grpc_port)).replace("8501", str(rest_port))
         if kind == "python":
             name = text.partition("\n")[0].removeprefix("# ")

@@ -21,7 +21,7 @@ COUNT = 260
 # Each format in the runtime that it is first verified in: test_variants.py has the others.
 # No time to measure TensorFlow in processes of its own: they take longer to start than all of this.
 # Said here for the processes that tests start with them, too.
-OPTIONS = ExportOptions(latency_calls=20, measure_seconds=4.0, runtimes=(), isolate=False)
+OPTIONS = ExportOptions(latency_calls=20, measure_seconds=0.5, runtimes=(), isolate=False)
 Signatures = Mapping[str, SignatureFunction | EncodedImageFunction]
 
 
@@ -124,9 +124,7 @@ def reference(traced: TracedModel, data: VerificationData) -> Reference:
 @pytest.fixture(scope="session")
 def converted(traced: TracedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every format, not verified."""
-    from modelyard.export.formats._onnx import export_onnx
-    from modelyard.export.formats._saved_model import export_saved_model
-    from modelyard.export.formats._tflite import export_tflite
+    from modelyard.export.formats import export_onnx, export_saved_model, export_tflite
 
     folder = tmp_path_factory.mktemp("converted")
     export_saved_model(traced, folder)

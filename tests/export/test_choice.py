@@ -4,8 +4,7 @@ import pytest
 
 from modelyard.artifact import Latency
 from modelyard.errors import ConfigurationError
-from modelyard.export.runtimes import main_signature, rank_runtimes
-from modelyard.export.runtimes._latency import thread_counts
+from modelyard.export.runtimes import main_signature, rank_runtimes, thread_counts
 
 FORMATS = {"tensorflow": "saved_model", "litert": "tflite"}
 

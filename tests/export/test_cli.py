@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modelyard.artifact import read_manifest, verify_files
-from modelyard.export.cli._cli import main
+from modelyard.export.cli import export_here as main
 from modelyard.training import Trainer, TrainerOptions
 from modelyard.training.tasks import find_task
 
@@ -95,7 +95,7 @@ def test_a_variant_outside_its_budget_is_told(
         (["fashion", "--name", "../other"], 2, "The model's name is '../other', which /v1/models/NAME cannot route"),
         (["fashion", "--name", "my model"], 2, "expected letters of ASCII, digits and ._~- alone"),
         (["fashion", "--name", "a:b"], 2, "Give another one: --name NAME"),
-        (["tests.training.toy_task:Absent"], 2, "tests.training.toy_task has no such task"),
+        (["tests.training.toy_task:Absent"], 2, "tests.training.toy_task:Absent cannot be imported"),
         (["nothere"], 2, "There is no file or folder 'nothere'. Unknown task 'nothere'"),
         (["fashion", "--data", "random"], 2, "--data is for paths; the task fashion brings its own"),
         (["absent.keras"], 2, "absent.keras does not exist."),

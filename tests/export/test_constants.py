@@ -13,7 +13,7 @@ import tensorflow as tf
 from modelyard.artifact import SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import VerificationError
 from modelyard.export import ExportOptions, compute_reference, trace
-from modelyard.export.sources._dependence import computed_outputs
+from modelyard.export.sources._checks import computed_outputs
 
 X = TensorSpec(name="x", dtype="float32", shape=(-1, 2))
 DATA = VerificationData(inputs={"f": {"x": np.random.default_rng(0).normal(size=(32, 2)).astype(np.float32)}})

@@ -16,9 +16,7 @@ from PIL import Image
 from modelyard.artifact import EncodedImageFunction, SignatureFunction, TensorSpec, decode_image
 from modelyard.errors import ImageDecodeError
 from modelyard.export import TracedModel, trace
-from modelyard.export.formats._onnx import export_onnx, newest_opset
-from modelyard.export.formats._saved_model import export_saved_model
-from modelyard.export.formats._tflite import export_tflite
+from modelyard.export.formats import export_onnx, export_saved_model, export_tflite, newest_opset
 from modelyard.export.runtimes import call_signature, load_runtime
 from modelyard.export.sources._trace import decode_in_graph
 from tests.export.conftest import preprocess

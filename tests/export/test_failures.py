@@ -15,7 +15,7 @@ import tensorflow as tf
 from modelyard.artifact import SignatureFunction, TensorSpec, read_manifest
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export import ExportEvent, ExportOptions, export
-from modelyard.export.cli._cli import main
+from modelyard.export.cli import export_here as main
 from modelyard.export.formats import gist, keep_log
 from modelyard.export.sources import load_file, weight_files
 from modelyard.serving import LoadOptions, load_servable

@@ -13,10 +13,7 @@ import tensorflow as tf
 
 from modelyard.artifact import SignatureFunction, TensorSpec, VerificationData
 from modelyard.export import ExportOptions, TracedModel, compute_reference, trace, verify
-from modelyard.export.formats import _freeze
-from modelyard.export.formats._freeze import freeze
-from modelyard.export.formats._onnx import export_onnx
-from modelyard.export.formats._tflite import export_tflite
+from modelyard.export.formats import _freeze, export_onnx, export_tflite, freeze
 
 OPTIONS = ExportOptions(min_examples=8)
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from modelyard.artifact import SignatureFunction, TensorSpec, read_manifest
 from modelyard.errors import ConversionError, VerificationError
 from modelyard.export import ExportOptions, ExportReport, export
-from modelyard.export.cli._cli import main
+from modelyard.export.cli import export_here as main
 from modelyard.serving import LoadOptions, Servable, load_servable
 from modelyard.serving.backends import Runtime
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from modelyard.artifact import Signature, SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import ConfigurationError, VerificationError
 from modelyard.export import ExportOptions, compute_reference, export, load_data, trace, verify
-from modelyard.export.formats._saved_model import export_saved_model
+from modelyard.export.formats import export_saved_model
 from modelyard.export.sources import by_shape
 from modelyard.export.sources._lengths import other_length
 

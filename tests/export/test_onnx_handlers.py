@@ -11,8 +11,7 @@ import onnxruntime
 import pytest
 import tensorflow as tf
 
-from modelyard.export.formats._freeze import freeze
-from modelyard.export.formats._tf2onnx import convert_function
+from modelyard.export.formats import convert_function, freeze
 
 RNG = np.random.default_rng(0)
 ROWS = 6

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from modelyard.artifact import SignatureFunction, TensorSpec
 from modelyard.export import trace
-from modelyard.export.formats._onnx import export_onnx
+from modelyard.export.formats import export_onnx
 from modelyard.export.formats._onnx_pads import guard_pads
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import keras
@@ -17,6 +16,7 @@ import pytest
 
 from modelyard.artifact import read_manifest
 from tests.support.recurrent import recurrent_model
+from tests.support.waiting import until_ended
 
 EXPORT = [str(Path(sys.executable).with_name("modelyard")), "export"]
 
@@ -112,10 +112,18 @@ def test_a_format_that_is_optional_is_left_out(source: Path, tmp_path: Path) -> 
     assert "SIGSEGV" in (version / "report.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_stop_it_cleanly(source: Path, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "stage"),
+    [
+        (signal.SIGINT, "convert onnx"),
+        # Before the process for converters is started.
+        (signal.SIGTERM, "convert saved_model"),
+        (signal.SIGHUP, "convert saved_model"),
+    ],
+)
+def test_signals_stop_it_cleanly(source: Path, tmp_path: Path, number: signal.Signals, stage: str) -> None:
     command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository", "--optional", "onnx")
-    code, said = end_in(command, "convert onnx", number, parent=True)
+    code, said = end_in(command, stage, number, parent=True)
     assert code == 128 + number
     assert "modelyard export: stopped. Nothing was published." in said
     assert list((tmp_path / "repository" / "m").iterdir()) == []
@@ -127,8 +135,5 @@ def test_it_does_not_outlive_the_command(source: Path, tmp_path: Path) -> None:
     assert code == -signal.SIGKILL
     (begun,) = (tmp_path / "repository" / "m").iterdir()
     number = int(begun.name.split("-")[1])
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{number}").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not Path(f"/proc/{number}").exists()
+    until_ended(number)
     assert [each.name for each in (tmp_path / "repository" / "m").iterdir()] == [begun.name]

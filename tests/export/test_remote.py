@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import s3fs
 
+from modelyard import cli
 from modelyard.artifact import (
     RemotePath,
     collect,
@@ -18,11 +19,14 @@ from modelyard.artifact import (
     read_labels,
     verify_version,
 )
-from modelyard.artifact._cli import main as repo
 from modelyard.errors import ArtifactError, ConfigurationError
 from modelyard.export import ExportOptions
-from modelyard.export.cli._cli import main
+from modelyard.export.cli import export_here as main
 from tests.support.object_store import s3
+
+
+def repo(arguments: list[str]) -> int:
+    return cli.main(["repo", *arguments])
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,15 @@ import pytest
 import tensorflow as tf
 from onnx import numpy_helper
 
+from modelyard import cli
 from modelyard.artifact import SignatureFunction, Source, TensorSpec, VerificationData, verify_version
-from modelyard.artifact._cli import main as repo
 from modelyard.errors import ConversionError, PublishError, VerificationError
 from modelyard.export import ExportEvent, ExportOptions, ExportReport, export
+
+
+def repo(arguments: list[str]) -> int:
+    return cli.main(["repo", *arguments])
+
 
 OPTIONS = ExportOptions(formats=("saved_model", "onnx", "tflite"), min_examples=16, latency_calls=10)
 SPEC = TensorSpec(name="x", dtype="float32", shape=(-1, 3))

@@ -18,7 +18,7 @@ from ai_edge_litert.interpreter import Interpreter
 from modelyard.artifact import ExampleDecode, SignatureFunction, TensorSpec, VerificationData, read_manifest
 from modelyard.errors import ConfigurationError, ConversionError, PublishError, VerificationError
 from modelyard.export import ExportOptions, compute_reference, export, trace, verify
-from modelyard.export.cli._cli import main
+from modelyard.export.cli import export_here as main
 from modelyard.export.sources import load_file
 from modelyard.export.sources._unsafe_ops import read_saved_model, unsafe_ops
 from modelyard.serving import LoadOptions, load_servable

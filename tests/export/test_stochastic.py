@@ -18,7 +18,7 @@ import tensorflow as tf
 from modelyard.artifact import SignatureFunction, TensorSpec, read_manifest
 from modelyard.errors import ConfigurationError, VerificationError
 from modelyard.export import ExportOptions, ExportReport, export
-from modelyard.export.cli._cli import make_parser
+from modelyard.export.cli import make_parser
 from modelyard.export.verification import take_draws
 from modelyard.export.verification._distribution import DRAWS, EXAMPLES, SIGNIFICANCE, compare_draws
 from modelyard.serving import LoadOptions, load_servable

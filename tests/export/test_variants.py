@@ -29,8 +29,7 @@ from modelyard.artifact import (
 )
 from modelyard.errors import ConversionError, LoadError, PublishError, VerificationError
 from modelyard.export import Budget, ExportReport, Precision, export
-from modelyard.export.formats._freeze import LARGE
-from modelyard.export.formats._onnx import newest_opset
+from modelyard.export.formats import LARGE, newest_opset
 from modelyard.export.runtimes import load_runtime, runtimes_of
 from modelyard.export.variants import OnnxVariant, make_calibration
 from modelyard.serving import LoadOptions, load_servable
@@ -326,16 +325,11 @@ def test_the_opset_is_the_newest_that_both_know(report: ExportReport, monkeypatc
     graph = onnx.load(report.version.path / "onnx" / "serving_default.onnx")
     assert newest_opset() == max(constants.OPSET_TO_IR_VERSION) == graph.opset_import[0].version
     onnxruntime.InferenceSession(graph.SerializeToString())
-    newest_opset.cache_clear()
-    try:
-        monkeypatch.setattr(constants, "OPSET_TO_IR_VERSION", {17: 8, 99: 9})
-        assert newest_opset() == 17
-        newest_opset.cache_clear()
-        monkeypatch.setattr(constants, "OPSET_TO_IR_VERSION", {99: 9})
-        with pytest.raises(ConversionError, match="writes no operator set"):
-            newest_opset()
-    finally:
-        newest_opset.cache_clear()
+    monkeypatch.setattr(constants, "OPSET_TO_IR_VERSION", {17: 8, 99: 9})
+    assert newest_opset() == 17
+    monkeypatch.setattr(constants, "OPSET_TO_IR_VERSION", {99: 9})
+    with pytest.raises(ConversionError, match="writes no operator set"):
+        newest_opset()
 
 
 def test_simplified_or_not_it_computes_the_same(dense: Any, tmp_path: Path) -> None:

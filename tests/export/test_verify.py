@@ -26,7 +26,7 @@ from modelyard.export import (
     trace,
     verify,
 )
-from modelyard.export.formats._saved_model import export_saved_model
+from modelyard.export.formats import export_saved_model
 from modelyard.export.runtimes import call_signature, load_runtime
 from modelyard.export.verification._compare import Comparison
 from tests.export.conftest import COUNT, OPTIONS, Classifier

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from modelyard.loadtests import Measured
-from modelyard.loadtests.compare._compare import METRICS, Comparison
-from modelyard.loadtests.compare._statistics import Interval
+from modelyard.loadtests.compare import Comparison, Interval
 from modelyard.loadtests.options import Check
-from modelyard.loadtests.report import Report
-from modelyard.loadtests.report._html import page
+from modelyard.loadtests.report import Report, write_report
 
+METRICS = ("throughput", "p50", "p95", "p99")
 ROW = Measured(name="A", requests=9, failures=0, p50_ms=1, p95_ms=2, p99_ms=3, known=0, hits=0, seconds=1)
 KEPT = Check(subject="A", name="max_error_rate", limit=0, value=0, kept=True, text="0 of 9 requests failed")
 
@@ -51,11 +52,15 @@ def test_the_verdict(ratios: dict[str, tuple[float, float]], text: str, worse: s
     ]
 
 
-def test_a_worse_server_is_not_called_fine() -> None:
-    worse = page(report(comparison(p99=(1.1, 1.3)), [KEPT]), [])
+def test_a_worse_server_is_not_called_fine(tmp_path: Path) -> None:
+    def page(found: Report) -> str:
+        write_report(found, tmp_path)
+        return (tmp_path / "report.html").read_text("utf-8")
+
+    worse = page(report(comparison(p99=(1.1, 1.3)), [KEPT]))
     assert "all limits kept" not in worse
-    assert '<span class="verdict broken">B is worse</span>' in worse
+    assert '<span class="badge failed">B is worse</span>' in worse
     assert "1.1 to 1.3" in worse
-    assert '<span class="verdict passed">all limits kept</span>' in page(report(comparison(), [KEPT]), [])
+    assert '<span class="badge">all limits kept</span>' in page(report(comparison(), [KEPT]))
     broken = Check(subject="B / A", name="p99_ratio", limit=1, value=1.2, kept=False, text="1.2")
-    assert '<span class="verdict broken">limits broken</span>' in page(report(comparison(), [KEPT, broken]), [])
+    assert '<span class="badge failed">limits broken</span>' in page(report(comparison(), [KEPT, broken]))

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ import pytest
 
 from modelyard.errors import ConfigurationError, LoadTestError
 from modelyard.loadtests import LoadTestOptions
-from modelyard.loadtests.generate import Log, run_open, run_precisely, session
-from modelyard.loadtests.generate._outcomes import Outcome
+from modelyard.loadtests.generate import Log, Outcome, run_open, run_precisely, session
 from modelyard.loadtests.options import constant
 from modelyard.loadtests.traffic import APIS, PAYLOADS, Images, ImageTraffic, Request, load_images, read_recording
 from modelyard.training.data import FashionMnist
@@ -131,6 +131,33 @@ def test_latency_counts_from_the_moment_a_request_was_due(classifier: RunningSer
     # A closed loop sends next to nothing while it waits: its slow requests are as many as are in flight.
     waiting = with_a_pause(lambda: closed(load, requests, 1.5))
     assert 1 <= int(np.sum(waiting.latency_ms > 400)) <= 8
+
+
+def test_a_closed_loop_lasts_until_the_last_answer() -> None:
+    """Eight answers after 0.3 s are no more than 27 per second, though the last request was sent within 0.1 s."""
+
+    class Slow(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            time.sleep(0.3)
+            self.send_response(200)
+            self.send_header("content-length", "14")
+            self.end_headers()
+            self.wfile.write(b'{"outputs":[]}')
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        load = LoadTestOptions(grpc_url="", rest_url=f"http://127.0.0.1:{server.server_port}")
+        row = closed(load, [Request(kind="rest x", api="rest", path="/", body=b"{}")], 0.1).measured()
+        server.shutdown()
+    assert (row.requests, row.failures) == (8, 0)
+    assert row.seconds >= 0.3
+    assert row.answered_per_s <= 8 / 0.3
 
 
 def test_the_server_tells_where_its_time_went(classifier: RunningServer, images: Images) -> None:

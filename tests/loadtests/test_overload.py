@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from modelyard.loadtests import Limits, Measured
-from modelyard.loadtests.generate import Run
-from modelyard.loadtests.generate._outcomes import Outcome
-from modelyard.loadtests.generate._record import Recorder, log_from
-from modelyard.loadtests.generate._server_metrics import Split
+from modelyard.loadtests.generate import Log, Outcome, Run, Split
 from modelyard.loadtests.options import check_limits
 from modelyard.loadtests.scenarios._overload import joined
 
@@ -17,14 +14,22 @@ ROW = Measured(name="a", requests=10, failures=0, refused=0, p50_ms=1, p95_ms=1,
 
 
 def run(kinds: str, *, seconds: float) -> Run:
-    recorder = Recorder()
-    for index, kind in enumerate(kinds):
-        outcome = Outcome.OK if kind != "x" else Outcome.REFUSED
-        recorder.add(kind, index * 0.1, index * 0.1 + 0.01, index * 0.1 + 0.05, outcome, 1, 1)
-        if kind == "x":
-            recorder.reason(kind, "full")
+    names = tuple(dict.fromkeys(kinds))
+    due = np.array([index * 0.1 for index in range(len(kinds))], np.float64)
+    log = Log(
+        kinds=names,
+        kind=np.array([names.index(kind) for kind in kinds], np.uint16),
+        intended=due,
+        sent=due + 0.01,
+        done=due + 0.05,
+        outcome=np.array([Outcome.REFUSED if kind == "x" else Outcome.OK for kind in kinds], np.uint8),
+        rows=np.ones(len(kinds), np.int64),
+        hits=np.ones(len(kinds), np.int64),
+        seconds=seconds,
+        reasons={"x: full": kinds.count("x")} if "x" in kinds else {},
+    )
     split = Split(begin_s=0, end_s=1, requests=1, total_ms=1, compute_ms=1, queue_ms=0, rest_ms=0)
-    return Run(log=log_from(recorder, 0.0, seconds), server=(split,), events=((0.5, "!"),), generator_cpu=seconds / 10)
+    return Run(log=log, server=(split,), events=((0.5, "!"),), generator_cpu=seconds / 10)
 
 
 def test_rounds_follow_each_other() -> None:

@@ -82,12 +82,6 @@ def test_lengths_may_be_written_as_durations() -> None:
     assert shape_of("soak", hours="90m") == shape_of("soak", hours=1.5)
 
 
-def test_a_scaled_shape_has_the_same_form() -> None:
-    shape = shape_of("spike")
-    assert shape.scaled(3).requests == pytest.approx(3 * shape.requests)
-    assert shape.scaled(3).seconds == shape.seconds
-
-
 @pytest.mark.parametrize(
     ("phases", "message"),
     [

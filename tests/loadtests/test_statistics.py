@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from modelyard.loadtests.compare._statistics import ratio, tail
-from modelyard.loadtests.generate import Log
-from modelyard.loadtests.generate._outcomes import Outcome
+from modelyard.loadtests.generate import Log, Outcome
 from modelyard.loadtests.generate._server_metrics import parse_page, splits
 from modelyard.loadtests.scenarios._events import latency_step
 

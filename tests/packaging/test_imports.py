@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,13 +21,16 @@ ALLOWED: dict[str, set[str]] = {
     "console": {"errors"},
     "lazy": {"errors"},
     "artifact": {"errors", "wire"},
+    "reports": {"errors"},
+    "batch": {"errors", "lazy", "wire", "artifact", "clients", "serving"},
     "deploy": {"errors"},
+    "mlflow": {"errors", "lazy", "artifact", "batch"},
     "serving": {"errors", "console", "wire", "artifact", "clients"},
     # Its one use of export is TrainResult.export(), when it is called.
     "training": {"errors", "console", "lazy", "wire", "artifact", "export"},
-    "export": {"errors", "console", "lazy", "wire", "artifact", "training"},
+    "export": {"errors", "console", "lazy", "wire", "artifact", "reports", "training"},
     "pipeline": {"errors", "console", "wire", "artifact", "clients", "training", "export", "serving"},
-    "loadtests": {"errors", "wire", "clients", "artifact", "training"},
+    "loadtests": {"errors", "wire", "clients", "artifact", "reports", "training"},
 }
 ROOMS_OF_FOLDERS = ("clients", "export", "loadtests", "serving", "training")
 #: The packages of the server, from the bottom: each may import those before it.
@@ -58,7 +60,10 @@ FREE_OF_TENSORFLOW = (
     "modelyard.cli",
     "modelyard.console",
     "modelyard.artifact",
+    "modelyard.reports",
+    "modelyard.batch",
     "modelyard.deploy",
+    "modelyard.mlflow",
     "modelyard.serving",
     "modelyard.serving.backends",
     "modelyard.serving.handlers.console",
@@ -206,12 +211,9 @@ def test_the_client_imports_neither_transport() -> None:
     assert _python(script) == "[]"
 
 
-def test_the_client_imports_in_not_much_more_than_twice_numpy_s_time() -> None:
-    # 0.3 s here when nothing else runs, of which numpy takes half. Of the processor's time, in turns: other programs
-    # slow both down.
-    script = "import time; start = time.process_time(); import {}; print(time.process_time() - start)"
-    ratios = []
-    for _ in range(7):
-        numpy, ours = (float(_python(script.format(name))) for name in ("numpy", "modelyard.clients"))
-        ratios.append(ours / numpy)
-    assert statistics.median(ratios) <= 2.3
+def test_the_client_imports_at_most_twice_numpy_s_modules() -> None:
+    # Times depend on what else the machine does: 0.3 s here when nothing else runs, of which numpy takes half.
+    numpy, ours = (
+        int(_python(f"import sys, {name}; print(len(sys.modules))")) for name in ("numpy", "modelyard.clients")
+    )
+    assert ours <= 2 * numpy

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import GENERATED, ROOT, library_files, package_dirs
+from tests.packaging.conftest import GENERATED, ROOMS, ROOT, library_files, package_dirs
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +51,12 @@ def test_has_what_is_read_at_run_time(names: set[str]) -> None:
     expected |= {_in_wheel(path) for path in (ROOT / "clients" / "modelyard" / "wire" / "protos").glob("*.proto")}
     expected |= {_in_wheel(path) for path in (ROOT / "export" / "modelyard" / "artifact").glob("*.json")}
     console = ROOT / "serving" / "modelyard" / "serving" / "handlers" / "console"
-    expected |= {_in_wheel(path) for folder in ("templates", "static") for path in (console / folder).iterdir()}
+    expected |= {_in_wheel(path) for path in (console / "static").iterdir()}
+    templates = [path for room in ROOMS for path in (ROOT / room / "modelyard").rglob("templates/*")]
+    expected |= {_in_wheel(path) for path in templates}
     subset = ROOT / "training" / "modelyard" / "training" / "data" / "fashion_mnist_subset"
     expected |= {_in_wheel(path) for path in subset.iterdir() if path.is_file()}
-    assert all(any(name.endswith(kind) for name in expected) for kind in (".gz", ".html", ".css", ".js"))
+    assert all(any(name.endswith(kind) for name in expected) for kind in (".gz", ".html", ".css", ".js", ".svg"))
     assert sorted(expected - names) == []
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from modelyard.artifact import read_manifest, verify_files
+from modelyard.cli import main
 from modelyard.pipeline import draw_predictions
-from modelyard.pipeline._cli import main
 
 
 def test_run_shows_every_format_over_both_protocols(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_run_shows_every_format_over_both_protocols(tmp_path: Path) -> None:
 
 
 def test_an_unknown_task_names_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fashoin", "--run-dir", str(tmp_path)]) == 2
+    assert main(["run", "fashoin", "--run-dir", str(tmp_path)]) == 2
     assert "fashion" in capsys.readouterr().err
 
 
@@ -119,7 +119,7 @@ def test_what_can_be_known_before_the_training_is_told_before_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODELYARD_DATA", "subset")
     small = ["--set", "weights=none", "--set", "size=32"] if arguments[0] == "transfer" else []
-    assert main([*arguments, *small, "--repository", "repository", "--run-dir", "run"]) in (1, 2)
+    assert main(["run", *arguments, *small, "--repository", "repository", "--run-dir", "run"]) in (1, 2)
     said = capsys.readouterr()
     assert re.search(message, said.err), said.err
     assert "Training" not in said.err + said.out

@@ -24,7 +24,7 @@ from modelyard.serving import Server, parse_flags
 from tests.support.models import publish_affine, publish_slow
 from tests.support.server import free_port
 
-CALLS = 100
+CALLS = 50
 SCHEMES = ["grpc", "grpc+v2", "http", "http+v2"]
 
 
@@ -89,7 +89,7 @@ def url(scheme: str, ports: Ports) -> str:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(
-    ("model", "size"), [("affine", 8), ("affine", 100_000), ("slow", 1)], ids=["in place", "large", "on a thread"]
+    ("model", "size"), [("affine", 8), ("affine", 20_000), ("slow", 1)], ids=["in place", "large", "on a thread"]
 )
 def test_an_answer(ports: Ports, scheme: str, model: str, size: int) -> None:
     with connect(url(scheme, ports)) as client:
@@ -98,7 +98,7 @@ def test_an_answer(ports: Ports, scheme: str, model: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("size", [1, 100_000], ids=["in place", "large"])
+@pytest.mark.parametrize("size", [1, 20_000], ids=["in place", "large"])
 def test_a_refusal(ports: Ports, scheme: str, size: int) -> None:
     values = np.ones(size, np.float32)
     with connect(url(scheme, ports)) as client:

@@ -17,19 +17,14 @@ from onnx import TensorProto, helper, numpy_helper
 from modelyard.artifact import (
     DEFAULT_SIGNATURE,
     PREPROCESS_SUFFIX,
-    FormatEntry,
     ImageDecode,
-    Manifest,
     ModelVersion,
     Signature,
     Source,
     TensorSpec,
-    VerifyReport,
-    hash_files,
-    publish,
-    staging,
 )
 from modelyard.training.data import FashionMnist
+from tests.support.models import publish_graphs
 
 IMAGE_BYTES = "image_bytes"
 _OUTPUTS = (
@@ -46,47 +41,24 @@ def publish_classifier(model_dir: Path, data: FashionMnist) -> ModelVersion:
     variance = float(np.mean((images - means[data.train_labels]) ** 2)) * 20
     compute = _compute(means / variance, -(means**2).sum(axis=1) / (2 * variance), data.class_names)
     preprocess = IMAGE_BYTES + PREPROCESS_SUFFIX
-    with staging(model_dir) as staged:
-        (staged / "onnx").mkdir()
-        for name, graph in ((DEFAULT_SIGNATURE, compute), (preprocess, _preprocess())):
-            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-            onnx.checker.check_model(model)
-            (staged / "onnx" / f"{name}.onnx").write_bytes(model.SerializeToString())
-        files = hash_files(staged)
-        return publish(
-            staged,
-            model_dir,
-            lambda version: Manifest(
-                model=model_dir.name,
-                version=version,
-                created="2026-01-01T00:00:00Z",
-                source=Source(task="fashion"),
-                signatures={
-                    DEFAULT_SIGNATURE: Signature(
-                        inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, 28, 28, 1)),),
-                        outputs=_OUTPUTS,
-                        compute=DEFAULT_SIGNATURE,
-                    ),
-                    IMAGE_BYTES: Signature(
-                        inputs=(TensorSpec(name=IMAGE_BYTES, dtype="string", shape=(-1,)),),
-                        outputs=_OUTPUTS,
-                        compute=DEFAULT_SIGNATURE,
-                        decode=ImageDecode(input=IMAGE_BYTES, channels=1),
-                        preprocess=preprocess,
-                    ),
-                },
-                files=files,
-                formats={
-                    "onnx": FormatEntry(
-                        path="onnx",
-                        precision="float32",
-                        converter={"onnx": onnx.__version__},
-                        runtime={"name": "onnxruntime"},
-                        verify=VerifyReport(examples=1, batch_sizes=(1, 2), max_abs_error=0.0, max_rel_error=0.0),
-                    )
-                },
-            ),
-        )
+    signatures = {
+        DEFAULT_SIGNATURE: Signature(
+            inputs=(TensorSpec(name="image", dtype="float32", shape=(-1, 28, 28, 1)),),
+            outputs=_OUTPUTS,
+            compute=DEFAULT_SIGNATURE,
+        ),
+        IMAGE_BYTES: Signature(
+            inputs=(TensorSpec(name=IMAGE_BYTES, dtype="string", shape=(-1,)),),
+            outputs=_OUTPUTS,
+            compute=DEFAULT_SIGNATURE,
+            decode=ImageDecode(input=IMAGE_BYTES, channels=1),
+            preprocess=preprocess,
+        ),
+    }
+    graphs = {DEFAULT_SIGNATURE: compute, preprocess: _preprocess()}
+    version = publish_graphs(model_dir, graphs, signatures, Source(task="fashion"))
+    assert isinstance(version, ModelVersion)
+    return version
 
 
 def _compute(weights: np.ndarray, biases: np.ndarray, labels: tuple[str, ...]) -> onnx.GraphProto:

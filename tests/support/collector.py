@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import http.server
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+
+from tests.support.waiting import until
 
 
 class Collector:
@@ -36,14 +37,13 @@ class Collector:
 
     def spans(self, wanted: Callable[[str, Any], bool], count: int, timeout_s: float = 30.0) -> list[Any]:
         """Spans that a condition holds for, once there are so many."""
-        end = time.monotonic() + timeout_s
-        while True:
+
+        def found() -> list[Any]:
             with self._lock:
-                found = [span for service, span in self._spans if wanted(service, span)]
-            if len(found) >= count:
-                return found
-            assert time.monotonic() < end, f"{len(found)} of {count} spans came"
-            time.sleep(0.05)
+                return [span for service, span in self._spans if wanted(service, span)]
+
+        until(lambda: len(found()) >= count, timeout_s, lambda: f"{len(found())} of {count} spans came")
+        return found()
 
 
 @contextlib.contextmanager

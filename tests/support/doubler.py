@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,6 +48,9 @@ class Doubler:
         if (x == 14).any():
             raise RuntimeError("boom")
         return {"y": x * 2 + (x.mean() if self._mixes else 0)}
+
+    def interrupt(self, threads: Collection[int] | None = None) -> bool:
+        return False
 
     def close(self) -> None:
         pass

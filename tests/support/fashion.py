@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.exports import MEASURE_BRIEFLY
+
 
 def publish_fashion(folder: Path, *, epochs: int = 2) -> Path:
     """Trains, exports and publishes in a process of its own.
 
     Returns the model's directory in the repository.
     """
-    code = (
+    code = MEASURE_BRIEFLY + (
         "import sys; from pathlib import Path\n"
         "from modelyard.training import Trainer, TrainerOptions\n"
         "from modelyard.training.tasks import find_task\n"

@@ -46,6 +46,16 @@ def scrape(server: RunningServer) -> Series:
     return series
 
 
+def in_flight(server: RunningServer) -> float:
+    """The requests that wait or are computed; the server has a ``monitoring_flag``."""
+    # Not 0 where it is missing: the page has it from the start.
+    return scrape(server)[":modelyard:serving:requests_in_flight", frozenset()]
+
+
+def until_in_flight(server: RunningServer, wanted: float) -> None:
+    server.wait_until(lambda: in_flight(server) == wanted, 30, f"{wanted} in flight")
+
+
 def value(series: Series, name: str, /, **labels: str) -> float:
     """One series; 0 where it is not on the page."""
     return series.get((name, frozenset(labels.items())), 0.0)

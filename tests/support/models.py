@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import overload
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 from modelyard.artifact import (
     DEFAULT_SIGNATURE,
+    REGRESS_METHOD,
     AnyVersion,
+    ExampleDecode,
+    FeatureSpec,
     FormatEntry,
     Location,
     Manifest,
@@ -24,9 +31,6 @@ from modelyard.artifact import (
     staging,
 )
 
-if TYPE_CHECKING:
-    import onnx
-
 #: Of ONNX's numbers of dtypes.
 _DTYPES = {1: "float32", 6: "int32", 7: "int64", 8: "string"}
 
@@ -41,7 +45,6 @@ def publish_affine(model_dir: RemotePath, *, slope: float, intercept: float) -> 
 
 def publish_affine(model_dir: Location, *, slope: float, intercept: float) -> AnyVersion:
     """Publishes ``y = slope * x + intercept`` over float32 [-1] as an ONNX version with a manifest."""
-    from onnx import TensorProto, helper
 
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"])
@@ -58,8 +61,6 @@ def publish_affine(model_dir: Location, *, slope: float, intercept: float) -> An
 
 def publish_slow(model_dir: Path, *, loops: int) -> AnyVersion:
     """Publishes ``y = x`` over float32 [-1] as an ONNX version that takes about a millisecond for each loop."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
 
     def value(name: str, shape: list[int | str], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
@@ -90,9 +91,10 @@ def publish_slow(model_dir: Path, *, loops: int) -> AnyVersion:
 
 
 def publish_rounds(model_dir: Path) -> AnyVersion:
-    """Publishes ``y = x`` over float32 [-1] as an ONNX version that counts to the largest of its rows meanwhile."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
+    """Publishes ``y = x`` over float32 [-1] as an ONNX version that counts to the largest of its rows meanwhile.
+
+    The signature ``regress`` does so with the feature x of examples.
+    """
 
     def value(name: str, shape: list[int | str], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
@@ -113,17 +115,17 @@ def publish_rounds(model_dir: Path) -> AnyVersion:
         helper.make_node("Cast", ["most"], ["rounds"], to=TensorProto.INT64),
         helper.make_node("Loop", ["rounds", "yes", "zero"], ["counted"], body=body),
         helper.make_node("Mul", ["counted", "zero"], ["nothing"]),
-        helper.make_node("Add", ["x", "nothing"], ["y"]),
     ]
-    return _publish(
-        model_dir, helper.make_graph(nodes, "rounds", [value("x", ["batch"])], [value("y", ["batch"])], constants)
-    )
+
+    def graph(name: str, output: str) -> onnx.GraphProto:
+        all_nodes = [*nodes, helper.make_node("Add", ["x", "nothing"], [output])]
+        return helper.make_graph(all_nodes, name, [value("x", ["batch"])], [value(output, ["batch"])], constants)
+
+    return _publish(model_dir, graph("rounds", "y"), regress=graph("regress", "outputs"))
 
 
 def publish_crashing(model_dir: Path) -> AnyVersion:
     """Publishes ``y = x`` over float32 [-1] as an ONNX version that ends onnxruntime's process: an LSTM on no rows."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
 
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"]) for name in "xy")
     constants = [
@@ -145,8 +147,6 @@ def publish_crashing(model_dir: Path) -> AnyVersion:
 
 def publish_hungry(model_dir: Path, *, megabytes: int) -> AnyVersion:
     """Publishes ``y = x`` over float32 [-1] as an ONNX version that takes so much memory to compute it."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
 
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"]) for name in "xy")
     nodes = [
@@ -163,8 +163,6 @@ def publish_hungry(model_dir: Path, *, megabytes: int) -> AnyVersion:
 
 def publish_crowded(model_dir: Path) -> AnyVersion:
     """Publishes ``y = 2 x`` over float32 [-1] as an ONNX version that takes time by the square of its rows."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
 
     constants = [
         numpy_helper.from_array(np.array(2, dtype=np.float32), "two"),
@@ -185,8 +183,6 @@ def publish_crowded(model_dir: Path) -> AnyVersion:
 
 def publish_pairs(model_dir: Path) -> ModelVersion:
     """Publishes ``y = 2 a + b`` over float32 [-1, 3], and ``s``, the sum of each row of it."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
 
     a, b, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in "aby")
     s = helper.make_tensor_value_info("s", TensorProto.FLOAT, ["batch"])
@@ -204,8 +200,6 @@ def publish_words(model_dir: Path) -> ModelVersion:
 
     The highest score is that of the first id.
     """
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
 
     ids = helper.make_tensor_value_info("ids", TensorProto.INT32, ["batch", 2])
     word = helper.make_tensor_value_info("word", TensorProto.STRING, ["batch"])
@@ -225,8 +219,6 @@ def publish_words(model_dir: Path) -> ModelVersion:
 
 def publish_names(model_dir: Path, names: Iterable[str]) -> ModelVersion:
     """Publishes ``name``, a string [-1], and ``length`` of it, float32 [-1], of int64 ``id`` [-1] among some."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
 
     ids = helper.make_tensor_value_info("id", TensorProto.INT64, ["batch"])
     name = helper.make_tensor_value_info("name", TensorProto.STRING, ["batch"])
@@ -244,20 +236,17 @@ def publish_names(model_dir: Path, names: Iterable[str]) -> ModelVersion:
 
 
 @overload
-def _publish(model_dir: Path, graph: onnx.GraphProto) -> ModelVersion: ...
+def _publish(model_dir: Path, graph: onnx.GraphProto, *, regress: onnx.GraphProto | None = None) -> ModelVersion: ...
 
 
 @overload
-def _publish(model_dir: RemotePath, graph: onnx.GraphProto) -> RemoteVersion: ...
+def _publish(
+    model_dir: RemotePath, graph: onnx.GraphProto, *, regress: onnx.GraphProto | None = None
+) -> RemoteVersion: ...
 
 
-def _publish(model_dir: Location, graph: onnx.GraphProto) -> AnyVersion:
-    """Publishes an ONNX graph whose inputs and outputs all begin with the rows."""
-    import onnx
-    from onnx import helper
-
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    onnx.checker.check_model(model)
+def _publish(model_dir: Location, graph: onnx.GraphProto, *, regress: onnx.GraphProto | None = None) -> AnyVersion:
+    """Publishes an ONNX graph whose inputs and outputs all begin with the rows; and one over examples with x."""
 
     def specs(infos: Iterable[onnx.ValueInfoProto]) -> tuple[TensorSpec, ...]:
         return tuple(
@@ -269,10 +258,39 @@ def _publish(model_dir: Location, graph: onnx.GraphProto) -> AnyVersion:
             for info in infos
         )
 
+    graphs = {DEFAULT_SIGNATURE: graph}
+    signatures = {
+        DEFAULT_SIGNATURE: Signature(inputs=specs(graph.input), outputs=specs(graph.output), compute=DEFAULT_SIGNATURE)
+    }
+    if regress is not None:
+        graphs["regress"] = regress
+        signatures["regress"] = Signature(
+            inputs=(TensorSpec(name="inputs", dtype="string", shape=(-1,)),),
+            outputs=specs(regress.output),
+            compute="regress",
+            method=REGRESS_METHOD,
+            decode=ExampleDecode(input="inputs", features=(FeatureSpec(name="x", dtype="float32"),)),
+        )
+    return publish_graphs(model_dir, graphs, signatures, Source())
+
+
+def publish_graphs(
+    model_dir: Location, graphs: Mapping[str, onnx.GraphProto], signatures: Mapping[str, Signature], source: Source
+) -> AnyVersion:
     with staging(model_dir) as staged:
         (staged / "onnx").mkdir()
-        (staged / "onnx" / f"{DEFAULT_SIGNATURE}.onnx").write_bytes(model.SerializeToString())
+        for name, graph in graphs.items():
+            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+            onnx.checker.check_model(model)
+            (staged / "onnx" / f"{name}.onnx").write_bytes(model.SerializeToString())
         files = hash_files(staged)
+        entry = FormatEntry(
+            path="onnx",
+            precision="float32",
+            converter={"onnx": onnx.__version__},
+            runtime={"name": "onnxruntime"},
+            verify=VerifyReport(examples=1, batch_sizes=(1, 2), max_abs_error=0.0, max_rel_error=0.0),
+        )
         return publish(
             staged,
             model_dir,
@@ -280,30 +298,16 @@ def _publish(model_dir: Location, graph: onnx.GraphProto) -> AnyVersion:
                 model=model_dir.name,
                 version=version,
                 created="2026-01-01T00:00:00Z",
-                source=Source(),
-                signatures={
-                    DEFAULT_SIGNATURE: Signature(
-                        inputs=specs(graph.input), outputs=specs(graph.output), compute=DEFAULT_SIGNATURE
-                    )
-                },
+                source=source,
+                signatures=signatures,
                 files=files,
-                formats={
-                    "onnx": FormatEntry(
-                        path="onnx",
-                        precision="float32",
-                        converter={"onnx": onnx.__version__},
-                        runtime={"name": "onnxruntime"},
-                        verify=VerifyReport(examples=1, batch_sizes=(1, 2), max_abs_error=0.0, max_rel_error=0.0),
-                    )
-                },
+                formats={"onnx": entry},
             ),
         )
 
 
 def save_double(directory: Path, *, shape: list[int | str]) -> None:
     """Saves ``y = 2 x`` over float32 of a shape as an ONNX version of somebody else, with no manifest."""
-    import onnx
-    from onnx import TensorProto, helper
 
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
     graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x], [y])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.server import free_port
+from tests.support.waiting import until
 
 
 def tool(name: str) -> str:
@@ -54,10 +54,10 @@ class Prometheus:
 
     def wait_for(self, expression: str, timeout_s: float = 30) -> None:
         """Waits until an expression has a result."""
-        end = time.monotonic() + timeout_s
-        while not self.values(expression):
-            assert time.monotonic() < end, f"nothing for {expression}: {self.ask('targets')}"
-            time.sleep(0.1)
+        until(
+            lambda: self.values(expression), timeout_s, lambda: f"nothing for {expression}: {self.ask('targets')}",
+            poll_s=0.1,
+        )  # fmt: skip
 
 
 @contextmanager

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import struct
-import time
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.support.waiting import until
 
 
 def wandb_history(folder: Path) -> list[dict[str, Any]]:
@@ -27,13 +26,11 @@ def wandb_history(folder: Path) -> list[dict[str, Any]]:
 
 def wandb_records(folder: Path) -> list[Any]:
     """What the package has written, once its own process is through with it."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        records = read_wandb_records(folder)
-        if any(record.HasField("exit") for record in records):
-            return records
-        time.sleep(0.1)
-    pytest.fail("the package has not finished its file")
+    until(
+        lambda: any(record.HasField("exit") for record in read_wandb_records(folder)), 60,
+        "the package has not finished its file", poll_s=0.1,
+    )  # fmt: skip
+    return read_wandb_records(folder)
 
 
 def read_wandb_records(folder: Path) -> list[Any]:

@@ -55,11 +55,12 @@ def test_a_missing_field_and_text_that_is_no_json_are_refused() -> None:
 
 
 def test_what_was_saved_is_restored(tmp_path: Path, value: tf.Variable) -> None:
-    checkpoints = Checkpoints(tmp_path / "deep" / "down", {"value": value}, keep=1)
-    assert checkpoints.latest() is None
+    folder = tmp_path / "deep" / "down"
+    checkpoints = Checkpoints(folder, {"value": value}, keep=1)
+    assert list_checkpoints(folder) == []
     path = checkpoints.save(state(7))
     value.assign([5.0, 6.0])
-    assert checkpoints.latest() == path
+    assert list_checkpoints(folder) == [path]
     assert checkpoints.restore(path) == state(7)
     assert value.numpy().tolist() == [1.0, 2.0]
 
@@ -75,7 +76,7 @@ def test_work_in_progress_is_no_checkpoint_and_is_cleaned_up(tmp_path: Path, val
     (tmp_path / ".staging-abc").mkdir()
     (tmp_path / "step-x").mkdir()
     checkpoints = Checkpoints(tmp_path, {"value": value}, keep=2)
-    assert checkpoints.latest() is None
+    assert list_checkpoints(tmp_path) == []
     checkpoints.clean()
     assert [path.name for path in tmp_path.iterdir()] == ["step-x"]
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -113,16 +114,25 @@ def test_a_death_stops_the_others_within_the_grace() -> None:
     assert "[cluster] killing worker 0." in lines
 
 
-def test_a_workers_death_is_no_matter_to_a_chief_with_servers() -> None:
+def test_a_workers_death_is_no_matter_to_a_chief_with_servers(tmp_path: Path) -> None:
     script = (
         "import json, os, sys, time\n"
         "task = json.loads(os.environ['TF_CONFIG'])['task']\n"
         "if task == {'type': 'worker', 'index': 1}: sys.exit(5)\n"
-        "time.sleep(0.5 if task['type'] == 'chief' else 60)"
+        f"while task['type'] != 'chief' or not os.path.exists({str(tmp_path / 'told')!r}): time.sleep(0.01)"
     )
-    code, lines = run(script, LocalClusterOptions(workers=2, parameter_servers=1))
-    assert code == 0
-    assert "[cluster] worker 1 ended with exit code 5; the others go on without it." in lines
+
+    class Told(io.StringIO):
+        """Ends the chief when the death has been told."""
+
+        def write(self, text: str) -> int:
+            if "worker 1 ended with exit code 5; the others go on without it." in text:
+                (tmp_path / "told").touch()
+            return super().write(text)
+
+    options = LocalClusterOptions(workers=2, parameter_servers=1)
+    assert run_local_cluster([sys.executable, "-c", script], options, output=Told()) == 0
+    assert (tmp_path / "told").exists()
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

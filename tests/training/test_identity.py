@@ -30,7 +30,6 @@ from modelyard.training import (
 )
 from modelyard.training.cli import main
 from modelyard.training.data import ImageFolder, ImageOptions
-from modelyard.training.run._identity import RUN_FILE
 from tests.training.toy_task import ToyTask
 
 OPTIONS = TrainerOptions(max_steps=4, batch_size=8, seed=3, keep_best=None)
@@ -57,7 +56,7 @@ def run(tmp_path: Path) -> tuple[ToyTask, Path]:
 
 
 def test_a_run_says_what_it_was_made_of(run: tuple[ToyTask, Path]) -> None:
-    document = json.loads((run[1] / RUN_FILE).read_text())
+    document = json.loads((run[1] / "run.json").read_text())
     assert document["task"] == "toy"
     assert document["made_by"] == "tests.training.toy_task:ToyTask"
     assert document["arguments"] == {"units": 7}
@@ -121,7 +120,7 @@ def test_what_cannot_be_written_down_is_asked_for(tmp_path: Path) -> None:
 def test_a_task_that_is_not_there_and_a_folder_that_says_nothing(
     run: tuple[ToyTask, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file = run[1] / RUN_FILE
+    file = run[1] / "run.json"
     document = json.loads(file.read_text())
     file.write_text(json.dumps({**document, "made_by": "no_such_module:Task"}))
     with pytest.raises(ConfigurationError, match="no_such_module:Task cannot be imported from here.*toy_task.py"):

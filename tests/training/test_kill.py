@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from modelyard.training.checkpoint import list_checkpoints, read_state
+from tests.support.waiting import until
 from tests.training.conftest import ROOT
 
 #: 32 steps of 64 in each epoch of the subset, and checkpoints that do not fit into epochs.
@@ -42,13 +42,9 @@ def logged_step(model_dir: Path) -> int:
 
 def kill_at(model_dir: Path, step: int) -> None:
     process = start(model_dir)
-    deadline = time.monotonic() + 120
     # A process that goes on starts below the step the log had: wait for its own line.
-    while process.poll() is None and time.monotonic() < deadline:
-        if logged_step(model_dir) >= step:
-            process.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.002)
+    until(lambda: logged_step(model_dir) >= step or process.poll() is not None, 120, poll_s=0.002)
+    process.send_signal(signal.SIGKILL)
     assert process.wait(60) == -signal.SIGKILL, f"the run ended before step {step}"
 
 

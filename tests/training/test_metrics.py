@@ -251,9 +251,9 @@ class ByClass(Classes):
     [
         (
             Hidden,
-            r"train_step of task 'classes' updates the metric variable '.*', which nobody resets: .* attribute of",
+            r"train_step of task 'classes' updates the metric variable '.*', which is never reset: .* attribute of",
         ),
-        (InModel, r"train_step of task 'classes' updates the metric variable 'recall.*', which nobody resets"),
+        (InModel, r"train_step of task 'classes' updates the metric variable 'recall.*', which is never reset"),
         (Returned, r"returned the metric object 'auc'; expected tensors. Call its update_state"),
         (Read, r"eval_step of task 'classes' returns a value 'auc', which is the name of a metric"),
         (Late, r"train_step of task 'classes' created 4 variables; .* keras.metrics.F1Score, call its update_state"),

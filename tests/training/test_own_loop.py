@@ -109,6 +109,25 @@ def test_a_loop_that_was_stopped_ends_like_one_that_was_not(tmp_path: Path) -> N
     assert same_values(again.task, whole.task)
 
 
+def test_a_loop_that_saves_after_each_epoch_can_be_started_again(tmp_path: Path) -> None:
+    """As in the docs: its last checkpoint is of the end of an epoch, of which no batch is left."""
+    saved = []
+    for epochs in (2, 2, 3):
+        own = Own(model_dir=tmp_path)
+        with own.loop as loop:
+            loop.resume()
+            for epoch in loop.epochs(epochs):
+                request = InputRequest(batch_size=8, seed=11, epoch=epoch)
+                for batch in loop.batches(own.task.train_dataset(request)):
+                    own.train(batch)
+                saved.append((loop.state.step, loop.save().name))
+    steps = [STEPS_PER_EPOCH * each for each in (1, 2, 2, 2, 3)]
+    assert saved == [(step, f"step-{step:09d}") for step in steps]
+    whole = Own()
+    whole.run(3)
+    assert same_values(own.task, whole.task)
+
+
 def test_ctrl_c_waits_for_the_step_and_saves(tmp_path: Path) -> None:
     own = Own(model_dir=tmp_path)
     before = signal.getsignal(signal.SIGINT)

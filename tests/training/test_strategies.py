@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,18 @@ from modelyard.errors import ConfigurationError
 from modelyard.training import InputRequest, Trainer, TrainerOptions, make_strategy, restore
 from modelyard.training.checkpoint import list_checkpoints, read_state
 from modelyard.training.data import FashionMnist
-from modelyard.training.distribute._strategy import Layout, layout_of
+from modelyard.training.distribute import Peers
 from modelyard.training.run._run_state import find_metrics
 from modelyard.training.tasks import LinearTask, SiameseTask
-from modelyard.training.tasks._linear import POINTS
 from tests.support.devices import LOGICAL_CPUS, separate_replicas
 from tests.support.server import free_port
+from tests.support.waiting import until
 from tests.training.cluster_task import ClusterTask, CountingTask, PoisonedTask
 from tests.training.conftest import ROOT
 from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH
 
 TASK = "tests.training.cluster_task:ClusterTask"
+ONE_WORKER = ("--strategy", "ps", "--local-cluster", "1")
 MAIN = "import sys; from modelyard.training.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -61,16 +61,14 @@ class Cluster:
         return self.log.read_text("utf-8")
 
     def wait_for(self, pattern: str, timeout_s: float = 240) -> re.Match[str]:
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        try:
+            until(lambda: re.search(pattern, self.text()) or self.process.poll() is not None, timeout_s, poll_s=0.05)
             found = re.search(pattern, self.text())
-            if found:
-                return found
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.05)
-        self.end()
-        raise AssertionError(f"no {pattern!r} in:\n{self.text()}")
+            assert found is not None, f"no {pattern!r} in:\n{self.text()}"
+        except AssertionError:
+            self.end()
+            raise
+        return found
 
     def kill(self, name: str) -> None:
         os.kill(int(self.wait_for(rf"\[cluster\] {name} is process (\d+)")[1]), signal.SIGKILL)
@@ -179,7 +177,7 @@ def test_workers_take_steps_on_the_weights_of_a_parameter_server(tmp_path: Path)
 
 
 def test_a_parameter_server_run_names_the_step_whose_loss_is_not_finite(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, "--strategy", "ps", task="tests.training.cluster_task:PoisonedTask")
+    cluster = Cluster(tmp_path, *ONE_WORKER, task="tests.training.cluster_task:PoisonedTask")
     assert cluster.result() == 1, cluster.text()
     step = PoisonedTask.STEP
     message = rf"loss of task 'poisoned' is nan at step {step} \(epoch 1, step {step} of 6\). The batch was: .*, 1 NaN"
@@ -196,7 +194,7 @@ def test_parameter_servers_refuse_metrics() -> None:
 
 
 def test_parameter_servers_refuse_metrics_that_nobody_declared(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, "--strategy", "ps", task="tests.training.cluster_task:UndeclaredTask")
+    cluster = Cluster(tmp_path, *ONE_WORKER, task="tests.training.cluster_task:UndeclaredTask")
     assert cluster.result() == 2, cluster.text()
     message = "modelyard train: eval_step of task 'undeclared' updates the metric variable 'mean_absolute_error/"
     assert message in cluster.text()
@@ -245,7 +243,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_tpu_gets_batches_of_one_shape(calls: list[str]) -> None:
     strategy = make_strategy("tpu", tpu="grpc://10.0.0.2:8470", make_resolver=FakeResolver)
     assert calls == ["connect grpc://10.0.0.2:8470", "initialize grpc://10.0.0.2:8470"]
-    assert layout_of(strategy) == Layout(fixed_shapes=True)
+    layout = Peers(strategy).layout
+    assert (layout.workers, layout.asynchronous, layout.fixed_shapes) == (1, False, True)
 
     class Shapes(ClusterTask):
         shapes: list[Any] = []
@@ -294,7 +293,7 @@ def test_a_tpu_needs_whole_batches_in_equal_shares(calls: list[str], sizes: dict
 def test_tasks_of_the_zoo_take_batches_of_one_shape(calls: list[str], subset: FashionMnist) -> None:
     strategy = make_strategy("tpu", make_resolver=FakeResolver)
     result = Trainer(LinearTask(), TrainerOptions(epochs=2, batch_size=300), strategy=strategy).run()
-    assert result.step == 2 * (POINTS // 300)
+    assert result.step == 2 * (1000 // 300)
     assert result.history[1].evaluation["loss"] < result.history[0].evaluation["loss"]
     options = TrainerOptions(epochs=2, batch_size=128, eval_batch_size=300)
     result = Trainer(SiameseTask(data=subset), options, strategy=strategy).run()
@@ -313,8 +312,9 @@ def test_no_tpu_is_an_error() -> None:
 
 def test_one_and_mirrored_need_no_cluster() -> None:
     assert make_strategy("one") is None
-    assert layout_of(None) == Layout()
+    layout = Peers(None).layout
+    assert (layout.workers, layout.asynchronous, layout.fixed_shapes) == (1, False, False)
     mirrored = make_strategy("mirrored")
-    assert mirrored is not None and layout_of(mirrored).is_chief
+    assert mirrored is not None and Peers(mirrored).layout.is_chief
     with pytest.raises(ConfigurationError, match="strategy is 'two'; expected one of one, mirrored, multiworker"):
         make_strategy("two")  # type: ignore[arg-type]

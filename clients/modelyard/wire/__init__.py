@@ -16,7 +16,7 @@ from modelyard.wire._generated import (
     tensorflow_pb2,
     traffic_pb2,
 )
-from modelyard.wire._generated._pool import descriptor_pool
+from modelyard.wire._generated._pool import Default as descriptor_pool
 from modelyard.wire._services import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, Method
 from modelyard.wire._status import (
     GRPC_STATUS,

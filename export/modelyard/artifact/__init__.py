@@ -11,10 +11,9 @@ from modelyard.artifact._catalog import (
     verify_version,
 )
 from modelyard.artifact._checksums import check_paths, hash_files, verify_files
-from modelyard.artifact._classes import class_ids, holds_class_ids, holds_class_scores
-from modelyard.artifact._decode import MAX_IMAGE_PIXELS, decode_image
 from modelyard.artifact._example import decode_examples
 from modelyard.artifact._git import git_commit
+from modelyard.artifact._image import MAX_IMAGE_PIXELS, decode_image
 from modelyard.artifact._labels import LABELS_NAME, read_labels, write_labels
 from modelyard.artifact._maintain import (
     Collected,
@@ -36,12 +35,14 @@ from modelyard.artifact._manifest import (
 )
 from modelyard.artifact._manifest_parts import (
     ONNX_FOLDER,
+    PRECISIONS,
     TFLITE_NAME,
     ClassAccuracy,
     FileEntry,
     FloatLayer,
     FormatEntry,
     Latency,
+    Precision,
     Refusal,
     RowsCheck,
     RuntimeChoice,
@@ -50,14 +51,15 @@ from modelyard.artifact._manifest_parts import (
     VerifyReport,
     format_key,
     format_path,
+    has_own_files,
     onnx_file_name,
     onnx_files,
 )
-from modelyard.artifact._openvino import openvino_core
-from modelyard.artifact._operators import operator_domains
-from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate
+from modelyard.artifact._onnxruntime import onnx_options, onnx_signature, operator_domains
+from modelyard.artifact._openvino import copy_openvino, openvino_core, openvino_settings
+from modelyard.artifact._publish_remote import STAGING_PREFIX
+from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, locate, replace_file
 from modelyard.artifact._repository import (
-    STAGING_PREFIX,
     WARMUP_FILE,
     AnyVersion,
     ModelVersion,
@@ -66,7 +68,7 @@ from modelyard.artifact._repository import (
     publish,
     staging,
 )
-from modelyard.artifact._row_experiment import EXPERIMENT_ROWS, row_experiment
+from modelyard.artifact._row_experiment import EXPERIMENT_ROWS, row_experiment, within
 from modelyard.artifact._signature import (
     CLASSIFY_METHOD,
     DEFAULT_SIGNATURE,
@@ -84,6 +86,9 @@ from modelyard.artifact._signature import (
     SignatureFunction,
     TensorSpec,
     VerificationData,
+    class_ids,
+    holds_class_ids,
+    holds_class_scores,
     known_method,
 )
 from modelyard.artifact._signing import (
@@ -94,7 +99,7 @@ from modelyard.artifact._signing import (
     load_signing_key,
     load_trusted_keys,
 )
-from modelyard.artifact._tflite import TfliteSignature, call_tflite, read_tflite, tflite_has_state, tflite_signatures
+from modelyard.artifact._tflite import TfliteModel, tflite_has_state
 
 __all__ = [
     "AnyFunction",
@@ -123,8 +128,10 @@ __all__ = [
     "Manifest",
     "ModelVersion",
     "ONNX_FOLDER",
+    "PRECISIONS",
     "PREDICT_METHOD",
     "PREPROCESS_SUFFIX",
+    "Precision",
     "REGRESS_METHOD",
     "Refusal",
     "RemotePath",
@@ -141,18 +148,18 @@ __all__ = [
     "StochasticOutput",
     "TFLITE_NAME",
     "TensorSpec",
-    "TfliteSignature",
+    "TfliteModel",
     "TrustedKey",
     "VerificationData",
     "VerifyReport",
     "VersionInfo",
     "WARMUP_FILE",
-    "call_tflite",
     "check_model_name",
     "check_paths",
     "class_ids",
     "collect",
     "computing_signatures",
+    "copy_openvino",
     "decode_examples",
     "decode_image",
     "describe_model",
@@ -162,6 +169,7 @@ __all__ = [
     "format_path",
     "generate_key",
     "git_commit",
+    "has_own_files",
     "hash_files",
     "holds_class_ids",
     "holds_class_scores",
@@ -174,7 +182,10 @@ __all__ = [
     "locate",
     "onnx_file_name",
     "onnx_files",
+    "onnx_options",
+    "onnx_signature",
     "openvino_core",
+    "openvino_settings",
     "operator_domains",
     "parse_manifest",
     "promote",
@@ -182,17 +193,17 @@ __all__ = [
     "read_labels",
     "read_manifest",
     "read_manifest_bytes",
-    "read_tflite",
     "remove_label",
     "remove_version",
     "renamed_outputs",
+    "replace_file",
     "row_experiment",
     "set_label",
     "sign_version",
     "staging",
     "tflite_has_state",
-    "tflite_signatures",
     "verify_files",
     "verify_version",
+    "within",
     "write_labels",
 ]

@@ -15,11 +15,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def renamed_outputs(signature: Signature) -> dict[str, str]:
-    """Names in an ONNX graph of the outputs that are called as an input is: a value has one name there.
-
-    Args:
-        signature: Of the graph.
-    """
+    """Names in an ONNX graph of the outputs that are called as an input is: a value has one name there."""
     taken = {spec.name for spec in (*signature.inputs, *signature.outputs)}
     renamed: dict[str, str] = {}
     for name in sorted({spec.name for spec in signature.inputs} & {spec.name for spec in signature.outputs}):
@@ -32,11 +28,7 @@ def renamed_outputs(signature: Signature) -> dict[str, str]:
 
 
 def computing_signatures(signatures: Mapping[str, Signature]) -> dict[str, Signature]:
-    """What the batched graphs of a version take and give, by name.
-
-    Args:
-        signatures: Those of the manifest.
-    """
+    """What the batched graphs of a version take and give, by name, from the signatures of its manifest."""
     graphs: dict[str, Signature] = {}
     for signature in signatures.values():
         if signature.decode is None:
@@ -53,8 +45,8 @@ class GraphAdapter:
     Args:
         described: What the graph takes and gives, as the signature says.
         graph: The same as the file says.
-        renamed: Names in the file, of outputs that have others there.
-        computed: Dtypes in the file, of the dtypes that the file lacks.
+        renamed: By name in the signature, the other name of an output in the file.
+        computed: By dtype that the file lacks, the one in its place.
 
     Attributes:
         signature: The graph, with the names and the dtypes of the signature.
@@ -92,11 +84,7 @@ class GraphAdapter:
         return bool(self._renamed or self._inputs or self._outputs)
 
     def feeds(self, inputs: Arrays) -> Arrays:
-        """Inputs of the graph from those of the signature.
-
-        Args:
-            inputs: By name.
-        """
+        """Inputs of the graph from those of the signature."""
         if not self._inputs:
             return inputs
         return {
@@ -105,20 +93,11 @@ class GraphAdapter:
         }
 
     def fetched(self, name: str) -> str:
-        """The name in the file of an output.
-
-        Args:
-            name: Of the signature's.
-        """
+        """The name in the file of an output of the signature."""
         return self._renamed.get(name, name)
 
     def answer(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """An output as the signature has it.
-
-        Args:
-            name: Of the signature's.
-            values: From the file.
-        """
+        """An output as the signature has it, from its values in the file."""
         return values.astype(self._outputs[name]) if name in self._outputs else values
 
 

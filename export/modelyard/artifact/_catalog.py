@@ -11,10 +11,10 @@ from modelyard.artifact._checksums import verify_files
 from modelyard.artifact._labels import read_labels
 from modelyard.artifact._manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest, read_manifest_bytes
 from modelyard.artifact._manifest_parts import format_key
-from modelyard.artifact._remote import Location, RemotePath, RemoteVersion
+from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, read_file
 from modelyard.artifact._repository import AnyVersion, ModelVersion, list_versions
 from modelyard.artifact._signing import SIGNATURE_NAME, TrustedKey, check_signature
-from modelyard.errors import ArtifactError, IntegrityError, ManifestError, ModelNotFoundError
+from modelyard.errors import ArtifactError, ManifestError, ModelNotFoundError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +22,9 @@ class VersionInfo:
     """One version in a listing.
 
     Attributes:
-        model: Name of the model.
         version: Number and directory.
         bytes: Size of all its files.
-        labels: Labels that name it.
-        manifest: None where it has none, or one that cannot be read.
-        problem: Why there is no manifest; empty where there is one.
+        manifest: None where it has none, or one that cannot be read; ``problem`` then says why.
     """
 
     model: str
@@ -40,13 +37,7 @@ class VersionInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One thing in which two versions differ.
-
-    Attributes:
-        what: Such as ``metric test_accuracy``.
-        before: In the first; empty where it is not there.
-        after: In the second; empty where it is not there.
-    """
+    """One thing in which two versions differ, such as ``metric test_accuracy``; empty where one does not have it."""
 
     what: str
     before: str
@@ -56,34 +47,25 @@ class Difference:
 def list_models(repository: Location) -> tuple[str, ...]:
     """Names of the models of a repository, sorted: its folders that have a version and may be read.
 
-    Args:
-        repository: The repository.
-
     Raises:
         ModelNotFoundError: The folder does not exist.
     """
-    if isinstance(repository, RemotePath):
-        return _list_remote_models(repository)
-    if not repository.is_dir():
-        raise ModelNotFoundError(f"{repository} is no folder; expected a model repository.")
-    folders = sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return tuple(path.name for path in folders if _has_versions(path))
+    try:
+        if isinstance(repository, RemotePath):
+            names = repository.folders()
+        else:
+            names = sorted(path.name for path in repository.iterdir() if path.is_dir())
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise ModelNotFoundError(f"{repository} is no folder; expected a model repository.") from exc
+    return tuple(name for name in names if not name.startswith(".") and _has_versions(repository / name))
 
 
-def _has_versions(folder: Path) -> bool:
+def _has_versions(folder: Location) -> bool:
     try:
         return bool(list_versions(folder))
     except PermissionError:
         # Such as lost+found, which a mounted disk brings along.
         return False
-
-
-def _list_remote_models(repository: RemotePath) -> tuple[str, ...]:
-    try:
-        names = repository.folders()
-    except FileNotFoundError as exc:
-        raise ModelNotFoundError(f"{repository} is no folder; expected a model repository.") from exc
-    return tuple(name for name in names if not name.startswith(".") and list_versions(repository / name))
 
 
 def describe_model(model_dir: Location) -> tuple[VersionInfo, ...]:
@@ -176,7 +158,7 @@ def verify_version(version: AnyVersion, *, trusted_keys: Sequence[TrustedKey] = 
         Its manifest.
 
     Raises:
-        ArtifactError: The store that holds it cannot be reached.
+        ArtifactError: A file cannot be read, or the store that holds it cannot be reached.
         IntegrityError: A file is missing or damaged, or the manifest is not
             signed by one of the keys.
         ManifestError: There is no valid manifest, it says another number, or
@@ -201,22 +183,17 @@ def verify_version(version: AnyVersion, *, trusted_keys: Sequence[TrustedKey] = 
 
 def _read_signature(version_dir: Location) -> bytes | None:
     try:
-        return (version_dir / SIGNATURE_NAME).read_bytes()
+        return read_file(version_dir / SIGNATURE_NAME)
     except FileNotFoundError:
         return None
     except OSError as exc:
-        raise IntegrityError(f"{version_dir / SIGNATURE_NAME} cannot be read: {exc}") from exc
+        raise ArtifactError(f"{version_dir / SIGNATURE_NAME} cannot be read: {exc}") from exc
 
 
 def diff_versions(before: Manifest, after: Manifest) -> tuple[Difference, ...]:
-    """Compares two versions: signatures, formats, metrics, errors and latency.
+    """Compares two versions: signatures, formats, metrics, errors and latency, in that order.
 
-    Args:
-        before: The first.
-        after: The second.
-
-    Returns:
-        What differs, in that order; sizes and times are measured, so they mostly do.
+    Sizes and times are measured, so they mostly differ.
     """
     first, second = _facts(before), _facts(after)
     names = list(dict.fromkeys([*first, *second]))

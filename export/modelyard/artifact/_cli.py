@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -96,15 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Runs one command on a repository.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The process's exit code: 0, 1 on an error or a version that is damaged,
-        2 on arguments that make no sense.
-    """
+    """Runs one command and returns the exit code: 1 on an error or a damaged version, 2 on wrong arguments."""
     arguments = make_parser().parse_args(argv)
     commands: Mapping[str, Callable[[argparse.Namespace], int]] = {
         "ls": _ls, "show": _show, "verify": _verify, "diff": _diff, "promote": _promote, "label": _label, "gc": _gc,
@@ -149,8 +142,8 @@ def _row(info: VersionInfo) -> tuple[str, ...]:
     return (info.model, str(info.version.number), size, metric, formats, ",".join(info.labels), info.manifest.created)
 
 
-def _by_importance(metric: str) -> tuple[bool, str]:
-    return "accuracy" not in metric, metric
+def _by_importance(metric: str) -> tuple[bool, bool, str]:
+    return not metric.startswith("test_"), "accuracy" not in metric, metric
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -169,6 +162,9 @@ def _verify(arguments: argparse.Namespace) -> int:
                 signed = ", signed" if keys else ""
                 _write([f"ok       {model.name} {version.number} ({len(manifest.files)} files{signed})"])
             except ArtifactError as exc:
+                if isinstance(version.path, Path) and not os.path.lexists(version.path):
+                    # It was removed meanwhile.
+                    continue
                 damaged += 1
                 _write([f"DAMAGED  {model.name} {version.number}: {exc.message}"])
     return 1 if damaged else 0

@@ -7,20 +7,16 @@ from pathlib import Path
 
 
 def git_commit(path: Path) -> str:
-    """The commit of the repository that tracks a file.
+    """The commit of the repository that tracks a source file, for the manifest.
 
-    Args:
-        path: A source file.
-
-    Returns:
-        The full hash, with ``-dirty`` where tracked files differ from it; empty
-        where git is not installed or does not track the file.
+    The full hash, with ``-dirty`` where tracked files differ from it; empty where git is not installed or does not
+    track the file.
     """
     try:
         _git(path.parent, "ls-files", "--error-unmatch", path.name)
         return _git(path.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
-        # Installed packages are tracked by nobody: the manifest then says nothing, which is true.
+        # Installed packages are not tracked: the manifest then says nothing, which is true.
         return ""
 
 

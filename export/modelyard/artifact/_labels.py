@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
-from modelyard.artifact._remote import Location, RemotePath
-from modelyard.errors import ConfigurationError, ManifestError, PublishError
+from modelyard.artifact._remote import Location, RemotePath, read_file, replace_file
+from modelyard.errors import ConfigurationError, ManifestError
 
 LABELS_NAME = "labels.json"
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
@@ -22,14 +22,26 @@ _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _TAKEN = frozenset({"latest"})
 
 
+@contextmanager
+def one_at_a_time(model_dir: Location) -> Iterator[None]:
+    """Lets one process of a file system change labels, and what they name; object stores and Windows have no locks."""
+    if isinstance(model_dir, RemotePath) or not model_dir.is_dir() or sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(model_dir, os.O_RDONLY)
+    try:
+        # Some network file systems lock no folders: there, whoever is last wins.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def read_labels(model_dir: Location) -> dict[str, int]:
-    """The labels of a model.
-
-    Args:
-        model_dir: ``<repository>/<model>``.
-
-    Returns:
-        Versions by label; nothing where there is no file.
+    """Versions by label of a model, ``<repository>/<model>``; nothing where there is no file.
 
     Raises:
         ArtifactError: The store that holds it cannot be reached.
@@ -37,22 +49,22 @@ def read_labels(model_dir: Location) -> dict[str, int]:
     """
     path = model_dir / LABELS_NAME
     try:
-        document = json.loads(path.read_bytes().decode("utf-8"))
+        document = json.loads(read_file(path).decode("utf-8"))
+        # JSON can spell half a surrogate pair, which no request can.
+        json.dumps(document, ensure_ascii=False).encode()
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise ManifestError(f"{path} cannot be read: {exc}") from exc
-    if not isinstance(document, dict) or not all(type(number) is int for number in document.values()):
+    if not isinstance(document, dict) or not all(
+        type(number) is int and 0 <= number < 1 << 63 for number in document.values()
+    ):
         raise ManifestError(f"{path} is not a JSON object from label to version number.")
     return document
 
 
 def write_labels(model_dir: Location, labels: Mapping[str, int]) -> None:
-    """Replaces the labels of a model.
-
-    Args:
-        model_dir: ``<repository>/<model>``.
-        labels: Versions by label.
+    """Replaces the labels of a model, ``<repository>/<model>``, by versions by label.
 
     Raises:
         ArtifactError: The store that holds it cannot be reached, or refuses.
@@ -66,21 +78,4 @@ def write_labels(model_dir: Location, labels: Mapping[str, int]) -> None:
                 "the word latest."
             )
     text = json.dumps(dict(sorted(labels.items())), indent=2) + "\n"
-    if isinstance(model_dir, RemotePath):
-        (model_dir / LABELS_NAME).write_bytes(text.encode())
-        return
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{LABELS_NAME}-", dir=model_dir)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            # mkstemp makes it private; servers often run as another user.
-            os.chmod(name, 0o644)
-            os.replace(name, model_dir / LABELS_NAME)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as exc:
-        raise PublishError(f"Cannot write {model_dir / LABELS_NAME}: {exc}") from exc
+    replace_file(model_dir / LABELS_NAME, text.encode())

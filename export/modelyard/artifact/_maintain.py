@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modelyard.artifact._catalog import find_version, verify_version
-from modelyard.artifact._labels import read_labels, write_labels
+from modelyard.artifact._labels import one_at_a_time, read_labels, write_labels
 from modelyard.artifact._manifest import read_manifest_bytes
-from modelyard.artifact._publish_remote import collect_remote, remove_remote
-from modelyard.artifact._remote import Location, RemotePath, RemoteVersion
-from modelyard.artifact._repository import STAGING_PREFIX, AnyVersion, list_versions
+from modelyard.artifact._publish_remote import STAGING_PREFIX, collect_remote, remove_remote
+from modelyard.artifact._remote import Location, RemotePath, RemoteVersion, replace_file
+from modelyard.artifact._repository import AnyVersion, list_versions
 from modelyard.artifact._signing import SIGNATURE_NAME, Signer
 from modelyard.errors import ConfigurationError, ModelNotFoundError, PublishError
 
@@ -24,12 +24,7 @@ STALE_S = 24 * 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """What a garbage collection removed.
-
-    Attributes:
-        versions: Numbers of versions.
-        staging: Staging directories that a crash had left.
-    """
+    """What a garbage collection removed: numbers of versions, and staging directories that a crash had left."""
 
     versions: tuple[int, ...]
     staging: tuple[str, ...]
@@ -48,8 +43,9 @@ def set_label(model_dir: Location, label: str, version: str) -> AnyVersion:
         ModelNotFoundError: There is no such version.
         PublishError: The labels cannot be written.
     """
-    found = find_version(model_dir, version)
-    write_labels(model_dir, {**read_labels(model_dir), label: found.number})
+    with one_at_a_time(model_dir):
+        found = find_version(model_dir, version)
+        write_labels(model_dir, {**read_labels(model_dir), label: found.number})
     return found
 
 
@@ -64,10 +60,11 @@ def remove_label(model_dir: Location, label: str) -> None:
         ModelNotFoundError: There is no such label.
         PublishError: The labels cannot be written.
     """
-    labels = read_labels(model_dir)
-    if label not in labels:
-        raise ModelNotFoundError(f"Model {model_dir.name!r} has no label {label!r}; it has {sorted(labels)}.")
-    write_labels(model_dir, {name: number for name, number in labels.items() if name != label})
+    with one_at_a_time(model_dir):
+        labels = read_labels(model_dir)
+        if label not in labels:
+            raise ModelNotFoundError(f"Model {model_dir.name!r} has no label {label!r}; it has {sorted(labels)}.")
+        write_labels(model_dir, {name: number for name, number in labels.items() if name != label})
 
 
 def promote(model_dir: Location, version: str, *, label: str = DEFAULT_LABEL) -> AnyVersion:
@@ -101,14 +98,15 @@ def remove_version(model_dir: Location, version: str) -> AnyVersion:
         ModelNotFoundError: There is no such version.
         PublishError: It cannot be removed.
     """
-    found = find_version(model_dir, version)
-    labels = sorted(label for label, number in read_labels(model_dir).items() if number == found.number)
-    if labels:
-        raise ConfigurationError(
-            f"Version {found.number} of {model_dir.name!r} is labelled {', '.join(labels)}; "
-            "move or remove the label first."
-        )
-    _remove(found)
+    with one_at_a_time(model_dir):
+        found = find_version(model_dir, version)
+        labels = sorted(label for label, number in read_labels(model_dir).items() if number == found.number)
+        if labels:
+            raise ConfigurationError(
+                f"Version {found.number} of {model_dir.name!r} is labelled {', '.join(labels)}; "
+                "move or remove the label first."
+            )
+        _remove(found)
     return found
 
 
@@ -129,23 +127,25 @@ def collect(model_dir: Location, *, keep: int, stale_s: float = STALE_S) -> Coll
     """
     if keep < 1:
         raise ConfigurationError(f"keep is {keep}; expected at least 1.")
-    try:
-        versions: tuple[AnyVersion, ...] = list_versions(model_dir)
-    except (FileNotFoundError, NotADirectoryError) as exc:
-        raise ModelNotFoundError(f"{model_dir.parent} has no model {model_dir.name!r}.") from exc
-    labelled = set(read_labels(model_dir).values())
-    old = [version for version in versions[:-keep] if version.number not in labelled]
-    for version in old:
-        _remove(version)
-    numbers = tuple(version.number for version in old)
-    if isinstance(model_dir, RemotePath):
-        return Collected(versions=numbers, staging=collect_remote(model_dir, stale_s=stale_s))
-    stale = []
-    for path in sorted(model_dir.glob(f"{STAGING_PREFIX}*")):
-        if time.time() - _newest(path) >= stale_s:
-            _remove_tree(path)
-            stale.append(path.name)
-    return Collected(versions=numbers, staging=tuple(stale))
+    with one_at_a_time(model_dir):
+        try:
+            versions: tuple[AnyVersion, ...] = list_versions(model_dir)
+        except (FileNotFoundError, NotADirectoryError) as exc:
+            raise ModelNotFoundError(f"{model_dir.parent} has no model {model_dir.name!r}.") from exc
+        labelled = set(read_labels(model_dir).values())
+        old = [version for version in versions[:-keep] if version.number not in labelled]
+        for version in old:
+            _remove(version)
+        numbers = tuple(version.number for version in old)
+        if isinstance(model_dir, RemotePath):
+            return Collected(versions=numbers, staging=collect_remote(model_dir, stale_s=stale_s))
+        stale = []
+        for path in sorted(model_dir.glob(f"{STAGING_PREFIX}*")):
+            # What an exporter published or gave up meanwhile is gone.
+            if (newest := _newest(path)) is not None and time.time() - newest >= stale_s:
+                _remove_tree(path)
+                stale.append(path.name)
+        return Collected(versions=numbers, staging=tuple(stale))
 
 
 def sign_version(model_dir: Location, version: str, signer: Signer) -> AnyVersion:
@@ -165,30 +165,21 @@ def sign_version(model_dir: Location, version: str, signer: Signer) -> AnyVersio
     """
     found: AnyVersion = find_version(model_dir, version)
     verify_version(found)
-    signature = signer(read_manifest_bytes(found.path))
-    if isinstance(found, RemoteVersion):
-        (found.path / SIGNATURE_NAME).write_bytes(signature)
-        return found
-    try:
-        # Made elsewhere and renamed: a server that looks meanwhile sees no half of it.
-        with tempfile.TemporaryDirectory(prefix=STAGING_PREFIX, dir=found.path.parent) as folder:
-            temporary = Path(folder) / SIGNATURE_NAME
-            temporary.write_bytes(signature)
-            temporary.replace(found.path / SIGNATURE_NAME)
-    except OSError as exc:
-        raise PublishError(f"Cannot write {found.path / SIGNATURE_NAME}: {exc}") from exc
+    # Staged outside of the version: a server that checks it meanwhile finds no file in excess.
+    staged = None if isinstance(found, RemoteVersion) else found.path.parent
+    replace_file(found.path / SIGNATURE_NAME, signer(read_manifest_bytes(found.path)), staged=staged)
     return found
 
 
-def _newest(path: Path) -> float:
-    times = [path.stat().st_mtime]
-    for each in path.rglob("*"):
+def _newest(path: Path) -> float | None:
+    times = []
+    for each in [path, *path.rglob("*")]:
         try:
             times.append(each.lstat().st_mtime)
         except FileNotFoundError:
             # It is at work: its own directory is then new, too.
             continue
-    return max(times)
+    return max(times, default=None)
 
 
 def _remove(version: AnyVersion) -> None:

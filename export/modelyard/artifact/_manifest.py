@@ -6,30 +6,49 @@ strict: a field that is missing or has the wrong type is an error that names it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from importlib import resources
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from modelyard.artifact._manifest_parts import FileEntry, FormatEntry, Latency, Refusal, RuntimeChoice, Source
-from modelyard.artifact._manifest_reader import (
-    Reader,
-    read_choice,
-    read_file,
-    read_format,
-    read_latency,
-    read_refusal,
-    read_signature,
-    read_source,
-    read_texts,
+from modelyard.artifact._manifest_parts import (
+    FileEntry,
+    FormatEntry,
+    Latency,
+    Refusal,
+    RowsCheck,
+    RuntimeChoice,
+    Source,
+    VerifyReport,
 )
-from modelyard.artifact._remote import Location
-from modelyard.artifact._signature import Signature
-from modelyard.errors import ManifestError
+from modelyard.artifact._remote import Location, read_file
+from modelyard.artifact._signature import ExampleDecode, FeatureSpec, ImageDecode, Signature
+from modelyard.errors import ArtifactError, ManifestError
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
+#: Of all other fields: what is damaged may still be JSON that makes sense.
+_CHECKSUM = "sha256"
+_T = TypeVar("_T")
+#: Fields that have a default in Python and that every manifest has; other fields with a default may be missing, as
+#: manifests of earlier exporters lack them.
+_REQUIRED: Mapping[type, frozenset[str]] = {
+    ExampleDecode: frozenset({"kind"}),
+    FeatureSpec: frozenset({"shape"}),
+    ImageDecode: frozenset({"channels", "kind"}),
+    RowsCheck: frozenset({"reason"}),
+    Signature: frozenset({"method"}),
+    Source: frozenset({"config", "data", "git_commit", "metrics", "task"}),
+    VerifyReport: frozenset({"by_signature"}),
+}
+
+
+@dataclass(frozen=True)
+class _Header:
+    schema_version: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +56,7 @@ class Manifest:
     """The whole manifest of one version.
 
     Attributes:
-        model: Name of the model.
-        version: Positive integer.
         created: UTC time, ISO 8601.
-        source: Where it came from.
-        signatures: By name.
         files: Every file but the manifest itself.
         formats: By format name, ``saved_model``, ``onnx`` or ``tflite``; a
             variant of another precision by :func:`format_key`, such as ``onnx.int8``.
@@ -74,7 +89,10 @@ class Manifest:
         """
         document = {"schema_version": SCHEMA_VERSION, **asdict(self)}
         try:
-            return json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n"
+            document = json.loads(json.dumps(document, allow_nan=False))
+            # As a reader sees it: JSON has no keys but texts.
+            document[_CHECKSUM] = _checksum(document)
+            return json.dumps(document, indent=2, sort_keys=True) + "\n"
         except (TypeError, ValueError) as exc:
             raise ManifestError(
                 f"The manifest of {self.model!r} cannot be written as JSON: {exc}. Expected finite numbers, strings, "
@@ -85,39 +103,32 @@ class Manifest:
     def from_json(cls, text: str) -> Manifest:
         """Parses ``manifest.json``.
 
-        Args:
-            text: The file's text.
-
         Raises:
-            ManifestError: Not JSON, another schema version, or a field is
-                missing or has the wrong type.
+            ManifestError: Not JSON, another schema version, a field is missing or has the wrong type, or its checksum
+                is of something else.
         """
         try:
             document = json.loads(text)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise ManifestError(f"{MANIFEST_NAME} is not JSON: {exc}") from exc
-        reader = Reader(document, MANIFEST_NAME)
-        version = reader.get("schema_version", int)
+        version = _read_object(_Header, document, MANIFEST_NAME).schema_version
         if version != SCHEMA_VERSION:
             raise ManifestError(
                 f"{MANIFEST_NAME} has schema_version {version}; this modelyard reads {SCHEMA_VERSION}. "
                 "Upgrade modelyard, or export the model again."
             )
-        return cls(
-            model=reader.get("model", str),
-            version=reader.get("version", int),
-            created=reader.get("created", str),
-            source=read_source(reader.child("source")),
-            signatures=reader.mapping("signatures", read_signature),
-            files=reader.sequence("files", read_file),
-            formats=reader.mapping("formats", read_format),
-            latency=reader.sequence("latency", read_latency),
-            runtime=reader.get("runtime", str),
-            # Manifests of the first exporters do not have these.
-            choices=reader.sequence("choices", read_choice, optional=True),
-            refused=reader.sequence("refused", read_refusal, optional=True),
-            absent=read_texts(reader, "absent"),
-        )
+        # Manifests of earlier exporters have no checksum.
+        expected = document.pop(_CHECKSUM, None)
+        if expected is not None and expected != (actual := _checksum(document)):
+            raise ManifestError(
+                f"{MANIFEST_NAME} has sha256 {actual}; it says {expected} itself. It was damaged: publish it again. "
+                f"If you changed it yourself, remove its field {_CHECKSUM!r}."
+            )
+        return _read_object(cls, document, MANIFEST_NAME, required=frozenset({"latency", "runtime"}))
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def json_schema() -> dict[str, Any]:
@@ -134,7 +145,7 @@ def read_manifest(version_dir: Location) -> Manifest:
         version_dir: The directory ``<repository>/<model>/<version>``.
 
     Raises:
-        ArtifactError: The store that holds it cannot be reached.
+        ArtifactError: It cannot be read, or the store that holds it cannot be reached.
         ManifestError: There is none, or it is not valid.
     """
     return parse_manifest(read_manifest_bytes(version_dir), version_dir)
@@ -143,28 +154,22 @@ def read_manifest(version_dir: Location) -> Manifest:
 def read_manifest_bytes(version_dir: Location) -> bytes:
     """The exact bytes of a manifest, which a signature is of.
 
-    Args:
-        version_dir: The directory ``<repository>/<model>/<version>``.
-
     Raises:
-        ArtifactError: The store that holds it cannot be reached.
-        ManifestError: There is none, or it cannot be read.
+        ArtifactError: It cannot be read, or the store that holds it cannot be reached.
+        ManifestError: There is none.
     """
     path = version_dir / MANIFEST_NAME
     try:
-        return path.read_bytes()
+        return read_file(path)
     except FileNotFoundError as exc:
         raise ManifestError(f"{version_dir} has no {MANIFEST_NAME}: it was not published by modelyard.") from exc
     except OSError as exc:
-        raise ManifestError(f"{path} cannot be read: {exc}") from exc
+        # It may be in a moment: nothing is known of what it says.
+        raise ArtifactError(f"{path} cannot be read: {exc}") from exc
 
 
 def parse_manifest(content: bytes, version_dir: Location) -> Manifest:
-    """Parses the bytes of a manifest.
-
-    Args:
-        content: The bytes.
-        version_dir: Where they are from, for errors.
+    """Parses the bytes of a manifest; the version directory is for errors.
 
     Raises:
         ManifestError: They are no valid manifest.
@@ -176,3 +181,69 @@ def parse_manifest(content: bytes, version_dir: Location) -> Manifest:
         raise ManifestError(f"{path} cannot be read: {exc}") from exc
     except ManifestError as exc:
         raise ManifestError(f"{path}: {exc.message}") from exc
+
+
+def _read_object(kind: type[_T], document: object, place: str, *, required: frozenset[str] = frozenset()) -> _T:
+    """Reads a dataclass from a JSON object; ``place`` names it in errors, ``required`` adds to what may not lack."""
+    if not isinstance(document, dict):
+        raise ManifestError(f"{place}: expected an object; received {type(document).__name__}.")
+    hints = get_type_hints(kind)
+    required |= _REQUIRED.get(kind, frozenset())
+    values: dict[str, object] = {}
+    for part in fields(kind):  # type: ignore[arg-type]
+        has_default = part.default is not MISSING or part.default_factory is not MISSING
+        optional = part.name not in required and (has_default or NoneType in get_args(hints[part.name]))
+        if part.name not in document and not optional:
+            raise ManifestError(f"{place}: missing {part.name!r}.")
+        if optional and document.get(part.name) is None:
+            values |= {} if has_default else {part.name: None}
+        else:
+            values[part.name] = _read(hints[part.name], document[part.name], f"{place}.{part.name}")
+    return kind(**values)
+
+
+def _read(kind: Any, value: object, place: str) -> object:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        kinds = [each for each in arguments if each is not NoneType]
+        if ImageDecode in kinds:
+            return _read_decode(value, place)
+        # The values of a feature's default, which the feature checks.
+        return _read(kinds[0], value, place) if len(kinds) == 1 else value
+    if is_dataclass(kind):
+        return _read_object(kind, _expect(dict, value, place), place)  # type: ignore[arg-type]
+    if origin is Literal:
+        if value not in arguments:
+            known = ", ".join(map(repr, arguments[:-1])) + f" or {arguments[-1]!r}"
+            raise ManifestError(f"{place}: expected {known}; received {value!r}.")
+        return value
+    if origin is tuple:
+        items = enumerate(_expect(list, value, place))
+        return tuple(_read(arguments[0], item, f"{place}[{index}]") for index, item in items)
+    if origin is Mapping:
+        return {
+            name: _read(arguments[1], each, f"{place}.{name}") for name, each in _expect(dict, value, place).items()
+        }
+    return value if kind is Any else _expect(kind, value, place)
+
+
+def _expect(kind: type[_T], value: object, place: str) -> _T:
+    kinds = (float, int) if kind is float else (kind,)
+    # bool is a subclass of int.
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
+        names = " or ".join(each.__name__ for each in kinds)
+        raise ManifestError(f"{place}: expected {names}; received {type(value).__name__}.")
+    return value  # type: ignore[return-value]
+
+
+def _read_decode(value: object, place: str) -> ImageDecode | ExampleDecode:
+    document = _expect(dict, value, place)
+    kind, channels = document.get("kind", "image"), document.get("channels", 3)
+    if kind == "example":
+        return _read_object(ExampleDecode, document, place)
+    if kind != "image" or channels not in (1, 3):
+        raise ManifestError(
+            f"{place}: decode kind {kind!r} with {channels} channels is unknown; expected 'image' with 1 or 3, "
+            "or 'example'."
+        )
+    return _read_object(ImageDecode, document, place)

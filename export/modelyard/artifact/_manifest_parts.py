@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """One file of a version.
-
-    Attributes:
-        path: Relative to the version directory, with ``/``.
-        bytes: Its size.
-        sha256: Hexadecimal digest of its bytes.
-    """
+    """One file of a version: its path relative to the version directory, with ``/``, its size and its checksum."""
 
     path: str
     bytes: int
@@ -30,7 +24,7 @@ class Source:
 
     Attributes:
         task: Name of the training task; empty for a foreign model.
-        git_commit: Commit of the training code; empty where unknown.
+        git_commit: Of the training code; empty where unknown.
         data: What it was trained on.
         config: Options of the run.
         metrics: Final metrics of the run.
@@ -65,8 +59,6 @@ class StochasticOutput:
     """How the draws of one random output compared with those of the source, by Kolmogorov-Smirnov tests.
 
     Attributes:
-        signature: The signature that was called.
-        output: Name of the output.
         examples: How many were asked, again and again.
         draws: How often each.
         elements: Of the output, that were looked at; their mean is one of them.
@@ -202,9 +194,6 @@ class Latency:
     """One latency measurement on the exporting machine.
 
     Attributes:
-        format: Such as ``onnx``.
-        runtime: Such as ``onnxruntime``.
-        signature: The signature that was called.
         batch_size: Rows per call.
         threads: Intra-op threads.
         p50_us: Median time of a call, in microseconds.
@@ -228,9 +217,6 @@ class RuntimeChoice:
     """The best measured way to serve a version with one runtime.
 
     Attributes:
-        runtime: Such as ``onnxruntime``.
-        format: Such as ``onnx``.
-        precision: Such as ``int8``.
         threads: Intra-op threads.
         p50_us: Median time of a call of one row, in microseconds.
         speedup: How many times as fast as TensorFlow that is; None where
@@ -250,8 +236,6 @@ class Refusal:
     """A variant, or a runtime for one, that was tried and is not served.
 
     Attributes:
-        format: Such as ``onnx``.
-        precision: Such as ``int8``.
         runtime: The runtime that it was tried in; empty where the conversion failed.
         measure: ``accuracy_drop``, ``abs_error``, ``spread_error`` or ``failure``.
         value: What was measured; None of a failure.
@@ -268,56 +252,45 @@ class Refusal:
     reason: str
 
 
+Precision = Literal["float32", "float16", "bfloat16", "int8_dynamic", "int8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 ONNX_FOLDER = "onnx"
 TFLITE_NAME = "model.tflite"
 _ONNX_SUFFIX = ".onnx"
+#: Precisions that the float32 files are computed in.
+_FLOAT32_FILES = frozenset({"float32", "bfloat16"})
+
+
+def has_own_files(precision: str) -> bool:
+    """Whether a precision has files beside the float32 ones; the others are ways to compute these."""
+    return precision not in _FLOAT32_FILES
 
 
 def format_path(format: str, precision: str = "float32") -> str:
     """The file or folder of a format or variant, relative to the version directory.
 
-    The names of the float32 files are those that other servers look for; a
-    variant is where none of them looks by itself.
-
-    Args:
-        format: ``saved_model``, ``onnx`` or ``tflite``.
-        precision: Of the variant. ``bfloat16`` is a way to compute the float32 files.
+    The names of the float32 files are those that other servers look for; a variant is where none of them looks by
+    itself. ``bfloat16`` is a way to compute the float32 files.
     """
     if format == "saved_model":
         return "."
-    plain = precision in ("float32", "bfloat16")
+    plain = not has_own_files(precision)
     if format == "onnx":
         return ONNX_FOLDER if plain else f"{ONNX_FOLDER}/{precision}"
     return TFLITE_NAME if plain else f"model.{precision}.tflite"
 
 
 def onnx_file_name(graph: str) -> str:
-    """The name of the file that holds a graph, percent-encoded (RFC 3986) so that no graph's name is a path.
-
-    Args:
-        graph: Any name, such as ``serving_default`` or ``scoring/v1``.
-    """
+    """The name of the file that holds a graph, percent-encoded (RFC 3986) so that no graph's name is a path."""
     return f"{quote(graph, safe='')}{_ONNX_SUFFIX}"
 
 
 def onnx_files(folder: Path) -> dict[str, Path]:
-    """The ONNX files of a folder by the names of their graphs.
-
-    Args:
-        folder: Of one precision; see :func:`format_path`.
-    """
+    """The ONNX files of the folder of one precision, by the names of their graphs."""
     files = sorted(folder.glob(f"*{_ONNX_SUFFIX}"))
     return {unquote(file.name.removesuffix(_ONNX_SUFFIX)): file for file in files}
 
 
 def format_key(format: str, precision: str = "float32") -> str:
-    """The name of a format, or of a variant of it, in a manifest.
-
-    Args:
-        format: Such as ``onnx``.
-        precision: Such as ``int8``.
-
-    Returns:
-        ``onnx`` for float32, else ``onnx.int8``.
-    """
+    """The name of a format, or of a variant of it, in a manifest: ``onnx`` for float32, else such as ``onnx.int8``."""
     return format if precision == "float32" else f"{format}.{precision}"

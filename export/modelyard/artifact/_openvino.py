@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 
 @cache
 def openvino_core() -> Any:
@@ -14,10 +17,38 @@ def openvino_core() -> Any:
     (``sigaltstack(2)``), and unmaps that when the plugin goes, on whatever thread
     that happens: the next signal, such as Ctrl-C, then ends the process without
     a word (seen with OpenVINO 2026.4).
-
-    Raises:
-        ModuleNotFoundError: OpenVINO is not installed.
     """
     import openvino
 
     return openvino.Core()
+
+
+def openvino_settings(*, bfloat16: bool, threads: int, requests: int = 1) -> dict[Any, Any]:
+    """What graphs are compiled with on the CPU, by the exporter and by the server.
+
+    Floats are computed in bfloat16 if so asked, else in float32 also where the CPU could do bfloat16. So many requests
+    run at the same time, each with so many threads.
+    """
+    import openvino
+
+    hint = openvino.properties.hint
+    return {
+        hint.inference_precision(): openvino.Type.bf16 if bfloat16 else openvino.Type.f32,
+        # Accuracy also keeps matrix products with compressed weights from quantizing their inputs.
+        hint.execution_mode(): hint.ExecutionMode.PERFORMANCE if bfloat16 else hint.ExecutionMode.ACCURACY,
+        hint.performance_mode(): hint.PerformanceMode.LATENCY,
+        # Threads tied to cores would all be tied to the same ones, model after model.
+        hint.enable_cpu_pinning(): False,
+        openvino.properties.num_streams(): requests,
+        openvino.properties.inference_num_threads(): threads * requests,
+    }
+
+
+def copy_openvino(tensor: Any) -> npt.NDArray[Any]:
+    """A copy of an output tensor, which the next inference overwrites; strings are an array of bytes objects."""
+    if tensor.element_type.get_type_name() == "string":
+        if not tensor.get_size():
+            # Asked for the bytes of no strings, OpenVINO divides by zero (2026.4), which ends the process.
+            return np.zeros(tuple(tensor.get_shape()), dtype=object)
+        return np.asarray(tensor.bytes_data).astype(object)
+    return np.array(tensor.data)

@@ -16,21 +16,18 @@ from modelyard.artifact._remote import RemoteFile, RemotePath, RemoteVersion
 from modelyard.artifact._signing import SIGNATURE_NAME
 from modelyard.errors import PublishError
 
-CLAIM_PREFIX = ".staging-"
-_MAX_VERSION = (1 << 63) - 1
+#: Of what is not served: directories that are being filled, and objects that reserve a number.
+STAGING_PREFIX = ".staging-"
+MAX_VERSION = (1 << 63) - 1
 #: What a version consists of before it exists, and no longer when it does.
 _LAST = (SIGNATURE_NAME, MANIFEST_NAME)
 
 
-def remote_numbers(folders: Iterable[str]) -> dict[int, str]:
-    """Those of some folders that are called by a version number, by number.
-
-    Args:
-        folders: Their names.
-    """
+def version_numbers(folders: Iterable[str]) -> dict[int, str]:
+    """Those of some names that are version numbers, by number; the first in sort order counts."""
     found: dict[int, str] = {}
     for name in sorted(folders):
-        if name.isascii() and name.isdecimal() and int(name) <= _MAX_VERSION:
+        if name.isascii() and name.isdecimal() and int(name) <= MAX_VERSION:
             found.setdefault(int(name), name)
     return found
 
@@ -40,15 +37,6 @@ def publish_remote(staged: Path, model_dir: RemotePath, write_manifest: Callable
 
     The number is reserved by an object that only one writer can create; then
     come the files, then the signature, and the manifest last.
-
-    Args:
-        staged: The directory.
-        model_dir: ``<repository>/<model>``.
-        write_manifest: Writes the manifest for a version into the directory.
-
-    Raises:
-        ArtifactError: The store cannot be reached, or refuses.
-        PublishError: No number is left, or a file cannot be read.
     """
     try:
         number, claim = _claim(model_dir)
@@ -76,18 +64,18 @@ def publish_remote(staged: Path, model_dir: RemotePath, write_manifest: Callable
 
 def _claim(model_dir: RemotePath) -> tuple[int, RemotePath]:
     while True:
-        taken = remote_numbers(_numbered(model_dir.tree()))
+        taken = version_numbers(_numbered(model_dir.tree()))
         number = max(taken, default=0) + 1
-        if number > _MAX_VERSION:
-            raise PublishError(f"{model_dir} holds version {_MAX_VERSION}, the largest that 64 bits hold; remove it.")
-        claim = model_dir / f"{CLAIM_PREFIX}{number}"
+        if number > MAX_VERSION:
+            raise PublishError(f"{model_dir} holds version {MAX_VERSION}, the largest that 64 bits hold; remove it.")
+        claim = model_dir / f"{STAGING_PREFIX}{number}"
         try:
             claim.write_bytes(secrets.token_hex(8).encode(), exclusive=True)
         except FileExistsError:
             continue
-        if number not in remote_numbers(_numbered(model_dir.tree(), claims=False)):
+        if number not in version_numbers(_numbered(model_dir.tree(), claims=False)):
             return number, claim
-        # Somebody published it between the look and the claim.
+        # Another writer published it between the look and the claim.
         claim.unlink()
 
 
@@ -95,7 +83,7 @@ def _numbered(tree: dict[str, RemoteFile], *, claims: bool = True) -> set[str]:
     """Names of everything that stands for a number: folders of versions, whole or not, and claims."""
     names = {name.partition("/")[0] for name in tree if "/" in name}
     if claims:
-        names |= {name.removeprefix(CLAIM_PREFIX) for name in tree if name.startswith(CLAIM_PREFIX)}
+        names |= {name.removeprefix(STAGING_PREFIX) for name in tree if name.startswith(STAGING_PREFIX)}
     return names
 
 
@@ -103,15 +91,9 @@ def remove_remote(version: RemoteVersion) -> None:
     """Removes a version: the manifest first, then it is out of sight.
 
     A claim says meanwhile that the rest is to go: other numbered folders
-    without a manifest are somebody else's.
-
-    Args:
-        version: The version.
-
-    Raises:
-        ArtifactError: The store cannot be reached, or refuses.
+    without a manifest are another writer's.
     """
-    claim = version.path.parent / f"{CLAIM_PREFIX}{version.path.name}"
+    claim = version.path.parent / f"{STAGING_PREFIX}{version.path.name}"
     claim.write_bytes(secrets.token_hex(8).encode())
     (version.path / MANIFEST_NAME).unlink()
     for name in version.path.tree():
@@ -122,21 +104,13 @@ def remove_remote(version: RemoteVersion) -> None:
 def collect_remote(model_dir: RemotePath, *, stale_s: float) -> tuple[str, ...]:
     """Removes what crashed exports and removals left: claims that are old, and the halves of their versions.
 
-    Args:
-        model_dir: ``<repository>/<model>``.
-        stale_s: Seconds after which a claim is old.
-
-    Returns:
-        Names of what was removed.
-
-    Raises:
-        ArtifactError: The store cannot be reached, or refuses.
+    Returns the names of what was removed.
     """
     tree = model_dir.tree()
     removed = []
     for name in sorted(tree):
-        if name.startswith(CLAIM_PREFIX) and "/" not in name and _age_s(model_dir / name) >= stale_s:
-            folder = name.removeprefix(CLAIM_PREFIX)
+        if name.startswith(STAGING_PREFIX) and "/" not in name and _age_s(model_dir / name) >= stale_s:
+            folder = name.removeprefix(STAGING_PREFIX)
             if f"{folder}/{MANIFEST_NAME}" not in tree:
                 remove_remote(RemoteVersion(number=int(folder), path=model_dir / folder))
             else:
@@ -149,5 +123,5 @@ def _age_s(path: RemotePath) -> float:
     try:
         return time.time() - path.modified_s()
     except FileNotFoundError:
-        # Whoever was at work has finished.
+        # The writer has finished.
         return 0.0

@@ -1,4 +1,4 @@
-"""Model repositories in object stores: ``s3://``, ``gs://`` and what else fsspec speaks.
+"""Model repositories in object stores: ``s3://``, ``gs://`` and others that fsspec speaks to.
 
 An object store has no directories and no rename: what makes a version exist is
 its manifest, which is written last and removed first. A version without one is
@@ -7,14 +7,17 @@ not there for any reader of ours.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modelyard.errors import ArtifactError, ConfigurationError, MissingDependencyError
+from modelyard.errors import ArtifactError, ConfigurationError, MissingDependencyError, PublishError
 
 _HINT = {
     "s3": "credentials are looked for as by every AWS tool (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...); AWS_ENDPOINT_URL "
@@ -22,15 +25,13 @@ _HINT = {
     "gs": "credentials are looked for as by every Google tool (GOOGLE_APPLICATION_CREDENTIALS, ...)",
 }
 
+#: fsspec knows more, such as http: a server would ask any address for whoever configures it.
+_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "hdfs", "memory")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteFile:
-    """One object below a remote path.
-
-    Attributes:
-        bytes: Its size.
-        stamp: Changes when it is replaced.
-    """
+    """One object below a remote path, with its size; the stamp changes when it is replaced."""
 
     bytes: int
     stamp: str
@@ -39,27 +40,35 @@ class RemoteFile:
 class RemotePath:
     """A place in an object store, with as much of :class:`pathlib.Path` as a repository needs.
 
+    Every method raises ArtifactError where the store cannot be reached or refuses, and FileNotFoundError where it needs
+    something that is not there.
+
     Args:
         url: Such as ``s3://bucket/models/fashion``.
 
     Raises:
-        ConfigurationError: Not a URL of a file system that fsspec knows.
+        ConfigurationError: Not a URL of an object store that is known here.
         MissingDependencyError: What speaks to this store is not installed.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
+        if self.protocol not in _STORES or "::" in url:
+            raise ConfigurationError(
+                f"{url} is not on a file system that is known here; expected an object store: "
+                f"{', '.join(f'{each}://' for each in _STORES)}."
+            )
         try:
             core = importlib.import_module("fsspec.core")
         except ModuleNotFoundError as exc:
             raise MissingDependencyError(package="fsspec", extra="remote", purpose=f"{url}") from exc
         try:
-            # Somebody else may have changed what is there a moment ago: nothing is remembered.
+            # Another process may have changed what is there a moment ago: nothing is remembered.
             self._fs, self._path = core.url_to_fs(self._url, use_listings_cache=False)
         except ImportError as exc:
             package = {"s3": "s3fs", "gs": "gcsfs"}.get(self.protocol, self.protocol)
             raise MissingDependencyError(package=package, extra="remote", purpose=f"{url}") from exc
-        except ValueError as exc:
+        except (OSError, ValueError) as exc:
             raise ConfigurationError(f"{url} is not on a file system that is known here: {exc}") from exc
 
     @property
@@ -93,11 +102,7 @@ class RemotePath:
         return hash(self._url)
 
     def tree(self) -> dict[str, RemoteFile]:
-        """Every object below, by its path relative to here; in stores, one request for each thousand.
-
-        Raises:
-            ArtifactError: The store cannot be reached, or refuses.
-        """
+        """Every object below, by its path relative to here; in stores, one request for each thousand."""
         with self._reaching("listed"):
             found: dict[str, dict[str, Any]] = self._fs.find(self._path, detail=True)
         root = f"{self._path.rstrip('/')}/"
@@ -108,23 +113,13 @@ class RemotePath:
         }
 
     def folders(self) -> list[str]:
-        """Names of the folders right below, sorted.
-
-        Raises:
-            ArtifactError: The store cannot be reached, or refuses.
-            FileNotFoundError: Nothing is here.
-        """
+        """Names of the folders right below, sorted."""
         with self._reaching("listed"):
             found = self._fs.ls(self._path, detail=True)
         return sorted(info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory")
 
     def read_bytes(self) -> bytes:
-        """The content of an object.
-
-        Raises:
-            ArtifactError: The store cannot be reached, or refuses.
-            FileNotFoundError: There is no such object.
-        """
+        """The content of an object."""
         with self._reaching("read"):
             content: bytes = self._fs.cat_file(self._path)
         return content
@@ -132,58 +127,28 @@ class RemotePath:
     def write_bytes(self, content: bytes, *, exclusive: bool = False) -> None:
         """Writes an object in one step: readers see the old content or the new one.
 
-        Args:
-            content: The content.
-            exclusive: It must not exist; of several writers one succeeds.
-
-        Raises:
-            ArtifactError: The store cannot be reached, or refuses.
-            FileExistsError: It exists, and the write was exclusive.
+        Of several exclusive writers one succeeds; the others get a FileExistsError.
         """
         with self._reaching("written"):
             self._fs.pipe_file(self._path, content, mode="create" if exclusive else "overwrite")
 
     def upload(self, source: Path) -> None:
-        """Writes a local file to here.
-
-        Args:
-            source: The file.
-
-        Raises:
-            ArtifactError: The store cannot be reached, or refuses.
-        """
+        """Writes a local file to here."""
         with self._reaching("written"):
             self._fs.put_file(str(source), self._path)
 
     def download(self, target: Path) -> None:
-        """Writes what is here to a local file.
-
-        Args:
-            target: The file.
-
-        Raises:
-            ArtifactError: The store cannot be reached, or refuses.
-            FileNotFoundError: There is no such object.
-        """
+        """Writes what is here to a local file."""
         with self._reaching("read"):
             self._fs.get_file(self._path, str(target))
 
     def modified_s(self) -> float:
-        """When an object was written, in seconds since 1970.
-
-        Raises:
-            ArtifactError: The store cannot be reached, or refuses.
-            FileNotFoundError: There is no such object.
-        """
+        """When an object was written, in seconds since 1970."""
         with self._reaching("read"):
             return float(self._fs.modified(self._path).timestamp())
 
     def unlink(self) -> None:
-        """Removes an object; one that is not there is no error.
-
-        Raises:
-            ArtifactError: The store cannot be reached, or refuses.
-        """
+        """Removes an object; one that is not there is no error."""
         try:
             with self._reaching("removed"):
                 self._fs.rm_file(self._path)
@@ -206,17 +171,44 @@ class RemotePath:
 Location = Path | RemotePath
 
 
+def read_file(path: Location) -> bytes:
+    """Reads a file; what is neither a file nor absent, such as a pipe that nobody writes to, is an OSError."""
+    if isinstance(path, Path) and path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path.read_bytes()
+
+
 @dataclass(frozen=True, kw_only=True)
 class RemoteVersion:
-    """One version in an object store.
-
-    Attributes:
-        number: The version.
-        path: Where its files are.
-    """
+    """One version in an object store, and where its files are."""
 
     number: int
     path: RemotePath
+
+
+def replace_file(path: Location, content: bytes, *, staged: Path | None = None) -> None:
+    """Replaces a file as a whole, so that a reader sees what was there or what is there now, and nothing between.
+
+    It is first written to a hidden file in the folder ``staged``, which is its own by default.
+    """
+    if isinstance(path, RemotePath):
+        path.write_bytes(content)
+        return
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name.lstrip('.')}-", dir=staged or path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            # mkstemp makes it private; servers often run as another user.
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise PublishError(f"Cannot write {path}: {exc}") from exc
 
 
 def locate(text: str | Path | RemotePath) -> Location:

@@ -23,16 +23,13 @@ from pathlib import Path
 from typing import overload
 
 from modelyard.artifact._manifest import MANIFEST_NAME, Manifest
-from modelyard.artifact._publish_remote import publish_remote, remote_numbers
+from modelyard.artifact._publish_remote import MAX_VERSION, STAGING_PREFIX, publish_remote, version_numbers
 from modelyard.artifact._remote import Location, RemotePath, RemoteVersion
 from modelyard.artifact._signing import SIGNATURE_NAME, Signer
 from modelyard.errors import ConfigurationError, PublishError
 
-#: Of directories that nobody serves; the number of the process that fills one comes next.
-STAGING_PREFIX = ".staging-"
 #: Requests that a server replays before a version takes traffic; TensorFlow Serving's own place.
 WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"
-_MAX_VERSION = (1 << 63) - 1
 _TEMPORARY = "modelyard-staging-"
 #: What stands in a URL as it is (RFC 3986, "unreserved"); a dot in front hides a folder.
 _NAME = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
@@ -40,12 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelVersion:
-    """One version directory.
-
-    Attributes:
-        number: The version.
-        path: Its directory, whatever the number of leading zeros in its name.
-    """
+    """One version directory, whatever the number of leading zeros in its name."""
 
     number: int
     path: Path
@@ -57,9 +49,6 @@ AnyVersion = ModelVersion | RemoteVersion
 
 def check_model_name(name: str) -> None:
     """Checks that a model can be asked for by its name, in a URL too.
-
-    Args:
-        name: Of the model.
 
     Raises:
         ConfigurationError: It holds something that a URL cannot route.
@@ -96,18 +85,15 @@ def list_versions(model_dir: Location) -> tuple[AnyVersion, ...]:
     """
     if isinstance(model_dir, RemotePath):
         return _list_remote(model_dir)
-    found: dict[int, Path] = {}
-    for number, path in _numbered(model_dir):
-        if path.is_dir():
-            found.setdefault(number, path)
-    return tuple(ModelVersion(number=number, path=found[number]) for number in sorted(found))
+    found = version_numbers(path.name for path in model_dir.iterdir() if path.is_dir())
+    return tuple(ModelVersion(number=number, path=model_dir / found[number]) for number in sorted(found))
 
 
 def _list_remote(model_dir: RemotePath) -> tuple[RemoteVersion, ...]:
     tree = model_dir.tree()
     if not tree:
         raise FileNotFoundError(errno.ENOENT, "nothing is there", str(model_dir))
-    numbers = remote_numbers(name.removesuffix(f"/{MANIFEST_NAME}") for name in tree if name.endswith(MANIFEST_NAME))
+    numbers = version_numbers(name.removesuffix(f"/{MANIFEST_NAME}") for name in tree if name.endswith(MANIFEST_NAME))
     return tuple(RemoteVersion(number=number, path=model_dir / folder) for number, folder in sorted(numbers.items()))
 
 
@@ -185,16 +171,16 @@ def publish(
     try:
         while True:
             # Names that are no directories count too: the rename onto one could never succeed.
-            number = max((each for each, _ in _numbered(model_dir)), default=0) + 1
-            if number > _MAX_VERSION:
+            number = max(version_numbers(path.name for path in model_dir.iterdir()), default=0) + 1
+            if number > MAX_VERSION:
                 raise PublishError(
-                    f"{model_dir} holds version {_MAX_VERSION}, the largest that 64 bits hold; remove or rename it."
+                    f"{model_dir} holds version {MAX_VERSION}, the largest that 64 bits hold; remove or rename it."
                 )
             _write_manifest(staged, make_manifest(number), sign)
             _flush_tree(staged)
             target = model_dir / str(number)
             try:
-                # On POSIX this fails where the target is a directory that is not empty: nobody is overwritten.
+                # On POSIX this fails where the target is a directory that is not empty: nothing is overwritten.
                 os.rename(staged, target)
             except OSError as exc:
                 if exc.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
@@ -211,15 +197,6 @@ def _write_manifest(staged: Path, manifest: Manifest, sign: Signer | None) -> No
     (staged / MANIFEST_NAME).write_bytes(content)
     if sign is not None:
         (staged / SIGNATURE_NAME).write_bytes(sign(content))
-
-
-def _numbered(model_dir: Path) -> list[tuple[int, Path]]:
-    """Everything in a folder whose name is a version number, in the order of the names."""
-    found = []
-    for path in sorted(model_dir.iterdir()):
-        if path.name.isascii() and path.name.isdecimal() and int(path.name) <= _MAX_VERSION:
-            found.append((int(path.name), path))
-    return found
 
 
 def _flush_tree(root: Path) -> None:

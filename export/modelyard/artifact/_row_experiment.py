@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ import numpy.typing as npt
 from modelyard.errors import ModelyardError
 
 _Arrays = Mapping[str, npt.NDArray[Any]]
+_T = TypeVar("_T")
 
 #: Rows of the batches that are computed: one of each kind, and neighbours on both sides.
 EXPERIMENT_ROWS = 4
@@ -22,11 +25,33 @@ _OUTLIERS = (1e4, 1e2, 10.0)
 _SAME = 1e-5
 
 
+def within(seconds: float, work: Callable[[], _T]) -> _T:
+    """Does something on a thread that is not waited for beyond a limit: a loop may have no end for some inputs.
+
+    Args:
+        seconds: The limit.
+        work: What it raises is raised.
+
+    Raises:
+        TimeoutError: It is not done by then; its thread goes on.
+    """
+    found: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as exc:
+            found.set_exception(exc)
+
+    threading.Thread(target=run, name="modelyard-rows", daemon=True).start()
+    return found.result(seconds)
+
+
 def row_experiment(run: Callable[[_Arrays], _Arrays], inputs: _Arrays, *, tolerance: float = 1e-3) -> str | None:
     """Computes rows alone, together, in another order, and beside an outlier; compares their answers.
 
     That nothing differs is no proof: a model may treat rows differently on other numbers. Strings and integers have no
-    outliers.
+    outliers. Raises what ``run`` raises where the model does not even take the batch.
 
     Args:
         run: Computes a batch; it may raise errors of this package.
@@ -36,9 +61,6 @@ def row_experiment(run: Callable[[_Arrays], _Arrays], inputs: _Arrays, *, tolera
 
     Returns:
         What was seen, as the end of a sentence; None where the rows do not depend on each other as far as this shows.
-
-    Raises:
-        ModelyardError: The model does not even take the batch.
     """
     # Rows that are alike have answers of their own, too.
     batch = {name: np.concatenate([array[:-1], array[:1]]) for name, array in inputs.items()}

@@ -191,12 +191,30 @@ class Signature:
 
 
 def known_method(name: str) -> str:
-    """The method that a SignatureDef says, or predict where it says another.
-
-    Args:
-        name: What it says; may be empty.
-    """
+    """The method that a SignatureDef says, or predict where it says another or none."""
     return name if name in METHODS else PREDICT_METHOD
+
+
+def holds_class_ids(dtype: str, shape: tuple[int, ...] | None) -> bool:
+    """Whether an output can be class ids: integers ``[N]`` or ``[N, 1]``."""
+    return dtype.startswith(("int", "uint")) and shape is not None and (len(shape) == 1 or shape[1:] == (1,))
+
+
+def holds_class_scores(dtype: str, shape: tuple[int, ...] | None) -> bool:
+    """Whether an output can be a value for each class: floats ``[N, K]`` of at least two classes, or of open ``K``."""
+    # The largest of one value is always the first: the sigmoid of a binary classifier tells no class that way.
+    return dtype.startswith(("float", "bfloat")) and shape is not None and len(shape) == 2 and shape[1] not in (0, 1)
+
+
+def class_ids(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The class of each example, ``[N]``.
+
+    From class ids, integers ``[N]`` or ``[N, 1]``; or from a value for each class, floats ``[N, K]``.
+    """
+    if values.dtype.kind in "iu":
+        return values.reshape(len(values))
+    classes: npt.NDArray[np.intp] = values.argmax(-1)
+    return classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +292,8 @@ class VerificationData:
         class_output: Output that holds the predicted class id.
         description: Where the examples come from, for reports.
         others: By signature, further examples whose free axes have other sizes: of each size, arrays by input name.
+        expected: By signature, what the library or program that a file was made from answers, by output name: to
+            ``inputs``, and then to each of ``others``. Nothing where the model is asked itself.
     """
 
     inputs: Mapping[str, Mapping[str, npt.NDArray[Any]]]
@@ -282,3 +302,4 @@ class VerificationData:
     class_output: str = "class_id"
     description: str = ""
     others: Mapping[str, Sequence[Mapping[str, npt.NDArray[Any]]]] = field(default_factory=dict)
+    expected: Mapping[str, Sequence[Mapping[str, npt.NDArray[Any]]]] = field(default_factory=dict)

@@ -31,12 +31,7 @@ Signer = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class TrustedKey:
-    """A public key whose signatures count.
-
-    Attributes:
-        name: Where it came from.
-        public: Its 32 bytes, in hexadecimal.
-    """
+    """A public key whose signatures count: where it came from, and its 32 bytes in hexadecimal."""
 
     name: str
     public: str
@@ -145,16 +140,7 @@ def load_trusted_keys(paths: Sequence[Path]) -> tuple[TrustedKey, ...]:
 
 
 def check_signature(manifest: bytes, signature: bytes | None, keys: Sequence[TrustedKey], *, place: str) -> TrustedKey:
-    """Checks that one of the keys signed a manifest.
-
-    Args:
-        manifest: Its exact bytes.
-        signature: What is beside it; None where there is none.
-        keys: The keys that count; at least one.
-        place: The version, for errors.
-
-    Returns:
-        The key that signed it.
+    """Returns the one of the keys that signed a manifest; ``place`` names the version in errors.
 
     Raises:
         IntegrityError: There is no signature, or it is not by one of the keys.

@@ -3,117 +3,129 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from modelyard.artifact._signature import DEFAULT_SIGNATURE, PREDICT_METHOD, known_method
+from modelyard.artifact._signature import DEFAULT_SIGNATURE, PREDICT_METHOD, Signature, TensorSpec, known_method
 from modelyard.errors import LoadError
-from modelyard.wire import tensorflow_pb2
+from modelyard.wire import dtype_by_numpy, tensorflow_pb2
+
+if TYPE_CHECKING:
+    from ai_edge_litert.interpreter import Interpreter, SignatureRunner
 
 #: Where TensorFlow Serving looks for signatures. The file's own came later, and it does not know them.
 _METADATA = b"signature_defs_metadata"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TfliteSignature:
-    """One signature over the tensors of a file's first graph.
+class _Detail(TypedDict):
+    """What LiteRT says of a tensor."""
 
-    Attributes:
-        inputs: Names of tensors, by the names that requests use.
-        outputs: Names of tensors, by the names that answers use.
-        method: As in a SignatureDef.
-    """
-
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
-    method: str = PREDICT_METHOD
+    name: str
+    index: int
+    dtype: type[np.generic]
+    shape: npt.NDArray[np.int32]
+    shape_signature: NotRequired[npt.NDArray[np.int32]]
 
 
-def tflite_signatures(
-    content: bytes, *, inputs: Sequence[str], outputs: Sequence[str], has_own: bool
-) -> dict[str, TfliteSignature]:
-    """The signatures of a file, where it has none of its own.
+class TfliteModel:
+    """One interpreter of a file, and its signatures as TensorFlow Serving names them.
 
-    Where it has SignatureDefs for TensorFlow Serving
-    (``tensorflow/lite/tools/signature``), these count, before any of its own.
-    Else one signature is made of the names of its tensors.
+    Where the file has SignatureDefs for TensorFlow Serving (``tensorflow/lite/tools/signature``), these count, before
+    any of its own. Where it has neither, one signature is made of the names of its tensors.
 
     Args:
-        content: A file that LiteRT has accepted.
-        inputs: Names of the tensors that go in.
-        outputs: Names of the tensors that come out.
-        has_own: Whether the interpreter knows signatures of the file.
+        interpreter: LiteRT's, of the file.
+        content: The file, which LiteRT has accepted.
 
-    Returns:
-        Signatures by name; empty where the file's own count.
+    Attributes:
+        signatures: By name.
+        tensor_names: By signature, the file's own names of its inputs and of its outputs.
 
     Raises:
         LoadError: The SignatureDefs are damaged, or name tensors that there are not.
     """
-    definitions = _definitions(content)
-    if definitions:
-        return {
-            name: TfliteSignature(
-                inputs=_named(name, definition.inputs, inputs),
-                outputs=_named(name, definition.outputs, outputs),
-                method=known_method(definition.method_name),
-            )
-            for name, definition in definitions.items()
+
+    def __init__(self, interpreter: Interpreter, content: bytes) -> None:
+        self._interpreter = interpreter
+        self._shapes: dict[int, tuple[int, ...]] = {}
+        inputs = {detail["name"]: detail for detail in interpreter.get_input_details()}
+        outputs = {detail["name"]: detail for detail in interpreter.get_output_details()}
+        keys = interpreter.get_signature_list()
+        definitions = _definitions(content)
+        named = {
+            key: (_named(key, each.inputs, inputs), _named(key, each.outputs, outputs))
+            for key, each in definitions.items()
         }
-    if has_own:
-        return {}
-    return {DEFAULT_SIGNATURE: TfliteSignature(inputs=_aliases(inputs), outputs=_aliases(outputs))}
+        if not named and not keys:
+            named = {DEFAULT_SIGNATURE: (_aliases(inputs), _aliases(outputs))}
+        self._runners = {} if named else {key: interpreter.get_signature_runner(key) for key in keys}
+        self._details: dict[str, tuple[dict[str, _Detail], dict[str, _Detail]]] = {}
+        for key, runner in self._runners.items():
+            found = runner.get_input_details(), runner.get_output_details()
+            self._details[key] = dict(sorted(found[0].items())), dict(sorted(found[1].items()))
+        for key, (first, second) in named.items():
+            self._details[key] = (
+                {alias: inputs[name] for alias, name in first.items()},
+                {alias: outputs[name] for alias, name in second.items()},
+            )
+        self.tensor_names: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
+            key: (
+                {name: detail["name"] for name, detail in ins.items()},
+                {name: detail["name"] for name, detail in outs.items()},
+            )
+            for key, (ins, outs) in self._details.items()
+        }
+        self.signatures: Mapping[str, Signature] = {
+            key: Signature(
+                inputs=tuple(_spec(name, detail) for name, detail in ins.items()),
+                outputs=tuple(_spec(name, detail) for name, detail in outs.items()),
+                compute=key,
+                method=known_method(definitions[key].method_name) if key in definitions else PREDICT_METHOD,
+            )
+            for key, (ins, outs) in self._details.items()
+        }
 
+    def run(self, graph: str, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Computes a signature; its answers are copies. Raises ValueError and RuntimeError as LiteRT does."""
+        if graph in self._runners:
+            return self._call(self._runners[graph], inputs)
+        feeds, fetches = self._details[graph]
+        for name, detail in feeds.items():
+            index, shape = detail["index"], inputs[name].shape
+            if self._shapes.get(index) != shape:
+                self._interpreter.resize_tensor_input(index, shape)
+                self._shapes[index] = shape
+        self._interpreter.allocate_tensors()
+        for name, detail in feeds.items():
+            self._interpreter.set_tensor(detail["index"], inputs[name])
+        self._interpreter.invoke()
+        details = {detail["index"]: detail for detail in self._interpreter.get_output_details()}
+        return {name: self._read(details[detail["index"]]) for name, detail in fetches.items()}
 
-def call_tflite(interpreter: Any, runner: Any, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Calls a signature of a file.
+    def _call(self, runner: SignatureRunner, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        try:
+            # The next call writes into the memory that LiteRT's own answers view.
+            return {name: np.array(value) for name, value in runner(**inputs).items()}
+        except ValueError as exc:
+            # So says LiteRT 2.3 of an output without an element, which it has computed like any other.
+            if str(exc) != "Invalid tensor size.":
+                raise
+        details = runner.get_output_details()
+        return {name: self._read(each, runner._subgraph_index) for name, each in details.items()}
 
-    Args:
-        interpreter: LiteRT's.
-        runner: Of the signature.
-        inputs: Arrays by name.
-
-    Returns:
-        Copies: the next call writes into the memory that LiteRT's own answers view.
-
-    Raises:
-        ValueError: As LiteRT does.
-        RuntimeError: As LiteRT does.
-    """
-    try:
-        return {name: np.array(value) for name, value in runner(**inputs).items()}
-    except ValueError as exc:
-        # So says LiteRT 2.3 of an output without an element, which it has computed like any other.
-        if str(exc) != "Invalid tensor size.":
-            raise
-    details = runner.get_output_details()
-    return {name: read_tflite(interpreter, each, runner._subgraph_index) for name, each in details.items()}
-
-
-def read_tflite(interpreter: Any, detail: Mapping[str, Any], graph: int = 0) -> npt.NDArray[Any]:
-    """Reads an output of the last call.
-
-    Args:
-        interpreter: LiteRT's.
-        detail: What it says of the output since that call.
-        graph: Index of the graph that it is of.
-    """
-    if 0 in detail["shape"]:
-        return np.zeros(detail["shape"], object if detail["dtype"] in (np.bytes_, np.str_) else detail["dtype"])
-    return np.array(interpreter.get_tensor(detail["index"], graph))
+    def _read(self, detail: _Detail, graph: int = 0) -> npt.NDArray[Any]:
+        """An output of the last call, by what LiteRT says of it since."""
+        if 0 in detail["shape"]:
+            return np.zeros(detail["shape"], object if detail["dtype"] in (np.bytes_, np.str_) else detail["dtype"])
+        return np.array(self._interpreter.get_tensor(detail["index"], graph))
 
 
 def tflite_has_state(content: bytes) -> bool:
-    """Whether a call of a file changes what later calls answer.
-
-    Args:
-        content: A file that LiteRT has accepted.
-    """
+    """Whether a call of a file changes what later calls answer."""
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.Model.GetRootAs(content)
@@ -141,7 +153,7 @@ def _definitions(content: bytes) -> dict[str, tensorflow_pb2.SignatureDef]:
         raise LoadError(f"The file's SignatureDefs cannot be read: {exc}.") from exc
 
 
-def _named(name: str, infos: Mapping[str, tensorflow_pb2.TensorInfo], tensors: Sequence[str]) -> dict[str, str]:
+def _named(name: str, infos: Mapping[str, tensorflow_pb2.TensorInfo], tensors: Iterable[str]) -> dict[str, str]:
     named = {}
     for alias, info in sorted(infos.items()):
         # Converters used to drop the :0 that SignatureDefs have.
@@ -154,7 +166,16 @@ def _named(name: str, infos: Mapping[str, tensorflow_pb2.TensorInfo], tensors: S
     return named
 
 
-def _aliases(names: Sequence[str]) -> dict[str, str]:
+def _spec(name: str, detail: _Detail) -> TensorSpec:
+    kind = detail["dtype"]
+    dtype = "string" if kind in (np.bytes_, np.str_, np.object_) else dtype_by_numpy(np.dtype(kind)).name
+    # shape_signature is empty where the shape is fixed (and for scalars, whose shape is empty too).
+    shape = detail.get("shape_signature")
+    shape = detail["shape"] if shape is None or len(shape) == 0 else shape
+    return TensorSpec(name=name, dtype=dtype, shape=tuple(int(size) for size in shape))
+
+
+def _aliases(names: Iterable[str]) -> dict[str, str]:
     """The names without what follows the colon, as upstream has them; two that would be one keep a ``:1`` and on."""
     short = Counter(name.partition(":")[0] for name in names)
     return {

@@ -5,7 +5,7 @@ Importing it is cheap: TensorFlow comes in with the first name that needs it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modelyard.export.publish import (
     FORMATS,
@@ -19,7 +19,7 @@ from modelyard.export.publish import (
     Progress,
 )
 from modelyard.export.verification import Verification, WorstExample
-from modelyard.lazy import load_attribute
+from modelyard.lazy import attach
 
 if TYPE_CHECKING:
     from modelyard.console import ProgressBar
@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from modelyard.export.sources import Reference, TracedModel, check_examples, compute_reference, load_data, trace
     from modelyard.export.verification import verify
 
-_LAZY = {
-    "BestExport": "modelyard.export.publish",
-    "ProgressBar": "modelyard.console",
-    "Reference": "modelyard.export.sources",
-    "TracedModel": "modelyard.export.sources",
-    "action": "modelyard.export.publish",
-    "check_examples": "modelyard.export.sources",
-    "compute_reference": "modelyard.export.sources",
-    "export": "modelyard.export.publish",
-    "export_task": "modelyard.export.publish",
-    "load_data": "modelyard.export.sources",
-    "trace": "modelyard.export.sources",
-    "verify": "modelyard.export.verification",
-}
 __all__ = [
     "BestExport",
     "Budget",
@@ -67,10 +53,13 @@ __all__ = [
     "verify",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _LAZY, name, extra="export")
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        ".publish": ["BestExport", "action", "export", "export_task"],
+        ".sources": ["Reference", "TracedModel", "check_examples", "compute_reference", "load_data", "trace"],
+        ".verification": ["verify"],
+        "modelyard.console": ["ProgressBar"],
+    },
+    extra="export",
+)

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::batch::Plans;
 use crate::host::Host;
@@ -71,6 +71,8 @@ pub struct Core {
     /// Ports that are open.
     pub listeners: AtomicUsize,
     pub connections: AtomicUsize,
+    /// Streams of messages that may be opened.
+    pub streams: Arc<Semaphore>,
     pub plans: Plans,
     pub traffic: Traffic,
     pub budget: Arc<Budget>,

@@ -10,17 +10,19 @@ pub mod histogram;
 #[cfg(feature = "python")]
 mod host;
 #[cfg(feature = "python")]
+mod predict;
+#[cfg(feature = "python")]
 mod record;
 #[cfg(feature = "python")]
 mod server;
+#[cfg(feature = "python")]
+mod statistics;
 #[cfg(feature = "python")]
 mod threads;
 #[cfg(feature = "python")]
 mod traffic;
 #[cfg(feature = "python")]
 mod transport;
-#[cfg(feature = "python")]
-mod usual;
 
 #[cfg(feature = "python")]
 #[pyo3::pymodule]

@@ -1,12 +1,11 @@
 //! What is known of each request, for logs and traces: kept until Python fetches it, and not at all where nobody asks.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::transport::{Api, Peer};
@@ -29,8 +28,7 @@ pub struct Ids {
 
 impl Ids {
     pub fn new() -> Ids {
-        // Its keys are the standard library's only random numbers.
-        Ids { process: RandomState::new().hash_one(0), next: AtomicU64::new(0) }
+        Ids { process: fastrand::u64(..), next: AtomicU64::new(0) }
     }
 
     /// The caller's id for a request, where it is one that can be repeated as it is; else a new one.
@@ -79,7 +77,6 @@ pub struct Records {
     limit: usize,
     /// The same moment by two clocks.
     epoch: (Instant, u64),
-    random: AtomicU64,
     kept: Mutex<Vec<Record>>,
     dropped: AtomicU64,
 }
@@ -91,7 +88,6 @@ impl Records {
             wanted,
             limit,
             epoch: (Instant::now(), now.as_nanos() as u64),
-            random: AtomicU64::new(RandomState::new().hash_one(0)),
             kept: Mutex::default(),
             dropped: AtomicU64::new(0),
         }
@@ -99,7 +95,7 @@ impl Records {
 
     /// What was kept since the last time.
     pub fn take(&self) -> Vec<Record> {
-        std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.kept.lock())
     }
 
     /// How many were lost since the last time, because nobody fetched them.
@@ -117,22 +113,12 @@ impl Records {
         if !(record.logged || record.traced || slow) {
             return;
         }
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if kept.len() < self.limit {
             kept.push(record);
         } else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Whether a request is one of the access log's share.
-    fn draw(&self) -> bool {
-        // SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators".
-        let mut number = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        number ^= number >> 31;
-        ((number >> 11) as f64 / (1u64 << 53) as f64) < self.wanted.share
     }
 }
 
@@ -278,7 +264,7 @@ impl Seen {
         let Some(records) = records else { return Seen(None) };
         let traceparent = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let wanted = &records.wanted;
-        let logged = wanted.share > 0.0 && (wanted.share >= 1.0 || records.draw());
+        let logged = wanted.share > 0.0 && fastrand::f64() < wanted.share;
         let traced = wanted.traced && !(wanted.parents && is_untraced(traceparent));
         if !(logged || traced || wanted.slow.is_some()) {
             return Seen(None);

@@ -2,26 +2,29 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use http::HeaderName;
+use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::batch::{Batching, Key, Plan, Plans, Sampler, Stats};
+use crate::batch::{Batching, Key, Plan, Plans};
 use crate::core::{Admission, Core, Options, Phase};
 use crate::forms::{DType, InputSpec, Signature};
-use crate::histogram::Native;
 use crate::host::Host;
 use crate::record::{Ids, Records, Wanted};
+use crate::statistics::statistics;
 use crate::threads;
 use crate::traffic::{Rule, Target, Traffic};
-use crate::transport::{Api, Budget, ConnectionLimits, Listener, LiveTls, Refused, TlsFiles, server_config};
+use crate::transport::{
+    Api, Budget, ConnectionLimits, Listener, LiveTls, MAX_OPEN_STREAMS, Refused, TlsFiles, server_config,
+};
 
 /// Clients of HTTP/1.1 get so long to send what they were about to send, and are told with the answer that it was the
 /// last.
@@ -127,6 +130,7 @@ impl Server {
             phase: watch::Sender::new(Phase::Serving),
             listeners: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
+            streams: Arc::new(Semaphore::new(MAX_OPEN_STREAMS)),
             plans: Plans::new(if spare_thread { threads } else { usize::MAX }),
             traffic: Traffic::default(),
             budget: Budget::new(max_inflight_bytes),
@@ -160,7 +164,7 @@ impl Server {
             }
         };
         py.detach(|| {
-            let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+            let runtime = self.runtime.lock();
             let Some(runtime) = runtime.as_ref() else {
                 return Err(PyRuntimeError::new_err("the server has ended"));
             };
@@ -171,7 +175,7 @@ impl Server {
             })?;
             self.core.listeners.fetch_add(1, Ordering::Relaxed);
             runtime.spawn(listener.run(self.core.clone()));
-            self.tls.lock().unwrap_or_else(PoisonError::into_inner).extend(tls.map(|tls| (api, tls)));
+            self.tls.lock().extend(tls.map(|tls| (api, tls)));
             Ok(())
         })
     }
@@ -179,10 +183,10 @@ impl Server {
     /// Has all ports that speak TLS use other files from the next connection on. Raises ValueError where they are bad.
     fn set_tls(&self, key: String, certificate: String, client_authority: Option<String>) -> PyResult<()> {
         let files = TlsFiles { key, certificate, client_authority };
-        let ports = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        let ports = self.tls.lock();
         let fresh: Vec<_> = ports.iter().map(|(api, _)| acceptor(*api, &files)).collect::<PyResult<_>>()?;
         for ((_, live), fresh) in ports.iter().zip(fresh) {
-            *live.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+            *live.write() = fresh;
         }
         Ok(())
     }
@@ -228,7 +232,6 @@ impl Server {
         };
         let key = Key { model, version, label, signature, outputs: wanted };
         let signature = Signature { name, inputs };
-        let logged = Sampler::new(logged);
         let plan =
             Plan::new(key, answers, signature, backend, outputs, run, batching, max_rows, shared, parallel, logged);
         self.core.plans.add(plan);
@@ -326,7 +329,7 @@ impl Server {
     fn stop(&self, py: Python<'_>, grace_s: f64) -> PyResult<()> {
         let grace = seconds(grace_s)?;
         py.detach(|| {
-            let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+            let Some(runtime) = self.runtime.lock().take() else { return };
             let end = Instant::now() + grace;
             // Clients that are told to go come back at once: a port that closes just then would reset them.
             self.core.phase.send_replace(Phase::Unlisted);
@@ -364,56 +367,6 @@ fn wait(number: &AtomicUsize, end: Instant) {
     while number.load(Ordering::Relaxed) > 0 && Instant::now() < end {
         std::thread::sleep(TICK);
     }
-}
-
-fn statistics<'py>(py: Python<'py>, plan: &Plan, stats: Stats) -> PyResult<Bound<'py, PyDict>> {
-    let found = PyDict::new(py);
-    found.set_item("model", &plan.key.model)?;
-    found.set_item("version", plan.version)?;
-    found.set_item("signature", &plan.signature.name)?;
-    found.set_item("succeeded", stats.succeeded)?;
-    found.set_item("rows", stats.rows)?;
-    found.set_item("last_ms", stats.last_ms)?;
-    found.set_item("total_ns", stats.total_ns)?;
-    found.set_item("queue_ns", stats.queue_ns)?;
-    found.set_item("input_ns", stats.input_ns)?;
-    found.set_item("infer_ns", stats.infer_ns)?;
-    found.set_item("output_ns", stats.output_ns)?;
-    found.set_item("runtime", (stats.runtime.counts, native(&stats.runtime.native)))?;
-    for (name, values) in [
-        ("queue", &stats.queue),
-        ("input", &stats.input),
-        ("output", &stats.output),
-        ("batch_rows", &stats.batch_rows),
-        ("batch_padding", &stats.batch_padding),
-        ("batch_requests", &stats.batch_requests),
-    ] {
-        found.set_item(name, native(values))?;
-    }
-    let requests: Vec<_> = stats
-        .requests
-        .into_iter()
-        .map(|((api, entrypoint), times)| {
-            let exemplars = times.exemplars.into_iter().map(|(index, (trace, value, when))| {
-                (index, String::from_utf8_lossy(&trace).into_owned(), value, when)
-            });
-            (api, entrypoint, times.counts, native(&times.native), exemplars.collect::<Vec<_>>())
-        })
-        .collect();
-    found.set_item("requests", requests)?;
-    let failed: Vec<_> =
-        stats.failed.into_iter().map(|(((api, entrypoint), status), count)| (api, entrypoint, status, count)).collect();
-    found.set_item("failed", failed)?;
-    found.set_item("refused", stats.refused)?;
-    let clients: Vec<_> = stats.clients.into_iter().map(|((name, status), count)| (name, status, count)).collect();
-    found.set_item("clients", clients)?;
-    found.set_item("executions", stats.executions)?;
-    Ok(found)
-}
-
-/// Buckets by their numbers, zeros, and the sum.
-fn native(values: &Native) -> (Vec<(i32, u64)>, u64, f64) {
-    (values.filled(), values.zeros, values.sum)
 }
 
 fn seconds(value: f64) -> PyResult<Duration> {

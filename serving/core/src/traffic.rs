@@ -1,12 +1,12 @@
 //! Traffic rules: which version answers requests that name none. Python makes them, and says of every change.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::{Mutex, RwLock};
 use ring::digest;
 
 use crate::batch::Key;
@@ -51,7 +51,7 @@ pub struct Route {
 impl Route {
     pub fn answered(&self, time: Duration) {
         let answered = &self.rule.targets[self.target].answered;
-        answered.lock().unwrap_or_else(PoisonError::into_inner).add(time, None);
+        answered.lock().add(time, None);
     }
 }
 
@@ -61,23 +61,21 @@ pub struct Traffic {
     /// There are some.
     active: AtomicBool,
     rules: RwLock<HashMap<String, Arc<Rule>>>,
-    hasher: RandomState,
-    drawn: AtomicU64,
 }
 
 impl Traffic {
     pub fn set(&self, rules: Vec<Rule>) {
         self.active.store(!rules.is_empty(), Ordering::Relaxed);
         let rules = rules.into_iter().map(|rule| (rule.model.clone(), Arc::new(rule))).collect();
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+        *self.rules.write() = rules;
     }
 
     /// What was answered since the last time, by model and target.
     pub fn take(&self) -> Vec<(String, String, Histogram)> {
-        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.rules.read();
         let all = rules.values().flat_map(|rule| rule.targets.iter().map(move |target| (rule, target)));
         all.filter_map(|(rule, target)| {
-            let found = std::mem::take(&mut *target.answered.lock().unwrap_or_else(PoisonError::into_inner));
+            let found = std::mem::take(&mut *target.answered.lock());
             (!found.counts.is_empty()).then(|| (rule.model.clone(), target.name.clone(), found))
         })
         .collect()
@@ -89,7 +87,7 @@ impl Traffic {
             return;
         }
         // A number is always a valid value.
-        if let Ok(value) = HeaderValue::from_str(&self.number().to_string()) {
+        if let Ok(value) = HeaderValue::from_str(&fastrand::f64().to_string()) {
             headers.insert(TICKET, value);
         }
     }
@@ -99,18 +97,13 @@ impl Traffic {
         if !self.active.load(Ordering::Relaxed) || key.version.is_some() || key.label.is_some() {
             return Some(None);
         }
-        let found = self.rules.read().unwrap_or_else(PoisonError::into_inner).get(&key.model).cloned();
+        let found = self.rules.read().get(&key.model).cloned();
         let Some(rule) = found else { return Some(None) };
         let target = rule.choose(headers)?;
         key.version = rule.targets[target].version;
         key.label.clone_from(&rule.targets[target].label);
-        let shadow = rule.shadow > 0.0 && self.number() < rule.shadow;
+        let shadow = rule.shadow > 0.0 && fastrand::f64() < rule.shadow;
         Some(Some(Route { rule, target, shadow }))
-    }
-
-    /// A random number, from 0 to 1.
-    fn number(&self) -> f64 {
-        fraction(self.hasher.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed)))
     }
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from modelyard.deploy._options import TRAIN_AND_EXPORT, CommonOptions, Documents, check
 from modelyard.errors import DeploymentError, MissingDependencyError
@@ -16,14 +15,10 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class AwsOptions:
-    """Where in AWS.
-
-    Attributes:
-        role: ARN of the role that jobs and endpoints run as.
-        bucket: ``s3://`` folder for checkpoints and models.
+    """Role ARN of jobs and endpoints, and the ``s3://`` folder of checkpoints and models.
 
     Raises:
-        ConfigurationError: One of them cannot be such a thing.
+        ConfigurationError: A value that the provider does not accept.
     """
 
     role: str
@@ -38,10 +33,6 @@ def render_aws(common: CommonOptions, aws: AwsOptions) -> Documents:
     """The requests of four calls of the SageMaker API.
 
     What the job leaves in ``/opt/ml/model`` is what the endpoint unpacks there.
-
-    Args:
-        common: What to train and to serve.
-        aws: Where.
 
     Returns:
         Requests of CreateTrainingJob, CreateModel, CreateEndpointConfig and CreateEndpoint, by file name.
@@ -96,16 +87,16 @@ def render_aws(common: CommonOptions, aws: AwsOptions) -> Documents:
     }
 
 
-def send_aws(documents: Documents, *, step: str, region: str | None = None) -> dict[str, Any]:
+def send_aws(documents: Documents, *, step: str, region: str | None = None) -> dict[str, str]:
     """Sends requests to SageMaker, with credentials from the environment as boto3 finds them.
 
     Args:
-        documents: What :func:`render_aws` made.
+        documents: What :func:`render_aws` returned.
         step: ``train`` for the training job; ``serve`` for model, configuration and endpoint.
         region: Such as ``eu-central-1``; None for the environment's.
 
     Returns:
-        The ARN of each thing made, by file name.
+        The ARN of each resource, by file name.
 
     Raises:
         MissingDependencyError: boto3 is not installed.
@@ -120,7 +111,7 @@ def send_aws(documents: Documents, *, step: str, region: str | None = None) -> d
             raise
         raise MissingDependencyError(package="boto3", extra="aws", purpose="Sending to AWS") from exc
     names = [name for name in documents if (name == "create-training-job.json") == (step == "train")]
-    made: dict[str, Any] = {}
+    made: dict[str, str] = {}
     try:
         client = boto3.client("sagemaker", region_name=region)
         for name in names:

@@ -16,13 +16,10 @@ _REST_PORT = 8501
 
 @dataclass(frozen=True, kw_only=True)
 class AzureOptions:
-    """Where in Azure; the workspace is the command line's.
-
-    Attributes:
-        compute: Name of the compute cluster to train on.
+    """Name of the compute cluster to train on; the workspace is that of ``az``.
 
     Raises:
-        ConfigurationError: It cannot be such a name.
+        ConfigurationError: A value that the provider does not accept.
     """
 
     compute: str
@@ -33,10 +30,6 @@ class AzureOptions:
 
 def render_azure(common: CommonOptions, azure: AzureOptions) -> Documents:
     """Three files for ``az ml``; JSON is YAML as well, so it takes them as they are.
-
-    Args:
-        common: What to train and to serve.
-        azure: Where.
 
     Returns:
         ``job.json`` (command job), ``endpoint.json`` (managed online endpoint) and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from modelyard.deploy._aws import AwsOptions, render_aws, send_aws
@@ -31,44 +32,13 @@ deploy/google, deploy/aws and deploy/azure of the source tree say how to send th
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command.
-
-    Args:
-        argv: Arguments without the command's name.
-
-    Returns:
-        The process's exit code.
-
-    Raises:
-        ConfigurationError: A value that the provider would not take, or a
-            folder that cannot be written.
-        DeploymentError: With ``--send``: see :func:`modelyard.deploy.send_aws`.
-        MissingDependencyError: With ``--send``: boto3 is not installed.
-    """
     args = _parser().parse_args(argv)
-    common = CommonOptions(
-        name=args.name,
-        task=args.task,
-        image=args.image,
-        training_image=args.training_image,
-        epochs=args.epochs,
-        run=args.run,
-        machine=args.machine,
-        training_machine=args.training_machine,
-        min_replicas=args.min_replicas,
-        max_replicas=args.max_replicas or args.min_replicas,
-    )
+    values = {each.name: getattr(args, each.name) for each in fields(CommonOptions)}
+    common = CommonOptions(**{**values, "max_replicas": args.max_replicas or args.min_replicas})
     step = getattr(args, "send", None)
     if args.dry_run and step is not None:
         raise ConfigurationError("--dry-run and --send were both given; expected one of them.")
-    documents: Documents
-    if args.provider == "google":
-        google = GoogleOptions(project=args.project, region=args.region, bucket=args.bucket)
-        documents = render_google(common, google)
-    elif args.provider == "aws":
-        documents = render_aws(common, AwsOptions(role=args.role, bucket=args.bucket))
-    else:
-        documents = render_azure(common, AzureOptions(compute=args.compute))
+    documents = _render(args, common)
     if args.output is not None:
         _write(documents, args.output)
     if step is not None:
@@ -77,6 +47,14 @@ def main(argv: list[str]) -> int:
     elif args.output is None:
         sys.stdout.write(json.dumps(documents, indent=2) + "\n")
     return 0
+
+
+def _render(args: argparse.Namespace, common: CommonOptions) -> Documents:
+    if args.provider == "google":
+        return render_google(common, GoogleOptions(project=args.project, region=args.region, bucket=args.bucket))
+    if args.provider == "aws":
+        return render_aws(common, AwsOptions(role=args.role, bucket=args.bucket))
+    return render_azure(common, AzureOptions(compute=args.compute))
 
 
 def _write(documents: Documents, folder: Path) -> None:

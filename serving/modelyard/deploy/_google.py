@@ -16,15 +16,10 @@ _GRPC_PORT = 8500
 
 @dataclass(frozen=True, kw_only=True)
 class GoogleOptions:
-    """Where in Google Cloud.
-
-    Attributes:
-        project: Id of the project.
-        region: Such as ``europe-west4``.
-        bucket: ``gs://`` folder that holds the model repository.
+    """Project id, region, and the ``gs://`` folder of the model repository.
 
     Raises:
-        ConfigurationError: One of them cannot be such a thing.
+        ConfigurationError: A value that the provider does not accept.
     """
 
     project: str
@@ -39,10 +34,6 @@ class GoogleOptions:
 
 def render_google(common: CommonOptions, google: GoogleOptions) -> Documents:
     """The bodies of four calls of the Vertex AI REST API, version v1.
-
-    Args:
-        common: What to train and to serve.
-        google: Where.
 
     Returns:
         ``custom-job.json`` (CustomJob), ``upload-model.json`` (UploadModelRequest),

@@ -1,16 +1,15 @@
-"""What every cloud needs to know, and the command that trains there."""
+"""Options of every cloud, and the command that trains there."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from modelyard.errors import ConfigurationError
 
 #: Bodies of API calls or files of a command line, by file name, in the order in which they are sent.
-Documents = Mapping[str, Mapping[str, Any]]
+Documents = Mapping[str, Mapping[str, object]]
 
 # The parameters are arguments of the shell, never part of its text: nothing in them is interpreted.
 TRAIN_AND_EXPORT = (
@@ -25,22 +24,10 @@ _IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9._:/@-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """What is trained and served, whichever the cloud.
-
-    Attributes:
-        name: Name of the model, and of everything made for it.
-        task: The task to train, such as ``fashion``.
-        epochs: Passes over the data.
-        image: The serving image, in a registry that the cloud reads.
-        training_image: The training image.
-        run: Tells one training from the next; part of the job's name.
-        machine: The provider's name of the machine to serve on; empty for its default here.
-        training_machine: The same for training.
-        min_replicas: Machines that always serve.
-        max_replicas: Machines to serve on at most.
+    """What is trained and served, in any cloud; the fields are the flags of ``modelyard deploy``.
 
     Raises:
-        ConfigurationError: A value that no cloud would take.
+        ConfigurationError: A value that no cloud accepts.
     """
 
     name: str
@@ -75,16 +62,6 @@ class CommonOptions:
 
 
 def check(what: str, value: str, pattern: re.Pattern[str], expected: str) -> None:
-    """Raises where a flag's value does not fit.
-
-    Args:
-        what: The flag, without dashes.
-        value: Its value.
-        pattern: What all of the value must match.
-        expected: The pattern in words.
-
-    Raises:
-        ConfigurationError: It does not match.
-    """
+    """Raises ConfigurationError where the value of a flag does not match; ``expected`` is the pattern in words."""
     if not pattern.fullmatch(value):
         raise ConfigurationError(f"--{what} is {value!r}; expected {expected}.")

@@ -10,14 +10,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import keras
 import numpy as np
+import psutil
 import pytest
 
 from modelyard.artifact import VerifyReport
@@ -26,6 +27,7 @@ from modelyard.export import ExportEvent, ExportOptions, Progress, Reference, Ve
 from modelyard.export.formats import make_maker
 from modelyard.export.formats._apart import _MODULES
 from modelyard.export.isolation import Worker, WorkerEndedError, ended_by
+from tests.support.waiting import until_ended
 
 OPTIONS = ExportOptions(min_examples=16, latency_calls=10, measure_seconds=0.5, runtimes=(), isolate=True)
 
@@ -61,7 +63,7 @@ def work(values: list[int], progress: Progress) -> int:
 
 
 def die(number: int) -> None:
-    os.write(1, b"the last words of a library\n")
+    sys.stdout.write("the last words of a library\n")
     os.kill(os.getpid(), number)
 
 
@@ -126,6 +128,17 @@ def test_its_end_is_told(worker: Worker) -> None:
     assert not temporary.exists()
 
 
+def test_its_end_is_told_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes before it serves, on a busy machine, leaves a traceback as well."""
+    (tmp_path / "sitecustomize.py").write_text("import os; os.abort()", "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    worker = Worker()
+    with pytest.raises(WorkerEndedError, match=r"\(SIGABRT\) in the stage 's'") as caught:
+        worker.call(about, stage="s")
+    worker.close()
+    assert "Fatal Python error: Aborted" in str(caught.value.__cause__)
+
+
 def test_what_is_said_of_an_end() -> None:
     assert "want of memory (SIGKILL)" in ended_by(-signal.SIGKILL, "s")
     assert ended_by(3, "s") == "The process ended with exit code 3 in the stage 's'."
@@ -143,10 +156,7 @@ def test_it_does_not_outlive_who_started_it() -> None:
     process.kill()
     process.wait()
     process.stdout.close()
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{number}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{number}").exists()
+    until_ended(int(number))
     # What it had of temporary files went with it.
     assert not Path(folder).exists()
 
@@ -158,12 +168,13 @@ def killing(*stages: str, number: signal.Signals = signal.SIGABRT) -> Callable[[
     def progress(event: ExportEvent) -> None:
         if not left or event.stage != left[0]:
             return
-        tasks = Path("/proc/self/task").iterdir()
-        children = [child for task in tasks for child in (task / "children").read_text().split()]
         # Where the last one has ended, there is none until it is needed.
-        workers = [each for each in children if b"._serve" in Path(f"/proc/{each}/cmdline").read_bytes()]
-        for each in workers:
-            os.kill(int(each), number)
+        workers = []
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                if any("._serve" in part for part in child.cmdline()):
+                    child.send_signal(number)
+                    workers.append(child)
         if workers:
             left.pop(0)
 
@@ -245,7 +256,9 @@ def test_a_variant_or_a_further_runtime_is_given_up_alone(tmp_path: Path) -> Non
 
 def test_a_file_is_exported_elsewhere_from_the_start(model: keras.Model, tmp_path: Path) -> None:
     report = export(model, tmp_path / "m", data=DATA, options=OPTIONS, formats=("onnx",))
-    with pytest.raises(ExportError, match=r"\(SIGABRT\) in the stage 'verify onnx serving_default'\. Nothing was publ"):
+    # On a busy machine the signal comes when the worker is one stage further.
+    stage = r"(verify onnx serving_default|measure[^']*)"
+    with pytest.raises(ExportError, match=rf"\(SIGABRT\) in the stage '{stage}'\. Nothing was publ"):
         export(
             report.version.path / "onnx" / "serving_default.onnx",
             tmp_path / "again",

@@ -15,7 +15,7 @@ import tensorflow as tf
 from modelyard.artifact import read_manifest
 from modelyard.errors import ConfigurationError, ConversionError, ModelyardError, VerificationError
 from modelyard.export import ExportOptions, ExportReport, export
-from modelyard.export.cli._cli import main
+from modelyard.export.cli import export_here as main
 
 OPTIONS = ExportOptions(
     formats=("saved_model", "onnx"), min_examples=16, latency_calls=10, runtimes=(), measure_seconds=0.5

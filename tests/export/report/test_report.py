@@ -8,20 +8,15 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from modelyard.artifact import Latency, Signature, Source
+from modelyard.artifact import Latency, Source
 from modelyard.export import Reference, verify
 from modelyard.export.report import ReportContent, render_report
-from modelyard.export.report._charts import confusion_matrix, error_histogram, latency_bars, microseconds
-from modelyard.export.report._examples import class_section, worst_section
-from modelyard.export.report._images import picture
-from modelyard.export.report._markup import Markup, element, table
-from modelyard.export.verification import ERROR_EDGES
 from tests.export.conftest import OPTIONS
 
 
@@ -90,8 +85,9 @@ def test_it_is_well_formed_and_whole(page: str) -> None:
     ):
         assert heading in text
     assert "version 7" in text and "onnxruntime" in text and "1.23 ms" in text and "34 µs" in text
-    # One histogram for each format, one chart of bars for each signature, three confusion matrices.
-    assert [tag for tag, _ in reader.tags].count("svg") == 2 + 3 + 3
+    # One histogram for each format, bars for each signature, three confusion matrices.
+    assert [tag for tag, _ in reader.tags].count("svg") == 2
+    assert (page.count('<div class="bars">'), page.count('<table class="matrix">')) == (3, 3)
 
 
 def test_what_comes_from_outside_is_escaped(page: str) -> None:
@@ -109,16 +105,22 @@ def test_it_fetches_nothing(page: str) -> None:
     assert not re.search(r"url\(|@import|https?:", page)
 
 
-def test_values_are_in_lines_and_short(reference: Reference) -> None:
-    shown = picture(reference.source.signatures["embed"], dict(reference.data.inputs["embed"]), 3)
-    # In a column as wide as a picture they would be broken after ten letters.
-    assert re.fullmatch(
-        r'<div class="none"><p>image: ([-0-9.e]{1,10} ){6}…</p><p>scale: [-0-9.e]{1,10}</p></div>', shown
-    )
-    words = np.array([b"one", b"x" * 100], object)
-    both = Signature(inputs=(), outputs=(), compute="f")
-    assert picture(both, {"word": words}, 0) == '<div class="none"><p>word: one</p></div>'
-    assert picture(both, {"word": words}, 1) == f'<div class="none"><p>word: {"x" * 40}…</p></div>'
+def worst_of(content: ReportContent, **values: Any) -> str:
+    """The page with a single worst example."""
+    check = content.checks["onnx"]
+    worst = replace(check.worst[0], **values)
+    return render_report(replace(content, checks={"onnx": replace(check, worst=(worst,))}))
+
+
+def test_values_are_in_lines_and_short(content: ReportContent) -> None:
+    page = worst_of(content, signature="embed", index=3)
+    # In a column as wide as an image they would be broken after ten letters.
+    assert re.search(r'<div class="none"><p>image: ([-0-9.e]{1,10} ){6}…</p><p>scale: [-0-9.e]{1,10}</p></div>', page)
+    inputs = {**content.reference.data.inputs, "embed": {"word": np.array([b"one", b"x" * 100], object)}}
+    reference = replace(content.reference, data=replace(content.reference.data, inputs=inputs))
+    for index, text in ((0, "one"), (1, f"{'x' * 40}…")):
+        page = worst_of(replace(content, reference=reference), signature="embed", index=index)
+        assert f'<div class="none"><p>word: {text}</p></div>' in page
 
 
 def test_no_examples_where_nothing_differs(content: ReportContent) -> None:
@@ -127,7 +129,6 @@ def test_no_examples_where_nothing_differs(content: ReportContent) -> None:
         for name, check in content.checks.items()
     }
     assert "Worst" in render_report(content)
-    assert worst_section(content.reference, same) == ""
     assert "Worst" not in render_report(replace(content, checks=same))
 
 
@@ -165,13 +166,13 @@ def test_accuracy_of_each_class(content: ReportContent) -> None:
     # A format that has lost the first class.
     check = content.checks["onnx"]
     lost = replace(check, classes_after=np.where(labels == 0, 1, check.classes_before))
-    page = class_section(content.reference, {"onnx": lost})
-    rows = [row.split("</td>") for row in page.split("<tr>")[2:]]
+    page = render_report(replace(content, checks={"onnx": lost})).partition("Accuracy of each class")[2]
+    rows = [row.split("</td>") for row in page.partition("</tbody>")[0].split("<tr>")[2:]]
     for index, row in enumerate(rows):
         of_class = labels == index
         before = f"{np.mean(check.classes_before[of_class] == index):.1%}"
         after = "<strong>0.0%</strong>" if index == 0 else before
-        assert [cell.rpartition('"n">')[2] for cell in row[1:4]] == [f"{of_class.sum():,}", before, after]
+        assert [cell.rpartition('"n">')[2].strip() for cell in row[1:4]] == [f"{of_class.sum():,}", before, after]
     assert len(rows) == 3
 
 
@@ -183,8 +184,8 @@ def test_classes_that_change_most_where_there_are_many(content: ReportContent) -
     after[-4:], after[-8] = 0, 0
     data = replace(content.reference.data, labels=labels, class_names=())
     check = replace(content.checks["onnx"], classes_before=labels, classes_after=after)
-    page = class_section(replace(content.reference, data=data), {"onnx": check})
-    shown = re.findall(r"<tr><td>(\d+)</td>", page)
+    page = render_report(replace(content, reference=replace(content.reference, data=data), checks={"onnx": check}))
+    shown = re.findall(r"<tr><td>(\d+)</td>", page.partition("Accuracy of each class")[2])
     assert len(shown) == 40 and shown[:2] == ["49", "48"]
     assert "The 40 of 50 classes that change most" in page
 
@@ -193,36 +194,23 @@ def test_classes_that_change_most_where_there_are_many(content: ReportContent) -
     ("error", "expected"), [(0.25, "0.0015882"), (1.7e-6, "0.0015882"), (9.31e-10, "0.00158820123")]
 )
 def test_as_many_digits_as_show_the_error(content: ReportContent, error: float, expected: str) -> None:
-    check = content.checks["onnx"]
-    worst = replace(
-        check.worst[0], error=error, source={"y": np.array([0.00158820123])}, exported={"y": np.array([0.0])}
-    )
-    page = worst_section(content.reference, {"onnx": replace(check, worst=(worst,))})
+    page = worst_of(content, error=error, source={"y": np.array([0.00158820123])}, exported={"y": np.array([0.0])})
     assert f"<td>{expected}</td>" in page
 
 
-def test_charts_show_the_figures() -> None:
-    # Plain SVG is XML: what does not parse would not be drawn.
-    histogram = ElementTree.fromstring(error_histogram((1, 0, 999, *[0] * 6), ERROR_EDGES, format="onnx", limit=1e-5))
-    bars = [item for item in histogram.iter("rect")]
-    assert len(bars) == 2
-    assert float(bars[0].attrib["height"]) < float(bars[1].attrib["height"])
-    assert {"<1%", "100%", "allowed 1e-05"} <= {item.text for item in histogram.iter("text")}
-    rows = [("onnx", "onnxruntime", 50.0), ("tflite", "litert", 100.0)]
-    widths = [
-        float(item.attrib["width"]) for item in ElementTree.fromstring(latency_bars(rows, title="t")).iter("rect")
-    ]
-    assert widths[0] == pytest.approx(widths[1] / 2, abs=0.1)
-    matrix = ElementTree.fromstring(confusion_matrix(np.array([[3, 0], [1, 2]]), ("a", "<b>"), title="t"))
-    assert sorted(str(item.text) for item in matrix.iter("text")) == ["1", "2", "3", "<b>", "<b>", "a", "a"]
+def test_charts_show_the_figures(content: ReportContent) -> None:
+    check = replace(content.checks["onnx"], histogram=(1, 0, 999, *[0] * 8))
+    page = render_report(replace(content, checks={"onnx": check}))
+    (svg,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    heights = [float(height) for height in re.findall(r'<rect [^>]*height="([\d.]+)"', svg)]
+    assert len(heights) == 2 and heights[0] < heights[1]
+    texts = re.findall(r">([^<>]+)</text>", svg)
+    assert {"&lt;1%", "100%", "allowed 1e-05", "1e-10", "1e-1"} <= set(texts)
+    shares = [float(share) for share in re.findall(r'<span class="bar c\d" style="--share: ([\d.]+)"', page)]
+    assert shares == pytest.approx([34 / 1234 * 100, 100] * 3, abs=0.01)
 
 
 @pytest.mark.parametrize(("value", "text"), [(3.456, "3.46 µs"), (340.6, "341 µs"), (1234.0, "1.23 ms")])
-def test_times_for_people(value: float, text: str) -> None:
-    assert microseconds(value) == text
-
-
-def test_markup_escapes_strings_and_attributes_only() -> None:
-    assert element("p", {"title": '"<'}, "a<b", Markup("<i>c</i>")) == '<p title="&quot;&lt;">a&lt;b<i>c</i></p>'
-    assert element("img", {"src": "x"}) == '<img src="x">'
-    assert table(("h",), [("<",)], numbers=frozenset({0})).count("&lt;") == 1
+def test_times_for_people(content: ReportContent, value: float, text: str) -> None:
+    latency = (replace(content.latency[0], p50_us=value),)
+    assert f"</span>{text}</div>" in render_report(replace(content, latency=latency))

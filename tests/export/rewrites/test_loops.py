@@ -14,7 +14,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from modelyard.artifact import SignatureFunction, TensorSpec
 from modelyard.export import trace
-from modelyard.export.formats._tflite import export_tflite
+from modelyard.export.formats import export_tflite
 
 RNG = np.random.default_rng(0)
 LAYERS = keras.layers

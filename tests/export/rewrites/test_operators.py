@@ -17,8 +17,7 @@ from ai_edge_litert.interpreter import Interpreter
 from modelyard.artifact import SignatureFunction, TensorSpec
 from modelyard.errors import ConversionError
 from modelyard.export import trace
-from modelyard.export.formats._onnx import export_onnx
-from modelyard.export.formats._tflite import export_tflite
+from modelyard.export.formats import export_onnx, export_tflite
 
 RNG = np.random.default_rng(0)
 ROWS = 5

@@ -73,6 +73,16 @@ def trained(x: Any) -> Outputs:
     return {"y": tf.nn.batch_normalization(x, mean, variance, None, None, 1e-3)}
 
 
+def newton(x: Any) -> Outputs:
+    """Square roots, until all of them have converged."""
+    (root,) = tf.while_loop(
+        lambda root: tf.reduce_max(tf.abs(root * root - tf.abs(x))) > 1e-4,
+        lambda root: (0.5 * (root + tf.abs(x) / root),),
+        (tf.ones_like(x),),
+    )
+    return {"y": root}
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -86,6 +96,7 @@ def trained(x: Any) -> Outputs:
         (lambda x: {"y": tf.cond(tf.reduce_any(x > 3), lambda: x, lambda: 2 * x)}, "reduces over the rows"),
         (lambda x: {"y": tf.einsum("ni,nj->ij", x, x)}, "sums over the rows"),
         (lambda x: {"y": tf.pad(x, [[1, 0], [0, 0]])[1:]}, "adds rows"),
+        (newton, "a loop whose end depends on the rows' numbers"),
     ],
 )
 def test_what_mixes_rows_is_dependent(function: Callable[..., Outputs], reason: str) -> None:

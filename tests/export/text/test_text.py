@@ -14,8 +14,7 @@ import pytest
 import tensorflow as tf
 
 from modelyard.errors import ConversionError
-from modelyard.export.formats._freeze import freeze
-from modelyard.export.formats._tf2onnx import convert_function
+from modelyard.export.formats import convert_function, freeze
 from modelyard.export.sources import check_graphs
 
 LAYERS = keras.layers

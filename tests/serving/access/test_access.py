@@ -166,17 +166,16 @@ def test_files_that_make_no_sense(tmp_path: Path, text: str, message: str) -> No
 def test_a_key_in_place_of_its_hash_is_not_repeated(tmp_path: Path) -> None:
     file = write(tmp_path, f'[[principal]]\nname = "one"\nkeys = ["{KEY}"]\n')
     with pytest.raises(ConfigurationError, match="is not sha256: and 64 hexadecimal digits") as caught:
-        read_rules(file)
+        Access(file)
     assert KEY not in str(caught.value)
     with pytest.raises(ConfigurationError, match="absent.toml cannot be read"):
         Access(tmp_path / "absent.toml")
 
 
 def test_certificates(tmp_path: Path) -> None:
-    rules = read_rules(write(tmp_path, '[[principal]]\nname = "a"\ncertificates = ["CN=ci,O=Example"]\n'))
-    assert list(rules.by_certificate) == ["CN=ci,O=Example"]
+    access = Access(write(tmp_path, '[[principal]]\nname = "a"\ncertificates = ["CN=ci,O=Example"]\n'))
     with pytest.raises(UnauthenticatedError, match="certificate's subject cannot be read"):
-        Access(tmp_path / "access.toml").admit(Credentials(certificate=b"none"), "predict", "m")
+        access.admit(Credentials(certificate=b"none"), "predict", "m")
 
 
 def test_claims_of_tokens(tmp_path: Path) -> None:
@@ -185,7 +184,8 @@ def test_claims_of_tokens(tmp_path: Path) -> None:
         '[[principal]]\nname = "b"\nclaims = {level = 3}\n'
         "[jwt]\njwks = 'k'\nissuer = 'i'\naudience = 'a'\n"
     )
-    rules = read_rules(write(tmp_path, text))
+    file = write(tmp_path, text)
+    rules = read_rules(file, file.read_bytes())
     found: list[tuple[dict[str, Any], str | None]] = [
         ({"sub": "s", "groups": ["x", "g"]}, "a"),
         ({"sub": "s"}, None),

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from modelyard.artifact import TensorSpec
-from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.errors import InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends import LitertBackend
+from modelyard.serving.metrics import resident_bytes
 from modelyard.wire import tensorflow_pb2
 from tests.support.tflite import with_signatures
 
@@ -233,6 +234,19 @@ def test_more_calls_than_interpreters_wait_for_each_other(lookup_tflite: Path) -
         assert row == [[2.0 * number, 2.0 * number + 1]]
 
 
+def test_what_a_large_call_took_is_freed_later(plain_tflite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modelyard.serving.backends._litert._LARGE_S", 0.0)
+    backend = _load(plain_tflite, interpreters=1)
+    few, many = np.ones((1, 3), np.float32), np.ones((5_000_000, 3), np.float32)
+
+    def megabytes(rows: npt.NDArray[np.float32]) -> float:
+        assert (backend.run("serving_default", {"a": rows}, ["b"])["b"] == 2.5).all()
+        return (resident_bytes() or 0) / 1e6
+
+    before, large = megabytes(few), megabytes(many)
+    assert (large > before + 100, megabytes(few) < before + 30) == (True, True)
+
+
 @pytest.mark.parametrize("shape", [(2,), (1, 3)])
 def test_a_wrong_shape_is_refused_and_does_no_harm(lookup_tflite: Path, shape: tuple[int, ...]) -> None:
     backend = _load(lookup_tflite)
@@ -283,10 +297,3 @@ def test_close_lets_go_of_the_interpreters(lookup_tflite: Path) -> None:
     model = weakref.ref(backend._idle[0])
     backend.close()
     assert model() is None
-
-
-def test_a_missing_package_is_named(lookup_tflite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
-    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
-    with pytest.raises(MissingDependencyError, match=r"modelyard\[serving\]"):
-        _load(lookup_tflite)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +8,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from modelyard.artifact import TensorSpec
-from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.errors import InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends import OnnxRuntimeBackend
+from tests.support.models import publish_rounds
 
 
 def _load(path: Path) -> OnnxRuntimeBackend:
@@ -34,6 +35,19 @@ def test_it_computes_the_outputs_that_are_asked_for(scores_onnx: Path, images: n
     assert values["label"].tolist() == [b"bag", "sur\u00eatre".encode()]
     assert values["class_id"].dtype == np.int64
     assert list(_load(scores_onnx).run("graph", {"image": images}, ["label"])) == ["label"]
+
+
+def test_a_call_without_an_end_is_interrupted_and_later_calls_are_answered(tmp_path: Path) -> None:
+    version = publish_rounds(tmp_path / "m")
+    backend = _load(Path(str(version.path)) / "onnx" / "serving_default.onnx")
+    with ThreadPoolExecutor(1) as thread:
+        # As many rounds as there are numbers in 62 bits.
+        endless = thread.submit(backend.run, "graph", {"x": np.array([2.0**62], np.float32)}, ["y"])
+        assert wait([endless], 0.2).not_done
+        assert backend.interrupt()
+        with pytest.raises(PredictionError, match="terminate"):
+            endless.result(30)
+    assert backend.run("graph", {"x": np.array([3.0], np.float32)}, ["y"])["y"].tolist() == [3.0]
 
 
 @pytest.fixture
@@ -87,12 +101,6 @@ def test_close_frees_the_sessions(scores_onnx: Path) -> None:
     backend = _load(scores_onnx)
     backend.close()
     assert not backend._sessions
-
-
-def test_a_missing_package_is_named(scores_onnx: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingDependencyError, match=r"modelyard\[serving\]"):
-        _load(scores_onnx)
 
 
 def test_maps_of_scikit_learn_are_told_with_the_option_that_avoids_them(tmp_path: Path) -> None:

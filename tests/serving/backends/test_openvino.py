@@ -11,12 +11,12 @@ import pytest
 from onnx import helper
 
 from modelyard.artifact import TensorSpec
-from modelyard.errors import InternalError, InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends import OpenVinoBackend
 
 
 def _load(path: Path, *, threads: int = 1, requests: int = 1) -> OpenVinoBackend:
-    return OpenVinoBackend(graphs={"graph": path}, threads=threads, requests=requests)
+    return OpenVinoBackend({"graph": path}, threads=threads, requests=requests)
 
 
 def test_signatures_say_what_the_graph_says(scores_onnx: Path) -> None:
@@ -200,19 +200,8 @@ def test_a_call_after_close_is_a_bug(scores_onnx: Path, images: np.ndarray) -> N
         backend.run("graph", {"image": images}, ["scores"])
 
 
-def test_it_needs_something_to_read() -> None:
-    with pytest.raises(InternalError, match="This is a bug"):
-        OpenVinoBackend(threads=1, requests=1)
-
-
-def test_a_missing_package_is_named(scores_onnx: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(MissingDependencyError, match=r"modelyard\[openvino\]"):
-        _load(scores_onnx)
-
-
 def _read(path: Path, tags: tuple[str, ...] = ("serve",)) -> OpenVinoBackend:
-    return OpenVinoBackend(saved_model=path, tags=tags, threads=1, requests=2)
+    return OpenVinoBackend(path, tags=tags, threads=1, requests=2)
 
 
 def test_a_keras_model_is_right_to_1e_6(keras_saved_model: Path, keras_images: np.ndarray) -> None:
@@ -313,7 +302,7 @@ import gc, os, signal, sys, threading
 from pathlib import Path
 from modelyard.serving.backends import OpenVinoBackend
 
-held = [OpenVinoBackend(graphs={"scores": Path(sys.argv[1])}, threads=1, requests=1)]
+held = [OpenVinoBackend({"scores": Path(sys.argv[1])}, threads=1, requests=1)]
 
 def unload():
     held.pop().close()

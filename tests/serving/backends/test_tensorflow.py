@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from modelyard.artifact import TensorSpec
-from modelyard.errors import InternalError, InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends import TensorFlowBackend
 
 
@@ -123,9 +122,3 @@ def test_a_call_after_close_is_a_bug(model: str, request: pytest.FixtureRequest)
     backend.close()
     with pytest.raises(InternalError, match="after close"):
         backend.run("serving_default", {}, [])
-
-
-def test_a_missing_package_is_named(keras_saved_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(MissingDependencyError, match=r"modelyard\[tensorflow\]"):
-        _load(keras_saved_model)

@@ -29,6 +29,7 @@ from modelyard.serving.metrics import Metrics
 from modelyard.serving.requests import Caller
 from tests.support.doubler import Arrays, Doubler, servable
 from tests.support.metrics import page_of
+from tests.support.waiting import until_async
 
 
 @pytest.fixture
@@ -90,8 +91,7 @@ async def blocked(predictor: Predictor, backend: Doubler, *values: Any) -> async
     backend.gate.clear()
     backend.entered.clear()
     task = asyncio.ensure_future(ask(predictor, *(values or (0.0,))))
-    while not backend.entered.is_set():
-        await asyncio.sleep(0.002)
+    await until_async(backend.entered.is_set)
     return task
 
 
@@ -100,8 +100,7 @@ async def queued(predictor: Predictor, *asked: Awaitable[list[float]]) -> Sequen
     before, futures = predictor.waiting, []
     for each in asked:
         futures.append(asyncio.ensure_future(each))
-        while predictor.waiting < before + len(futures) and not futures[-1].done():
-            await asyncio.sleep(0.001)
+        await until_async(lambda: predictor.waiting >= before + len(futures) or futures[-1].done())
     return futures
 
 
@@ -122,8 +121,7 @@ def test_one_request_waits_for_nobody_and_neighbours_share_a_batch(tmp_path: Pat
 def test_a_batch_has_as_many_rows_as_it_may(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
         first = await blocked(predictor, backend)
-        tasks = [asyncio.ensure_future(ask(predictor, float(n))) for n in range(1, 11)]
-        await asyncio.sleep(0.01)
+        tasks = await queued(predictor, *(ask(predictor, float(n)) for n in range(1, 11)))
         backend.gate.set()
         assert await asyncio.gather(first, *tasks) == [[2.0 * n] for n in range(11)]
         assert max(len(batch) for batch in backend.batches) == 4
@@ -143,15 +141,15 @@ def test_models_whose_rows_depend_on_each_other_are_computed_one_by_one(tmp_path
 def test_nobody_pays_for_requests_that_nobody_waits_for(tmp_path: Path, backend: Doubler, small: bool) -> None:
     async def test(predictor: Predictor) -> None:
         first = await blocked(predictor, backend)
-        gone = asyncio.ensure_future(ask(predictor, 1.0, small=small))
-        late = asyncio.ensure_future(
-            ask(predictor, 2.0, small=small, caller=Caller(deadline=time.monotonic() + 0.1)),
+        deadline = time.monotonic() + 0.1
+        callers = [None, Caller(deadline=deadline), Caller(gone=lambda: True), None]
+        gone, late, hung_up, kept = (
+            asyncio.ensure_future(ask(predictor, value, small=small, caller=caller))
+            for value, caller in enumerate(callers, 1)
         )
-        hung_up = asyncio.ensure_future(ask(predictor, 3.0, small=small, caller=Caller(gone=lambda: True)))
-        kept = asyncio.ensure_future(ask(predictor, 4.0, small=small))
-        await asyncio.sleep(0.15)
+        await until_async(lambda: time.monotonic() > deadline)
         gone.cancel()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         backend.gate.set()
         assert [await first, await kept] == [[0.0], [8.0]]
         with pytest.raises(asyncio.CancelledError):
@@ -169,10 +167,8 @@ def test_nobody_pays_for_requests_that_nobody_waits_for(tmp_path: Path, backend:
 def test_low_priority_goes_last(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
         first = await blocked(predictor, backend)
-        tasks = [
-            asyncio.ensure_future(ask(predictor, float(n), caller=Caller(low_priority=n % 2 == 0))) for n in range(1, 7)
-        ]
-        await asyncio.sleep(0.01)
+        asked = (ask(predictor, float(n), caller=Caller(low_priority=n % 2 == 0)) for n in range(1, 7))
+        tasks = await queued(predictor, *asked)
         backend.gate.set()
         assert await asyncio.gather(first, *tasks) == [[2.0 * n] for n in range(7)]
         assert sum(backend.batches, []) == [0, 1, 3, 5, 2, 4, 6]
@@ -219,7 +215,8 @@ def test_results_never_depend_on_neighbours(tmp_path: Path, backend: Doubler) ->
     async def test(predictor: Predictor) -> None:
         requests = [rng.integers(0, 300, int(rng.integers(0, 9))).astype(float).tolist() for _ in range(600)]
         await asyncio.gather(*(one(predictor, values) for values in requests))
-        assert predictor.waiting == 0
+        # A cancelled request may be in a batch that is still computed.
+        await until_async(lambda: predictor.waiting == 0)
         assert max(len(batch) for batch in backend.batches) > 8
 
     run(tmp_path, backend, test, workers=2)
@@ -280,19 +277,19 @@ def test_what_would_wait_too_long_is_refused_at_the_door(tmp_path: Path, backend
             await ask(predictor, 1.0, caller=caller)
             return time.monotonic() - started
 
-        answers = await asyncio.gather(*(timed() for _ in range(40)), return_exceptions=True)
+        answers = await asyncio.gather(*(timed() for _ in range(80)), return_exceptions=True)
         admitted = [answer for answer in answers if isinstance(answer, float)]
         refused = [answer for answer in answers if isinstance(answer, OverloadedError)]
-        assert len(admitted) + len(refused) == 40
-        assert 2 <= len(admitted) <= 15
+        assert len(admitted) + len(refused) == 80
+        assert 2 <= len(admitted) <= 35
         assert "overloaded" in str(refused[0])
         # A deadline is a limit too; a door with nobody in it is open to everybody.
         soon = Caller(deadline=time.monotonic() + 0.03)
         both = await asyncio.gather(timed(), timed(), timed(soon), return_exceptions=True)
         assert isinstance(both[2], OverloadedError)
-        await ask(predictor, 1.0, caller=Caller(deadline=time.monotonic() + 0.5))
+        await ask(predictor, 1.0, caller=Caller(deadline=time.monotonic() + 5))
 
-    run(tmp_path, Quicker(), test, row_wise=False, max_queue_delay_s=0.2)
+    run(tmp_path, Quicker(), test, row_wise=False, max_queue_delay_s=0.5)
 
 
 class Steady(Doubler):
@@ -341,17 +338,17 @@ def test_decoding_counts_towards_the_wait(tmp_path: Path, backend: Doubler, size
             return answer
 
         await one()
-        answers = await asyncio.gather(*(one() for _ in range(40)), return_exceptions=True)
+        answers = await asyncio.gather(*(one() for _ in range(80)), return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, OverloadedError)]
-        assert 2 <= len(answers) - len(refused) <= 15
+        assert 2 <= len(answers) - len(refused) <= 35
         assert len(decoded) == 1 + len(answers) - len(refused), "a refused request was decoded"
         assert all(answer == [2.0] for answer in answers if not isinstance(answer, OverloadedError))
         if size:
-            # Twenty times as many bytes do not fit into the time that one more of the usual size would.
-            three = await asyncio.gather(one(), one(20 * size), one(), return_exceptions=True)
+            # A hundred times as many bytes do not fit into the time that one more of the usual size would.
+            three = await asyncio.gather(one(), one(100 * size), one(), return_exceptions=True)
             assert [isinstance(answer, OverloadedError) for answer in three] == [False, True, False]
 
-    run(tmp_path, backend, test, max_queue_delay_s=0.2)
+    run(tmp_path, backend, test, max_queue_delay_s=0.5)
 
 
 def test_bodies_that_cannot_be_decoded_cost_time_too(tmp_path: Path, backend: Doubler) -> None:
@@ -364,30 +361,31 @@ def test_bodies_that_cannot_be_decoded_cost_time_too(tmp_path: Path, backend: Do
         with pytest.raises(InvalidInputError):
             await predictor.submit(request, lambda _: None)
         answers = await asyncio.gather(
-            *(predictor.submit(request, lambda _: None) for _ in range(40)), return_exceptions=True
+            *(predictor.submit(request, lambda _: None) for _ in range(80)), return_exceptions=True
         )
         assert {type(answer) for answer in answers} == {InvalidInputError, OverloadedError}
 
-    run(tmp_path, backend, test, max_queue_delay_s=0.2)
+    run(tmp_path, backend, test, max_queue_delay_s=0.5)
 
 
 def test_other_work_counts_towards_the_wait(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
-        await predictor.offload(lambda: time.sleep(0.02), Caller())
+        # The one thread has counted the first before it begins the second.
+        for _ in range(2):
+            await predictor.offload(lambda: time.sleep(0.02), Caller())
         answers = await asyncio.gather(
-            *(predictor.offload(lambda: time.sleep(0.02), Caller()) for _ in range(40)), return_exceptions=True
+            *(predictor.offload(lambda: time.sleep(0.02), Caller()) for _ in range(80)), return_exceptions=True
         )
-        assert 2 <= sum(answer is None for answer in answers) <= 15
+        assert 2 <= sum(answer is None for answer in answers) <= 35
         assert {type(answer) for answer in answers} == {type(None), OverloadedError}
 
-    run(tmp_path, backend, test, max_queue_delay_s=0.2)
+    run(tmp_path, backend, test, max_queue_delay_s=0.5)
 
 
 def test_the_queue_is_bounded(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
         first = await blocked(predictor, backend)
-        tasks = [asyncio.ensure_future(ask(predictor, 1.0)) for _ in range(2)]
-        await asyncio.sleep(0.01)
+        tasks = await queued(predictor, ask(predictor, 1.0), ask(predictor, 1.0))
         with pytest.raises(OverloadedError, match="3 requests wait"):
             await ask(predictor, 1.0)
         with pytest.raises(OverloadedError):
@@ -515,9 +513,7 @@ def test_inner_shapes_are_padded(tmp_path: Path, backend: Doubler, zeros: bool) 
 
 def test_stopping_drops_what_has_not_begun(tmp_path: Path, backend: Doubler) -> None:
     async def test(predictor: Predictor) -> None:
-        waiting = asyncio.ensure_future(ask(predictor, 1.0))
-        while not predictor.waiting:
-            await asyncio.sleep(0.001)
+        (waiting,) = await queued(predictor, ask(predictor, 1.0))
         await asyncio.to_thread(predictor.close)
         with pytest.raises(UnavailableError, match="stopping"):
             await waiting
@@ -561,7 +557,7 @@ def test_a_flooded_model_delays_no_other(tmp_path: Path) -> None:
         manager.stop()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     requests=st.lists(st.lists(st.integers(0, 15), max_size=6), min_size=1, max_size=12),
     sizes=st.sampled_from([(), (4,), (1, 2, 4), (3, 4)]),

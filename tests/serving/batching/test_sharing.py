@@ -116,6 +116,19 @@ def test_a_slow_model_is_not_tried(clock: Clock, caplog: pytest.LogCaptureFixtur
     assert "a row takes 2.00 s" in said(caplog)
 
 
+@pytest.mark.parametrize("can", [True, False])
+def test_an_experiment_without_an_end_is_given_up(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, can: bool
+) -> None:
+    monkeypatch.setattr(_sharing, "_LIMIT_S", 0.1)
+    model = Model(clock, lambda rows: 0.001)
+    monkeypatch.setattr(model, "interrupt", lambda: can)
+    model.gate.clear()
+    assert shared_graphs(servable(model)) == APART
+    model.gate.set()
+    assert ("it was ended" if can else "its thread goes on") in said(caplog)
+
+
 def test_what_has_state_or_no_rows_is_not_tried(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     for change, reason in (
         ({"stateful": True}, "it keeps state"),

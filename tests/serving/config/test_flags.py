@@ -132,6 +132,16 @@ def test_forms_of_booleans(flags: list[str], expected: bool) -> None:
     assert parse(*flags).cors is expected
 
 
+def test_options_made_without_flags_have_the_flags_defaults() -> None:
+    parsed = parse("--transport=python")
+    made = ServerOptions(transport="python", models=parsed.models)
+    # What depends on the machine.
+    measured = {"threads", "load", "watch"}
+    assert {name: value for name, value in vars(made).items() if name not in measured} == {
+        name: value for name, value in vars(parsed).items() if name not in measured
+    }
+
+
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
@@ -142,6 +152,9 @@ def test_forms_of_booleans(flags: list[str], expected: bool) -> None:
         ("--file_system_poll_wait_seconds=nan", "expected a number"),
         ("--drain_seconds=inf", "expected a number"),
         ("--drain_seconds=soon", "expected a number"),
+        ("--drain_seconds=-1", "--drain_seconds=-1; expected 0 or more"),
+        ("--max_queue_delay_ms=-0.5", "--max_queue_delay_ms=-0.5; expected 0 or more"),
+        ("--prediction_log_max_seconds=0", "expected more than 0"),
         ("--enable_batching=yes", "expected true or false"),
         ("--grpc_channel_arguments=grpc.max_connection_age_ms", "expected name=value"),
         ("--model_control_mode=sometimes", "invalid choice"),

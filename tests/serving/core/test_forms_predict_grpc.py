@@ -9,7 +9,7 @@ import pytest
 
 from modelyard.artifact import Signature
 from modelyard.serving import ModelSpec, Prediction, PredictRequest
-from modelyard.serving.prediction import _messages, predict_writer
+from modelyard.serving.prediction import predict_writer, read_predict
 from modelyard.wire import array_to_tensor, serving_pb2, tensorflow_pb2
 from tests.support.forms import (
     DTYPES,
@@ -29,7 +29,7 @@ FORMS = native()
 
 
 def general(body: bytes) -> PredictRequest:
-    return _messages.predict_request(serving_pb2.PredictRequest.FromString(body))
+    return read_predict(body)
 
 
 def check(body: bytes, signature: Signature) -> bool:

@@ -15,6 +15,7 @@ import pytest
 from modelyard.clients.http import decode_fields as decode
 from modelyard.clients.http import encode_fields as encode
 from tests.support.server import free_port
+from tests.support.waiting import until
 
 core = pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core")
 
@@ -57,10 +58,7 @@ class Ports:
 
     def inflight(self, wanted: int) -> None:
         """Waits until so many bytes of requests are held."""
-        deadline = time.monotonic() + 10
-        while self.server.inflight_bytes != wanted:
-            assert time.monotonic() < deadline, self.server.inflight_bytes
-            time.sleep(0.005)
+        until(lambda: self.server.inflight_bytes == wanted, what=lambda: self.server.inflight_bytes)
 
     def call(self, message: bytes) -> Any:
         with grpc.insecure_channel(f"127.0.0.1:{self.grpc}") as channel:
@@ -161,9 +159,7 @@ def test_connections_beyond_the_limit_are_told_to_come_back() -> None:
             crowd[-1].settimeout(0.5)
             assert crowd[-1].recv(1) == b""
         first.close()
-        deadline = time.monotonic() + 10
-        while ports.server.connections and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: not ports.server.connections)
         assert ask(ports.rest, "GET / HTTP/1.1")[0] == 200
 
 
@@ -274,6 +270,66 @@ def test_a_compressed_message_is_charged_as_it_grows() -> None:
                 echo(b"\0" * 500_000, timeout=20)
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert len(echo(b"\0" * 50_000, timeout=20)) == 50_000
+        ports.inflight(0)
+
+
+def test_header_fields_beyond_the_usual_are_charged() -> None:
+    with serving(max_inflight_bytes=10_000, max_header_bytes=30_000) as ports:
+        assert ask(ports.rest, "GET / HTTP/1.1\r\nx: " + "a" * 9000)[0] == 200
+        assert ask(ports.rest, "GET / HTTP/1.1\r\nx: " + "a" * 13_000)[0] == 503
+        head = call_head(("x", "a" * 8000), path=_STREAM)
+        with connected(ports.grpc, _PREFACE + head) as connection:
+            assert fields_of(connection)[":status"] == "200"
+            # As long as the stream lives.
+            ports.inflight(sum(len(name) + len(value) + 32 for name, value in decode(head[9:])[3:]) - 2048)
+        ports.inflight(0)
+
+
+def test_streams_are_limited() -> None:
+    with serving(max_streams=5000) as ports, connected(ports.grpc, _PREFACE) as connection:
+        for number in range(4100):
+            connection.sendall(call_head(path=_STREAM).replace(b"\0\0\0\1", (2 * number + 1).to_bytes(4), 1))
+        until(lambda: len(ports.handlers.streams) == 4096, what=lambda: len(ports.handlers.streams))
+        with pytest.raises(grpc.RpcError) as caught:
+            with grpc.insecure_channel(f"127.0.0.1:{ports.grpc}") as channel:
+                list(channel.stream_stream(_STREAM, bytes, bytes)(iter([]), timeout=20))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "4096 streams" in (caught.value.details() or "") and pushback(caught.value) == ["1000"]
+        # Unary calls have no part in it.
+        assert ports.call(b"x") == b"x"
+
+
+_SMALL = {
+    "settings": frame(_SETTINGS, 0, b"\0\4\0\0\xff\xff", stream=0),
+    "windows": frame(8, 0, b"\0\0\0\1", stream=0),
+    "pings": frame(6, 0, b"12345678", stream=0),
+    "bytes of a message": frame(_DATA, 0, b"a"),
+    "nothing of a message": frame(_DATA, 0, b""),
+}
+
+
+@pytest.mark.parametrize("small", _SMALL.values(), ids=_SMALL)
+def test_a_flood_of_small_frames_ends_its_connection(small: bytes) -> None:
+    with serving() as ports:
+        with connected(ports.grpc, _PREFACE + call_head(path=_STREAM) + frame(_DATA, 0, b"\0\0\x0f\0\0")) as flood:
+            with pytest.raises(OSError):
+                for _ in range(100):
+                    flood.sendall(small * 1000)
+                    # A connection that was ended is seen at the next write.
+                    time.sleep(0.01)
+        assert ports.call(b"x") == b"x"
+        ports.inflight(0)
+
+
+def test_requests_that_two_servers_could_read_differently_are_refused() -> None:
+    with serving() as ports:
+        for head, body, words in (
+            ("POST / HTTP/1.1\r\ntransfer-encoding: chunked", b"-1\r\na\r\n0\r\n\r\n", "not in chunks"),
+            ("POST / HTTP/1.1\r\ntransfer-encoding: chunked", b"1\r\nabc\r\n0\r\n\r\n", "not in chunks"),
+            ("POST / HTTP/1.1\r\nhost: y\r\ncontent-length: 1", b"a", "several Host fields"),
+        ):
+            status, headers, text = ask(ports.rest, head, body)
+            assert (status, headers["connection"], words in json.loads(text)["error"]) == (400, "close", True), text
         ports.inflight(0)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.support.server import free_port
+from tests.support.waiting import until
 
 core = pytest.importorskip("modelyard_core", reason="needs the distribution modelyard-core")
 
@@ -125,10 +126,11 @@ def test_other_things_than_strings_are_handed_over(server: tuple[Any, int]) -> N
 def test_batching_parameters_are_kept(server: tuple[Any, int]) -> None:
     core_server, port = server
     batches: list[tuple[list[float], list[int]]] = []
-    gate = threading.Event()
+    gate, entered = threading.Event(), threading.Event()
     gate.set()
 
     def double(batch: Sequence[tuple[bytes, tuple[int, ...]]], waited: Sequence[tuple[int, float]]) -> Any:
+        entered.set()
         gate.wait(30)
         values = np.frombuffer(batch[0][0], np.float32)
         batches.append((values.tolist(), [rows for rows, _ in waited]))
@@ -163,13 +165,11 @@ def test_batching_parameters_are_kept(server: tuple[Any, int]) -> None:
         assert predict("brief", *[1.0] * 5) == (418, "handed over")
         # One is computed, four rows wait, and no more may.
         gate.clear()
+        entered.clear()
         first = pool.submit(predict, "narrow", 1.0)
-        while core_server.waiting < 1:
-            time.sleep(0.01)
-        time.sleep(0.2)
+        assert entered.wait(30)
         waiting = [pool.submit(predict, "narrow", float(n), float(n)) for n in (2, 3)]
-        while core_server.waiting < 3:
-            time.sleep(0.01)
+        until(lambda: core_server.waiting >= 3)
         status, text = predict("narrow", 4.0)
         assert (status, "The batch scheduling queue to which this task was submitted is full" in text) == (503, True)
         gate.set()

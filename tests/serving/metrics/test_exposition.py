@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from modelyard.serving.metrics import Exemplar, Metrics, Native, exposition
-from modelyard.serving.metrics._series import Histogram, native_bucket
+from modelyard.serving.metrics import Exemplar, Metrics, exposition
 from modelyard.wire import metrics_pb2, read_varint
 from tests.support.metrics import page_of
 
@@ -109,14 +108,15 @@ def test_protobuf_has_exemplars_counters_and_gauges() -> None:
 
 
 def test_the_core_s_native_buckets_are_counted_in_classic_ones() -> None:
-    here, there = Histogram((16.0, 64.0)), Histogram((16.0, 64.0))
+    here, there, large = (Metrics().histogram(":modelyard:serving:queue_latency", {}) for _ in range(3))
     for value in (0.0, 15.0, 16.0, 16.1, 64.0, 70.0):
         here.add(value)
-    counts, total, native, zeros, _ = here.numbers()
-    there.merge(Native(native, zeros, total))
-    assert there.numbers()[0] == counts == [3, 2, 1]
-    there.merge(Native([(native_bucket(70.0), 1)], 0, 70.0), [0, 0, 1], [(2, Exemplar(TRACE, 70.0, 1.0))])
-    assert there.numbers()[0] == [3, 2, 2]
+    there.merge(here.value().native)
+    assert there.value().counts == here.value().counts
+    assert here.value().counts[:4] == [3, 2, 1, 0]
+    large.add(70.0)
+    there.merge(large.value().native, large.value().counts, [(2, Exemplar(TRACE, 70.0, 1.0))])
+    assert there.value().counts[:4] == [3, 2, 2, 0]
 
 
 def test_versions_that_are_gone_leave_the_page() -> None:
@@ -132,7 +132,7 @@ def test_versions_that_are_gone_leave_the_page() -> None:
         metrics.watch(":modelyard:serving:version_memory_bytes", {"model": "m", "version": str(version)}, lambda: 1)
 
     def shown(name: str) -> set[int]:
-        rows = [dict(labels) for _, labels, _ in metrics.snapshot()[name]]
+        rows = [dict(labels) for labels, _ in metrics.snapshot()[name]]
         return {int(row.get("version") or row["model_path"].rpartition("/")[2]) for row in rows}
 
     # The one that is loaded anew is not gone when its older copy is.
@@ -162,7 +162,5 @@ def test_callers_beyond_the_first_share_a_name() -> None:
     metrics.know("m")
     for number in range(150):
         metrics.record_request("m", api="Predict", entrypoint="GRPC", status="OK", seconds=0.1, client=f"key {number}")
-    rows = {
-        dict(labels)["client"]: count for _, labels, count in metrics.snapshot()[":modelyard:serving:client_requests"]
-    }
+    rows = {dict(labels)["client"]: count for labels, count in metrics.snapshot()[":modelyard:serving:client_requests"]}
     assert (len(rows), rows["key 0"], rows["other"]) == (101, 1, 50)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from modelyard.serving.metrics import FAMILIES, Metrics
-from modelyard.serving.metrics._families import EXAMPLE_BUCKETS, LATENCY_BUCKETS_US
+from modelyard.serving.metrics import FAMILIES, LATENCY_BUCKETS_US, Metrics
 from tests.support.metrics import page_of
 
 COUNTER = ":tensorflow:serving:request_count"
 HISTOGRAM = ":tensorflow:serving:request_example_counts"
 GAUGE = ":modelyard:serving:requests_in_flight"
+EXAMPLE_BUCKETS = next(family.buckets for family in FAMILIES if family.name == HISTOGRAM)
 PADDING = ":tensorflow:serving:batching_session:wrapped_run_count"
 
 

@@ -18,9 +18,9 @@ def test_a_version_that_was_never_asked_has_zeros() -> None:
 
 def test_successes_and_failures_are_apart() -> None:
     statistics = ModelStatistics()
-    statistics.record("m", 1, ok=True, total_ns=10, queue_ns=1, input_ns=2, infer_ns=3, output_ns=4, rows=8)
-    statistics.record("m", 1, ok=False, total_ns=5, queue_ns=1)
-    statistics.record("m", 2, ok=True, total_ns=7)
+    statistics.record("m", 1, [RequestTimes(True, 10, 1, 2, 3, 4, 8)], [Execution(8, 2, 3, 4)])
+    statistics.record("m", 1, [RequestTimes(False, 5, 1)])
+    statistics.record("m", 2, [RequestTimes(True, 7)])
     row = statistics.of("m", 1)
     assert (row.inference_count, row.execution_count) == (8, 1)
     assert (row.success, row.fail) == (Duration(count=1, ns=10), Duration(count=1, ns=5))
@@ -32,17 +32,15 @@ def test_successes_and_failures_are_apart() -> None:
 def test_requests_that_share_a_batch_are_one_execution() -> None:
     statistics = ModelStatistics()
     times = [RequestTimes(True, 100, 10, 2, 60, 6, 3), RequestTimes(True, 90, 5, 3, 60, 6, 1)]
-    statistics.record_all("m", 1, [*times, RequestTimes(False, 70)], Execution(4, 5, 60, 6))
-    statistics.record_all("m", 1, [RequestTimes(False, 5)])
+    statistics.record("m", 1, [*times, RequestTimes(False, 70)], [Execution(4, 5, 60, 6)])
+    statistics.record("m", 1, [RequestTimes(False, 5)])
     row = statistics.of("m", 1)
     assert (row.inference_count, row.execution_count, row.success.count, row.fail.count) == (4, 1, 2, 2)
     one = Duration(count=1, ns=60)
     assert row.batches == {
         4: ExecutionStatistics(compute_input=Duration(count=1, ns=5), compute_infer=one, compute_output=Duration(1, 6))
     }
-    # A scheduler computed what these requests are part of, and says so itself.
-    statistics.record_all("m", 1, times[:1])
-    statistics.record_execution("m", 1, rows=8, infer_ns=50)
+    statistics.record("m", 1, times[:1], [Execution(8, 0, 50, 0)])
     assert (statistics.of("m", 1).execution_count, statistics.of("m", 1).inference_count) == (2, 7)
     assert statistics.of("m", 1).batches[8].compute_infer == Duration(count=1, ns=50)
     assert row.batches.keys() == {4}, "a copy changed"
@@ -51,7 +49,7 @@ def test_requests_that_share_a_batch_are_one_execution() -> None:
 def test_strangers_cannot_make_it_remember_any_number_of_sizes() -> None:
     statistics = ModelStatistics()
     for rows in range(1, 1001):
-        statistics.record("m", 1, ok=True, total_ns=1, rows=rows)
+        statistics.record("m", 1, [RequestTimes(True, 1, rows=rows)], [Execution(rows, 0, 1, 0)])
     row = statistics.of("m", 1)
     assert (row.execution_count, row.inference_count) == (1000, 500_500)
     assert len(row.batches) == 256
@@ -59,9 +57,9 @@ def test_strangers_cannot_make_it_remember_any_number_of_sizes() -> None:
 
 def test_a_copy_does_not_change() -> None:
     statistics = ModelStatistics()
-    statistics.record("m", 1, ok=True, total_ns=1)
+    statistics.record("m", 1, [RequestTimes(True, 1)])
     row = statistics.of("m", 1)
-    statistics.record("m", 1, ok=True, total_ns=1)
+    statistics.record("m", 1, [RequestTimes(True, 1)])
     assert (row.success.count, statistics.of("m", 1).success.count) == (1, 2)
 
 
@@ -89,7 +87,7 @@ def test_no_count_is_lost_between_threads() -> None:
 
     def work() -> None:
         for _ in range(500):
-            statistics.record("m", 1, ok=True, total_ns=1, rows=2)
+            statistics.record("m", 1, [RequestTimes(True, 1, rows=2)], [Execution(2, 0, 1, 0)])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -42,7 +42,7 @@ def log(
 
 def counts(metrics: Metrics) -> dict[str, float]:
     rows = metrics.snapshot()[":tensorflow:serving:request_log_count"]
-    return {dict(labels)["status_code"]: count for _, labels, count in rows}
+    return {dict(labels)["status_code"]: count for labels, count in rows if isinstance(count, float | int)}
 
 
 def written(folder: Path) -> Iterator[serving_pb2.PredictionLog]:

@@ -8,7 +8,8 @@ import pytest
 
 from modelyard.artifact import list_versions
 from modelyard.serving import VersionPolicy
-from modelyard.serving.repository._versions import file_stamp, surplus
+from modelyard.serving.repository import file_stamp
+from modelyard.serving.repository._versions import surplus
 
 
 @pytest.mark.parametrize(

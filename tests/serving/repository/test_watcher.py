@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from modelyard.artifact import ModelVersion
 from modelyard.errors import InternalError, LoadError, ModelNotFoundError, ModelyardError
 from modelyard.serving import (
     LoadOptions,
@@ -21,6 +22,7 @@ from modelyard.serving import (
 )
 from modelyard.serving.repository import ModelWatcher
 from tests.support.models import publish_affine
+from tests.support.waiting import until
 
 TIMEOUT_S = 60.0
 
@@ -61,7 +63,8 @@ def watched(
 def test_unexpected_failures_are_tried_again(config: ModelConfig) -> None:
     loader = Failing(RuntimeError("the disk hiccuped"), failures=3)
     watcher = watched(config, loader)
-    assert (loader.calls, watcher.is_ready(), watcher.failure()) == (4, True, "")
+    until(watcher.is_ready, TIMEOUT_S)
+    assert (loader.calls, watcher.failure()) == (4, "")
     watcher.stop()
     assert [status.state for status in watcher.statuses()] == [VersionState.END]
 
@@ -69,6 +72,9 @@ def test_unexpected_failures_are_tried_again(config: ModelConfig) -> None:
 def test_after_the_last_try_the_version_ends(config: ModelConfig, caplog: pytest.LogCaptureFixture) -> None:
     loader = Failing(RuntimeError("the disk hiccuped"), failures=100)
     watcher = watched(config, loader, retries=2)
+    until(lambda: loader.calls == 3, TIMEOUT_S)
+    watcher.configure(config)
+    assert watcher.wait_until_polled(TIMEOUT_S)
     (status,) = watcher.statuses()
     assert (loader.calls, status.state) == (3, VersionState.END)
     assert isinstance(status.error, InternalError)
@@ -77,6 +83,63 @@ def test_after_the_last_try_the_version_ends(config: ModelConfig, caplog: pytest
     assert watcher.failure() == "version 1: Loading failed with RuntimeError. The server's log has the details."
     with pytest.raises(ModelNotFoundError, match="with RuntimeError. The server"), watcher.acquire(ModelSpec(name="m")):
         pass
+    watcher.stop()
+
+
+def test_no_newer_version_waits_for_one_that_is_tried_again(config: ModelConfig) -> None:
+    def loader(config: ModelConfig, version: int, path: Path) -> Servable:
+        if version == 1:
+            raise RuntimeError("the disk hiccuped")
+        return load(config, version, path)
+
+    options = WatchOptions(poll_wait_s=0.01, max_load_retries=5, retry_interval_s=TIMEOUT_S)
+    watcher = ModelWatcher(config, loader, options)
+    watcher.start()
+    assert watcher.wait_until_polled(TIMEOUT_S)
+    assert watcher.failure().startswith("version 1: Loading failed with RuntimeError")
+    publish_affine(config.base_path, slope=2.0, intercept=0.0)
+    until(watcher.is_ready, TIMEOUT_S / 2)
+    watcher.stop()
+
+
+def test_a_model_whose_store_stalls_keeps_no_other_from_loading(
+    config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many versions load at the same time as there are slots; one that is being copied has none."""
+    options = WatchOptions(poll_wait_s=0.01)
+    stalled, other = ModelWatcher(config, load, options), ModelWatcher(config, load, options)
+    gate, entered = threading.Event(), threading.Event()
+
+    def stall(version: ModelVersion) -> Path:
+        entered.set()
+        gate.wait(TIMEOUT_S)
+        return version.path
+
+    monkeypatch.setattr(stalled._cache, "fetch", stall)
+    stalled.start()
+    assert entered.wait(TIMEOUT_S)
+    other.start()
+    until(other.is_ready, TIMEOUT_S / 2)
+    assert not stalled.is_ready()
+    gate.set()
+    until(stalled.is_ready, TIMEOUT_S)
+    for watcher in (stalled, other):
+        watcher.stop()
+
+
+def test_what_changes_while_it_is_loaded_is_not_served(config: ModelConfig) -> None:
+    """As where it is copied file by file, or removed: of half of it nothing can be said."""
+    calls = []
+
+    def loader(config: ModelConfig, version: int, path: Path) -> Servable:
+        calls.append(version)
+        if len(calls) == 1:
+            (path / "later").touch()
+        return load(config, version, path)
+
+    watcher = watched(config, loader)
+    until(watcher.is_ready, TIMEOUT_S)
+    assert calls == [1, 1]
     watcher.stop()
 
 

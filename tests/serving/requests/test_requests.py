@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from modelyard.serving.handlers.rest._types import error_answer
+from modelyard.serving.handlers.rest import error_answer
 from modelyard.serving.requests import Caller, RequestContext, current_request, new_request_id, request_id_of
 from modelyard.serving.transports.grpc import failure_of
 

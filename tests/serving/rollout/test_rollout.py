@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.errors import InvalidModelSpecError, PredictionError, UnavailableError
+from modelyard.errors import ConfigurationError, InvalidModelSpecError, PredictionError, UnavailableError
 from modelyard.serving.config import LoadOptions, ModelConfig, TrafficOptions, WatchOptions
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.repository import ModelManager
@@ -41,6 +41,23 @@ def manager(tmp_path: Path) -> Iterator[ModelManager]:
 def rollout(manager: ModelManager, tmp_path: Path) -> Rollout:
     (tmp_path / "traffic.config").write_text(RULE)
     return Rollout(manager, Metrics(), TrafficOptions(path=tmp_path / "traffic.config"))
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '[{"model": "m"}]'])
+def test_a_damaged_state_file_is_an_error(rollout: Rollout, manager: ModelManager, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "state.json"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match="cannot be read: .*Delete it to begin without any rollback"):
+        Rollout(manager, Metrics(), TrafficOptions(path=tmp_path / "traffic.config", state_file=file))
+
+
+def test_a_state_file_that_cannot_be_written_is_in_the_log(
+    rollout: Rollout, manager: ModelManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = TrafficOptions(path=tmp_path / "traffic.config", state_file=tmp_path / "nowhere" / "state.json")
+    Rollout(manager, Metrics(), missing)
+    assert "--version_traffic_state_file" in caplog.text
+    assert "cannot be written" in caplog.text
 
 
 def named(target: str) -> Caller:

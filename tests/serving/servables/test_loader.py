@@ -25,8 +25,7 @@ from modelyard.artifact import (
 )
 from modelyard.errors import IntegrityError, LoadError, ManifestError, MissingDependencyError
 from modelyard.serving import LoadOptions, load_servable
-from modelyard.serving.backends import available_runtimes
-from modelyard.serving.backends._runtimes import RUNTIMES
+from modelyard.serving.backends import RUNTIMES, available_runtimes
 
 _MODULES = {
     "onnxruntime": ("onnxruntime",),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -14,21 +14,26 @@ from modelyard.errors import ConfigurationError
 from modelyard.serving.config import TelemetryOptions
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.telemetry import MAX_RECORDS, Recorder, RequestRecord, Telemetry, Wanted
+from tests.support.waiting import until
 
 
 class Sink:
     def __init__(self, *, stuck: bool = False, error: Exception | None = None) -> None:
         self.records: list[RequestRecord] = []
-        self.go_on = threading.Event()
+        self.go_on, self.entered = threading.Event(), threading.Event()
         self.error = error
         if not stuck:
             self.go_on.set()
 
     def write(self, records: Sequence[RequestRecord]) -> None:
+        self.entered.set()
         self.go_on.wait(60)
         if self.error is not None:
             raise self.error
         self.records += records
+
+    def holds(self, count: int) -> bool:
+        return len(self.records) >= count
 
     def close(self) -> None:
         pass
@@ -54,11 +59,10 @@ def test_a_sink_that_is_stuck_holds_nobody_up_and_what_is_lost_is_counted() -> N
     telemetry._sinks = [sink]
     telemetry.start()
     record_one(telemetry.recorder)
-    time.sleep(0.3)
-    started = time.perf_counter()
+    assert sink.entered.wait(30)
     for _ in range(MAX_RECORDS + 5):
         record_one(telemetry.recorder)
-    assert time.perf_counter() - started < 20
+    assert sink.records == []
     sink.go_on.set()
     telemetry.stop()
     assert (len(sink.records), lost(metrics)) == (MAX_RECORDS + 1, 5)
@@ -70,11 +74,9 @@ def test_a_sink_that_fails_is_told_of_once_and_the_others_go_on(caplog: pytest.L
     recorder = Recorder(Wanted(slow_s=1e-9))
     telemetry.add_source(recorder.take)
     telemetry.start()
-    for number in range(3):
+    for wanted in (1, 2, 3):
         record_one(recorder)
-        end = time.monotonic() + 30
-        while len(good.records) <= number and time.monotonic() < end:
-            time.sleep(0.01)
+        until(partial(good.holds, wanted))
     telemetry.stop()
     assert (len(good.records), lost(metrics)) == (3, 3)
     assert len([line for line in caplog.records if "could not be logged" in line.getMessage()]) == 1

@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.serving.config._flags import transport_of
+from modelyard.serving import parse_flags
 from tests.support.models import publish_affine
 from tests.support.server import run_to_end, without
+
+BASE = "--model_base_path=/models/m"
 
 
 def test_the_native_core_serves_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "modelyard_core.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    assert (transport_of(""), transport_of("native"), transport_of("python")) == ("native", "native", "python")
+    given: list[list[str]] = [[], ["--transport=native"], ["--transport=python"]]
+    assert [parse_flags([BASE, *flags]).transport for flags in given] == ["native", "native", "python"]
 
 
 def test_the_native_core_is_never_replaced_in_silence(tmp_path: Path) -> None:
@@ -35,7 +38,7 @@ def test_a_default_that_is_not_installed_is_replaced_with_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "modelyard_core", None)
     with caplog.at_level(logging.WARNING, logger="modelyard.serving"):
-        assert transport_of("") == "python"
+        assert parse_flags([BASE]).transport == "python"
     assert [record.getMessage() for record in caplog.records] == [
         "modelyard_core is not installed: uvicorn and grpc.aio serve (--transport=python), which is slower"
     ]

@@ -1,4 +1,4 @@
-"""What a handler does not map is answered with one fixed sentence, by both transports of gRPC, and logged once."""
+"""What a handler does not map is answered with one fixed sentence, by all transports, and logged once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from modelyard.serving.access import Access
-from modelyard.serving.config import TransportLimits
+from modelyard.serving.config import ServerOptions
 from modelyard.serving.telemetry import Recorder, Wanted
+from modelyard.serving.transports.asgi import UvicornServer
 from modelyard.serving.transports.grpc import GrpcioServer
+from modelyard.serving.transports.http import Answer, HttpLimits, HttpRequest
 from tests.support.server import free_port
 
 SECRET = "secret of /srv/models"
@@ -35,18 +38,21 @@ HANDLERS = {
 }
 
 
+def native_core() -> Any:
+    if importlib.util.find_spec("modelyard_core") is None:
+        pytest.skip("modelyard_core is not installed")
+    from modelyard.serving.transports.native import NativeCore
+
+    return NativeCore(ServerOptions(), Access())
+
+
 def transport(kind: str) -> Any:
     if kind == "grpcio":
         return GrpcioServer((), recorder=Recorder(Wanted(share=1.0)))
-    if importlib.util.find_spec("modelyard_core") is None:
-        pytest.skip("modelyard_core is not installed")
-    from modelyard.serving.transports.native import NativeCore, NativeGrpc, NativeOptions
+    core = native_core()
+    from modelyard.serving.transports.native import NativeGrpc
 
-    options = NativeOptions(
-        max_body_bytes=1 << 20, max_message_bytes=1 << 20, limits=TransportLimits(), max_age_s=0.0,
-        rest_timeout_s=30.0, wrong_rest_port="", wrong_grpc_port="", threads=1,
-    )  # fmt: skip
-    return NativeGrpc(NativeCore(options, Access()), GrpcioServer(()))
+    return NativeGrpc(core, GrpcioServer(()))
 
 
 @pytest.mark.parametrize("kind", ["grpcio", "native"])
@@ -80,3 +86,38 @@ async def check(kind: str, caplog: pytest.LogCaptureFixture) -> None:
                 caplog.clear()
     finally:
         await server.stop(1.0)
+
+
+class Failing:
+    """An application with a bug, of which no error may reach its client."""
+
+    limits = HttpLimits()
+
+    async def answer(self, _: HttpRequest) -> Answer:
+        raise RuntimeError(SECRET)
+
+
+@pytest.mark.parametrize("kind", ["uvicorn", "native"])
+def test_an_application_that_raises_is_answered_for(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(check_rest(kind, caplog))
+
+
+async def check_rest(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    server: Any = UvicornServer(Failing(), port=port)
+    if kind == "native":
+        core = native_core()
+        from modelyard.serving.transports.native import NativeRest
+
+        server = NativeRest(core, Failing(), port=port)
+    await server.start()
+    try:
+        async with httpx.AsyncClient(timeout=10.0) as client:
+            answer = await client.get(f"http://127.0.0.1:{port}/v1/models", headers={"x-request-id": "mine"})
+    finally:
+        await server.stop(1.0)
+    assert (answer.status_code, answer.headers["x-request-id"]) == (500, "mine")
+    assert answer.json() == {"error": "Internal error. The server's log has the details under request mine."}
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert line.getMessage() == "request mine: GET /v1/models failed unexpectedly"
+    assert SECRET in str(line.exc_info)

@@ -10,10 +10,13 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+import modelyard.training.data
 from modelyard.training.data import FashionMnist
 from modelyard.wire import tensorflow_pb2
 
 COUNT = 130
+SUBSET_FOLDER = Path(modelyard.training.data.__file__).parent / "fashion_mnist_subset"
+FILES = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 
 
 def folder_name(label: str) -> str:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from modelyard.cli import main
 from modelyard.errors import ConfigurationError
 from modelyard.training.data._bench import bench_input
-from modelyard.training.data._cli import main
 from tests.training.toy_task import ToyTask
 
 
@@ -47,14 +47,26 @@ def test_numbers_are_those_of_the_input() -> None:
     assert report.ratio is not None and report.ratio < 1
     assert "the input is the limit" in report.table()
     assert len(lines) == 2
-    assert json.loads(json.dumps(report.to_json()))["input"]["name"] == "slow"
+    assert report.input.name == "slow"
 
 
 def test_the_command_shows_a_table_and_writes_json(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quick = ["--seconds", "0.3", "--rounds", "1"]
-    arguments = ["bench", str(photos), "--size", "20x24", "--cache", "memory", "--augment", "--crop", "0.9", *quick]
+    arguments = [
+        "data",
+        "bench",
+        str(photos),
+        "--size",
+        "20x24",
+        "--cache",
+        "memory",
+        "--augment",
+        "--crop",
+        "0.9",
+        *quick,
+    ]
     assert main([*arguments, "--json", str(tmp_path / "speed.json")]) == 0
     table = capsys.readouterr().out
     assert "examples/s" in table and "p95 ms" in table
@@ -63,7 +75,7 @@ def test_the_command_shows_a_table_and_writes_json(
     bytes_per_second = numbers["input"]["megabytes_per_second"] * 1e6
     assert bytes_per_second / numbers["input"]["examples_per_second"] == pytest.approx(20 * 24 * 3 * 4 + 8)
     assert not (photos / "vocabulary.txt").exists()
-    assert main(["bench", "fashion", "--json", "-", "--step", "tests.training.toy_task:ToyTask", *quick]) == 0
+    assert main(["data", "bench", "fashion", "--json", "-", "--step", "tests.training.toy_task:ToyTask", *quick]) == 0
     numbers = json.loads(capsys.readouterr().out)
     assert numbers["step"] == "toy"
     assert numbers["ratio"] > 0
@@ -72,11 +84,11 @@ def test_the_command_shows_a_table_and_writes_json(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["bench", "fashion", "--seconds", "0"], 2, "Received seconds 0"),
-        (["bench", "nowhere"], 1, "There is no folder nowhere"),
-        (["bench", "PHOTOS", "--size", "28"], 2, "--size is '28'; expected height x width"),
-        (["bench", "fashion", "--shards", "3"], 2, "Unknown arguments --shards 3"),
-        (["bench", "fashion", "--split", "all"], 2, "Unknown split 'all'"),
+        (["data", "bench", "fashion", "--seconds", "0"], 2, "Received seconds 0"),
+        (["data", "bench", "nowhere"], 1, "There is no folder nowhere"),
+        (["data", "bench", "PHOTOS", "--size", "28"], 2, "--size is '28'; expected height x width"),
+        (["data", "bench", "fashion", "--shards", "3"], 2, "Unknown arguments --shards 3"),
+        (["data", "bench", "fashion", "--split", "all"], 2, "Unknown split 'all'"),
     ],
 )
 def test_errors_are_one_line_and_an_exit_code(
@@ -93,5 +105,5 @@ def test_an_empty_input_is_an_error() -> None:
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["--help"])
+        main(["data", "--help"])
     assert "modelyard data convert photos records" in capsys.readouterr().out

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.fashion_subset import write_idx
 from modelyard.errors import DatasetNotFoundError, TrainingError
 from modelyard.training.data import FashionMnist, load_fashion_mnist
-from modelyard.training.data._idx import write_idx
-from modelyard.training.data._sources import FILES, SUBSET_FOLDER
+from tests.training.data.conftest import FILES, SUBSET_FOLDER
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from benchmarks.fashion_subset import write_idx
 from modelyard.errors import TrainingError
-from modelyard.training.data._idx import read_idx, write_idx
+from modelyard.training.data._idx import read_idx
 
 
 @given(

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import tensorflow as tf
 from modelyard.clients import connect
 from modelyard.training.checkpoint import list_checkpoints, read_state
 from tests.support.server import serve
+from tests.support.waiting import until
 from tests.training.conftest import ROOT
 
 TRAIN = ["train", "photos_task:PhotosTask", "--epochs", "3", "--steps-per-loop", "1", "--checkpoint-every", "3"]
@@ -45,9 +45,8 @@ def run(folder: Path, *arguments: str) -> str:
 
 def kill(folder: Path, checkpoints: Path) -> None:
     """Kills a run when its second checkpoint is in place."""
-    process, deadline = start(folder, *TRAIN, "--model-dir", "killed"), time.monotonic() + 240
-    while len(list_checkpoints(checkpoints)) < 2 and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
+    process = start(folder, *TRAIN, "--model-dir", "killed")
+    until(lambda: len(list_checkpoints(checkpoints)) >= 2 or process.poll() is not None, 240, poll_s=0.005)
     process.send_signal(signal.SIGKILL)
     out, _ = process.communicate()
     assert process.returncode == -signal.SIGKILL, out

@@ -159,7 +159,6 @@ def append(root: Path) -> None:
 def test_damaged_files_are_an_error(change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
     for index in range(2):
         write(tmp_path / f"train-{index:05}-of-00002", [b"first", b"second"])
-    assert open_records(tmp_path).description == f"4 train records from {tmp_path}"
     change(tmp_path)
     with pytest.raises(TrainingError, match=message):
         open_records(tmp_path)

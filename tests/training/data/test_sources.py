@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from modelyard.errors import DatasetNotFoundError
-from modelyard.training.data._sources import FILES, SUBSET_FOLDER, find_fashion_mnist
+from modelyard.training.data._sources import find_fashion_mnist
+from tests.training.data.conftest import FILES, SUBSET_FOLDER
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from modelyard.export import export as export_model
 from modelyard.training import Trainer, TrainerOptions, restore
 from modelyard.training.cli import main
 from modelyard.training.data import FashionMnist
-from modelyard.training.tasks import DcganTask, PictureLog
-from modelyard.training.tasks._frechet import FrechetDistance
+from modelyard.training.tasks import DcganTask, GanTask, PictureLog
 from tests.support.garments import write_garments
 
 SEED = 0
@@ -80,7 +79,7 @@ def test_a_folder_of_colour_images_is_learned_by_command(garments: Path, model_d
     fresh.build()
     real, before, after = task.real_images(1000), fresh.samples(1000), task.samples(1000)
     assert real.shape == before.shape == after.shape == (1000, 64, 64, 3)
-    distance = FrechetDistance(subset)
+    distance = GanTask(data=subset).frechet
     # JPEG and the two changes of size cost the real images little: the measure still knows them.
     assert distance(as_grey(real)) < 10
     # Seeds 0 to 4 come from 126, 126, 125, 126 and 126 to 17, 17, 23, 35 and 27 after 192 steps, and to 16, 15, 11, 24

@@ -6,11 +6,15 @@ import numpy as np
 from PIL import Image
 
 from modelyard.training.data import FashionMnist
-from modelyard.training.tasks._encode import encode_variants
+from modelyard.training.tasks import FashionTask
+
+
+def encoded(subset: FashionMnist, count: int) -> list[bytes]:
+    return list(FashionTask(data=subset).verification_data(count).inputs["image_bytes"]["image_bytes"])
 
 
 def test_the_kinds_come_in_turn(subset: FashionMnist) -> None:
-    found = [Image.open(io.BytesIO(data)) for data in encode_variants(subset.test_images[:7])]
+    found = [Image.open(io.BytesIO(data)) for data in encoded(subset, 7)]
     assert [(image.format, image.mode, image.size) for image in found] == [
         ("PNG", "L", (28, 28)),
         ("PNG", "RGB", (28, 28)),
@@ -23,5 +27,5 @@ def test_the_kinds_come_in_turn(subset: FashionMnist) -> None:
 
 
 def test_a_grey_png_has_the_very_pixels(subset: FashionMnist) -> None:
-    data = encode_variants(subset.test_images[:1])[0]
+    data = encoded(subset, 1)[0]
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), subset.test_images[0])

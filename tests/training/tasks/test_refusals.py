@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from modelyard.training.tasks import (
     VaeTask,
     tasks,
 )
-from modelyard.training.tasks._frechet import FrechetDistance
 from tests.support.garments import write_garments
 
 
@@ -68,8 +68,9 @@ def test_no_images_to_verify_with_are_an_error(subset: FashionMnist, tmp_path: P
 
 
 def test_a_distance_wants_images_enough_for_a_covariance(subset: FashionMnist) -> None:
-    with pytest.raises(ConfigurationError, match="count is 99; expected at least 100 images"):
-        FrechetDistance(subset, count=99)
+    few = replace(subset, test_images=subset.test_images[:99], test_labels=subset.test_labels[:99])
+    with pytest.raises(ConfigurationError, match="99 test images; expected at least 100"):
+        _ = GanTask(data=few).frechet
 
 
 def test_pictures_are_taken_every_so_many_steps(tmp_path: Path) -> None:

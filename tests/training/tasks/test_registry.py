@@ -60,10 +60,10 @@ def test_a_task_of_your_own_is_named_by_module_and_class() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_such_module:ToyTask", "there is no module 'no_such_module'"),
-        ("tests.training.no_such:ToyTask", "there is no module 'tests.training.no_such'"),
-        ("tests.training.toy_task:Toy", "tests.training.toy_task has no such task"),
-        ("tests.training.toy_task:EXAMPLES", "tests.training.toy_task has no such task"),
+        ("no_such_module:ToyTask", "No module named 'no_such_module'"),
+        ("tests.training.no_such:ToyTask", "No module named 'tests.training.no_such'"),
+        ("tests.training.toy_task:Toy", "tests.training.toy_task:Toy cannot be imported"),
+        ("tests.training.toy_task:EXAMPLES", "it is no task"),
     ],
 )
 def test_a_name_that_is_no_task_is_an_error(name: str, message: str) -> None:

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from PIL import Image
 
+from modelyard.cli import main
 from modelyard.errors import ConfigurationError, TrainingError
-from modelyard.pipeline._tune_cli import main
 from modelyard.training import Trainer, TrainerOptions
 from modelyard.training.tune import Parameter, TuneOptions, search
 from modelyard.training.tune._study import CONTINUES, counted, open_study
@@ -117,7 +117,7 @@ def test_the_best_trial_is_exported_once(
 ) -> None:
     monkeypatch.setenv("MODELYARD_DATA", "subset")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
-    arguments = ["fashion", "--trials", "1", "--epochs", "1", "--study-dir", str(tmp_path)]
+    arguments = ["tune", "fashion", "--trials", "1", "--epochs", "1", "--study-dir", str(tmp_path)]
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     assert "Best of 1 trials" in out
@@ -134,10 +134,10 @@ def test_the_best_trial_is_exported_once(
 
 
 def test_wrong_usage_is_an_error_and_help_has_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fashon", "--study-dir", str(tmp_path)]) == 2
+    assert main(["tune", "fashon", "--study-dir", str(tmp_path)]) == 2
     assert "Did you mean 'fashion'" in capsys.readouterr().err
-    assert main(["fashion", "--float", "rate", "--study-dir", str(tmp_path)]) == 2
+    assert main(["tune", "fashion", "--float", "rate", "--study-dir", str(tmp_path)]) == 2
     assert "Received --float rate" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["--help"])
+        main(["tune", "--help"])
     assert "modelyard tune fashion --trials 30" in capsys.readouterr().out

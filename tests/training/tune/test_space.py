@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ def trial() -> optuna.Trial:
 )
 def test_flags_are_read(kind: Any, text: str, expected: Parameter, trial: optuna.Trial) -> None:
     parameter = parse_parameter(kind, text)
-    assert parameter == expected == Parameter.from_json(parameter.to_json())
+    options = TuneOptions(task="fashion", study_dir=Path("folder"), space=(parameter,))
+    assert TuneOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
+    assert parameter == expected
     value = parameter.suggest(trial)
     assert value in parameter.choices if kind == "choice" else parameter.low <= value <= parameter.high
     assert type(value) is {"float": float, "int": int, "choice": type(value)}[kind]

@@ -18,21 +18,7 @@ LABEL = "label"
 
 
 def check_export(task: Task, *, options: ExportOptions, count: int) -> tuple[TracedModel, VerificationData]:
-    """Traces a task that is not trained yet, and checks its examples.
-
-    Args:
-        task: It is built here, and once more by whoever trains it.
-        options: Of the export.
-        count: Examples to verify with, at most.
-
-    Returns:
-        The traced model, and the examples.
-
-    Raises:
-        ConfigurationError: The task's name cannot be in a URL.
-        ConversionError: A signature cannot be traced.
-        VerificationError: There are too few examples, or they do not fit the signatures.
-    """
+    """Traces a task that is not trained yet, and checks its examples."""
     from modelyard.export import check_examples, trace
 
     check_model_name(task.name)
@@ -42,16 +28,7 @@ def check_export(task: Task, *, options: ExportOptions, count: int) -> tuple[Tra
 
 
 def check_classifier(name: str, signatures: dict[str, Signature], data: VerificationData) -> None:
-    """Checks that ``modelyard run`` can show what a task serves.
-
-    Args:
-        name: Of the task.
-        signatures: What it serves.
-        data: Its examples.
-
-    Raises:
-        ConfigurationError: It is no classifier of images, or its examples have no labels.
-    """
+    """Checks that ``modelyard run`` can show what a task serves."""
     problem = _problem(signatures, data)
     if problem:
         raise ConfigurationError(

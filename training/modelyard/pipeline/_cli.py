@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelyard.console import quiet_libraries
-from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.pipeline._run import RunOptions, RunReport, run_pipeline
+from modelyard.training.cli import add_assignments, add_flags, make_command, run_command
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,101 +26,48 @@ examples:
   MODELYARD_DATA=subset modelyard run fashion --epochs 1
       Everything in under a minute, on the small subset that ships with modelyard.
 """
-_DEFAULTS = RunOptions(task="")
 #: Eight columns of labels; narrower than that they would wrap.
 _WIDTH = 118
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of ``modelyard run``."""
-    parser = argparse.ArgumentParser(
-        prog="modelyard run",
-        description="Train, export, verify, publish, serve and predict with one command.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = "Train, export, verify, publish, serve and predict with one command."
+    parser = make_command("modelyard run", description, _EXAMPLES)
+    parser.set_defaults(**vars(RunOptions(task="")))
     parser.add_argument("task", metavar="TASK", help="name of the task, such as fashion, or package.module:Class")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="ARGUMENT=VALUE",
-        help="value for an argument of the task, such as folder=photos; may be given more than once",
-    )
-    parser.add_argument(
-        "--epochs", type=int, default=_DEFAULTS.epochs, help="passes over the data (default: %(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=_DEFAULTS.seed, help="seed of the training (default: %(default)s)")
-    parser.add_argument(
-        "--repository",
-        type=Path,
-        default=_DEFAULTS.repository,
-        metavar="DIR",
-        help="model repository to publish to (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--run-dir",
-        type=Path,
-        default=_DEFAULTS.run_dir,
-        metavar="DIR",
-        help="folder for checkpoints, logs and the picture; a run that was stopped goes on (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--calls",
-        type=int,
-        default=_DEFAULTS.calls,
-        help="timed calls for each format and protocol (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--measure-seconds",
-        type=float,
-        default=_DEFAULTS.measure_seconds,
-        metavar="S",
-        help="about how long the runtimes are measured (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--min-examples",
-        type=int,
-        default=_DEFAULTS.min_examples,
-        metavar="N",
-        help="refuse to verify with fewer, before the training (default: %(default)s)",
+    add_assignments(parser, "value for an argument of the task, such as folder=photos")
+    add_flags(
+        parser,
+        (
+            ("--epochs", int, None, "passes over the data (default: %(default)s)"),
+            ("--seed", int, None, "seed of the training (default: %(default)s)"),
+            ("--repository", Path, "DIR", "model repository to publish to (default: %(default)s)"),
+            (
+                "--run-dir",
+                Path,
+                "DIR",
+                "folder for checkpoints, logs and images; a run that was stopped goes on (default: %(default)s)",
+            ),
+            ("--calls", int, None, "timed calls for each format and protocol (default: %(default)s)"),
+            ("--measure-seconds", float, "S", "about how long the runtimes are measured (default: %(default)s)"),
+            ("--min-examples", int, "N", "refuse to verify with fewer, before the training (default: %(default)s)"),
+        ),
     )
     return parser
 
 
 def main(argv: list[str]) -> int:
-    """Runs the pipeline and shows what came of it.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The process's exit code: 0 on success, 1 on an error or where a served
-        format disagrees with the trained model, 2 on arguments that make no
-        sense, 130 after Ctrl-C.
-    """
+    """Runs the pipeline and shows what came of it."""
     quiet_libraries()
     arguments = make_parser().parse_args(argv)
+    stopped = "stopped. The same command goes on from the last checkpoint."
+    return run_command("modelyard run", lambda: _run(arguments), stopped=stopped)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
-    try:
-        options = RunOptions(
-            task=arguments.task,
-            assignments=tuple(arguments.set),
-            epochs=arguments.epochs,
-            seed=arguments.seed,
-            repository=arguments.repository,
-            run_dir=arguments.run_dir,
-            calls=arguments.calls,
-            measure_seconds=arguments.measure_seconds,
-            min_examples=arguments.min_examples,
-        )
-        report = run_pipeline(options)
-    except ModelyardError as exc:
-        sys.stderr.write(f"modelyard run: {exc.message}\n")
-        return 2 if isinstance(exc, ConfigurationError) else 1
-    except KeyboardInterrupt:
-        sys.stderr.write("modelyard run: stopped. The same command goes on from the last checkpoint.\n")
-        return 130
+    report = run_pipeline(RunOptions(**{**vars(arguments), "assignments": tuple(arguments.assignments)}))
     _show(report, time.perf_counter() - started)
     worst = min(row.agreement for row in report.rows)
     if worst < 1:

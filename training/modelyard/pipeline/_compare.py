@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +27,8 @@ _BATCH = 64
 class Comparison:
     """One format over one protocol.
 
-    Attributes:
-        format: Such as ``onnx``.
-        runtime: What computed it, such as ``onnxruntime``.
-        protocol: ``grpc`` or ``rest``.
-        p50_us: Median time of one call with one example, client included, in microseconds.
-        agreement: Share of examples, 0 to 1, with the trained model's class.
-        labels: Label of each shown example.
-        encoded_labels: Label of each shown example when it is sent as an encoded file.
+    ``p50_us`` is the median time of a call with one example, client included, in microseconds; ``agreement`` the share
+    of examples, 0 to 1, with the trained model's class; ``encoded_labels`` are those of examples sent as encoded files.
     """
 
     format: str
@@ -56,24 +51,10 @@ def compare(
     calls: int = 200,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Comparison, ...]:
-    """Serves a version in each of its formats and asks each over both protocols.
+    """Serves a version in each of its formats and calls it over both protocols: one row for each pair.
 
-    Args:
-        base_path: The directory with the model's versions.
-        model: Its name.
-        formats: Formats that the version holds.
-        examples: Inputs ``image`` of ``serving_default``, float32 ``[N, ...]``.
-        expected: The trained model's class for each, int64 ``[N]``.
-        encoded: Files of the first examples, for ``image_bytes``.
-        calls: Timed calls for each format and protocol.
-        progress: Called with what is done and the total.
-
-    Returns:
-        One row for each format and protocol.
-
-    Raises:
-        ServerError: A server did not start or did not answer.
-        RequestError: A server refused a request.
+    ``examples`` are inputs ``image``, float32 ``[N, ...]``; ``expected`` the trained model's classes, int64 ``[N]``;
+    ``encoded`` image files of the first examples. ``calls`` are timed for each row.
     """
     rows: list[Comparison] = []
     total = len(formats) * len(PROTOCOLS)
@@ -119,11 +100,6 @@ def _ask(
 
 
 def _p50_us(call: Callable[[int], Any], size: int, calls: int) -> float:
-    for index in range(_WARM_UP_CALLS):
-        call(index % size)
-    times = []
-    for index in range(calls):
-        started = time.perf_counter()
-        call(index % size)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1e6
+    indices = itertools.cycle(range(size))
+    times = timeit.repeat(lambda: call(next(indices)), number=1, repeat=_WARM_UP_CALLS + calls)
+    return statistics.median(times[_WARM_UP_CALLS:]) * 1e6

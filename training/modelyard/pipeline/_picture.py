@@ -28,11 +28,7 @@ def draw_predictions(
 ) -> None:
     """Writes a PNG with one tile per image: the image, the predicted label, and the true one where they differ.
 
-    Args:
-        path: The file to write.
-        images: uint8 ``[N, height, width]`` or ``[N, height, width, 1]``, grey, or ``[N, height, width, 3]``.
-        predicted: N labels.
-        true: N labels.
+    Images are uint8 ``[N, height, width]`` or ``[N, height, width, 1]``, grey, or ``[N, height, width, 3]``.
 
     Raises:
         MissingDependencyError: Pillow is not installed.

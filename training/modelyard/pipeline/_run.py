@@ -26,18 +26,10 @@ _SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What the pipeline does.
+    """What the pipeline does, on the task ``package.module:Class`` or one that modelyard knows by name.
 
-    Attributes:
-        task: Name of the training task, or ``package.module:Class``.
-        assignments: ``argument=value`` for the task's constructor.
-        epochs: Passes over the training data.
-        seed: Seed of the training run.
-        repository: The model repository to publish to.
-        run_dir: Folder of checkpoints and logs.
-        calls: Timed calls for each format and protocol.
-        measure_seconds: About how long the export's own measurements may take.
-        min_examples: Fewer examples than this to verify with are an error.
+    ``run_dir`` has checkpoints and logs; ``calls`` are timed for each format and protocol; the export's own
+    measurements take about ``measure_seconds``; fewer examples to verify with than ``min_examples`` are an error.
     """
 
     task: str
@@ -53,16 +45,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """What came of it.
-
-    Attributes:
-        training: The training run.
-        export: What was published.
-        rows: One comparison for each format and protocol.
-        true_labels: True label of each shown image.
-        predicted_labels: The trained model's label of each shown image.
-        picture: A PNG with these images and labels.
-    """
+    """The outcome of a pipeline: for each shown image its true label and the trained model's."""
 
     training: TrainResult
     export: ExportReport
@@ -73,19 +56,11 @@ class RunReport:
 
 
 def run_pipeline(options: RunOptions) -> RunReport:
-    """Runs the pipeline; each stage checks its own result before the next begins.
-
-    Args:
-        options: What to do.
-
-    Returns:
-        What came of it.
+    """Trains, exports, publishes, serves and predicts; each stage checks its own result before the next begins.
 
     Raises:
-        ConfigurationError: Unknown task, or one without an image classifier's
-            signatures; before it is trained.
-        ExportError: There are too few examples, before the training; or a
-            format does not compute what the trained model computes.
+        ConfigurationError: Unknown task, or one without an image classifier's signatures; before it is trained.
+        ExportError: Too few examples, before the training; or a format does not compute what the trained model does.
         ServerError: A server did not start or did not answer.
         TrainingError: Training failed.
     """
@@ -109,12 +84,7 @@ def run_pipeline(options: RunOptions) -> RunReport:
     examples = np.asarray(data.inputs[DEFAULT_SIGNATURE][IMAGE])[order]
     model_dir = options.repository / task.name
     with ProgressBar() as bar:
-        report = training.export(
-            model_dir,
-            data=data,
-            options=export_options,
-            progress=bar,
-        )
+        report = training.export(model_dir, data=data, options=export_options, progress=bar)
         expected = _classes(task, examples)
         rows = compare(
             model_dir,

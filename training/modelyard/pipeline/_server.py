@@ -20,12 +20,7 @@ _STOP_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a server listens.
-
-    Attributes:
-        grpc: URL for :func:`modelyard.clients.connect`.
-        rest: URL for :func:`modelyard.clients.connect`.
-    """
+    """The URLs of a server, for :func:`modelyard.clients.connect`."""
 
     grpc: str
     rest: str
@@ -33,20 +28,11 @@ class Address:
 
 @contextlib.contextmanager
 def served(base_path: Path, *, model: str, flags: Sequence[str] = (), timeout_s: float = 120.0) -> Iterator[Address]:
-    """Serves a model in a process of its own, on free ports of the loopback interface.
-
-    Args:
-        base_path: The directory with the model's versions.
-        model: Its name.
-        flags: More flags of ``python -m modelyard.serving``.
-        timeout_s: Seconds to wait until the model can answer.
-
-    Yields:
-        The addresses, once the model answers.
+    """Serves a model in a process of its own, on free ports of the loopback interface, for as long as the block lasts.
 
     Raises:
         ServerError: The server ended by itself; the message has the end of its log.
-        UnavailableError: It did not become ready in time.
+        UnavailableError: It did not become ready in ``timeout_s`` seconds.
     """
     grpc_port, rest_port = _free_port(), _free_port()
     address = Address(grpc=f"grpc://127.0.0.1:{grpc_port}", rest=f"http://127.0.0.1:{rest_port}")
@@ -79,7 +65,7 @@ def served(base_path: Path, *, model: str, flags: Sequence[str] = (), timeout_s:
 
 
 def _free_port() -> int:
-    # Below the range that the kernel takes for outgoing connections: nobody grabs it before the server binds it.
+    # Below the ports of outgoing connections: no other process takes it before the server binds it.
     while True:
         port = random.randrange(15_000, 30_000)
         with socket.socket() as probe, contextlib.suppress(OSError):

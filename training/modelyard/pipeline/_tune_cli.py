@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modelyard.artifact import check_model_name
 from modelyard.console import quiet_libraries
-from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.training.cli import add_assignments, add_flags, make_command, note, run_command
 
 if TYPE_CHECKING:
     from modelyard.training.tune import SearchResult, TuneOptions
@@ -31,20 +31,13 @@ _EXPORTED = "exported.json"
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of ``modelyard tune``."""
-    parser = argparse.ArgumentParser(
-        prog="modelyard tune",
-        description="Search for good hyperparameters with Optuna: parallel trials, bad ones ended early, the best "
-        "exported. A search that was killed goes on.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    description = (
+        "Search for good hyperparameters with Optuna: parallel trials, bad ones ended early, the best exported. "
+        "A search that was killed goes on."
     )
+    parser = make_command("modelyard tune", description, _EXAMPLES)
     parser.add_argument("task", metavar="TASK", help="name of the task, such as fashion, or package.module:Class")
     number = "(default: %(default)s)"
-    parser.add_argument("--trials", type=int, default=20, metavar="N", help=f"trials in all {number}")
-    parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help=f"processes, one trial at a time each {number}"
-    )
-    parser.add_argument("--epochs", type=int, default=5, metavar="N", help=f"epochs of a whole trial {number}")
     for kind, form, what in (
         ("float", "NAME=LOW:HIGH[:log]", "a number to search"),
         ("int", "NAME=LOW:HIGH[:log]", "a whole number to search"),
@@ -53,94 +46,64 @@ def make_parser() -> argparse.ArgumentParser:
         parser.add_argument(
             f"--{kind}", action="append", default=[], metavar=form, help=f"{what}; may be given more than once"
         )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="ARGUMENT=VALUE",
-        help="value for an argument of the task that stays the same; may be given more than once",
+    add_assignments(parser, "value for an argument of the task that stays the same")
+    add_flags(
+        parser,
+        (
+            ("--trials", int, "N", f"trials in all {number}"),
+            ("--jobs", int, "N", f"processes, one trial at a time each {number}"),
+            ("--epochs", int, "N", f"epochs of a whole trial {number}"),
+            ("--metric", str, None, f"what to optimize {number}"),
+            ("--startup-trials", int, "N", f"trials at random, none of them pruned {number}"),
+            ("--seed", int, None, f"of the search and of every training {number}"),
+            ("--study-dir", Path, "DIR", "folder of the search (default: runs/tune/TASK)"),
+            (
+                "--repository",
+                Path,
+                "DIR",
+                "model repository for the best trial (default: repository in the study's folder)",
+            ),
+            ("--min-examples", int, "N", f"refuse to verify the export with fewer {number}"),
+            ("--no-export", None, None, "leave the best trial as a checkpoint"),
+        ),
     )
-    parser.add_argument("--metric", default="test_accuracy", help=f"what to optimize {number}")
     parser.add_argument("--direction", choices=("maximize", "minimize"), default="maximize", help=number)
     parser.add_argument(
         "--pruner", choices=("median", "hyperband", "none"), default="median", help=f"which trials end early {number}"
     )
-    parser.add_argument(
-        "--startup-trials", type=int, default=4, metavar="N", help=f"trials at random, none of them pruned {number}"
-    )
-    parser.add_argument("--seed", type=int, default=0, help=f"of the search and of every training {number}")
-    parser.add_argument("--study-dir", type=Path, metavar="DIR", help="folder of the search (default: runs/tune/TASK)")
-    parser.add_argument(
-        "--repository",
-        type=Path,
-        metavar="DIR",
-        help="model repository for the best trial (default: repository in the study's folder)",
-    )
-    parser.add_argument(
-        "--min-examples", type=int, default=256, metavar="N", help=f"refuse to verify the export with fewer {number}"
-    )
-    parser.add_argument("--no-export", action="store_true", help="leave the best trial as a checkpoint")
+    parser.set_defaults(trials=20, jobs=1, epochs=5, metric="test_accuracy", startup_trials=4, seed=0, min_examples=256)
     return parser
 
 
 def main(argv: list[str]) -> int:
-    """Runs or goes on with a search.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit code: 0 when all trials are done, 1 on an error, 2 on arguments
-        that make no sense, 130 after Ctrl-C.
-    """
+    """Runs or goes on with a search."""
     quiet_libraries()
     arguments = make_parser().parse_args(argv)
-    study_dir: Path = arguments.study_dir or Path("runs") / "tune" / arguments.task.replace(":", ".")
-    try:
-        from modelyard.training.tune import search
-
-        options = _options(arguments, study_dir)
-        result = search(options, _note)
-        sys.stdout.write(_summary(options, result))
-        if not arguments.no_export:
-            sys.stdout.write(
-                _export(options, result, arguments.repository or study_dir / "repository", arguments.min_examples)
-            )
-    except ModelyardError as exc:
-        sys.stderr.write(f"modelyard tune: {exc.message}\n")
-        return 2 if isinstance(exc, ConfigurationError) else 1
-    except KeyboardInterrupt:
-        sys.stderr.write(f"modelyard tune: stopped. The same command goes on with the search in {study_dir}.\n")
-        return 130
-    return 0
+    arguments.study_dir = arguments.study_dir or Path("runs") / "tune" / arguments.task.replace(":", ".")
+    stopped = f"stopped. The same command goes on with the search in {arguments.study_dir}."
+    return run_command("modelyard tune", lambda: _search(arguments), stopped=stopped)
 
 
-def _options(arguments: argparse.Namespace, study_dir: Path) -> TuneOptions:
+def _search(arguments: argparse.Namespace) -> None:
+    from modelyard.training.tune import search
+
+    options = _options(arguments)
+    result = search(options, note)
+    sys.stdout.write(_summary(options, result))
+    if not arguments.no_export:
+        repository = arguments.repository or options.study_dir / "repository"
+        sys.stdout.write(_export(options, result, repository, arguments.min_examples))
+
+
+def _options(arguments: argparse.Namespace) -> TuneOptions:
     from modelyard.training.tasks import find_task
     from modelyard.training.tune import TuneOptions, parse_parameter
 
     # Before the search: the best is published under this name.
     check_model_name(find_task(arguments.task).name)
     space = [parse_parameter(kind, text) for kind in ("float", "int", "choice") for text in getattr(arguments, kind)]
-    return TuneOptions(
-        task=arguments.task,
-        study_dir=study_dir,
-        trials=arguments.trials,
-        jobs=arguments.jobs,
-        epochs=arguments.epochs,
-        metric=arguments.metric,
-        direction=arguments.direction,
-        pruner=arguments.pruner,
-        startup_trials=arguments.startup_trials,
-        seed=arguments.seed,
-        space=tuple(space),
-        assignments=tuple(arguments.set),
-    )
-
-
-def _note(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    given: dict[str, Any] = {field.name: getattr(arguments, field.name, None) for field in fields(TuneOptions)}
+    return TuneOptions(**{**given, "space": tuple(space), "assignments": tuple(arguments.assignments)})
 
 
 def _summary(options: TuneOptions, result: SearchResult) -> str:
@@ -171,11 +134,8 @@ def _export(options: TuneOptions, result: SearchResult, repository: Path, min_ex
     training = restore(result.model_dir, task)
     training = replace(training, config={**training.config, **result.values, "tune_trial": result.number})
     with ProgressBar() as bar:
-        report = training.export(
-            model_dir,
-            examples=max(_VERIFY, min_examples),
-            options=ExportOptions(min_examples=min_examples),
-            progress=bar,
-        )
+        options_of_export = ExportOptions(min_examples=min_examples)
+        count = max(_VERIFY, min_examples)
+        report = training.export(model_dir, examples=count, options=options_of_export, progress=bar)
     note.write_text(json.dumps({**this, "version": str(report.version.path)}) + "\n", "utf-8")
     return f"Exported: {report.version.path}\n"

@@ -5,9 +5,11 @@ Importing it is cheap: TensorFlow comes in with the first name that needs it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from modelyard.lazy import load_attribute
+from modelyard.console import ProgressBar
+from modelyard.lazy import attach
+from modelyard.training.actions import CsvLog, EarlyStop, JsonlLog, Throughput, ThroughputLog, WandbLog
 from modelyard.training.distribute import Cluster
 from modelyard.training.run import (
     Action,
@@ -31,18 +33,7 @@ from modelyard.training.run import (
 from modelyard.training.user import InputRequest, Task
 
 if TYPE_CHECKING:
-    from modelyard.console import ProgressBar
-    from modelyard.training.actions import (
-        CsvLog,
-        EarlyStop,
-        ImagePredictions,
-        JsonlLog,
-        TensorBoardLog,
-        Throughput,
-        ThroughputLog,
-        WandbLog,
-        predict_images,
-    )
+    from modelyard.training.actions import ImagePredictions, TensorBoardLog, predict_images
     from modelyard.training.distribute import Pipeline, PipelineOptions, PipelineResult, make_strategy, offload_slots
     from modelyard.training.loop import CompiledStep, Loop, ResidentData
     from modelyard.training.run import Trainer, evaluate, predict, restore
@@ -54,37 +45,6 @@ if TYPE_CHECKING:
         minimize,
         regularization_loss,
     )
-
-_LAZY = {
-    "CsvLog": "modelyard.training.actions",
-    "EarlyStop": "modelyard.training.actions",
-    "CompiledStep": "modelyard.training.loop",
-    "ImagePredictions": "modelyard.training.actions",
-    "JsonlLog": "modelyard.training.actions",
-    "Loop": "modelyard.training.loop",
-    "Pipeline": "modelyard.training.distribute",
-    "PipelineOptions": "modelyard.training.distribute",
-    "PipelineResult": "modelyard.training.distribute",
-    "ProgressBar": "modelyard.console",
-    "ResidentData": "modelyard.training.loop",
-    "SupervisedTask": "modelyard.training.user",
-    "TensorBoardLog": "modelyard.training.actions",
-    "Throughput": "modelyard.training.actions",
-    "ThroughputLog": "modelyard.training.actions",
-    "Trainer": "modelyard.training.run",
-    "WandbLog": "modelyard.training.actions",
-    "evaluate": "modelyard.training.run",
-    "predict": "modelyard.training.run",
-    "apply_gradients": "modelyard.training.user",
-    "average_loss": "modelyard.training.user",
-    "loss_scaled": "modelyard.training.user",
-    "make_strategy": "modelyard.training.distribute",
-    "minimize": "modelyard.training.user",
-    "offload_slots": "modelyard.training.distribute",
-    "predict_images": "modelyard.training.actions",
-    "regularization_loss": "modelyard.training.user",
-    "restore": "modelyard.training.run",
-}
 
 __all__ = [
     "Action",
@@ -137,10 +97,21 @@ __all__ = [
     "restore",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _LAZY, name, extra="training")
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        ".actions": ["ImagePredictions", "TensorBoardLog", "predict_images"],
+        ".distribute": ["Pipeline", "PipelineOptions", "PipelineResult", "make_strategy", "offload_slots"],
+        ".loop": ["CompiledStep", "Loop", "ResidentData"],
+        ".run": ["Trainer", "evaluate", "predict", "restore"],
+        ".user": [
+            "SupervisedTask",
+            "apply_gradients",
+            "average_loss",
+            "loss_scaled",
+            "minimize",
+            "regularization_loss",
+        ],
+    },
+    extra="training",
+)

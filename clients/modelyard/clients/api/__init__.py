@@ -1,7 +1,7 @@
 """The clients themselves, blocking and asynchronous."""
 
 from modelyard.clients.api._async_client import AsyncClient, connect_async
-from modelyard.clients.api._client import Client, connect
+from modelyard.clients.api._client_generated import Client, connect
 from modelyard.clients.api._many import ManyOptions, RowResult
 from modelyard.clients.api._model import AsyncModel, BoundSignature, Model, prepare_inputs
 from modelyard.clients.api._progress import ProgressBar

@@ -1,20 +1,23 @@
-"""The asynchronous client: does what the engine says, on an event loop."""
+"""The asynchronous client, and the source of the blocking one.
+
+``clients/generate_client.py`` writes ``_client_generated.py`` from this file (``make client``): what differs between
+threads and an event loop is in ``_runner`` and ``_async_runner``.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
-from typing import Protocol as Interface
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from modelyard.clients.api import _operations
+from modelyard.clients.api._async_runner import AsyncRunner, AsyncTransport, run_many
+from modelyard.clients.api._calls import examples_call, predict_call
 from modelyard.clients.api._connect import address_of, make_protocol, uses_proxy
-from modelyard.clients.api._many import Batch, ManyOptions, Progress, Row, RowResult, batch_steps
+from modelyard.clients.api._many import ManyOptions, Row, RowResult
 from modelyard.clients.api._model import AsyncModel
-from modelyard.clients.protocols import Answer, Flow, Pause, make_target
-from modelyard.clients.transport import ClientOptions, Engine, Pool, Race, Send, Steps, check_seconds
+from modelyard.clients.protocols import Answer, Flow, make_target
+from modelyard.clients.transport import ClientOptions, Effect, Endpoint, Engine, Pool, Race, Send, check_seconds
 from modelyard.clients.values import (
     Classification,
     InferenceTask,
@@ -27,78 +30,66 @@ from modelyard.clients.values import (
 from modelyard.errors import ModelyardError
 
 if TYPE_CHECKING:
-    import asyncio
-
     from modelyard.clients.transport import Address
 
 _T = TypeVar("_T")
-
-
-class AsyncTransport(Interface):
-    """Carries bytes to one server and back."""
-
-    async def send(self, send: Send[Any]) -> Answer:
-        """Sends one request and waits for its answer."""
-
-    async def close(self) -> None:
-        """Frees the connections."""
+_Step = TypeVar("_Step")
+_Done = TypeVar("_Done")
 
 
 def connect_async(url: str | Sequence[str], options: ClientOptions | None = None) -> AsyncClient:
     """Makes an asynchronous client; the connection is opened by its first call.
 
     Args:
-        url: As :func:`modelyard.clients.connect`.
+        url: ``grpc://host:8500``, ``grpcs://host``, ``http://host:8501`` or
+            ``https://host/prefix``. The ``s`` means TLS; ``+v2`` after the
+            scheme, as in ``grpc+v2://host:8001``, means the Open Inference
+            Protocol. Several servers: a sequence, or one text with commas.
         options: See :class:`ClientOptions`.
 
     Returns:
-        A client for one event loop, to be closed or used in an ``async with`` statement.
+        A client for one event loop, to be closed or used with ``async with``.
 
     Raises:
         ConfigurationError: Another form of URL, or a TLS file that cannot be read.
 
     Example:
-        >>> async with connect_async("http://localhost:8501") as client:
+        >>> async with connect_async("grpc://localhost:8500") as client:
         ...     answer = await client.predict("fashion", {"image": np.zeros((2, 28, 28, 1), np.float32)})
     """
     options = options or ClientOptions()
     addresses, name = address_of(url)
 
     def make(address: Address) -> AsyncTransport:
+        # Imported here: grpcio and httpx take longer to import than this package, and few programs need them.
         if options.transport == "own" and not uses_proxy(address):
+            from modelyard.clients.transport import aio
+
             if address.protocol == "grpc":
-                from modelyard.clients.transport.aio import AsyncLeanGrpcTransport
+                return aio.AsyncLeanGrpcTransport(address, options)
+            return aio.AsyncLeanRestTransport(address, options)
+        from modelyard.clients.transport import libraries
 
-                return AsyncLeanGrpcTransport(address, options)
-            from modelyard.clients.transport.aio import AsyncLeanRestTransport
-
-            return AsyncLeanRestTransport(address, options)
         if address.protocol == "grpc":
-            from modelyard.clients.transport.libraries import AsyncGrpcTransport
-
-            return AsyncGrpcTransport(address, options)
-        from modelyard.clients.transport.libraries import AsyncHttpxTransport
-
-        return AsyncHttpxTransport(address, options)
+            return libraries.AsyncGrpcTransport(address, options)
+        return libraries.AsyncHttpxTransport(address, options)
 
     pool: Pool[AsyncTransport] = Pool(addresses, make, options.balance)
     return AsyncClient(Engine(name, pool, make_protocol(addresses[0], options), options))
 
 
 class AsyncClient:
-    """A client on an event loop, made by :func:`connect_async`.
+    """A client of one server, or of several that are the same, made by :func:`connect_async`.
 
-    Its methods are those of :class:`modelyard.clients.Client`, with the same
-    arguments, results and errors. Cancelling a call over gRPC cancels it on the
-    server, too; over REST it closes the connection.
-
-    Args:
-        engine: The rules, and the servers.
+    Every method raises errors of :mod:`modelyard.errors`, the same class for
+    the same failure over every transport. The blocking and the asynchronous client
+    have the same methods. Cancelling an asynchronous call cancels it on the server
+    over gRPC, and closes the connection over REST.
     """
 
     def __init__(self, engine: Engine[AsyncTransport]) -> None:
         self._engine = engine
-        self._watcher: asyncio.Task[None] | None = None
+        self._runner = AsyncRunner()
 
     @property
     def url(self) -> str:
@@ -108,7 +99,7 @@ class AsyncClient:
     async def predict(
         self,
         model: str,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, object],
         *,
         version: int | None = None,
         label: str | None = None,
@@ -116,76 +107,125 @@ class AsyncClient:
         outputs: Sequence[str] | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:
-        """Computes the outputs of a signature: see :meth:`modelyard.clients.Client.predict`."""
-        flow = _operations.predict(
-            self._engine.protocol, model, inputs, version=version, label=label, signature=signature, outputs=outputs
-        )
-        return await self._run(flow, timeout_s, model)
+        """Computes the outputs of a signature.
+
+        Arrays keep their dtype and must have the signature's. Python numbers
+        and lists of them take the signature's dtype, where no float becomes an
+        integer; where the signature has no such input, floats are float32 and
+        integers int64. Text, bytes, file paths (``pathlib.Path``) and PIL
+        images make string tensors: of files their bytes, of images a PNG.
+
+        Args:
+            model: Name of the model.
+            inputs: Arrays, scalars, nested lists, text, bytes, paths or images by input name.
+            version: A version; None for the newest.
+            label: A version label instead of a version.
+            signature: Name of the signature; empty for ``serving_default``.
+            outputs: Outputs to return; None or empty for all.
+            timeout_s: Deadline in seconds; None for the client's.
+
+        Returns:
+            Arrays by output name, of the dtypes that the signature names.
+            Strings are object arrays of bytes. Arrays may be views of the
+            answer, which are read-only.
+
+        Raises:
+            ConfigurationError: A timeout that is none.
+            DeadlineExceededError: No answer in time.
+            InvalidInputError: An input is missing, unknown, or of another dtype
+                or shape.
+            InvalidModelSpecError: No model name, a bad version or label.
+            ModelNotFoundError: Unknown model or version.
+            SignatureNotFoundError: Unknown signature.
+            UnavailableError: The server cannot be reached or is not ready, or
+                this client was closed.
+            ModelyardError: Any other failure, by its class.
+        """
+        call = predict_call(model, inputs, version, label, signature, outputs)
+        return await self._run(self._engine.protocol.predict(call), timeout_s, model)
 
     async def classify(
         self,
         model: str,
-        examples: Any,
+        examples: object,
         *,
         version: int | None = None,
         label: str | None = None,
         signature: str = "",
-        context: Any = None,
+        context: object = None,
         timeout_s: float | None = None,
     ) -> Classification:
-        """Classifies examples: see :meth:`modelyard.clients.Client.classify`."""
-        flow = _operations.classify(
-            self._engine.protocol,
-            model,
-            examples,
-            version=version,
-            label=label,
-            signature=signature,
-            context=context,
-        )
-        return await self._run(flow, timeout_s, model)
+        """Classifies examples.
+
+        Args:
+            model: Name of the model.
+            examples: Mappings from feature to value, dataclasses, serialized
+                ``tf.Example`` messages, or a pandas DataFrame with a row each.
+            version: A version; None for the newest.
+            label: A version label instead of a version.
+            signature: Name of the signature; empty for ``serving_default``.
+            context: Features that all examples share, in the same form as one.
+            timeout_s: Deadline in seconds; None for the client's.
+
+        Raises:
+            ModelyardError: As :meth:`predict`.
+            UnsupportedError: The Open Inference Protocol has no such call.
+        """
+        call = examples_call(model, examples, version, label, signature, context)
+        return await self._run(self._engine.protocol.classify(call), timeout_s, model)
 
     async def regress(
         self,
         model: str,
-        examples: Any,
+        examples: object,
         *,
         version: int | None = None,
         label: str | None = None,
         signature: str = "",
-        context: Any = None,
+        context: object = None,
         timeout_s: float | None = None,
     ) -> Regression:
-        """Computes one value for each example: see :meth:`modelyard.clients.Client.regress`."""
-        flow = _operations.regress(
-            self._engine.protocol,
-            model,
-            examples,
-            version=version,
-            label=label,
-            signature=signature,
-            context=context,
-        )
-        return await self._run(flow, timeout_s, model)
+        """Computes one value for each example; arguments and errors are those of :meth:`classify`."""
+        call = examples_call(model, examples, version, label, signature, context)
+        return await self._run(self._engine.protocol.regress(call), timeout_s, model)
 
     async def multi_inference(
         self,
         model: str,
-        examples: Any,
+        examples: object,
         tasks: Sequence[InferenceTask],
         *,
         version: int | None = None,
         label: str | None = None,
-        context: Any = None,
+        context: object = None,
         timeout_s: float | None = None,
     ) -> tuple[Classification | Regression, ...]:
-        """Runs several signatures over the same examples: see :meth:`modelyard.clients.Client.multi_inference`."""
-        flow = _operations.multi_inference(
-            self._engine.protocol, model, examples, tasks, version=version, label=label, context=context
-        )
-        return await self._run(flow, timeout_s, model)
+        """Runs several signatures over the same examples.
 
-    async def predict_many(
+        Over gRPC that is one call, answered by one version. REST has no such
+        call: there it is one for each task.
+
+        Args:
+            model: Name of the model.
+            examples: As :meth:`classify`.
+            tasks: Signatures, and whether they classify or regress.
+            version: A version; None for the newest.
+            label: A version label instead of a version.
+            context: Features that all examples share.
+            timeout_s: Deadline in seconds for all of it; None for the client's.
+
+        Returns:
+            One result for each task, in their order.
+
+        Raises:
+            ConfigurationError: No task, or one of another method.
+            ModelyardError: As :meth:`predict`.
+            UnsupportedError: The Open Inference Protocol has no such call.
+        """
+        call = examples_call(model, examples, version, label, "", context)
+        return await self._run(self._engine.protocol.multi_inference(call, tasks), timeout_s, model)
+
+    def predict_many(
         self,
         model: str,
         rows: Iterable[Row] | AsyncIterable[Row],
@@ -196,95 +236,120 @@ class AsyncClient:
         signature: str = "",
         outputs: Sequence[str] | None = None,
     ) -> AsyncIterator[RowResult]:
-        """Computes the outputs of many rows: see :meth:`modelyard.clients.Client.predict_many`."""
-        import asyncio
+        """Computes the outputs of many rows, in batches, several at a time, in bounded memory.
 
+        Args:
+            model: Name of the model.
+            rows: Inputs of one row each, without the dimension of the batch;
+                read as far ahead as the batches under way need.
+            options: See :class:`ManyOptions`.
+            version: A version; None for the newest.
+            label: A version label instead of a version.
+            signature: Name of the signature; empty for ``serving_default``.
+            outputs: Outputs to return; None or empty for all.
+
+        Returns:
+            A result for each row, with its index: its outputs or its error. Rows
+            beside a bad one are answered all the same.
+
+        Raises:
+            InvalidModelSpecError: No model name, a bad version or label.
+        """
         options = options or ManyOptions()
         make_target(model, version, label)
-
-        async def work(batch: Batch) -> list[RowResult]:
-            steps = batch_steps(batch)
-            try:
-                step = next(steps)
-                while True:
-                    try:
-                        answer = await self.predict(
-                            model,
-                            step,
-                            version=version,
-                            label=label,
-                            signature=signature,
-                            outputs=outputs,
-                            timeout_s=options.timeout_s,
-                        )
-                    except ModelyardError as exc:
-                        step = steps.throw(exc)
-                    else:
-                        step = steps.send(answer)
-            except StopIteration as done:
-                results: list[RowResult] = done.value
-                return results
-
-        counter = Progress(options)
-        pending: deque[asyncio.Task[list[RowResult]]] = deque()
-        try:
-            async for batch in _batches(rows, options):
-                pending.append(asyncio.create_task(work(batch)))
-                if len(pending) >= options.concurrency:
-                    for result in counter.count(await _next(pending, options)):
-                        yield result
-            while pending:
-                for result in counter.count(await _next(pending, options)):
-                    yield result
-        finally:
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
+        call = partial(
+            self.predict,
+            model,
+            version=version,
+            label=label,
+            signature=signature,
+            outputs=outputs,
+            timeout_s=options.timeout_s,
+        )
+        return run_many(drive, call, rows, options)
 
     async def model(
         self, name: str, *, version: int | None = None, label: str | None = None, timeout_s: float | None = None
     ) -> AsyncModel:
-        """A model whose signatures are known: see :meth:`modelyard.clients.Client.model`."""
+        """A model whose signatures are known: asks for them once, and checks inputs before they are sent.
+
+        Args:
+            name: Name of the model.
+            version: A version; None for the newest.
+            label: A version label instead of a version.
+            timeout_s: Deadline in seconds; None for the client's.
+
+        Raises:
+            ModelyardError: As :meth:`predict`.
+        """
         metadata = await self.metadata(name, version=version, label=label, timeout_s=timeout_s)
-        return AsyncModel(self, metadata, version=version, label=label)
+        return AsyncModel(self.predict, metadata, version=version, label=label)
 
     async def metadata(
         self, model: str, *, version: int | None = None, label: str | None = None, timeout_s: float | None = None
     ) -> ModelMetadata:
-        """Describes a model's signatures: see :meth:`modelyard.clients.Client.metadata`."""
+        """Describes a model's signatures; the arguments are those of :meth:`model`.
+
+        Raises:
+            ModelyardError: As :meth:`predict`.
+        """
         return await self._run(self._engine.protocol.metadata(make_target(model, version, label)), timeout_s, model)
 
     async def status(self, model: str, *, version: int | None = None, timeout_s: float | None = None) -> ModelStatus:
-        """States of a model's versions: see :meth:`modelyard.clients.Client.status`."""
+        """States of a model's versions.
+
+        Args:
+            model: Name of the model.
+            version: One version; None for all.
+            timeout_s: Deadline in seconds; None for the client's.
+
+        Raises:
+            ModelyardError: As :meth:`predict`.
+        """
         return await self._run(self._engine.protocol.status(make_target(model, version)), timeout_s, model)
 
     async def wait_ready(
         self, model: str, timeout_s: float | None = None, *, version: int | None = None
     ) -> ModelStatus:
-        """Waits until a version can answer: see :meth:`modelyard.clients.Client.wait_ready`."""
+        """Waits until a version can answer; a server that is not up yet is waited for, too.
+
+        Args:
+            model: Name of the model.
+            timeout_s: Seconds until it gives up; None for the client's deadline.
+            version: The version to wait for; None for any.
+
+        Raises:
+            DeadlineExceededError: Not ready in time; the message says why.
+            ModelyardError: As :meth:`predict`, for failures that time does not cure.
+        """
         limit = self._engine.options.timeout_s if timeout_s is None else timeout_s
         check_seconds(limit, "a timeout")
         flow = self._engine.protocol.wait_ready(make_target(model, version), limit)
+        # The flow keeps the time itself, to say at the end what the server said last.
         return await self._run(flow, limit + 60.0, model)
 
     async def reload_config(self, models: Sequence[ModelConfig], *, timeout_s: float | None = None) -> None:
-        """Replaces the server's list of models: see :meth:`modelyard.clients.Client.reload_config`."""
+        """Replaces the server's list of models, and waits until it has done so; never sent twice.
+
+        Args:
+            models: The new list; models that are not in it are unloaded.
+            timeout_s: Deadline in seconds; None for the client's.
+
+        Raises:
+            ConfigurationError: An entry says two different things.
+            ModelyardError: As :meth:`predict`.
+            UnsupportedError: The server is not reached over TensorFlow Serving's gRPC API.
+        """
         await self._run(self._engine.protocol.reload_config(models), timeout_s, "")
 
     async def close(self) -> None:
         """Closes the connections; a second call does nothing."""
-        import asyncio
-
         self._engine.closed = True
-        if self._watcher is not None:
-            self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
-            self._watcher = None
+        await self._runner.close()
         for transport in self._engine.pool.all_transports:
             await transport.close()
 
-    async def __aenter__(self) -> AsyncClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -293,103 +358,40 @@ class AsyncClient:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"AsyncClient({self.url!r}{', closed' if self._engine.closed else ''})"
+        return f"{type(self).__name__}({self.url!r}{', closed' if self._engine.closed else ''})"
 
-    def _run(self, flow: Flow[_T], timeout_s: float | None, model: str) -> Coroutine[Any, Any, _T]:
-        if self._watcher is None and self._engine.pool.watched and not self._engine.closed:
-            import asyncio
+    def _run(self, flow: Flow[_T], timeout_s: float | None, model: str) -> Awaitable[_T]:
+        engine = self._engine
+        if engine.pool.watched and not engine.closed:
+            self._runner.watch(engine.pool, engine.options.balance.probe_interval_s, self._probe)
+        return drive(engine.run(flow, timeout_s, model), self._perform)
 
-            self._watcher = asyncio.create_task(self._probe_forever())
-        return self._perform(self._engine.run(flow, timeout_s, model))
+    async def _probe(self, endpoint: Endpoint[AsyncTransport]) -> bool:
+        return await drive(self._engine.probe(endpoint), self._perform)
 
-    async def _perform(self, steps: Steps[AsyncTransport, _T]) -> _T:
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    if isinstance(step, Send):
-                        answer = await step.endpoint.transport.send(step)
-                    elif isinstance(step, Pause):
-                        import asyncio
+    async def _perform(self, step: Effect[AsyncTransport]) -> Answer:
+        if isinstance(step, Send):
+            return await step.endpoint.transport.send(step)
+        if isinstance(step, Race):
+            return await self._runner.race(step)
+        await self._runner.pause(step.seconds)
+        return Answer(b"")
 
-                        await asyncio.sleep(step.seconds)
-                        answer = Answer(b"")
-                    else:
-                        answer = await self._race(step)
-                except ModelyardError as exc:
-                    step = steps.throw(exc)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as stop:
-            result: _T = stop.value
-            return result
-        finally:
-            # A cancelled call leaves the engine in the middle: it gives the endpoint back.
-            steps.close()
 
-    async def _race(self, race: Race[AsyncTransport]) -> Answer:
-        import asyncio
-
-        running = {asyncio.create_task(race.first.endpoint.transport.send(race.first))}
-        try:
-            done, running = await asyncio.wait(running, timeout=race.delay_s)
-            if not done:
-                running.add(asyncio.create_task(race.second.endpoint.transport.send(race.second)))
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                if running and all(item.exception() is not None for item in done):
-                    # One failed: the other one may still answer.
-                    more, running = await asyncio.wait(running)
-                    done |= more
-            return next((item for item in done if item.exception() is None), next(iter(done))).result()
-        finally:
-            for task in running:
-                task.cancel()
-            if running:
-                await asyncio.gather(*running, return_exceptions=True)
-
-    async def _probe_forever(self) -> None:
-        import asyncio
-
-        pool, options = self._engine.pool, self._engine.options.balance
+async def drive(steps: Generator[_Step, _Done, _T], perform: Callable[[_Step], Awaitable[_Done]]) -> _T:
+    """Performs the steps of a generator, and returns what it returns."""
+    try:
+        step = next(steps)
         while True:
-            await asyncio.sleep(options.probe_interval_s)
-            # A name that cannot be resolved now keeps its addresses; the calls say what is wrong.
-            with contextlib.suppress(ModelyardError):
-                await asyncio.to_thread(pool.refresh)
-            await asyncio.gather(*(self._perform(self._engine.probe(endpoint)) for endpoint in pool.endpoints))
-
-
-async def _batches(rows: Iterable[Row] | AsyncIterable[Row], options: ManyOptions) -> AsyncIterator[Batch]:
-    batch: Batch = []
-    index = 0
-    async for row in _each(rows):
-        if index not in options.skip:
-            batch.append((index, row))
-        index += 1
-        if len(batch) == options.batch_size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-async def _each(rows: Iterable[Row] | AsyncIterable[Row]) -> AsyncIterator[Row]:
-    if isinstance(rows, AsyncIterable):
-        async for row in rows:
-            yield row
-    else:
-        for row in rows:
-            yield row
-
-
-async def _next(pending: deque[asyncio.Task[list[RowResult]]], options: ManyOptions) -> list[RowResult]:
-    import asyncio
-
-    if options.ordered:
-        task = pending[0]
-        await asyncio.wait([task])
-    else:
-        done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        task = next(item for item in pending if item in done)
-    pending.remove(task)
-    return task.result()
+            try:
+                done = await perform(step)
+            except ModelyardError as exc:
+                step = steps.throw(exc)
+            else:
+                step = steps.send(done)
+    except StopIteration as stop:
+        result: _T = stop.value
+        return result
+    finally:
+        # A cancelled call leaves the engine in the middle: it releases its endpoint.
+        steps.close()

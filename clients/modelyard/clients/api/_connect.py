@@ -12,28 +12,13 @@ _GRPC_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 def address_of(url: str | Sequence[str]) -> tuple[tuple[Address, ...], str]:
-    """Parses URLs.
-
-    Args:
-        url: As ``connect`` takes it.
-
-    Returns:
-        The addresses, and what to call them.
-
-    Raises:
-        ConfigurationError: Another form of URL.
-    """
+    """Parses URLs."""
     addresses = parse_addresses(url)
     return addresses, ",".join(address.url for address in addresses)
 
 
 def make_protocol(address: Address, options: ClientOptions) -> Protocol:
-    """Makes the operations of the protocol that a URL names.
-
-    Args:
-        address: From the URL.
-        options: Of the client.
-    """
+    """Makes the operations of the protocol that a URL names."""
     if address.v2:
         from modelyard.clients.protocols.v2 import GrpcV2Protocol, RestV2Protocol
 
@@ -44,11 +29,7 @@ def make_protocol(address: Address, options: ClientOptions) -> Protocol:
 
 
 def uses_proxy(address: Address) -> bool:
-    """Whether the environment (``HTTP_PROXY``, ``NO_PROXY`` and the like) may send this host through a proxy.
-
-    Args:
-        address: Of a server.
-    """
+    """Whether the environment (``HTTP_PROXY``, ``NO_PROXY`` and the like) may send this host through a proxy."""
     if address.protocol == "grpc":
         # gRPC's own variables, and its own idea of exceptions: whether they apply here it decides itself.
         return any(os.environ.get(name) for name in _GRPC_PROXIES)

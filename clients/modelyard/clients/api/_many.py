@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +14,7 @@ from modelyard.clients.transport import check_seconds
 from modelyard.clients.values import Prediction
 from modelyard.errors import ConfigurationError, InvalidInputError, ModelyardError, ProtocolError, RequestError
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-_T = TypeVar("_T")
-Row = Mapping[str, Any]
+Row = Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,27 +68,18 @@ class RowResult:
 
 Batch = list[tuple[int, Row]]
 #: Yields the inputs of a call, receives its answer, and returns the results of its rows.
-BatchSteps = Generator[dict[str, Any], Prediction, list[RowResult]]
+BatchSteps = Generator[dict[str, object], Prediction, list[RowResult]]
 
 
 def batches(rows: Iterable[Row], options: ManyOptions) -> Iterator[Batch]:
-    """Cuts rows into batches.
-
-    Args:
-        rows: The rows.
-        options: Size of a batch, and what to skip.
-    """
+    """Cuts rows into batches."""
     wanted = ((index, row) for index, row in enumerate(rows) if index not in options.skip)
     while batch := list(itertools.islice(wanted, options.batch_size)):
         yield batch
 
 
 def batch_steps(batch: Batch) -> BatchSteps:
-    """Predicts a batch; where the request is at fault, its halves, until the rows at fault are found.
-
-    Args:
-        batch: Indices and rows.
-    """
+    """Predicts a batch; where the request is at fault, its halves, until the rows at fault are found."""
     try:
         prediction = yield stack([row for _, row in batch])
         return _split(batch, prediction)
@@ -108,14 +93,7 @@ def batch_steps(batch: Batch) -> BatchSteps:
 
 
 def stack(rows: Sequence[Row]) -> dict[str, Any]:
-    """The inputs of a batch from those of its rows.
-
-    Args:
-        rows: At least one.
-
-    Raises:
-        InvalidInputError: Rows have different inputs, or arrays of different shapes.
-    """
+    """The inputs of a batch from those of its rows."""
     for row in rows:
         if not isinstance(row, Mapping):
             raise InvalidInputError(f"Expected a mapping from input name to value; received {type(row).__name__}.")
@@ -123,7 +101,7 @@ def stack(rows: Sequence[Row]) -> dict[str, Any]:
             raise InvalidInputError(f"Rows of one batch differ: inputs {sorted(rows[0])} and {sorted(row)}.")
     inputs: dict[str, Any] = {}
     for name, first in rows[0].items():
-        values = [row[name] for row in rows]
+        values: list[Any] = [row[name] for row in rows]
         if isinstance(first, (np.ndarray, np.generic)):
             try:
                 inputs[name] = np.stack(values)
@@ -134,88 +112,20 @@ def stack(rows: Sequence[Row]) -> dict[str, Any]:
     return inputs
 
 
-def run_many(
-    call: Callable[[Mapping[str, Any], float | None], Prediction], rows: Iterable[Row], options: ManyOptions
-) -> Iterator[RowResult]:
-    """Predicts rows on threads.
-
-    Args:
-        call: Sends one batch: its inputs and the seconds that it may take.
-        rows: The rows, read on the thread that asks for the results.
-        options: How.
-    """
-    from concurrent import futures
-
-    stop = threading.Event()
-
-    def work(batch: Batch) -> list[RowResult]:
-        steps = batch_steps(batch)
-        try:
-            step = next(steps)
-            while not stop.is_set():
-                try:
-                    answer = call(step, options.timeout_s)
-                except ModelyardError as exc:
-                    step = steps.throw(exc)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as done:
-            results: list[RowResult] = done.value
-            return results
-        return []
-
-    counter = Progress(options)
-    pending: deque[Future[list[RowResult]]] = deque()
-    source = batches(rows, options)
-    # In order, a slow batch keeps finished ones waiting: so many more may be under way that no thread idles.
-    window = options.concurrency * (2 if options.ordered else 1)
-    with futures.ThreadPoolExecutor(options.concurrency, thread_name_prefix="modelyard-many") as workers:
-        try:
-            for batch in source:
-                pending.append(workers.submit(work, batch))
-                if len(pending) >= window:
-                    yield from counter.count(_next(pending, options))
-            while pending:
-                yield from counter.count(_next(pending, options))
-        finally:
-            stop.set()
-            for item in pending:
-                item.cancel()
-
-
 class Progress:
-    """Counts rows and tells the caller.
-
-    Args:
-        options: Whom to tell.
-    """
+    """Counts rows and tells the caller."""
 
     def __init__(self, options: ManyOptions) -> None:
         self._tell = options.progress
         self._done = self._failed = 0
 
     def count(self, results: list[RowResult]) -> list[RowResult]:
-        """Counts the results of a batch, and returns them.
-
-        Args:
-            results: The results.
-        """
+        """Counts the results of a batch, and returns them."""
         self._done += len(results)
         self._failed += sum(not result.ok for result in results)
         if self._tell is not None:
             self._tell(self._done, self._failed)
         return results
-
-
-def _next(pending: deque[Future[list[RowResult]]], options: ManyOptions) -> list[RowResult]:
-    from concurrent import futures
-
-    if options.ordered:
-        return pending.popleft().result()
-    done, _ = futures.wait(pending, return_when=futures.FIRST_COMPLETED)
-    item = next(item for item in pending if item in done)
-    pending.remove(item)
-    return item.result()
 
 
 def _split(batch: Batch, prediction: Prediction) -> list[RowResult]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
-from typing import Protocol as Interface
 
 import numpy.typing as npt
 
@@ -22,26 +21,6 @@ from modelyard.clients.values import (
 from modelyard.errors import InvalidInputError, SignatureNotFoundError
 from modelyard.wire import as_wire_array, cast_unchanged, dtype_by_numpy
 
-_R = TypeVar("_R", covariant=True)
-
-
-class Predictor(Interface[_R]):
-    """What a model needs of a client; ``_R`` is a prediction, or something to await for one."""
-
-    def predict(
-        self,
-        model: str,
-        inputs: Mapping[str, Any],
-        *,
-        version: int | None = None,
-        label: str | None = None,
-        signature: str = "",
-        outputs: Sequence[str] | None = None,
-        timeout_s: float | None = None,
-    ) -> _R:
-        """Computes the outputs of a signature."""
-
-
 _T = TypeVar("_T")
 
 
@@ -53,10 +32,10 @@ class BoundSignature(Generic[_T]):
     """
 
     def __init__(
-        self, client: Predictor[_T], model: str, info: SignatureInfo, *, version: int | None, label: str | None
+        self, predict: Callable[..., _T], model: str, info: SignatureInfo, *, version: int | None, label: str | None
     ) -> None:
         self.info = info
-        self._client = client
+        self._predict = predict
         self._model = model
         self._version = version
         self._label = label
@@ -71,7 +50,7 @@ class BoundSignature(Generic[_T]):
         """Outputs by name."""
         return self.info.outputs
 
-    def predict(self, inputs: Any, *, outputs: Sequence[str] | None = None, timeout_s: float | None = None) -> _T:
+    def predict(self, inputs: object, *, outputs: Sequence[str] | None = None, timeout_s: float | None = None) -> _T:
         """Computes the outputs.
 
         Unlike :meth:`modelyard.clients.Client.predict` this casts: integers to
@@ -95,7 +74,7 @@ class BoundSignature(Generic[_T]):
                 raise InvalidInputError(
                     f"Signature {self.info.name!r} has no output {name!r}{_hint(name, known)}. It has {_listed(known)}."
                 )
-        return self._client.predict(
+        return self._predict(
             self._model,
             prepare_inputs(inputs, self.info),
             version=self._version,
@@ -105,7 +84,7 @@ class BoundSignature(Generic[_T]):
             timeout_s=timeout_s,
         )
 
-    def __call__(self, *value: Any, **inputs: Any) -> _T:
+    def __call__(self, *value: object, **inputs: object) -> _T:
         """Computes the outputs: ``signature(x=...)``, or ``signature(...)`` where there is one input.
 
         Raises:
@@ -147,7 +126,7 @@ class Signatures(Mapping[str, BoundSignature[_T]]):
     def __contains__(self, name: object) -> bool:
         return name in self._signatures
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._signatures)
 
     def __len__(self) -> int:
@@ -169,12 +148,14 @@ class BaseModel(Generic[_T]):
     """
 
     def __init__(
-        self, client: Predictor[_T], metadata: ModelMetadata, *, version: int | None, label: str | None
+        self, predict: Callable[..., _T], metadata: ModelMetadata, *, version: int | None, label: str | None
     ) -> None:
         self.metadata = metadata
         bound = {
-            name: BoundSignature(client, metadata.model, info, version=version, label=label)
+            name: BoundSignature(predict, metadata.model, info, version=version, label=label)
             for name, info in metadata.signatures.items()
+            # A SavedModel's metadata lists the operation that initializes its tables, which is no signature.
+            if name != "__saved_model_init_op"
         }
         self.signatures: Signatures[_T] = Signatures(bound, metadata.model)
 
@@ -190,7 +171,7 @@ class BaseModel(Generic[_T]):
 
     def predict(
         self,
-        inputs: Any,
+        inputs: object,
         *,
         signature: str = DEFAULT_SIGNATURE,
         outputs: Sequence[str] | None = None,
@@ -223,7 +204,7 @@ class AsyncModel(BaseModel[Awaitable[Prediction]]):
     """A model behind an asynchronous client: its predictions are awaited."""
 
 
-def prepare_inputs(inputs: Any, info: SignatureInfo) -> dict[str, npt.NDArray[Any]]:
+def prepare_inputs(inputs: object, info: SignatureInfo) -> dict[str, npt.NDArray[Any]]:
     """Checks inputs against a signature and casts them to its dtypes.
 
     Args:
@@ -257,7 +238,7 @@ def prepare_inputs(inputs: Any, info: SignatureInfo) -> dict[str, npt.NDArray[An
     return {name: _prepare(value, expected[name]) for name, value in inputs.items()}
 
 
-def _prepare(value: Any, info: TensorInfo) -> npt.NDArray[Any]:
+def _prepare(value: object, info: TensorInfo) -> npt.NDArray[Any]:
     try:
         array = as_wire_array(read_all(value) if has_files(value) else value)
     except InvalidInputError as exc:
@@ -296,6 +277,6 @@ def _listed(infos: Mapping[str, TensorInfo]) -> str:
     return ", ".join(f"{info.name}: {_described(info)}" for info in infos.values())
 
 
-def _hint(name: str, known: Mapping[str, Any]) -> str:
+def _hint(name: str, known: Mapping[str, object]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

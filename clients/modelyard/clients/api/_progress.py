@@ -22,7 +22,7 @@ class ProgressBar:
     Where the output is no terminal it says nothing.
 
     Args:
-        total: Rows there will be, those that are skipped left out; None where nobody knows: then there is no bar.
+        total: Rows there will be, those that are skipped left out; None where it is not known: then there is no bar.
         file: Where it is drawn; None for standard error.
 
     Raises:

@@ -38,15 +38,7 @@ _TOKEN = "MODELYARD_TOKEN"
 def main(argv: list[str]) -> int:
     """Runs ``modelyard predict``.
 
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        0, or 1 where a row failed; the other rows are answered all the same.
-
-    Raises:
-        ModelyardError: Nothing can be predicted: the server cannot be
-            reached, has no such model or signature, or a file cannot be read.
+    Returns 0, or 1 where a row failed; the other rows are answered all the same.
     """
     args = _parser().parse_args(argv)
     images = all(is_image_file(path) for path in args.files)

@@ -27,12 +27,7 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, name: str, result: RowResult) -> None:
-        """Takes one result.
-
-        Args:
-            name: What the row is called.
-            result: What came of it.
-        """
+        """Takes one result."""
 
     def __enter__(self) -> Self:
         return self
@@ -44,24 +39,11 @@ class Sink(ABC):
 
     @abstractmethod
     def close(self, *, complete: bool) -> None:
-        """Ends the output.
-
-        Args:
-            complete: Whether all results were written.
-        """
+        """Ends the output."""
 
 
 def open_sink(output: str | None, *, resume: bool) -> Sink:
-    """Opens the output that the command line names.
-
-    Args:
-        output: ``csv`` or ``jsonl`` for standard output, or a file whose name
-            ends so or in ``.npz``; None for lines of label and probability.
-        resume: Go on with a file of JSON lines.
-
-    Raises:
-        ConfigurationError: Another output, or one that cannot be written.
-    """
+    """Opens the output that the command line names."""
     if output is None:
         return Lines()
     kind = output if output in _FORMATS else Path(output).suffix.lower().removeprefix(".")
@@ -82,14 +64,7 @@ def open_sink(output: str | None, *, resume: bool) -> Sink:
 
 
 def done_rows(output: str) -> set[int]:
-    """Indices of the rows that a file of JSON lines has answers for.
-
-    Args:
-        output: The file; none is none.
-
-    Raises:
-        ConfigurationError: The file holds something else.
-    """
+    """Indices of the rows that a file of JSON lines has answers for."""
     done: set[int] = set()
     try:
         with Path(output).open(encoding="utf-8") as lines:
@@ -108,26 +83,14 @@ class Lines(Sink):
     """``name, label, probability`` with tabs between."""
 
     def write(self, name: str, result: RowResult) -> None:
-        """Takes one result; failures are reported elsewhere.
-
-        Args:
-            name: What the row is called.
-            result: What came of it.
-
-        Raises:
-            InvalidRequestError: The model is no classifier.
-        """
+        """Takes one result; failures are reported elsewhere."""
         if result.outputs is None:
             return
         label, probability = _label(result.outputs)
         sys.stdout.write(f"{name}\t{label}\t{probability:.4f}\n")
 
     def close(self, *, complete: bool) -> None:
-        """Nothing to end.
-
-        Args:
-            complete: Of no matter.
-        """
+        """Nothing to end."""
 
 
 class _Text(Sink):
@@ -136,11 +99,6 @@ class _Text(Sink):
         self._file = sys.stdout if file is None else file
 
     def close(self, *, complete: bool) -> None:
-        """Closes the file.
-
-        Args:
-            complete: Of no matter: what is written stays.
-        """
         if self._own is not None:
             self._own.close()
 
@@ -149,13 +107,7 @@ class JsonLines(_Text):
     """An object for each row: index, input, and the outputs or the error."""
 
     def write(self, name: str, result: RowResult) -> None:
-        """Takes one result.
-
-        Args:
-            name: What the row is called.
-            result: What came of it.
-        """
-        row: dict[str, Any] = {"index": result.index, "input": name}
+        row: dict[str, object] = {"index": result.index, "input": name}
         if result.outputs is None:
             row["error"] = "" if result.error is None else result.error.message
         else:
@@ -173,15 +125,7 @@ class Csv(_Text):
         self._early: list[tuple[int, str, str]] = []
 
     def write(self, name: str, result: RowResult) -> None:
-        """Takes one result; those that fail before the first answer wait for it, because it names the columns.
-
-        Args:
-            name: What the row is called.
-            result: What came of it.
-
-        Raises:
-            InvalidRequestError: Rows have outputs of different shapes, which columns cannot hold.
-        """
+        """Takes one result; those that fail before the first answer wait for it, because it names the columns."""
         if result.outputs is None:
             error = "" if result.error is None else result.error.message
             if self._columns is None:
@@ -197,11 +141,6 @@ class Csv(_Text):
         self._writer.writerow([result.index, name, "", *cells.values()])
 
     def close(self, *, complete: bool) -> None:
-        """Closes the file.
-
-        Args:
-            complete: Of no matter: what is written stays.
-        """
         if self._columns is None:
             self._start([])
         super().close(complete=complete)
@@ -223,27 +162,14 @@ class Arrays(Sink):
         self._rows: list[Outputs] = []
 
     def write(self, name: str, result: RowResult) -> None:
-        """Takes one result; rows that failed are left out, as ``index`` shows.
-
-        Args:
-            name: What the row is called.
-            result: What came of it.
-        """
+        """Takes one result; rows that failed are left out, as ``index`` shows."""
         if result.outputs is not None:
             self._index.append(result.index)
             self._names.append(name)
             self._rows.append(result.outputs)
 
     def close(self, *, complete: bool) -> None:
-        """Writes the file, where all results are there.
-
-        Args:
-            complete: Whether they are.
-
-        Raises:
-            ConfigurationError: The file cannot be written.
-            InvalidRequestError: Rows have outputs of different shapes.
-        """
+        """Writes the file, where all results are there."""
         if not complete:
             return
         names = list(self._rows[0]) if self._rows else []
@@ -258,20 +184,20 @@ class Arrays(Sink):
             raise ConfigurationError(f"{self._path} cannot be written: {exc.strerror}.") from exc
 
 
-def _stacked(values: list[Any]) -> npt.NDArray[Any]:
+def _stacked(values: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     array = np.stack(values)
     # Object arrays need pickle: strings are kept as bytes of a fixed width.
     return array.astype(np.bytes_) if array.dtype.kind == "O" else array
 
 
-def _cells(name: str, value: npt.NDArray[Any]) -> list[tuple[str, Any]]:
+def _cells(name: str, value: npt.NDArray[Any]) -> list[tuple[str, object]]:
     array = np.asarray(value)
     if array.ndim == 0:
         return [(name, _plain(array.item()))]
     return [(f"{name}[{','.join(map(str, where))}]", _plain(array[where])) for where in np.ndindex(*array.shape)]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, np.generic):

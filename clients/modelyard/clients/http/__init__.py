@@ -1,4 +1,4 @@
-"""HTTP/1.1 and gRPC's HTTP/2 from the client's side, with no I/O in them: whoever has a socket feeds what arrives."""
+"""HTTP/1.1 and gRPC's HTTP/2 from the client's side, with no I/O in them: a transport feeds what arrives."""
 
 from modelyard.clients.http._bodies import answer_of, compressed, too_large
 from modelyard.clients.http._hpack import decode as decode_fields

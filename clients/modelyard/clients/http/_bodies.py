@@ -1,4 +1,4 @@
-"""What HTTP requests and answers share, whoever carries them: pure functions."""
+"""What HTTP requests and answers share over every transport: pure functions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ _JSON = ("content-type", "application/json")
 
 
 def compressed(body: bytes, call: Call, wanted: bool, /) -> tuple[bytes, list[tuple[str, str]]]:
-    """The body as it is sent, and the headers that say how.
-
-    Args:
-        body: As the call has it.
-        call: The call.
-        wanted: Whether it is to be compressed where that is worth it.
-    """
+    """The body as it is sent, and the headers that say how."""
     headers = [] if any(name == "content-type" for name, _ in call.headers) else [_JSON]
     if not wanted or len(body) < _WORTH_COMPRESSING:
         return body, headers
@@ -29,17 +23,7 @@ def compressed(body: bytes, call: Call, wanted: bool, /) -> tuple[bytes, list[tu
 
 
 def answer_of(status: int, headers: Mapping[str, str], data: bytes, url: str) -> Answer:
-    """Turns an HTTP response into an answer.
-
-    Args:
-        status: HTTP status.
-        headers: By lower-case name.
-        data: The body, decompressed.
-        url: What was asked.
-
-    Raises:
-        ModelyardError: The class that the status stands for, where it is not 200.
-    """
+    """Turns an HTTP response into an answer."""
     if status == _OK:
         return Answer(data, headers)
     # From a function of its own: a frame that is in an error's traceback, and holds the error, makes a cycle of both.
@@ -57,12 +41,7 @@ def _error(status: int, headers: Mapping[str, str], data: bytes, url: str) -> Mo
 
 
 def too_large(url: str, limit: int) -> RequestTooLargeError:
-    """The error for an answer that is longer than the client takes.
-
-    Args:
-        url: What was asked.
-        limit: The client's limit in bytes.
-    """
+    """The error for an answer that is longer than the client takes."""
     return RequestTooLargeError(
         f"{url} sent an answer larger than {limit} bytes, this client's max_message_bytes. Ask for fewer rows."
     )

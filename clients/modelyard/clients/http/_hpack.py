@@ -16,24 +16,12 @@ Fields = tuple[tuple[str, str], ...]
 
 
 def encode(fields: Iterable[tuple[str, str]]) -> bytes:
-    """Encodes header fields that neither side is to remember.
-
-    Args:
-        fields: Names in lower case, and values, both of latin-1.
-    """
+    """Encodes header fields that neither side is to remember."""
     return b"".join([_literal(name, value) for name, value in fields])
 
 
 @lru_cache(maxsize=512)
 def decode(block: bytes) -> Fields:
-    """Decodes a block of header fields.
-
-    Args:
-        block: All of it.
-
-    Raises:
-        ProtocolError: It is cut off, or refers to a table that was never allowed.
-    """
     fields = []
     at = 0
     try:

@@ -1,6 +1,6 @@
 """Answers of HTTP/1.1 (RFC 9112), with no I/O in it: status line, header fields, and every framing of a body.
 
-Whoever has a socket runs :meth:`Reader.answer`, a generator that takes bytes as
+A transport runs :meth:`Reader.answer`, a generator that takes bytes as
 they come; blocking and asynchronous transports differ in nothing else.
 """
 
@@ -39,14 +39,7 @@ class _Head:
 # Made for every answer: a frozen one would set each of its attributes by a call.
 @dataclass(slots=True)
 class Reply:
-    """An answer.
-
-    Attributes:
-        status: HTTP status.
-        headers: By lower-case name.
-        data: The body, decompressed.
-        reusable: Whether the connection can carry another call.
-    """
+    """An answer: headers by lower-case name, the body decompressed; ``reusable``: the connection takes another call."""
 
     status: int
     headers: Mapping[str, str]
@@ -55,12 +48,7 @@ class Reply:
 
 
 class Requests:
-    """Writes requests.
-
-    Args:
-        address: Where the server is.
-        options: Compression.
-    """
+    """Writes requests."""
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
         self._prefix = address.prefix
@@ -71,16 +59,6 @@ class Requests:
         self._common = f"host: {name if default else f'{name}:{address.port}'}\r\naccept-encoding: {encoding}\r\n"
 
     def write(self, call: Call, headers: tuple[tuple[str, str], ...], url: str) -> bytes:
-        """The bytes of a request.
-
-        Args:
-            call: The call.
-            headers: Of every call.
-            url: What is asked, for messages.
-
-        Raises:
-            InvalidRequestError: The path holds characters that a URL cannot have.
-        """
         body, fields = call.body, [*headers, *call.headers]
         if body is not None:
             body, more = compressed(body, call, self._compress)
@@ -94,7 +72,7 @@ class Requests:
 
 
 class Reader:
-    """What has arrived on one connection and nobody has read."""
+    """What has arrived on one connection and is not read yet."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -105,21 +83,10 @@ class Reader:
         return not self._buffer
 
     def answer(self, url: str, limit: int | None) -> Bytes[Reply]:
-        """Reads one answer.
-
-        Args:
-            url: What was asked, for messages.
-            limit: Bytes of its body at most; None for any number.
-
-        Raises:
-            EOFError: The connection ended too early.
-            ProtocolError: This is not HTTP.
-            RequestTooLargeError: The body is longer.
-        """
         while True:
             head = yield from self._head(url)
             status, headers, keep = head.status, head.headers, head.keep
-            # Interim answers, which nobody asked for, come before the real one.
+            # Interim answers come before the real one.
             if status >= 200:
                 break
         if head.chunked:

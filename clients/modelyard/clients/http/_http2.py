@@ -1,6 +1,6 @@
 """gRPC's use of HTTP/2 (RFC 9113), with no I/O in it: frames, windows, and streams of one request and one answer.
 
-Whoever has a socket sends what :meth:`Connection.output` returns and feeds what
+A transport sends what :meth:`Connection.output` returns and feeds what
 arrives; blocking and asynchronous transports differ in nothing else.
 """
 
@@ -120,13 +120,7 @@ class Connection:
         return out
 
     def start(self, headers: bytes, message: bytes, *, compressed: bool = False) -> Stream:
-        """Begins a call.
-
-        Args:
-            headers: Encoded header fields.
-            message: The one message of the request.
-            compressed: Whether the message is.
-        """
+        """Begins a call."""
         number = self._next
         self._next += 2
         if self._next >= _LAST_STREAM:
@@ -154,27 +148,13 @@ class Connection:
         return stream
 
     def cancel(self, stream: Stream) -> None:
-        """Breaks a call off, so that the server stops its work.
-
-        Args:
-            stream: Of the call.
-        """
+        """Breaks a call off, so that the server stops its work."""
         if self.streams.pop(stream.number, None) is not None:
             stream.done = True
             self._out.append(_frame(_RESET, 0, stream.number, CANCEL.to_bytes(4)))
 
     def feed(self, data: bytes) -> list[Stream]:
-        """Takes what has arrived.
-
-        Args:
-            data: Bytes, cut anywhere.
-
-        Returns:
-            The streams that are done with it.
-
-        Raises:
-            ProtocolError: The server does not speak HTTP/2, or not as it should.
-        """
+        """Takes what has arrived."""
         done: list[Stream] = []
         if self._rest:
             data, self._rest = self._rest + data, b""

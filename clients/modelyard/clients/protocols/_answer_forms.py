@@ -28,13 +28,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class Echo(NamedTuple):
-    """What a server says that it has called; empty or None where it does not.
-
-    Attributes:
-        model: Name of the model.
-        version: The version that answered.
-        signature: Name of the signature.
-    """
+    """What a server says that it has called; empty or None where it does not."""
 
     model: str
     version: int | None
@@ -55,11 +49,7 @@ class Form(NamedTuple):
     echo: Echo
 
     def cut(self, data: bytes) -> Arrays | None:
-        """The outputs of an answer; None where it is of another form.
-
-        Args:
-            data: An answer of this form's length.
-        """
+        """The outputs of an answer; None where it is of another form."""
         for at, part in self.fixed:
             if not data.startswith(part, at):
                 return None
@@ -68,13 +58,7 @@ class Form(NamedTuple):
 
 
 def form_of(data: bytes, outputs: Mapping[str, npt.NDArray[Any]], echo: Echo) -> Form | None:
-    """The form of an answer; None where it is not one that is known by its bytes.
-
-    Args:
-        data: The answer.
-        outputs: What it says, as protobuf reads it.
-        echo: What else it says.
-    """
+    """The form of an answer; None where it is not one that is known by its bytes."""
     # Any bytes are a float; not every byte is a boolean, and integers are written in as many bytes as they need.
     if not outputs or any(array.dtype.kind != "f" for array in outputs.values()):
         return None

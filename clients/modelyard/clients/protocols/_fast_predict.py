@@ -36,13 +36,7 @@ _forms: dict[int, Form | None] = {}
 def request_bytes(spec: bytes, arrays: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]) -> bytes | None:
     """Serializes a PredictRequest.
 
-    Args:
-        spec: A serialized ModelSpec.
-        arrays: Inputs by name.
-        outputs: Output filter.
-
-    Returns:
-        The bytes; None where they are more than one message may have.
+    Returns the bytes; None where they are more than one message may have.
     """
     parts: list[Any] = [_tagged(0x0A, spec)]
     size = len(parts[0])
@@ -67,11 +61,7 @@ def request_bytes(spec: bytes, arrays: Mapping[str, npt.NDArray[Any]], outputs: 
 def response_of(data: bytes) -> tuple[Arrays, Echo] | None:
     """Parses a PredictResponse.
 
-    Args:
-        data: Its bytes.
-
-    Returns:
-        The outputs, where they are views, and what the ModelSpec says; None where the general codec has to look.
+    Returns the outputs, where they are views, and what the ModelSpec says; None where the general codec has to look.
     """
     size = len(data)
     form = _forms.get(size)
@@ -99,11 +89,7 @@ def response_of(data: bytes) -> tuple[Arrays, Echo] | None:
 
 
 def echo_of(spec: Any) -> Echo:
-    """What a ModelSpec says.
-
-    Args:
-        spec: The message, of whichever descriptors.
-    """
+    """What a ModelSpec says."""
     return Echo(spec.name, spec.version.value if spec.HasField("version") else None, spec.signature_name)
 
 

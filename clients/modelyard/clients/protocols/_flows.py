@@ -5,7 +5,7 @@ receives an :class:`Answer`, and returns the result. The client that drives it
 decides how bytes travel and how time passes, so that blocking and asynchronous
 clients share every rule in here.
 
-Nobody changes a :class:`Call` or an :class:`Answer`. They are not frozen all the
+A :class:`Call` or an :class:`Answer` is never changed once it is sent. They are not frozen all the
 same: every call makes some, and a frozen dataclass takes three times as long to make.
 """
 
@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from modelyard.clients.protocols._requests import DEFAULT_SIGNATURE, Target
 from modelyard.clients.values import (
@@ -28,7 +28,13 @@ from modelyard.clients.values import (
     Regression,
     SignatureInfo,
 )
-from modelyard.errors import DeadlineExceededError, ModelNotFoundError, UnavailableError, UnsupportedError
+from modelyard.errors import (
+    DeadlineExceededError,
+    ModelNotFoundError,
+    ModelyardError,
+    UnavailableError,
+    UnsupportedError,
+)
 
 _T = TypeVar("_T")
 
@@ -49,7 +55,8 @@ class Call:
         headers: HTTP headers besides those of every call.
         retry: Whether sending it twice is the same as sending it once.
         fresh: Whether it goes over a new connection. One that has waited may end at the very moment of the call,
-            which nobody could then send again.
+            which could then not be sent again.
+        preparing: Whether it only asks what the operation's own call needs to know.
     """
 
     path: str
@@ -58,6 +65,7 @@ class Call:
     headers: tuple[tuple[str, str], ...] = ()
     retry: bool = True
     fresh: bool = False
+    preparing: bool = False
 
 
 @dataclass(slots=True)
@@ -75,11 +83,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """Time to let pass.
-
-    Attributes:
-        seconds: How much.
-    """
+    """Time to let pass."""
 
     seconds: float
 
@@ -89,45 +93,26 @@ Flow = Generator[Call | Pause, Answer, _T]
 
 @dataclass(kw_only=True, slots=True)
 class PredictCall:
-    """The arguments of a predict.
-
-    Attributes:
-        target: Which servable.
-        inputs: As the caller gave them.
-        signature: Name of the signature; empty for the default.
-        outputs: Outputs to return; empty for all.
-    """
+    """The arguments of a predict; an empty signature is the default one, empty outputs are all."""
 
     target: Target
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, object]
     signature: str
     outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExamplesCall:
-    """The arguments of a classify, a regress or a multi-inference.
-
-    Attributes:
-        target: Which servable.
-        examples: As the caller gave them.
-        context: Features that all examples share, or None.
-        signature: Name of the signature; empty for the default.
-    """
+    """The arguments of a classify, regress or multi-inference; ``context`` holds features that all examples share."""
 
     target: Target
-    examples: Any
-    context: Any
+    examples: object
+    context: object
     signature: str = ""
 
 
 class Protocol(ABC):
-    """The operations over one protocol.
-
-    Args:
-        metadata_ttl_s: Seconds for which metadata of a moving target (the
-            newest version, a label) is believed; that of a version never changes.
-    """
+    """The operations over one protocol."""
 
     #: What it is called in messages.
     name = ""
@@ -138,81 +123,40 @@ class Protocol(ABC):
 
     @abstractmethod
     def predict(self, call: PredictCall) -> Flow[Prediction]:
-        """Computes outputs.
-
-        Args:
-            call: The arguments.
-        """
+        """Computes outputs."""
 
     @abstractmethod
     def metadata(self, target: Target, signature: str = "") -> Flow[ModelMetadata]:
-        """Describes a model's signatures, fresh from the server.
-
-        Args:
-            target: Which servable.
-            signature: The one signature that has to be among them, where the
-                protocol describes one at a time.
-        """
+        """Describes a model's signatures, fresh from the server."""
 
     @abstractmethod
     def status(self, target: Target, at_most_s: float | None = None) -> Flow[ModelStatus]:
-        """States of a model's versions.
-
-        Args:
-            target: Which servable.
-            at_most_s: See :class:`Call`.
-        """
+        """States of a model's versions."""
 
     @abstractmethod
     def probe(self) -> Flow[bool]:
         """Whether the server takes calls; the client that asks takes UNAVAILABLE for no."""
 
     def classify(self, call: ExamplesCall) -> Flow[Classification]:
-        """Classifies examples.
-
-        Args:
-            call: The arguments.
-        """
+        """Classifies examples."""
         self._unsupported("classify", "Use predict with the tensors of the signature.")
 
     def regress(self, call: ExamplesCall) -> Flow[Regression]:
-        """Regresses examples.
-
-        Args:
-            call: The arguments.
-        """
+        """Regresses examples."""
         self._unsupported("regress", "Use predict with the tensors of the signature.")
 
     def multi_inference(
         self, call: ExamplesCall, tasks: Sequence[InferenceTask]
     ) -> Flow[tuple[Classification | Regression, ...]]:
-        """Runs several signatures over the same examples.
-
-        Args:
-            call: The arguments; its signature is none.
-            tasks: What to run.
-        """
+        """Runs several signatures over the same examples."""
         self._unsupported("multi_inference", "Use predict once for each signature.")
 
     def reload_config(self, models: Sequence[ModelConfig]) -> Flow[None]:
-        """Replaces the server's list of models.
-
-        Args:
-            models: The new list.
-        """
+        """Replaces the server's list of models."""
         self._unsupported("reload_config", "TensorFlow Serving has it over gRPC only: connect to grpc://host:8500.")
 
     def wait_ready(self, target: Target, timeout_s: float) -> Flow[ModelStatus]:
-        """Asks for the status until a version is available.
-
-        Args:
-            target: Which servable.
-            timeout_s: When to give up.
-
-        Raises:
-            DeadlineExceededError: Not available in time; the message says what
-                the server said last.
-        """
+        """Asks for the status until a version is available."""
         deadline = time.monotonic() + timeout_s
         pause = _FIRST_PAUSE_S
         last = "the server was not asked yet"
@@ -231,32 +175,39 @@ class Protocol(ABC):
         raise DeadlineExceededError(f"Model {target.model!r} was not ready after {timeout_s:g} s: {last}")
 
     def known_signature(self, target: Target, name: str, *, fresh: bool = False) -> Flow[SignatureInfo | None]:
-        """A signature from the cache or the server; None where the model has none of that name.
-
-        Args:
-            target: Which servable.
-            name: Name of the signature; empty for the default.
-            fresh: Ask the server in any case.
-        """
+        """A signature from the cache or the server; None where the model has none of that name."""
         name = name or DEFAULT_SIGNATURE
         key = (target, name)
         found = self._cache.get(key)
         now = time.monotonic()
         if fresh or found is None or (target.version is None and now - found[0] > self._ttl_s):
-            metadata = yield from self.metadata(target, name)
+            metadata = yield from _preparing(self.metadata(target, name))
             found = (now, metadata)
             for known in (name, *metadata.signatures):
                 self._cache[(target, known)] = found
         return found[1].signatures.get(name)
 
     def known_signatures(self, target: Target, name: str) -> Mapping[str, SignatureInfo]:
-        """All signatures of a model, once :meth:`known_signature` has found one.
-
-        Args:
-            target: Which servable.
-            name: The one that was found; empty for the default.
-        """
+        """All signatures of a model, once :meth:`known_signature` has found one."""
         return self._cache[(target, name or DEFAULT_SIGNATURE)][1].signatures
 
     def _unsupported(self, operation: str, cure: str) -> NoReturn:
         raise UnsupportedError(f"{self.name} has no {operation}. {cure}")
+
+
+def _preparing(flow: Flow[_T]) -> Flow[_T]:
+    """Marks the calls of a flow as preparations of another operation."""
+    try:
+        step = next(flow)
+        while True:
+            if isinstance(step, Call):
+                step.preparing = True
+            try:
+                answer = yield step
+            except ModelyardError as exc:
+                step = flow.throw(exc)
+            else:
+                step = flow.send(answer)
+    except StopIteration as stop:
+        result: _T = stop.value
+        return result

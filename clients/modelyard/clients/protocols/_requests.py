@@ -29,13 +29,7 @@ _MAX_VERSION = (1 << 63) - 1
 
 
 class Target(NamedTuple):
-    """Which servable a call is for.
-
-    Attributes:
-        model: Name of the model.
-        version: A version; None for the newest.
-        label: A version label; None for none.
-    """
+    """Which servable a call is for; no version and no label is the newest version."""
 
     model: str
     version: int | None = None
@@ -43,17 +37,7 @@ class Target(NamedTuple):
 
 
 def make_target(model: str, version: int | None = None, label: str | None = None) -> Target:
-    """Checks what a caller says about the servable.
-
-    Args:
-        model: Name of the model.
-        version: A version, or None.
-        label: A version label, or None; not together with a version.
-
-    Raises:
-        InvalidModelSpecError: No name, a version that is none, or both version
-            and label.
-    """
+    """Checks what a caller says about the servable."""
     if not isinstance(model, str) or not model:
         raise InvalidModelSpecError(f"Expected the name of a model; received {model!r}.")
     if version is not None:
@@ -72,12 +56,7 @@ def make_target(model: str, version: int | None = None, label: str | None = None
 
 
 def model_spec(target: Target, signature: str = "") -> serving_pb2.ModelSpec:
-    """The gRPC form of a target.
-
-    Args:
-        target: Which servable.
-        signature: Name of the signature; empty for the default.
-    """
+    """The gRPC form of a target."""
     spec = serving_pb2.ModelSpec(name=target.model, signature_name=signature)
     if target.version is not None:
         spec.version.value = target.version
@@ -88,11 +67,7 @@ def model_spec(target: Target, signature: str = "") -> serving_pb2.ModelSpec:
 
 @lru_cache(maxsize=256)
 def model_path(target: Target) -> str:
-    """The REST form of a target: ``/v1/models/NAME[/versions/N | /labels/L]``.
-
-    Args:
-        target: Which servable.
-    """
+    """The REST form of a target: ``/v1/models/NAME[/versions/N | /labels/L]``."""
     path = f"/v1/models/{quote(target.model, safe='')}"
     if target.version is not None:
         return f"{path}/versions/{target.version}"
@@ -102,17 +77,6 @@ def model_path(target: Target) -> str:
 def predict_message(
     target: Target, signature: str, arrays: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
 ) -> bytes:
-    """The body of a gRPC Predict.
-
-    Args:
-        target: Which servable.
-        signature: Name of the signature; empty for the default.
-        arrays: Inputs by name.
-        outputs: Outputs to return; empty for all.
-
-    Raises:
-        RequestTooLargeError: More than protobuf's 2 GiB.
-    """
     body = request_bytes(_spec_bytes(target, signature), arrays, outputs)
     if body is None:
         size = sum(array.nbytes for array in arrays.values())
@@ -128,34 +92,16 @@ def _spec_bytes(target: Target, signature: str) -> bytes:
 
 
 def metadata_message(target: Target) -> bytes:
-    """The body of a gRPC GetModelMetadata.
-
-    Args:
-        target: Which servable.
-    """
     return serving_pb2.GetModelMetadataRequest(
         model_spec=model_spec(target), metadata_field=[SIGNATURE_DEF_FIELD]
     ).SerializeToString()
 
 
 def status_message(target: Target) -> bytes:
-    """The body of a gRPC GetModelStatus.
-
-    Args:
-        target: Which servable.
-    """
     return serving_pb2.GetModelStatusRequest(model_spec=model_spec(target)).SerializeToString()
 
 
 def reload_message(models: Sequence[ModelConfig]) -> bytes:
-    """The body of a gRPC HandleReloadConfigRequest.
-
-    Args:
-        models: The new list.
-
-    Raises:
-        ConfigurationError: An entry says two different things, or a version is none.
-    """
     request = serving_pb2.ReloadConfigRequest()
     request.config.model_config_list.SetInParent()
     for model in models:
@@ -180,14 +126,6 @@ def predict_json(signature: str, arrays: Mapping[str, npt.NDArray[Any]]) -> byte
 
     Strings go as ``{"b64": ...}``, NaN and infinities as the bare words that
     TensorFlow Serving reads.
-
-    Args:
-        signature: Name of the signature; empty for the default.
-        arrays: Inputs by name.
-
-    Raises:
-        InvalidInputError: An empty array whose shape JSON cannot carry.
-        UnsupportedError: JSON has no form for complex numbers.
     """
     head = f'"signature_name":{json.dumps(signature)},' if signature else ""
     inputs = ",".join(f"{json.dumps(name)}:{_json_value(name, array)}" for name, array in arrays.items())

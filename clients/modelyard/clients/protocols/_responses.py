@@ -45,15 +45,6 @@ _MAX_QUOTE = 200
 
 
 def parse(kind: type[_M], data: bytes) -> _M:
-    """Parses a message.
-
-    Args:
-        kind: Its class.
-        data: Its bytes.
-
-    Raises:
-        ProtocolError: The bytes are no such message.
-    """
     try:
         return kind.FromString(data)
     except DecodeError as exc:
@@ -63,16 +54,6 @@ def parse(kind: type[_M], data: bytes) -> _M:
 
 
 def prediction_from_message(data: bytes, target: Target, signature: str) -> Prediction:
-    """Decodes the answer of a gRPC Predict.
-
-    Args:
-        data: A ``PredictResponse``.
-        target: What was asked.
-        signature: The signature that was asked for, for servers that do not echo it.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
     fast = response_of(data)
     if fast is not None:
         outputs, echo = fast
@@ -92,15 +73,6 @@ def prediction_from_message(data: bytes, target: Target, signature: str) -> Pred
 
 
 def metadata_from_message(data: bytes, target: Target) -> ModelMetadata:
-    """Decodes the answer of a gRPC GetModelMetadata.
-
-    Args:
-        data: A ``GetModelMetadataResponse``.
-        target: What was asked.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
     response = parse(serving_pb2.GetModelMetadataResponse, data)
     definitions = serving_pb2.SignatureDefMap()
     if SIGNATURE_DEF_FIELD not in response.metadata:
@@ -110,28 +82,10 @@ def metadata_from_message(data: bytes, target: Target) -> ModelMetadata:
 
 
 def status_from_message(data: bytes, target: Target) -> ModelStatus:
-    """Decodes the answer of a gRPC GetModelStatus.
-
-    Args:
-        data: A ``GetModelStatusResponse``.
-        target: What was asked.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
     return _status(parse(serving_pb2.GetModelStatusResponse, data), target)
 
 
 def check_reload(data: bytes) -> None:
-    """Checks the answer of a gRPC HandleReloadConfigRequest.
-
-    Args:
-        data: A ``ReloadConfigResponse``.
-
-    Raises:
-        ModelyardError: The server says in its answer that it did not reload, by the class of its code.
-        ProtocolError: The answer is not one.
-    """
     status = parse(serving_pb2.ReloadConfigResponse, data).status
     if status.error_code:
         raise error_from_grpc(_code_name(status.error_code), status.error_message)
@@ -142,15 +96,6 @@ def prediction_from_json(data: bytes, target: Target, signature: SignatureInfo, 
 
     TensorFlow Serving's REST API drops dtypes, and the name of the output where
     there is one only: both come from the signature.
-
-    Args:
-        data: JSON text.
-        target: What was asked.
-        signature: What the server said about the signature.
-        outputs: The outputs to keep; empty for all.
-
-    Raises:
-        ProtocolError: The answer does not fit the signature.
     """
     document = parse_json(data)
     if not isinstance(document, dict) or "outputs" not in document:
@@ -171,15 +116,6 @@ def prediction_from_json(data: bytes, target: Target, signature: SignatureInfo, 
 
 
 def metadata_from_json(data: bytes, target: Target) -> ModelMetadata:
-    """Decodes the answer of a REST metadata request.
-
-    Args:
-        data: JSON text.
-        target: What was asked.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
     document = parse_json(data)
     try:
         spec, definitions = document["model_spec"], document["metadata"][SIGNATURE_DEF_FIELD]
@@ -189,29 +125,14 @@ def metadata_from_json(data: bytes, target: Target) -> ModelMetadata:
 
 
 def status_from_json(data: bytes, target: Target) -> ModelStatus:
-    """Decodes the answer of a REST status request.
-
-    Args:
-        data: JSON text.
-        target: What was asked.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
     return _status(_message(serving_pb2.GetModelStatusResponse, parse_json(data)), target)
 
 
 def error_from_body(status: int, data: bytes, url: str) -> ModelyardError:
-    """The error that a REST answer stands for.
-
-    Args:
-        status: HTTP status, anything but 200.
-        data: The body.
-        url: What was asked, for the message.
-    """
+    """The error that a REST answer stands for."""
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict) and isinstance(document.get("error"), str) and status >= 400:
         error = error_from_http(status, document["error"])
@@ -279,21 +200,13 @@ def _code_name(number: int) -> str:
 
 
 def parse_json(data: bytes) -> Any:
-    """Parses JSON.
-
-    Args:
-        data: The text.
-
-    Raises:
-        ProtocolError: The bytes are none.
-    """
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as exc:
         raise ProtocolError(f"Expected JSON; received {quote_bytes(data)}: {exc}") from exc
 
 
-def _message(kind: type[_M], document: Any) -> _M:
+def _message(kind: type[_M], document: object) -> _M:
     # Not needed for predictions, and not free to import.
     from google.protobuf import json_format
 
@@ -374,10 +287,6 @@ def _bytes(value: Any, name: str) -> bytes:
 
 
 def quote_bytes(data: bytes) -> str:
-    """The start of an answer, for a message.
-
-    Args:
-        data: The answer.
-    """
+    """The start of an answer, for a message."""
     text = data[: _MAX_QUOTE + 1].decode("utf-8", "replace")
     return repr(text if len(data) <= _MAX_QUOTE else text[:_MAX_QUOTE] + "...")

@@ -66,14 +66,7 @@ class Address:
 
 
 def parse_addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
-    """Parses the URLs of one or several servers.
-
-    Args:
-        urls: One URL, several separated by commas, or a sequence of URLs.
-
-    Raises:
-        ConfigurationError: No URL, another form, or URLs of different protocols.
-    """
+    """Parses the URLs of one or several servers."""
     parts = urls.split(",") if isinstance(urls, str) else list(urls)
     addresses = tuple(dict.fromkeys(parse_address(part.strip()) for part in parts))
     if not addresses:
@@ -87,14 +80,6 @@ def parse_addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
 
 
 def parse_address(url: str) -> Address:
-    """Parses a server's URL.
-
-    Args:
-        url: One of the accepted forms.
-
-    Raises:
-        ConfigurationError: Another form; the message lists the accepted ones.
-    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -125,17 +110,7 @@ def parse_address(url: str) -> Address:
 
 
 def resolve(address: Address) -> tuple[Address, ...]:
-    """Looks up all IP addresses of a host.
-
-    Args:
-        address: With a name or an IP address for a host.
-
-    Returns:
-        One address for each, in a stable order.
-
-    Raises:
-        UnavailableError: The name cannot be resolved.
-    """
+    """Looks up all IP addresses of a host."""
     name = address.host.strip("[]")
     try:
         found = socket.getaddrinfo(name, address.port, type=socket.SOCK_STREAM)

@@ -28,6 +28,7 @@ from modelyard.errors import (
 )
 
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 _R = TypeVar("_R")
 
 REQUEST_ID = "x-request-id"
@@ -35,17 +36,10 @@ Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True, eq=False)
-class Send(Generic[_T]):
-    """One exchange to perform.
+class Send(Generic[_T_co]):
+    """One call to one endpoint, and the seconds it may take."""
 
-    Attributes:
-        endpoint: With whom.
-        call: What.
-        headers: Headers of every call.
-        timeout_s: Until when.
-    """
-
-    endpoint: Endpoint[_T]
+    endpoint: Endpoint[_T_co]
     call: Call
     headers: Headers
     timeout_s: float
@@ -53,13 +47,7 @@ class Send(Generic[_T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Race(Generic[_T]):
-    """Two exchanges, of which the first answer counts.
-
-    Attributes:
-        first: Sent at once.
-        second: Sent where the first has no answer after ``delay_s``.
-        delay_s: Seconds.
-    """
+    """Two calls, of which the first answer counts; ``second`` is sent where there is none after ``delay_s``."""
 
     first: Send[_T]
     second: Send[_T]
@@ -67,15 +55,11 @@ class Race(Generic[_T]):
 
 
 Effect = Send[_T] | Race[_T] | Pause
-Steps = Generator["Send[_T] | Race[_T] | Pause", Answer, _R]
+Steps = Generator[Effect[_T], Answer, _R]
 
 
 class RetryBudget:
-    """A bucket of tokens, one for each repetition, that calls refill a little.
-
-    Args:
-        options: Its size and its refill.
-    """
+    """A bucket of tokens, one for each repetition, that calls refill a little."""
 
     def __init__(self, options: RetryOptions) -> None:
         self._options = options
@@ -97,14 +81,7 @@ class RetryBudget:
 
 
 class Engine(Generic[_T]):
-    """The rules of one client.
-
-    Args:
-        url: What the client is called in messages.
-        pool: The servers.
-        protocol: What they speak.
-        options: How to behave.
-    """
+    """The rules of one client."""
 
     def __init__(self, url: str, pool: Pool[_T], protocol: Protocol, options: ClientOptions) -> None:
         self.url = url
@@ -116,19 +93,7 @@ class Engine(Generic[_T]):
         self._base: Headers = tuple(options.metadata.items())
 
     def run(self, flow: Flow[_R], timeout_s: float | None, model: str) -> Steps[_T, _R]:
-        """Performs an operation.
-
-        Args:
-            flow: The operation.
-            timeout_s: Its deadline; None for the client's.
-            model: The model that it is for, for errors.
-
-        Raises:
-            ConfigurationError: A timeout that is none.
-            DeadlineExceededError: No answer in time.
-            UnavailableError: The client was closed.
-            ModelyardError: Whatever the operation raises, with request id and model.
-        """
+        """Performs an operation."""
         timeout_s = self.options.timeout_s if timeout_s is None else timeout_s
         check_seconds(timeout_s, "a timeout")
         deadline = time.monotonic() + timeout_s
@@ -150,6 +115,8 @@ class Engine(Generic[_T]):
                         answer = yield step
                     else:
                         sent = True
+                        if span is not None:
+                            span.name_after(step)
                         answer = yield from self._exchange(step, headers, deadline, timeout_s)
                 except ModelyardError as exc:
                     step = flow.throw(exc)
@@ -172,11 +139,7 @@ class Engine(Generic[_T]):
             failure = None
 
     def probe(self, endpoint: Endpoint[_T]) -> Steps[_T, bool]:
-        """Checks one endpoint's health and notes the result.
-
-        Args:
-            endpoint: Which.
-        """
+        """Checks one endpoint's health and notes the result."""
         flow = self.protocol.probe()
         healthy = False
         try:

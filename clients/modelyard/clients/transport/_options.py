@@ -161,29 +161,14 @@ class ClientOptions:
     def __repr__(self) -> str:
         shown = {item.name: getattr(self, item.name) for item in fields(self)}
         shown["token"] = None if self.token is None else _MASK
-        shown["metadata"] = {name: _MASK if is_secret(name) else value for name, value in self.metadata.items()}
+        shown["metadata"] = {
+            name: _MASK if any(part in name for part in _SECRET_NAMES) else value
+            for name, value in self.metadata.items()
+        }
         return f"ClientOptions({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
-def is_secret(name: str) -> bool:
-    """Whether a header's value is nobody's business.
-
-    Args:
-        name: Name of the header.
-    """
-    return any(part in name.lower() for part in _SECRET_NAMES)
-
-
 def check_seconds(value: float, name: str) -> None:
-    """Checks a duration.
-
-    Args:
-        value: Seconds.
-        name: What they are, for the message.
-
-    Raises:
-        ConfigurationError: Not a finite number above 0.
-    """
     if isinstance(value, bool) or not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
         raise ConfigurationError(f"Expected {name} in seconds, more than 0; received {value!r}.")
 

@@ -15,12 +15,7 @@ _T = TypeVar("_T")
 
 
 class Endpoint(Generic[_T]):
-    """One address of a server.
-
-    Args:
-        address: Where it is.
-        transport: How bytes get there.
-    """
+    """One address of a server."""
 
     __slots__ = ("address", "healthy", "in_flight", "transport")
 
@@ -36,11 +31,6 @@ class Pool(Generic[_T]):
 
     Threads may share it. An endpoint that fails is passed over until a health
     check finds it well again; where none is healthy, all are tried.
-
-    Args:
-        addresses: The servers, one or more.
-        make: Makes the transport of an address.
-        options: How to balance.
     """
 
     def __init__(self, addresses: Sequence[Address], make: Callable[[Address], _T], options: BalanceOptions) -> None:
@@ -72,14 +62,7 @@ class Pool(Generic[_T]):
         return tuple(endpoint.transport for endpoint in (*self._endpoints, *self._retired))
 
     def acquire(self, tried: Collection[Endpoint[_T]] = ()) -> Endpoint[_T]:
-        """Picks an endpoint for a call and counts the call.
-
-        Args:
-            tried: Endpoints that are to be avoided where there are others.
-
-        Raises:
-            UnavailableError: No name could be resolved.
-        """
+        """Picks an endpoint for a call and counts the call."""
         if self._options.dns and self._resolved_at is None:
             self.refresh()
         with self._lock:
@@ -98,20 +81,12 @@ class Pool(Generic[_T]):
             return chosen
 
     def release(self, endpoint: Endpoint[_T]) -> None:
-        """Counts a call as over.
-
-        Args:
-            endpoint: From :meth:`acquire`.
-        """
+        """Counts a call as over."""
         with self._lock:
             endpoint.in_flight -= 1
 
     def fresh(self, tried: Collection[Endpoint[_T]]) -> bool:
-        """Whether a healthy endpoint has not been tried.
-
-        Args:
-            tried: Those that have.
-        """
+        """Whether a healthy endpoint has not been tried."""
         return any(endpoint.healthy and endpoint not in tried for endpoint in self._endpoints)
 
     def refresh(self) -> None:

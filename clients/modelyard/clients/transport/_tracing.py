@@ -12,20 +12,16 @@ _TRACE, _PROPAGATE = "opentelemetry.trace", "opentelemetry.propagate"
 
 
 class CallSpan:
-    """The span of an operation; nothing, in a program that does not trace.
+    """The span of an operation; nothing, in a program that does not trace."""
 
-    Args:
-        call: The operation's first call.
-        model: The model that it is for; empty for none.
-        request_id: Its id.
-    """
-
-    __slots__ = ("_span", "headers")
+    __slots__ = ("_model", "_named", "_span", "headers")
 
     def __init__(self, call: Call, model: str, request_id: str) -> None:
         #: What goes with every call, so that the server's span is a child of this one.
         self.headers: tuple[tuple[str, str], ...] = ()
         self._span: Any = None
+        self._model = model
+        self._named = not call.preparing
         # A program that traces has imported the API already; the others need not pay for the import.
         if _TRACE not in sys.modules:
             return
@@ -41,12 +37,13 @@ class CallSpan:
         propagate.inject(carrier, trace.set_span_in_context(self._span))
         self.headers = tuple((name.lower(), value) for name, value in carrier.items())
 
-    def end(self, error: BaseException | None) -> None:
-        """Ends the span.
+    def name_after(self, call: Call) -> None:
+        """Names the span after the operation's own call, where it began with one that asks for metadata."""
+        if self._span is not None and not self._named and not call.preparing:
+            self._named = True
+            self._span.update_name(_name(call, self._model))
 
-        Args:
-            error: Why the operation failed; None where it did not.
-        """
+    def end(self, error: BaseException | None) -> None:
         if self._span is None:
             return
         if error is not None:

@@ -32,15 +32,11 @@ class SourceRow:
     """
 
     name: str
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, object]
 
 
 def is_image_file(path: Path) -> bool:
-    """Whether a file's name is that of an image.
-
-    Args:
-        path: The file.
-    """
+    """Whether a file's name is that of an image."""
     return path.suffix.lower() in IMAGES
 
 
@@ -66,11 +62,7 @@ def read_rows(paths: Sequence[Path], signature: SignatureInfo) -> Iterator[Sourc
 def count_rows(paths: Sequence[Path]) -> int | None:
     """Counts the rows of files, where that takes a small part of the time that predicting them does.
 
-    Args:
-        paths: The files.
-
-    Returns:
-        The number; None where nobody knows before the files are read, or a file cannot be read.
+    Returns the number; None where it is not known before the files are read, or a file cannot be read.
     """
     # Imported where it is needed, as the clients' import time counts.
     import csv
@@ -102,14 +94,7 @@ def count_rows(paths: Sequence[Path]) -> int | None:
 
 
 def image_input(signature: SignatureInfo) -> str:
-    """Name of the one input that takes encoded images or other bytes.
-
-    Args:
-        signature: Of the model.
-
-    Raises:
-        InvalidRequestError: It has another input, or several.
-    """
+    """Name of the one input that takes encoded images or other bytes."""
     inputs = tuple(signature.inputs.values())
     if len(inputs) != 1 or inputs[0].dtype != "string":
         found = ", ".join(f"{info.name} ({info.dtype})" for info in inputs)
@@ -167,7 +152,7 @@ def _json_lines(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
                 continue
             try:
                 document = json.loads(line)
-            except ValueError as exc:
+            except (ValueError, RecursionError) as exc:
                 raise InvalidRequestError(f"{path}, line {number}: not JSON: {exc}.") from exc
             found = list(_json_rows(document, signature, f"{path}, line {number}"))
             for index, row in enumerate(found):
@@ -201,7 +186,7 @@ def _json_rows(document: Any, signature: SignatureInfo, where: str) -> Iterator[
         raise InvalidRequestError(f"{where}: expected an object from input name to value.")
 
 
-def _from_json(value: Any, path: Path, number: int) -> Any:
+def _from_json(value: object, path: Path, number: int) -> object:
     if isinstance(value, list):
         return [_from_json(item, path, number) for item in value]
     if isinstance(value, dict):
@@ -228,7 +213,7 @@ def _csv(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
             yield SourceRow(name=f"{path}:{reader.line_num}", inputs=inputs)
 
 
-def _from_text(text: str, info: TensorInfo | None, path: Path, number: int) -> Any:
+def _from_text(text: str, info: TensorInfo | None, path: Path, number: int) -> object:
     if info is None or info.dtype == "string":
         return text
     kind = dtype_by_name(info.dtype).numpy
@@ -260,7 +245,7 @@ def _tfrecord(path: Path, signature: SignatureInfo) -> Iterator[SourceRow]:
         yield SourceRow(name=name, inputs={key: _feature(features[key], info, name) for key, info in inputs.items()})
 
 
-def _feature(feature: tensorflow_pb2.Feature, info: TensorInfo, name: str) -> Any:
+def _feature(feature: tensorflow_pb2.Feature, info: TensorInfo, name: str) -> object:
     kind = feature.WhichOneof("kind")
     values = list(getattr(feature, kind).value) if kind else []
     shape = None if info.shape is None else info.shape[1:]

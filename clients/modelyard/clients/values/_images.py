@@ -15,12 +15,6 @@ def read_bytes(value: Any) -> Any:
 
     Text stays text: only path objects (``pathlib.Path``) are paths. A PIL image
     is written as PNG, which loses nothing.
-
-    Args:
-        value: One element of an input.
-
-    Raises:
-        InvalidInputError: The file cannot be read, or the image cannot be written.
     """
     if isinstance(value, os.PathLike):
         try:
@@ -37,33 +31,18 @@ def read_bytes(value: Any) -> Any:
     return value
 
 
-def is_image(value: Any) -> bool:
-    """Whether a value is a PIL image; PIL itself is no dependency.
-
-    Args:
-        value: Anything.
-    """
+def is_image(value: object) -> bool:
+    """Whether a value is a PIL image; PIL itself is no dependency."""
     return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(value).__mro__)
 
 
-def has_files(value: Any) -> bool:
-    """Whether a value is a file path or a PIL image, or a list of them.
-
-    Args:
-        value: An input.
-    """
+def has_files(value: object) -> bool:
+    """Whether a value is a file path or a PIL image, or a list of them."""
     if isinstance(value, (list, tuple)):
         return any(has_files(item) for item in value)
     return isinstance(value, os.PathLike) or is_image(value)
 
 
-def read_all(value: Any) -> Any:
-    """:func:`read_bytes` for every element of nested lists.
-
-    Args:
-        value: An input.
-
-    Raises:
-        InvalidInputError: As :func:`read_bytes`.
-    """
+def read_all(value: object) -> object:
+    """:func:`read_bytes` for every element of nested lists."""
     return [read_all(item) for item in value] if isinstance(value, (list, tuple)) else read_bytes(value)

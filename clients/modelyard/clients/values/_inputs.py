@@ -24,28 +24,13 @@ _DEFAULTS: dict[str, np.dtype[Any]] = {"f": np.dtype(np.float32), "i": np.dtype(
 _PYTHON_DTYPES = ("float64", "int64", "uint64", "bool", "complex128")
 
 
-def needs_signature(inputs: Mapping[str, Any]) -> bool:
-    """Whether an input is made of Python numbers, whose dtype only the signature knows.
-
-    Args:
-        inputs: As the caller gave them.
-    """
+def needs_signature(inputs: Mapping[str, object]) -> bool:
+    """Whether an input is made of Python numbers, whose dtype only the signature knows."""
     return any(_is_python(value) and not _is_text(value) and not has_files(value) for value in inputs.values())
 
 
-def to_arrays(inputs: Mapping[str, Any], signature: SignatureInfo | None) -> dict[str, npt.NDArray[Any]]:
-    """Turns a caller's inputs into arrays.
-
-    Args:
-        inputs: Arrays, scalars, nested lists, text, bytes, file paths or PIL images by input name.
-        signature: What the server expects; None where that is not known or
-            not needed. Python floats are then float32 and integers int64.
-
-    Raises:
-        InvalidInputError: A value is no array, or cannot be the signature's
-            dtype without changing its kind.
-        UnsupportedError: A numpy dtype with no counterpart on the wire.
-    """
+def to_arrays(inputs: Mapping[str, object], signature: SignatureInfo | None) -> dict[str, npt.NDArray[Any]]:
+    """Turns a caller's inputs into arrays."""
     known = {} if signature is None else signature.inputs
     return {name: _to_array(name, value, known.get(name)) for name, value in inputs.items()}
 
@@ -58,16 +43,7 @@ def check_inputs(
     """Checks what REST itself cannot: JSON carries no dtypes, and servers ignore inputs they do not know.
 
     A server that names no inputs at all has not described the model, as
-    MLServer does where nobody wrote them down: then the server must know.
-
-    Args:
-        arrays: From :func:`to_arrays`.
-        signature: What the server expects.
-        signatures: All that the model has, for errors; None where only the one is known.
-
-    Raises:
-        InvalidInputError: An unknown input, or another dtype, with the message
-            that the server gives over gRPC.
+    MLServer does where they are not written down: then the server checks them.
     """
     if not signature.inputs:
         return
@@ -90,15 +66,7 @@ def check_inputs(
 
 
 def check_outputs(outputs: tuple[str, ...], signature: SignatureInfo) -> None:
-    """Checks the outputs asked for, where the server names any; REST has no filter, so the server never sees them.
-
-    Args:
-        outputs: Names; empty for all.
-        signature: What the server offers.
-
-    Raises:
-        InvalidInputError: A name is unknown or asked for twice.
-    """
+    """Checks the outputs asked for, where the server names any; REST has no filter, so the server never sees them."""
     for index, name in enumerate(outputs):
         if signature.outputs and name not in signature.outputs:
             raise InvalidInputError(
@@ -109,17 +77,17 @@ def check_outputs(outputs: tuple[str, ...], signature: SignatureInfo) -> None:
             raise InvalidInputError(f"duplicate output tensor alias: {name}")
 
 
-def _is_python(value: Any) -> bool:
+def _is_python(value: object) -> bool:
     return isinstance(value, (bool, int, float, complex, list, tuple, str, bytes)) and not isinstance(value, np.generic)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return isinstance(value, (str, bytes, bytearray, memoryview))
 
 
-def _to_array(name: str, value: Any, info: TensorInfo | None) -> npt.NDArray[Any]:
+def _to_array(name: str, value: object, info: TensorInfo | None) -> npt.NDArray[Any]:
     try:
         if isinstance(value, np.ndarray):
             return as_wire_array(value)
@@ -136,7 +104,7 @@ def _to_array(name: str, value: Any, info: TensorInfo | None) -> npt.NDArray[Any
         raise InvalidInputError(f"Input {name!r}: {exc.message}") from exc
 
 
-def _cast(value: Any, array: npt.NDArray[Any], info: TensorInfo) -> npt.NDArray[Any]:
+def _cast(value: object, array: npt.NDArray[Any], info: TensorInfo) -> npt.NDArray[Any]:
     wanted = dtype_by_name(info.dtype).numpy
     if wanted is None or wanted == array.dtype:
         return array
@@ -153,7 +121,7 @@ def _cast(value: Any, array: npt.NDArray[Any], info: TensorInfo) -> npt.NDArray[
     )
 
 
-def _integers(value: Any, array: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:
+def _integers(value: object, array: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:
     exact = array
     if array.dtype.kind == "f":
         # Integers beyond 63 bits reach here as floats, which have already lost digits: back to the values.

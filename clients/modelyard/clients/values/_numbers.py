@@ -31,9 +31,6 @@ def array_json(array: npt.NDArray[Any]) -> str:
     float32 and narrower floats have nine significant digits at most, which is
     what it takes to read the same value back; float64 has as many as it takes.
     NaN and infinities are the bare words that TensorFlow Serving reads.
-
-    Args:
-        array: Of any shape; not of strings or complex numbers.
     """
     if array.dtype.kind in "fV" and array.dtype.itemsize < 4:
         array = array.astype(np.float32)

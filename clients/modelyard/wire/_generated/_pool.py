@@ -8,13 +8,13 @@ import order.
 from __future__ import annotations
 
 from google.protobuf import any_pb2, wrappers_pb2
-from google.protobuf import descriptor_pool as _descriptor_pool
+from google.protobuf.descriptor_pool import DescriptorPool
 
-POOL = _descriptor_pool.DescriptorPool()
+_pool = DescriptorPool()
 for _file in (any_pb2.DESCRIPTOR, wrappers_pb2.DESCRIPTOR):
-    POOL.AddSerializedFile(_file.serialized_pb)
+    _pool.AddSerializedFile(_file.serialized_pb)
 
 
-def descriptor_pool() -> _descriptor_pool.DescriptorPool:
-    """The pool that holds our copies of TensorFlow's messages, for reflection."""
-    return POOL
+def Default() -> DescriptorPool:
+    """The pool, under the name that protoc's code knows of ``google.protobuf.descriptor_pool``."""
+    return _pool

@@ -4,7 +4,7 @@
 # source: modelyard/wire/protos/config.proto
 """Generated protocol buffer code."""
 from google.protobuf import descriptor as _descriptor
-from modelyard.wire._generated._pool import POOL as _POOL
+from modelyard.wire._generated import _pool as _descriptor_pool
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
 # @@protoc_insertion_point(imports)
@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import wrappers_pb2 as google_dot_protobuf_dot_wrappers__pb2
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n\"modelyard/wire/protos/config.proto\x12\x12tensorflow.serving\x1a\x1egoogle/protobuf/wrappers.proto\"^\n\tSSLConfig\x12\x12\n\nserver_key\x18\x01 \x01(\t\x12\x13\n\x0bserver_cert\x18\x02 \x01(\t\x12\x11\n\tcustom_ca\x18\x03 \x01(\t\x12\x15\n\rclient_verify\x18\x04 \x01(\x08\"0\n\x10PrometheusConfig\x12\x0e\n\x06\x65nable\x18\x01 \x01(\x08\x12\x0c\n\x04path\x18\x02 \x01(\t\"S\n\x10MonitoringConfig\x12?\n\x11prometheus_config\x18\x01 \x01(\x0b\x32$.tensorflow.serving.PrometheusConfig\"\xf1\x03\n\x12\x42\x61tchingParameters\x12\x33\n\x0emax_batch_size\x18\x01 \x01(\x0b\x32\x1b.google.protobuf.Int64Value\x12\x39\n\x14\x62\x61tch_timeout_micros\x18\x02 \x01(\x0b\x32\x1b.google.protobuf.Int64Value\x12\x39\n\x14max_enqueued_batches\x18\x03 \x01(\x0b\x32\x1b.google.protobuf.Int64Value\x12\x36\n\x11num_batch_threads\x18\x04 \x01(\x0b\x32\x1b.google.protobuf.Int64Value\x12\x36\n\x10thread_pool_name\x18\x05 \x01(\x0b\x32\x1c.google.protobuf.StringValue\x12\x1b\n\x13\x61llowed_batch_sizes\x18\x06 \x03(\x03\x12\"\n\x1apad_variable_length_inputs\x18\x07 \x01(\x08\x12@\n\x1c\x65nable_large_batch_splitting\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.BoolValue\x12=\n\x18max_execution_batch_size\x18\t \x01(\x0b\x32\x1b.google.protobuf.Int64Valueb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"modelyard/wire/protos/config.proto\x12\x12tensorflow.serving\x1a\x1egoogle/protobuf/wrappers.proto\"^\n\tSSLConfig\x12\x12\n\nserver_key\x18\x01 \x01(\t\x12\x13\n\x0bserver_cert\x18\x02 \x01(\t\x12\x11\n\tcustom_ca\x18\x03 \x01(\t\x12\x15\n\rclient_verify\x18\x04 \x01(\x08\"0\n\x10PrometheusConfig\x12\x0e\n\x06\x65nable\x18\x01 \x01(\x08\x12\x0c\n\x04path\x18\x02 \x01(\t\"S\n\x10MonitoringConfig\x12?\n\x11prometheus_config\x18\x01 \x01(\x0b\x32$.tensorflow.serving.PrometheusConfig\"\xf1\x03\n\x12\x42\x61tchingParameters\x12\x33\n\x0emax_batch_size\x18\x01 \x01(\x0b\x32\x1b.google.protobuf.Int64Value\x12\x39\n\x14\x62\x61tch_timeout_micros\x18\x02 \x01(\x0b\x32\x1b.google.protobuf.Int64Value\x12\x39\n\x14max_enqueued_batches\x18\x03 \x01(\x0b\x32\x1b.google.protobuf.Int64Value\x12\x36\n\x11num_batch_threads\x18\x04 \x01(\x0b\x32\x1b.google.protobuf.Int64Value\x12\x36\n\x10thread_pool_name\x18\x05 \x01(\x0b\x32\x1c.google.protobuf.StringValue\x12\x1b\n\x13\x61llowed_batch_sizes\x18\x06 \x03(\x03\x12\"\n\x1apad_variable_length_inputs\x18\x07 \x01(\x08\x12@\n\x1c\x65nable_large_batch_splitting\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.BoolValue\x12=\n\x18max_execution_batch_size\x18\t \x01(\x0b\x32\x1b.google.protobuf.Int64Valueb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)

@@ -1,26 +1,17 @@
-"""``modelyard export``."""
+"""``modelyard export``: in a process of its own, or in this one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from modelyard.lazy import load_attribute
+from modelyard.lazy import attach
 
 if TYPE_CHECKING:
+    from modelyard.export.cli._cli import export_here, make_parser
     from modelyard.export.cli._process import main
 
-_MODULES = {
-    "main": "modelyard.export.cli._process",
-}
+__all__ = ["export_here", "main", "make_parser"]
 
-__all__ = [
-    "main",
-]
-
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _MODULES, name, extra="export")
+__getattr__, __dir__ = attach(
+    __name__, {"._cli": ["export_here", "make_parser"], "._process": ["main"]}, extra="export"
+)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from modelyard.artifact import Location, check_model_name, locate
 from modelyard.console import ProgressBar, quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.export.cli._objects import custom_objects, make_model
 from modelyard.export.publish import (
     FORMATS,
+    LIBRARIES,
     PRECISIONS,
     RUNTIMES,
     Budget,
@@ -37,6 +37,7 @@ sources:
   a Keras model      model.keras
   an ONNX file       model.onnx, served as it is
   a TFLite file      model.tflite, served as it is
+  a function         with --from: module:function, which returns a model of PyTorch, scikit-learn, XGBoost or LightGBM
 
 examples:
   modelyard export fashion --repository models
@@ -47,6 +48,10 @@ examples:
       Somebody else's SavedModel, verified on a folder of images.
   modelyard export model.onnx --data examples.npz --repository models
       An ONNX file; examples.npz has one array for each input.
+  modelyard export model.onnx --data examples.npz --expected answers.npz --repository models
+      The same, held to the answers of the program that it was made from: one array for each output.
+  modelyard export --from torch flowers:make_model --data examples.npz --repository models
+      What make_model() of flowers.py returns, a torch.nn.Module, converted to ONNX and held to PyTorch's answers.
   modelyard export model.keras --import my_layers --data examples.npz --repository models
       A Keras model with classes of your own, which my_layers.py defines.
   modelyard export fashion --repository s3://bucket/models --signing-key key.pem
@@ -71,19 +76,23 @@ def make_parser() -> argparse.ArgumentParser:
         "source", metavar="SOURCE", help="name of a task, such as fashion, folder of a run, or path of a model"
     )
     parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="ARGUMENT=VALUE",
+        "--set", action="append", default=[], metavar="ARGUMENT=VALUE",
         help="value for an argument of the task, as its training was given; may be given more than once",
-    )
+    )  # fmt: skip
     parser.add_argument("--model-dir", type=Path, metavar="RUN", help="folder of the task's run (default: runs/TASK)")
     parser.add_argument(
-        "--data",
-        metavar="DATA",
+        "--data", metavar="DATA",
         help="examples to verify with, for a path: an .npz or .npy file with arrays, a folder of images, a .tfrecord "
         "file of tf.Example messages, or the word random",
-    )
+    )  # fmt: skip
+    parser.add_argument(
+        "--expected", metavar="DATA",
+        help="answers that an ONNX or TFLite file has to give to --data, as --data, with an array for each output",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from", choices=LIBRARIES, dest="library",
+        help="SOURCE is MODULE:FUNCTION, of this folder or installed, which returns a model of this library",
+    )  # fmt: skip
     parser.add_argument(
         "--signature", action="append", metavar="SIGNATURE",
         help="NAME: export this signature of a SavedModel (default: all). NAME:DTYPE[SHAPE], such as "
@@ -117,12 +126,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--examples", type=int, default=512, metavar="N", help="real examples to verify with (default: %(default)s)"
     )
     parser.add_argument(
-        "--optional",
-        action="append",
-        default=[],
-        choices=FORMATS,
+        "--optional", action="append", default=[], choices=FORMATS,
         help="publish without this format if it fails; may be given more than once",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--min-examples", type=int, default=_DEFAULTS.min_examples, metavar="N",
         help="refuse to verify with fewer (default: %(default)s)",
@@ -156,10 +162,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="about how long to measure runtimes, precisions and thread counts (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--allow-unsafe-ops",
-        action="store_true",
+        "--allow-unsafe-ops", action="store_true",
         help="export a SavedModel though it has operations that run Python or touch the file system",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--allow-constant", action="append", default=[], metavar="OUTPUT",
         help="this float output may be the same for every example; may be given more than once",
@@ -184,16 +189,8 @@ def _share(text: str) -> float:
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exports the newest checkpoint of a training run, in this process.
-
-    Args:
-        argv: Arguments without the program's name; None for the process's own.
-
-    Returns:
-        The process's exit code: 0 when a version was published, 1 on an error,
-        2 on arguments that make no sense, 130 after Ctrl-C.
-    """
+def export_here(argv: list[str] | None = None) -> int:
+    """Exports the newest checkpoint of a training run, in this process."""
     quiet_libraries()
     # TensorFlow's Python side warns of every old call that loading an old model takes.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
@@ -252,11 +249,16 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
     source = arguments.source
     path = Path(source)
     # A task's name is never a path: what exists, or has a folder or a suffix in its name, is meant as one.
+    if arguments.library is not None:
+        name = arguments.name or source.rpartition(":")[2]
+        check_model_name(name)
+        model = make_model(source, arguments.library)
+        return _export_path(arguments, locate(arguments.repository) / name, options, model)
     record = read_record(path)
     is_path = record is None and (path.exists() or (":" not in source and (path.name != source or bool(path.suffix))))
     if arguments.name is not None:
         check_model_name(arguments.name)
-    objects = _custom_objects(arguments.modules)
+    objects = custom_objects(arguments.modules)
     name = arguments.name or (_name_of(path) if is_path else record.task if record else _name_of_task(source))
     check_model_name(name)
     model_dir = locate(arguments.repository) / name
@@ -266,27 +268,6 @@ def _export(arguments: argparse.Namespace) -> ExportReport:
 
     with keras.saving.custom_object_scope(objects):
         return _export_path(arguments, model_dir, options)
-
-
-def _custom_objects(modules: Sequence[str]) -> dict[str, Any]:
-    """Classes and functions of modules, by name, for Keras to find those that are not registered with it."""
-    found: dict[str, Any] = {}
-    for name in modules:
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as exc:
-            # What the user's module fails to import is not the user's spelling of its name.
-            if exc.name is None or not (name == exc.name or name.startswith(f"{exc.name}.")):
-                raise
-            raise ConfigurationError(
-                f"Received --import {name}: there is no module {exc.name!r} in this folder or installed; expected a "
-                "name as in Python's import, such as my_layers for my_layers.py."
-            ) from exc
-        package = name.partition(".")[0]
-        for key, each in vars(module).items():
-            if callable(each) and str(getattr(each, "__module__", "")).partition(".")[0] == package:
-                found[key] = each
-    return found
 
 
 def _name_of_task(source: str) -> str:
@@ -306,10 +287,12 @@ def _name_of(path: Path) -> str:
     return path.parent.name if path.name.isdecimal() else path.stem
 
 
-def _export_path(arguments: argparse.Namespace, model_dir: Location, options: ExportOptions) -> ExportReport:
+def _export_path(
+    arguments: argparse.Namespace, model_dir: Location, options: ExportOptions, model: Any = None
+) -> ExportReport:
     from modelyard.export.publish import export
 
-    if not Path(arguments.source).exists():
+    if model is None and not Path(arguments.source).exists():
         raise ConfigurationError(f"{arguments.source} does not exist.")
     for flag, given in (("--set", arguments.set), ("--model-dir", arguments.model_dir)):
         if given:
@@ -320,9 +303,10 @@ def _export_path(arguments: argparse.Namespace, model_dir: Location, options: Ex
         )
     with ProgressBar() as bar:
         return export(
-            Path(arguments.source),
+            Path(arguments.source) if model is None else model,
             model_dir,
             data=arguments.data,
+            expected=arguments.expected,
             signatures=arguments.signature,
             calibration=arguments.calibration_data,
             options=options,
@@ -352,6 +336,7 @@ def _export_task(arguments: argparse.Namespace, model_dir: Location, options: Ex
 
     for flag, value in (
         ("--data", arguments.data),
+        ("--expected", arguments.expected),
         ("--signature", arguments.signature),
         ("--calibration-data", arguments.calibration_data),
     ):

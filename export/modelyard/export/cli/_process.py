@@ -16,20 +16,13 @@ from modelyard.artifact import locate
 from modelyard.export.cli._cli import make_parser
 from modelyard.export.isolation import ended_by, remove_staging
 
-_CHILD = "import os, sys; sys.path.append(os.getcwd()); from modelyard.export.cli._cli import main; sys.exit(main())"
-#: By which somebody asks for the end.
+_CHILD = "import os, sys; sys.path.append(os.getcwd()); from modelyard.export import cli; sys.exit(cli.export_here())"
+#: Signals that ask a process to end.
 _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exports in a child process.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit code of the export; 128 and the signal's number where one ended it.
-    """
+    """Exports in a child process."""
     arguments = make_parser().parse_args(argv)
     code, stage, number = _run(argv)
     if code >= 0:

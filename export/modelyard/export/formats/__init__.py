@@ -2,54 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from modelyard.lazy import load_attribute
+from modelyard.lazy import attach
 
 if TYPE_CHECKING:
     from modelyard.export.formats._apart import Apart
     from modelyard.export.formats._failures import LOG_VARIABLE, gist, keep_log, say_logs
     from modelyard.export.formats._formats import FormatMaker, make_maker
-    from modelyard.export.formats._freeze import forget_initializers, named, only_draws
+    from modelyard.export.formats._freeze import (
+        LARGE,
+        ROUNDING,
+        forget_initializers,
+        freeze,
+        named,
+        only_draws,
+        widened_dtypes,
+    )
+    from modelyard.export.formats._onnx import export_onnx, newest_opset
     from modelyard.export.formats._resume import Conversions
-    from modelyard.export.formats._widen import ROUNDING, widened_dtypes
-
-_MODULES = {
-    "Apart": "modelyard.export.formats._apart",
-    "Conversions": "modelyard.export.formats._resume",
-    "FormatMaker": "modelyard.export.formats._formats",
-    "LOG_VARIABLE": "modelyard.export.formats._failures",
-    "ROUNDING": "modelyard.export.formats._widen",
-    "forget_initializers": "modelyard.export.formats._freeze",
-    "gist": "modelyard.export.formats._failures",
-    "keep_log": "modelyard.export.formats._failures",
-    "make_maker": "modelyard.export.formats._formats",
-    "named": "modelyard.export.formats._freeze",
-    "only_draws": "modelyard.export.formats._freeze",
-    "say_logs": "modelyard.export.formats._failures",
-    "widened_dtypes": "modelyard.export.formats._widen",
-}
+    from modelyard.export.formats._saved_model import export_saved_model
+    from modelyard.export.formats._tf2onnx import convert_function
+    from modelyard.export.formats._tflite import export_tflite
 
 __all__ = [
     "Apart",
     "Conversions",
     "FormatMaker",
+    "LARGE",
     "LOG_VARIABLE",
     "ROUNDING",
+    "convert_function",
+    "export_onnx",
+    "export_saved_model",
+    "export_tflite",
     "forget_initializers",
+    "freeze",
     "gist",
     "keep_log",
     "make_maker",
     "named",
+    "newest_opset",
     "only_draws",
     "say_logs",
     "widened_dtypes",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _MODULES, name, extra="export")
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "._apart": ["Apart"],
+        "._failures": ["LOG_VARIABLE", "gist", "keep_log", "say_logs"],
+        "._formats": ["FormatMaker", "make_maker"],
+        "._freeze": ["LARGE", "ROUNDING", "forget_initializers", "freeze", "named", "only_draws", "widened_dtypes"],
+        "._onnx": ["export_onnx", "newest_opset"],
+        "._resume": ["Conversions"],
+        "._saved_model": ["export_saved_model"],
+        "._tf2onnx": ["convert_function"],
+        "._tflite": ["export_tflite"],
+    },
+    extra="export",
+)

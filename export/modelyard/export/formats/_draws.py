@@ -10,9 +10,16 @@ both converters know. What is drawn from anything else stays as it is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
+
+from modelyard.export.rewrites import all_nodes
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 #: By function of a state, the operation that draws the same by itself, and the inputs that it keeps.
 _DRAWN: Mapping[str, tuple[str, tuple[int, ...]]] = {
@@ -31,19 +38,14 @@ _SHAPED = {"Tshape": "T", "shape_dtype": "T", "dtype": "dtype", "output_dtype": 
 WRITES = ("Assign", "RngReadAndSkip", "RngSkip")
 
 
-def release_draws(graph: Any, outputs: list[str]) -> None:
+def release_draws(graph: GraphDef, outputs: list[str]) -> None:
     """Rewrites a graph before its variables become constants.
 
     Seeds are given up, too: LiteRT begins a seeded stream anew with every other batch size.
-
-    Args:
-        graph: A ``GraphDef``, functions inlined; it is changed.
-        outputs: Names of tensors.
     """
-    for owner in (graph.node, *(body.node_def for body in graph.library.function)):
-        for node in owner:
-            if node.op in _SEEDED:
-                node.attr["seed"].i = node.attr["seed2"].i = 0
+    for node in all_nodes(graph):
+        if node.op in _SEEDED:
+            node.attr["seed"].i = node.attr["seed2"].i = 0
     nodes = {node.name: node for node in graph.node}
     states: set[str] = set()
     for node in [each for each in graph.node if each.op in _DRAWN]:
@@ -68,7 +70,7 @@ def release_draws(graph: Any, outputs: list[str]) -> None:
     left = [node for node in graph.node if node.name not in gone]
     for node in left:
         # No value comes from there any more, only an order.
-        inputs = [name for name in node.input if _name(name) not in gone]
+        inputs = [name for name in node.input if node_name(name) not in gone]
         del node.input[:]
         node.input.extend(inputs)
     copies = [tf.compat.v1.NodeDef.FromString(node.SerializeToString()) for node in left]
@@ -76,7 +78,7 @@ def release_draws(graph: Any, outputs: list[str]) -> None:
     graph.node.extend(copies)
 
 
-def _rewrite(node: Any, operation: str, kept: tuple[int, ...]) -> None:
+def _rewrite(node: NodeDef, operation: str, kept: tuple[int, ...]) -> None:
     inputs = [node.input[index] for index in kept]
     attributes = {new: node.attr[old] for old, new in _SHAPED.items() if old in node.attr}
     attributes = {name: type(value).FromString(value.SerializeToString()) for name, value in attributes.items()}
@@ -90,11 +92,11 @@ def _rewrite(node: Any, operation: str, kept: tuple[int, ...]) -> None:
         node.attr[name].CopyFrom(value)
 
 
-def _before(names: list[str], nodes: Mapping[str, Any]) -> Iterator[Any]:
+def _before(names: list[str], nodes: Mapping[str, NodeDef]) -> Iterator[NodeDef]:
     """The nodes that tensors are computed from."""
     todo, seen = list(names), set()
     while todo:
-        name = _name(todo.pop())
+        name = node_name(todo.pop())
         if name in seen or name not in nodes:
             continue
         seen.add(name)
@@ -102,27 +104,25 @@ def _before(names: list[str], nodes: Mapping[str, Any]) -> Iterator[Any]:
         todo += [each for each in nodes[name].input if not each.startswith("^")]
 
 
-def _is_resource(node: Any) -> bool:
+def _is_resource(node: NodeDef) -> bool:
     return node.op == "Placeholder" and node.attr["dtype"].type == tf.resource.as_datatype_enum
 
 
-def _reads(node: Any, names: set[str]) -> bool:
+def _reads(node: NodeDef, names: set[str]) -> bool:
     """Whether a node takes a value from one of some nodes."""
-    return any(_name(each) in names for each in node.input if not each.startswith("^"))
+    return any(node_name(each) in names for each in node.input if not each.startswith("^"))
 
 
-def _name(tensor: str) -> str:
+def node_name(tensor: str) -> str:
+    """The node that a tensor, or an order, is of."""
     return tensor.removeprefix("^").partition(":")[0]
 
 
-def forget_seeds(graph: Any) -> None:
+def forget_seeds(graph: GraphProto) -> None:
     """Removes the seed 0 from random operators of ONNX: in TensorFlow it says that there is none.
 
     tf2onnx writes it, and onnxruntime takes it for one: every operator of a
     graph, and every server, would draw the same numbers in the same order.
-
-    Args:
-        graph: A ``GraphProto``; it is changed.
     """
     for node in graph.node:
         for each in [each for each in node.attribute if each.HasField("g")]:

@@ -23,11 +23,7 @@ LOG_VARIABLE = "MODELYARD_EXPORT_LOG"
 
 
 def gist(error: BaseException) -> str:
-    """The first thing that an error says, without the places in a compiler's graph.
-
-    Args:
-        error: A converter's.
-    """
+    """The first thing that an error says, without the places in a compiler's graph."""
     # OpenVINO begins with places in its own code, and ends with what it means.
     text = re.sub(r"(?s)^.*\nSummary:\n-- ", "", str(error))
     for name, pattern in _UNKNOWN.items():
@@ -48,16 +44,7 @@ def gist(error: BaseException) -> str:
 
 
 def keep_log(error: BaseException, name: str) -> Path | None:
-    """Writes what a converter said to a file that stays.
-
-    Args:
-        error: An error of ours.
-        name: For the name of the file.
-
-    Returns:
-        The file, in the folder for temporary ones; None where no converter's error is behind it, or nothing can be
-        written there.
-    """
+    """Writes what a converter said to a file that stays."""
     if error.__cause__ is None:
         return None
     try:
@@ -71,11 +58,7 @@ def keep_log(error: BaseException, name: str) -> Path | None:
 
 
 def say_logs(logs: Iterable[Path | None]) -> str:
-    """The end of a sentence that says where everything is.
-
-    Args:
-        logs: From :func:`keep_log`.
-    """
+    """The end of a sentence that says where everything is."""
     paths = " and ".join(str(each) for each in logs if each is not None)
     return f" What the libraries said: {paths}" if paths else ""
 

@@ -18,6 +18,7 @@ from modelyard.artifact import (
     VerifyReport,
     format_key,
     format_path,
+    has_own_files,
 )
 from modelyard.errors import ConversionError, ExportError, PublishError, VerificationError
 from modelyard.export.formats._apart import Apart
@@ -38,19 +39,7 @@ _SAVED_MODEL = ("saved_model.pb", "fingerprint.pb", "variables", "assets", "asse
 
 @dataclass(kw_only=True)
 class FormatMaker:
-    """Makes and verifies formats in a staging directory.
-
-    Attributes:
-        reference: The model and its answers.
-        staged: The version directory to be.
-        options: What to make.
-        calibration: Makes the examples for int8, when they are needed.
-        progress: Called as the work goes on.
-        checks: What was verified and stays, by :func:`format_key`.
-        refused: What was tried and does not stay, or is not served.
-        conversions: Those of earlier tries; None where none are kept.
-        apart: The process for converters and other runtimes than TensorFlow; None for this one.
-    """
+    """Makes and verifies formats in a staging directory."""
 
     reference: Reference
     staged: Path
@@ -63,17 +52,7 @@ class FormatMaker:
     apart: Apart | None = None
 
     def make(self, format: Format) -> None:
-        """Makes one format in every precision asked for.
-
-        Args:
-            format: The format.
-
-        Raises:
-            ConversionError: The float32 conversion failed.
-            VerificationError: It does not compute what the model computes; or
-                float32 was not asked for and every variant was refused.
-            PublishError: The directory cannot be written.
-        """
+        """Makes one format in every precision asked for."""
         self._convert_once(format, lambda: self._do(ConversionError, f"convert {format}", "convert", format))
         self.checks[format] = self._in_other_runtimes(self._verify_float32(format))
         if format == "saved_model":
@@ -84,34 +63,14 @@ class FormatMaker:
             self._drop_float32(format, kept)
 
     def remove(self, format: Format) -> None:
-        """Removes what a failed format left: an unverified file must not be published beside verified ones.
-
-        Args:
-            format: The format.
-
-        Raises:
-            PublishError: It cannot be removed.
-        """
+        """Removes what a failed format left: an unverified file must not be published beside verified ones."""
         for key in [key for key, check in self.checks.items() if check.format == format]:
             del self.checks[key]
         names = {"saved_model": _SAVED_MODEL, "onnx": (ONNX_FOLDER,), "tflite": ("model*.tflite",)}[format]
         self._delete(path for name in names for path in self.staged.glob(name))
 
     def drop(self, format: str, precision: str, runtime: str, reason: str) -> bool:
-        """Gives up a variant, or a runtime beside the first, that ended its process after it was verified.
-
-        Args:
-            format: Such as ``onnx``.
-            precision: Of the variant.
-            runtime: Such as ``openvino``.
-            reason: For the manifest.
-
-        Returns:
-            False where it is the format itself, which is for somebody else to give up.
-
-        Raises:
-            PublishError: Its files cannot be removed.
-        """
+        """Gives up a variant, or a runtime beside the first, that ended its process after it was verified."""
         key = format_key(format, precision)
         check = self.checks[key]
         if runtime in check.others:
@@ -121,7 +80,7 @@ class FormatMaker:
             return False
         else:
             del self.checks[key]
-            if precision != "bfloat16":
+            if has_own_files(precision):
                 self._delete([self.staged / format_path(format, precision)])
         self.refused.append(_failure(format, precision, runtime, reason))
         return True
@@ -151,7 +110,7 @@ class FormatMaker:
             self.refused.append(_failure(format, precision, "", reason))
             return False
         try:
-            if precision != "bfloat16":
+            if has_own_files(precision):
                 self._convert_once(key, lambda: self._convert_variant(format, precision))
             found = self._judged(format, precision)
             if isinstance(found, Refusal):
@@ -165,7 +124,7 @@ class FormatMaker:
             self.checks[key] = self._in_other_runtimes(found)
             return True
         self.refused.append(found)
-        if precision != "bfloat16":
+        if has_own_files(precision):
             self._delete([self.staged / format_path(format, precision)])
         return False
 
@@ -180,24 +139,8 @@ class FormatMaker:
     def keep_layers(
         self, format: Format, precision: Precision, refusal: Refusal, calibration: Calibration, progress: Progress
     ) -> Verification | Refusal:
-        """Makes a variant again, with as few layers in float32 as the budget needs, in this process.
-
-        Args:
-            format: The format.
-            precision: Of the variant.
-            refusal: Why it is refused as it is.
-            calibration: Examples by which layers are compared.
-            progress: Called after every try.
-
-        Returns:
-            The refusal where that is no way.
-
-        Raises:
-            ConversionError: It cannot be converted again.
-            PublishError: The directory cannot be written.
-            VerificationError: The float32 files cannot be loaded.
-        """
-        if precision == "bfloat16" or (format == "tflite" and precision != "int8"):
+        """Makes a variant again, with as few layers in float32 as the budget needs, in this process."""
+        if not has_own_files(precision) or (format == "tflite" and precision != "int8"):
             return refusal
         tried: dict[int, Verification | Refusal] = {0: refusal}
         with tempfile.TemporaryDirectory() as folder:
@@ -247,17 +190,7 @@ class FormatMaker:
             raise error(f"Format {format}: {exc.message}") from exc.__cause__
 
     def check(self, format: str, precision: str, runtime: str | None, progress: Progress) -> Verification:
-        """Verifies one file in one runtime, in this process.
-
-        Args:
-            format: Such as ``onnx``.
-            precision: Such as ``int8``.
-            runtime: None for the first that reads it.
-            progress: Called after every batch.
-
-        Raises:
-            VerificationError: It does not compute what the model computes.
-        """
+        """Verifies one file in one runtime, in this process."""
         return verify(
             self.reference,
             self.staged,
@@ -288,12 +221,7 @@ class FormatMaker:
             return check
 
     def convert_plain(self, _: Format) -> None:
-        """Converts the model to ONNX without onnxslim, in this process.
-
-        Raises:
-            ConversionError: The conversion failed.
-            PublishError: The directory cannot be written.
-        """
+        """Converts the model to ONNX without onnxslim, in this process."""
         export_onnx(self.reference.source, self.staged, opset=self.options.opset, simplify=False)
 
     def _in_other_runtimes(self, check: Verification) -> Verification:
@@ -321,8 +249,8 @@ class FormatMaker:
                 f"Format {format} was asked for in {asked} only, and nothing of it is left. {reasons}"
             )
         del self.checks[format]
-        if "bfloat16" in kept:
-            # It computes these very files.
+        if not all(map(has_own_files, kept)):
+            # One of them computes these very files.
             return
         folder = self.staged / ONNX_FOLDER
         files = [*folder.glob("*.onnx"), *self._weight_files()] if format == "onnx" else [self.staged / TFLITE_NAME]
@@ -334,15 +262,7 @@ class FormatMaker:
         return [] if source is None else [self.staged / ONNX_FOLDER / name for name in weight_files(source)]
 
     def convert(self, format: Format) -> None:
-        """Converts the model to one format, in float32, in this process.
-
-        Args:
-            format: The format.
-
-        Raises:
-            ConversionError: The conversion failed.
-            PublishError: The directory cannot be written.
-        """
+        """Converts the model to one format, in float32, in this process."""
         traced, staged, options = self.reference.source, self.staged, self.options
         if format in traced.files:
             _copy(format, traced.files[format], staged)
@@ -363,17 +283,7 @@ class FormatMaker:
         self._do(ConversionError, stage, "convert_variant", format, precision, calibration)
 
     def convert_variant(self, format: Format, precision: Precision, calibration: Calibration | None) -> None:
-        """Makes a variant of a format, in this process.
-
-        Args:
-            format: The format.
-            precision: Of the variant.
-            calibration: For ``int8``.
-
-        Raises:
-            ConversionError: The conversion failed.
-            PublishError: The directory cannot be written.
-        """
+        """Makes a variant of a format, in this process."""
         if format == "onnx":
             with tempfile.TemporaryDirectory() as folder:
                 variant = OnnxVariant(self.staged, precision=precision, calibration=calibration, work=Path(folder))
@@ -407,13 +317,7 @@ class FormatMaker:
 
 
 def make_maker(reference: Reference, staged: Path, options: ExportOptions) -> FormatMaker:
-    """What converts and checks in a process of its own; examples for int8 come with the call.
-
-    Args:
-        reference: The model and its answers.
-        staged: The version directory to be.
-        options: What to make.
-    """
+    """What converts and checks in a process of its own; examples for int8 come with the call."""
     return FormatMaker(
         reference=reference,
         staged=staged,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import tensorflow as tf
@@ -24,10 +24,16 @@ from tensorflow.python.framework.convert_to_constants import (
     _run_inline_graph_optimization,
 )
 
-from modelyard.export.formats._draws import WRITES, release_draws
-from modelyard.export.formats._widen import widen
-from modelyard.export.rewrites import Target, all_nodes, rewrite, without_cases
+from modelyard.export.formats._draws import WRITES, node_name, release_draws
+from modelyard.export.rewrites import Target, all_nodes, kinds_of, rewrite, widen, without_cases
 from modelyard.export.text import keep_assertions
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+    from tensorflow.core.framework.function_pb2 import FunctionDef
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+    from tensorflow.python.types.core import ConcreteFunction, PolymorphicFunction
 
 #: Bytes from which a constant is large. Below it nothing is to be gained, and what TensorFlow folds may be folded.
 LARGE = 1 << 20
@@ -41,24 +47,23 @@ class Frozen:
     """A function without variables, but for those of its state.
 
     Attributes:
-        function: A ``tf.function`` of the original's inputs and then the large
-            weights, with an input signature; it returns what the original does.
+        function: A ``tf.function`` of the original's inputs and then the large weights, with an input signature.
         weights: Values of the large weights, in order.
+        tables: Copies of its lookup tables by the ``shared_name`` of their nodes.
         state: Variables that it still reads and writes.
-        tables: Copies of its lookup tables, ``tf.lookup.StaticHashTable``, by the ``shared_name`` of their nodes.
     """
 
-    function: Any
+    function: PolymorphicFunction
     weights: Sequence[npt.NDArray[Any]]
-    tables: Mapping[str, Any]
-    state: Sequence[Any] = ()
+    tables: Mapping[str, tf.lookup.StaticHashTable]
+    state: Sequence[tf.Variable] = ()
 
     @property
     def inputs(self) -> int:
         """How many inputs the original has."""
         return len(self.function.input_signature) - len(self.weights)
 
-    def bound(self) -> tuple[Any, list[Any]]:
+    def bound(self) -> tuple[PolymorphicFunction, list[tf.Variable | tf.lookup.StaticHashTable]]:
         """The function of the inputs alone, and the variables and tables that it reads.
 
         They belong in the SavedModel that is made of it: variables are the one thing
@@ -66,8 +71,8 @@ class Frozen:
         """
         variables = [tf.Variable(value, trainable=False) for value in self.weights]
 
-        def call(*tensors: Any) -> dict[str, Any]:
-            outputs: dict[str, Any] = self.function(*tensors, *variables)
+        def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+            outputs: dict[str, tf.Tensor] = self.function(*tensors, *variables)
             return {name: named(value, name) for name, value in outputs.items()}
 
         signature = self.function.input_signature[: self.inputs]
@@ -78,29 +83,20 @@ class Frozen:
         ]
 
 
-def named(value: Any, name: str) -> Any:
-    """A tensor by a name of an output, as far as TensorFlow has such names for nodes.
-
-    Args:
-        value: A tensor.
-        name: Any text.
-    """
+def named(value: tf.Tensor, name: str) -> tf.Tensor:
+    """A tensor by a name of an output, as far as TensorFlow has such names for nodes."""
     safe = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     return tf.identity(value, name=safe if re.match(r"[A-Za-z0-9.]", safe) else f"output{safe}")
 
 
 def freeze(
-    function: Any, *, target: Target | None = None, widened: Iterable[str] = (), state: Collection[int] = ()
+    function: PolymorphicFunction,
+    *,
+    target: Target | None = None,
+    widened: Iterable[str] = (),
+    state: Collection[int] = (),
 ) -> Frozen:
-    """A function without variables, with the same inputs and outputs by name.
-
-    Args:
-        function: A ``tf.function`` with an input signature, that returns a mapping.
-        target: The format whose converter takes it: what that one lacks is composed of what it has.
-        widened: Dtypes that become float32, inputs and outputs among them.
-        state: Identities of variables that stay, from :func:`written_variables`. Such a function is not composed
-            anew: what only writes has no result, by which its operators are found.
-    """
+    """A function without variables, with the same inputs and outputs by name."""
     concrete = without_cases(function.get_concrete_function())
     forget_initializers(concrete)
     variables = {id(each.handle): each for each in concrete.variables if id(each) in state}
@@ -129,7 +125,7 @@ def freeze(
         used = {node.attr["shared_name"].s.decode() for node in all_nodes(constant.graph.as_graph_def())}
         tables = {name: table for name, table in tables.items() if name in used}
 
-    def call(*tensors: Any) -> dict[str, Any]:
+    def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         values = constant(*tensors, *(variable.handle for variable in kept.values()))
         values = list(values) if isinstance(values, list | tuple) else [values]
         for name, value in zip(names, values, strict=True):
@@ -148,39 +144,32 @@ def freeze(
     return Frozen(function=frozen, weights=values, tables=tables, state=tuple(kept.values()))
 
 
-def only_draws(function: Any) -> bool:
-    """Whether all variables that a function writes to are states of random generators, which formats do without.
-
-    Args:
-        function: A ``tf.function`` with an input signature.
-    """
+def only_draws(function: PolymorphicFunction) -> bool:
+    """Whether all variables that a function writes to are states of random generators, which formats do without."""
     concrete = function.get_concrete_function()
     graph = _FunctionConverterDataInEager(func=concrete, lower_control_flow=False, aggressive_inlining=False).graph_def
     release_draws(graph, [tensor.name for tensor in concrete.outputs])
-    nodes = [*graph.node, *(node for body in graph.library.function for node in body.node_def)]
-    return not any(node.op.startswith(WRITES) for node in nodes)
+    return not any(node.op.startswith(WRITES) for node in all_nodes(graph))
 
 
-def forget_initializers(concrete: Any) -> None:
-    """Empties a collection that TensorFlow cannot write down, and warns of: contents are taken from tables themselves.
-
-    Args:
-        concrete: A concrete function.
-    """
+def forget_initializers(concrete: ConcreteFunction) -> None:
+    """Empties a collection that TensorFlow cannot save, and warns of: contents are read from the tables."""
     concrete.graph.clear_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
 
 
-def _take_tables(concrete: Any, graph: Any, converted: Sequence[int], kept: Collection[str]) -> dict[str, Any]:
+def _take_tables(
+    concrete: ConcreteFunction, graph: GraphDef, converted: Sequence[int], kept: Collection[str]
+) -> dict[str, tf.lookup.StaticHashTable]:
     """Makes nodes of tables of the captured handles of tables, and copies those tables."""
     captures = zip(concrete.graph.external_captures, concrete.graph.internal_captures, strict=True)
     taken = {*kept, *(concrete.graph.internal_captures[index].op.name for index in converted)}
     handles = {inside.op.name: outside for outside, inside in captures if inside.op.name not in taken}
     nodes = {node.name: node for node in graph.node}
-    tables: dict[str, Any] = {}
+    tables: dict[str, tf.lookup.StaticHashTable] = {}
     for find in [node for node in graph.node if node.op == "LookupTableFindV2"]:
-        node = nodes[_node_name(find.input[0])]
+        node = nodes[node_name(find.input[0])]
         while node.op == "Identity":
-            node = nodes[_node_name(node.input[0])]
+            node = nodes[node_name(node.input[0])]
         if node.name not in handles:
             continue
         # Only the lookup says what types a table has, and TensorFlow ends the process where they are others.
@@ -200,11 +189,7 @@ def _take_tables(concrete: Any, graph: Any, converted: Sequence[int], kept: Coll
     return tables
 
 
-def _node_name(tensor: str) -> str:
-    return tensor.removeprefix("^").partition(":")[0]
-
-
-def _keep_shapes(graph: Any) -> None:
+def _keep_shapes(graph: GraphDef) -> None:
     """Gives values of lookups the shape of their keys: it was known by the Python object that was called only."""
     for find in [node for node in graph.node if node.op == "LookupTableFindV2"]:
         name, keys, kind = find.name, find.input[1], find.attr["Tout"]
@@ -217,7 +202,7 @@ def _keep_shapes(graph: Any) -> None:
         values.attr["Tshape"].type = tf.int32.as_datatype_enum
 
 
-def _gather_from_constants(body: Any) -> None:
+def _gather_from_constants(body: FunctionDef) -> None:
     """Lookups in a variable inside a loop or a branch: TensorFlow 2.21 makes them anew outside of functions only."""
     for node in [each for each in body.node_def if each.op in ("ResourceGather", "ResourceGatherNd")]:
         node.attr["Tparams"].CopyFrom(node.attr["dtype"])
@@ -233,7 +218,7 @@ def _gather_from_constants(body: Any) -> None:
         node.input.append(f"{axis.name}:output:0")
 
 
-def _take_out(graph: Any) -> dict[str, npt.NDArray[Any]]:
+def _take_out(graph: GraphDef) -> dict[str, npt.NDArray[Any]]:
     """Makes inputs of the large constants of a graph, and gives their values by name of the node."""
     weights: dict[str, npt.NDArray[Any]] = {}
     for node in graph.node:
@@ -249,7 +234,7 @@ def _take_out(graph: Any) -> dict[str, npt.NDArray[Any]]:
     return weights
 
 
-def _rewritten(graph: Any, inputs: list[str], outputs: list[str]) -> Any:
+def _rewritten(graph: GraphDef, inputs: list[str], outputs: list[str]) -> ConcreteFunction:
     """A graph as a function: with integer images cast in front of each interpolating resize, and nothing compiled.
 
     TensorFlow's kernels take uint8 and give float32, where those of ONNX and
@@ -259,11 +244,6 @@ def _rewritten(graph: Any, inputs: list[str], outputs: list[str]) -> Any:
 
     Keras compiles every convolution with groups by XLA (those of ConvNeXt, for
     one). Such a call is not inlined, and tf2onnx has nothing to make of it.
-
-    Args:
-        graph: Is changed.
-        inputs: Names of tensors.
-        outputs: Names of tensors.
     """
     _cast_images(graph.node, suffix="")
     keep_assertions(graph.node)
@@ -279,26 +259,25 @@ def _rewritten(graph: Any, inputs: list[str], outputs: list[str]) -> Any:
     return constant
 
 
-def _imported(graph: Any, inputs: list[str], outputs: list[str], *, suffix: str) -> Any:
+def _imported(graph: GraphDef, inputs: list[str], outputs: list[str], *, suffix: str) -> ConcreteFunction:
     _rename_functions(graph, suffix)
     imported = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph, name=""), [])
     return imported.prune(inputs, outputs)
 
 
-def _rename_functions(graph: Any, suffix: str) -> None:
+def _rename_functions(graph: GraphDef, suffix: str) -> None:
     """Gives every function of a graph another name: TensorFlow refuses one name for two definitions."""
     names = {body.signature.name: f"{body.signature.name}_{suffix}" for body in graph.library.function}
     for body in graph.library.function:
         body.signature.name = names[body.signature.name]
-    for nodes in (graph.node, *(body.node_def for body in graph.library.function)):
-        for node in nodes:
-            for attribute in node.attr.values():
-                for called in (attribute.func, *attribute.list.func):
-                    if called.name in names:
-                        called.name = names[called.name]
+    for node in all_nodes(graph):
+        for attribute in node.attr.values():
+            for called in (attribute.func, *attribute.list.func):
+                if called.name in names:
+                    called.name = names[called.name]
 
 
-def _forget_compilation(owner: Any) -> bool:
+def _forget_compilation(owner: NodeDef | FunctionDef) -> bool:
     """Removes the attributes from a node, or from a function and its nodes."""
     owners = [owner, *getattr(owner, "node_def", ())]
     compiled = [each for each in owners if _COMPILED[0] in each.attr]
@@ -308,10 +287,33 @@ def _forget_compilation(owner: Any) -> bool:
     return bool(compiled)
 
 
-def _cast_images(nodes: Any, *, suffix: str) -> None:
+def _cast_images(nodes: RepeatedCompositeFieldContainer[NodeDef], *, suffix: str) -> None:
     resizes = [node for node in nodes if node.op in _RESIZES and tf.as_dtype(node.attr["T"].type).is_integer]
     for node in resizes:
         cast = nodes.add(op="Cast", name=f"{node.name}/as_float", input=[node.input[0]])
         cast.attr["SrcT"].type = node.attr["T"].type
         cast.attr["DstT"].type = node.attr["T"].type = tf.float32.as_datatype_enum
         node.input[0] = f"{cast.name}{suffix}"
+
+
+#: By format, what its runtimes have no operations for, or only slow and coarse ones that cast to and fro.
+_WIDENED: Mapping[str, frozenset[str]] = {
+    "onnx": frozenset({"bfloat16", "float16"}),
+    "tflite": frozenset({"bfloat16", "float16", "float64"}),
+}
+#: What TensorFlow rounds a number by, as a share of it.
+ROUNDING: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def widened_dtypes(function: PolymorphicFunction, format: str) -> frozenset[str]:
+    """Dtypes of a function that a format computes in float32."""
+    unknown = _WIDENED.get(format, frozenset())
+    # A double among floats is a constant that converters fold: only what computes in doubles is computed in floats.
+    return frozenset(dtype for dtype in float_dtypes(function) if dtype in unknown)
+
+
+def float_dtypes(function: PolymorphicFunction) -> frozenset[str]:
+    """Dtypes of floats that a function computes with."""
+    graph = function.get_concrete_function().graph.as_graph_def()
+    kinds = {kind for node in all_nodes(graph) if node.op != "Const" for kind in kinds_of(node)}
+    return frozenset(name for name in ("bfloat16", "float16", "float64") if tf.as_dtype(name).as_datatype_enum in kinds)

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import logging
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from modelyard.artifact import ONNX_FOLDER, onnx_file_name, renamed_outputs
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export.formats._draws import forget_seeds
 from modelyard.export.formats._failures import gist
-from modelyard.export.formats._freeze import freeze
+from modelyard.export.formats._freeze import freeze, widened_dtypes
 from modelyard.export.formats._onnx_pads import guard_pads
 from modelyard.export.formats._tf2onnx import convert_function
-from modelyard.export.formats._widen import widened_dtypes
 from modelyard.export.sources import TracedModel, graph_signature
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 _LOG = logging.getLogger("modelyard.export")
 
 
 def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = None, simplify: bool = True) -> None:
-    """Writes ``onnx/<graph>.onnx`` for every graph.
-
-    Args:
-        source: The traced model.
-        directory: The version directory.
-        opset: ONNX operator set; None for :func:`newest_opset`.
-        simplify: Simplify the graphs, except those that compute with text.
-
-    Raises:
-        ConversionError: tf2onnx cannot convert a graph, or what it made is not valid ONNX.
-        PublishError: The directory cannot be written.
-    """
+    """Writes ``onnx/<graph>.onnx`` for every graph."""
     import onnx
 
     opset = opset or newest_opset()
@@ -58,13 +48,8 @@ def export_onnx(source: TracedModel, directory: Path, *, opset: int | None = Non
             raise PublishError(f"Cannot write {onnx_file_name(graph)} below {folder}: {exc}") from exc
 
 
-@cache
 def newest_opset() -> int:
-    """The newest ONNX operator set that the tf2onnx installed here writes and the onnxruntime installed here reads.
-
-    Raises:
-        ConversionError: They share none.
-    """
+    """The newest ONNX operator set that the tf2onnx installed here writes and the onnxruntime installed here reads."""
     import onnx
     import onnxruntime
     from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
@@ -88,14 +73,14 @@ def newest_opset() -> int:
     )
 
 
-def _has_texts(model: Any) -> bool:
+def _has_texts(model: ModelProto) -> bool:
     """Whether there are strings among the constants, which onnxslim 0.1 cannot write."""
     import onnx
 
     return any(each.data_type == onnx.TensorProto.STRING for each in model.graph.initializer)
 
 
-def _simplify(graph: str, model: Any) -> Any:
+def _simplify(graph: str, model: ModelProto) -> ModelProto:
     import onnx
     import onnxslim
 

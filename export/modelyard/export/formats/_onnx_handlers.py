@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from modelyard.export.text import Handler, make_string_handlers
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tf2onnx.graph import Graph, Node
 
-def _add(context: Any, node: Any, name: str, _: list[str]) -> None:
+
+def _add(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """A sum, with a scalar constant as one of one value.
 
     tf2onnx 1.17 takes a constant that is added to a convolution for its bias,
@@ -28,7 +32,7 @@ def _add(context: Any, node: Any, name: str, _: list[str]) -> None:
     context.make_node("Add", inputs, outputs=[output], name=name, dtypes=[dtype], shapes=[shape])
 
 
-def _erfc(context: Any, node: Any, name: str, _: list[str]) -> None:
+def _erfc(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """One less the error function: Keras 3.15 writes GELU by the complement, for which ONNX has no operator."""
     from tf2onnx import utils
 
@@ -42,7 +46,7 @@ def _erfc(context: Any, node: Any, name: str, _: list[str]) -> None:
     )
 
 
-def _floor_mod(context: Any, node: Any, name: str, _: list[str]) -> None:
+def _floor_mod(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """A remainder with the sign of the divisor, which is ONNX's own for integers; tf2onnx truncates towards zero."""
     if _is_float(context, node):
         _default("FloorMod", 7, context, node)
@@ -51,7 +55,7 @@ def _floor_mod(context: Any, node: Any, name: str, _: list[str]) -> None:
     node.set_attr("fmod", 0)
 
 
-def _floor_div(context: Any, node: Any, name: str, _: list[str]) -> None:
+def _floor_div(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """A quotient rounded down, also of negative integers: what the remainder leaves divides without one."""
     if _is_float(context, node):
         _default("FloorDiv", 6, context, node)
@@ -64,20 +68,22 @@ def _floor_div(context: Any, node: Any, name: str, _: list[str]) -> None:
     context.make_node("Div", [whole.output[0], inputs[1]], outputs=outputs, name=name, shapes=shapes, dtypes=dtypes)
 
 
-def _is_float(context: Any, node: Any) -> bool:
+def _is_float(context: Graph, node: Node) -> bool:
     from onnx import TensorProto
 
     return context.get_dtype(node.input[0]) in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
-def _default(op: str, version: int, context: Any, node: Any) -> None:
+def _default(op: str, version: int, context: Graph, node: Node) -> None:
     from tf2onnx.handler import tf_op
 
     handler, arguments = tf_op.get_opsets()[""][version][op]
     handler(context, node, **arguments)
 
 
-def _lookup(tables: Mapping[str, Any], context: Any, node: Any, name: str, _: list[str]) -> None:
+def _lookup(
+    tables: Mapping[str, tuple[tf.Tensor, tf.Tensor]], context: Graph, node: Node, name: str, _: list[str]
+) -> None:
     """A table of numbers or strings as a LabelEncoder; tf2onnx's own has strings to int64 and back only."""
     table = node.inputs[0]
     while table.type == "Identity":
@@ -103,7 +109,7 @@ def _lookup(tables: Mapping[str, Any], context: Any, node: Any, name: str, _: li
     )
 
 
-def _bucketize(context: Any, node: Any, name: str, _: list[str]) -> None:
+def _bucketize(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """How many boundaries a number has reached."""
     boundaries = np.array(node.get_attr_value("boundaries"), np.float32)
     source, outputs, shapes, dtypes = node.input[0], list(node.output), node.output_shapes, node.output_dtypes
@@ -120,7 +126,7 @@ def _bucketize(context: Any, node: Any, name: str, _: list[str]) -> None:
     )
 
 
-def _scale_and_translate(context: Any, node: Any, name: str, _: list[str]) -> None:
+def _scale_and_translate(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """``tf.image.resize(antialias=True)``; verification tells where it is called otherwise."""
     kernel = node.get_attr_value("kernel_type", b"lanczos3").decode()
     if kernel not in _KERNELS or not node.get_attr_value("antialias", 1):
@@ -141,7 +147,7 @@ def _scale_and_translate(context: Any, node: Any, name: str, _: list[str]) -> No
     )  # fmt: skip
 
 
-def _rfft(context: Any, node: Any, name: str, _: list[str]) -> None:
+def _rfft(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """A spectrum as pairs of numbers in a last axis more, which the handlers of complex numbers take."""
     signal, outputs = node.input[0], list(node.output)
     shape = context.get_shape(signal)
@@ -160,7 +166,7 @@ def _rfft(context: Any, node: Any, name: str, _: list[str]) -> None:
     )  # fmt: skip
 
 
-def _part(index: int, context: Any, node: Any, name: str, _: list[str]) -> None:
+def _part(index: int, context: Graph, node: Node, name: str, _: list[str]) -> None:
     """The real or the imaginary part."""
     source, outputs, shapes = node.input[0], list(node.output), node.output_shapes
     context.remove_node(name)
@@ -170,7 +176,7 @@ def _part(index: int, context: Any, node: Any, name: str, _: list[str]) -> None:
     )
 
 
-def _cast(context: Any, tensor: str, dtype: int) -> str:
+def _cast(context: Graph, tensor: str, dtype: int) -> str:
     cast = context.make_node("Cast", [tensor], attr={"to": dtype}, shapes=[context.get_shape(tensor)], dtypes=[dtype])
     return str(cast.output[0])
 
@@ -180,18 +186,14 @@ _FLOAT, _INT64, _STRING = 1, 7, 8
 #: By kind of a numpy dtype, what LabelEncoder calls it and computes with.
 _LABELS = {"O": ("string", _STRING), "i": ("int64", _INT64), "f": ("float", _FLOAT)}
 #: By TensorFlow's name of a kernel, the attributes of Resize. Keys' cubic has a = -1/2.
-_KERNELS: Mapping[str, Mapping[str, Any]] = {
+_KERNELS: Mapping[str, Mapping[str, str | int | float]] = {
     "triangle": {"mode": "linear", "exclude_outside": 1},
     "keyscubic": {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
 }
 
 
-def make_handlers(tables: Mapping[str, Any]) -> dict[str, tuple[Handler, list[str]]]:
-    """Handlers by TensorFlow's name of the operator, as ``tf2onnx.tfonnx.process_tf_graph`` takes them.
-
-    Args:
-        tables: Keys and values of the graph's lookup tables, by the ``shared_name`` of their nodes.
-    """
+def make_handlers(tables: Mapping[str, tuple[tf.Tensor, tf.Tensor]]) -> dict[str, tuple[Handler, list[str]]]:
+    """Handlers by TensorFlow's name of the operator, as ``tf2onnx.tfonnx.process_tf_graph`` takes them."""
     handlers: dict[str, Handler] = {
         "AddV2": _add,
         "Bucketize": _bucketize,

@@ -9,18 +9,14 @@ error of a hundredth of what its outputs spread over.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
 
 
-def guard_pads(model: Any) -> int:
-    """Separates each such pair by a slice: one more row is padded, and cut off again.
-
-    Args:
-        model: The ``ModelProto``, changed in place.
-
-    Returns:
-        How many pairs there were.
-    """
+def guard_pads(model: ModelProto) -> int:
+    """Separates each such pair by a slice: one more row is padded, and cut off again."""
     import numpy as np
     from onnx import helper, numpy_helper
 
@@ -56,7 +52,7 @@ def guard_pads(model: Any) -> int:
     return len(pools)
 
 
-def _drop_unused(graph: Any, pads: list[Any]) -> None:
+def _drop_unused(graph: GraphProto, pads: list[NodeProto]) -> None:
     used = {name for node in graph.node for name in node.input} | {each.name for each in graph.output}
     for pad in pads:
         if pad.output[0] not in used:

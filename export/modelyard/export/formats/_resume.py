@@ -28,30 +28,13 @@ _DONE = "done.json"
 
 
 class Conversions:
-    """The conversions of one model, in a folder.
-
-    Args:
-        folder: Holds those of any number of models.
-        reference: The model and its answers: another model, other weights or
-            other options are another set of conversions.
-        options: What decides what a conversion makes.
-    """
+    """The conversions of one model, in a folder."""
 
     def __init__(self, folder: Path, reference: Reference, options: ExportOptions) -> None:
         self._folder = folder / _fingerprint(reference, options)
 
     def run(self, key: str, staged: Path, convert: Callable[[], None]) -> None:
-        """Converts, or takes up what an earlier try has converted.
-
-        Args:
-            key: Names the conversion.
-            staged: The directory that it writes to.
-            convert: Does it.
-
-        Raises:
-            ConversionError: The conversion failed.
-            PublishError: Files cannot be copied.
-        """
+        """Converts, or takes up what an earlier try has converted."""
         kept = self._folder / key.replace("/", "_")
         try:
             if self._is_whole(kept):

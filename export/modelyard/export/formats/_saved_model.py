@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -16,22 +16,17 @@ from modelyard.errors import ConversionError, PublishError
 from modelyard.export.formats._failures import gist
 from modelyard.export.sources import TracedModel
 
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+    from tensorflow.python.types.core import PolymorphicFunction
+
 #: Names that TensorFlow leaves as they are.
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INPUT = "input_{}"
 
 
 def export_saved_model(source: TracedModel, directory: Path) -> None:
-    """Writes a SavedModel with every signature, encoded inputs decoded in its own graph.
-
-    Args:
-        source: The traced model.
-        directory: The version directory; ``saved_model.pb`` and ``variables/`` go there.
-
-    Raises:
-        ConversionError: TensorFlow cannot save the model.
-        PublishError: The directory cannot be written.
-    """
+    """Writes a SavedModel with every signature, encoded inputs decoded in its own graph."""
     module = tf.Module()
     module.root = _holder(source.root)
     # Kept as attributes too, so that a Python reload finds the functions with their variables.
@@ -63,7 +58,7 @@ def _check_distinct(signature: str, names: Sequence[str]) -> None:
         )
 
 
-def _numbered(function: Any) -> Any:
+def _numbered(function: PolymorphicFunction) -> PolymorphicFunction:
     specs = [
         tf.TensorSpec(spec.shape, spec.dtype, name=_INPUT.format(index))
         for index, spec in enumerate(function.input_signature)
@@ -71,7 +66,7 @@ def _numbered(function: Any) -> Any:
     return tf.function(lambda *tensors: function(*tensors), input_signature=specs, autograph=False)
 
 
-def _rename_inputs(graph: Any, signature: str, names: Sequence[str]) -> None:
+def _rename_inputs(graph: MetaGraphDef, signature: str, names: Sequence[str]) -> None:
     """Names the inputs of a signature that were saved by number, for servers and for TensorFlow's own loader."""
     inputs = graph.signature_def[signature].inputs
     known = {_INPUT.format(index): name for index, name in enumerate(names)}
@@ -85,7 +80,7 @@ def _rename_inputs(graph: Any, signature: str, names: Sequence[str]) -> None:
     keywords[:] = [known[number] for number in keywords]
 
 
-def _holder(root: Any) -> Any:
+def _holder(root: tf.Module) -> tf.Module:
     """What holds the variables of a root and can be saved."""
     # Not above: a process that converts saved graphs needs no Keras, which takes as long to load as TensorFlow.
     import keras
@@ -103,7 +98,7 @@ def _holder(root: Any) -> Any:
     return module
 
 
-def _seed_states(root: Any) -> list[Any]:
+def _seed_states(root: tf.Module) -> list[tf.Variable]:
     """States of seed generators: Keras does not track them, and functions capture them though they draw nothing."""
     import keras
 
@@ -113,24 +108,17 @@ def _seed_states(root: Any) -> list[Any]:
 
 
 def save_functions(
-    module: Any,
+    module: tf.Module,
     directory: Path,
-    functions: Mapping[str, Any],
+    functions: Mapping[str, PolymorphicFunction],
     *,
     methods: Mapping[str, str] | None = None,
-    options: Any = None,
+    options: tf.saved_model.SaveOptions | None = None,
 ) -> None:
     """Saves functions as signatures, under any names of signatures and inputs.
 
     TensorFlow makes identifiers of the inputs' names, or stops. So they are
     saved by number, and named in the file.
-
-    Args:
-        module: Holds what they use.
-        directory: Where to.
-        functions: By name; each a ``tf.function`` with an input signature.
-        methods: By name, where they are for something else than to predict.
-        options: TensorFlow's.
     """
     names = {name: [spec.name for spec in function.input_signature] for name, function in functions.items()}
     renamed = {name for name, inputs in names.items() if any(not _SAFE.fullmatch(each) for each in inputs)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import tensorflow as tf
@@ -13,8 +13,13 @@ from modelyard.export.formats._freeze import Frozen, forget_initializers
 from modelyard.export.formats._onnx_handlers import make_handlers
 from modelyard.export.text import Handler, name_operator_sets
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tf2onnx.graph import Graph
 
-def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] | None = None) -> Any:
+
+def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] | None = None) -> ModelProto:
     """An ONNX model of a frozen function.
 
     The steps are those of ``tf2onnx.convert.from_function``, except that
@@ -22,11 +27,6 @@ def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] |
     the whole model is made before each of tf2onnx's own optimizers, to go on
     with where one fails: for 100 MB of weights those copies were 8 GB. A failure
     is an error then.
-
-    Args:
-        frozen: From :func:`freeze`.
-        opset: ONNX operator set.
-        renamed: Names in the graph, of outputs that are to have others there.
     """
     from tf2onnx import optimizer, tf_loader
     from tf2onnx.tfonnx import process_tf_graph
@@ -62,7 +62,9 @@ def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] |
             return _with_shapes(model)
 
 
-def _recorded(handlers: Mapping[str, tuple[Handler, list[str]]]) -> tuple[dict[str, Any], list[Exception]]:
+def _recorded(
+    handlers: Mapping[str, tuple[Handler, list[str]]],
+) -> tuple[dict[str, tuple[Callable[..., None], list[str]]], list[Exception]]:
     """The handlers, and a list of what they raise from now on: tf2onnx goes on where one fails."""
     failures: list[Exception] = []
 
@@ -79,7 +81,7 @@ def _recorded(handlers: Mapping[str, tuple[Handler, list[str]]]) -> tuple[dict[s
     return {op: (recorded(handler), arguments) for op, (handler, arguments) in handlers.items()}, failures
 
 
-def _with_shapes(model: Any) -> Any:
+def _with_shapes(model: ModelProto) -> ModelProto:
     """Gives outputs whose rank TensorFlow has forgotten, such as counts of words, the one that ONNX sees."""
     from onnx.shape_inference import infer_shapes
 
@@ -91,7 +93,7 @@ def _with_shapes(model: Any) -> Any:
     return model
 
 
-def _optimizers(graph: Any) -> dict[str, Any]:
+def _optimizers(graph: Graph) -> dict[str, object]:
     """All of tf2onnx's optimizers, but that of Einsum where one has an ellipsis: it knows letters only."""
     from tf2onnx import optimizer
 
@@ -100,7 +102,7 @@ def _optimizers(graph: Any) -> dict[str, Any]:
     return {name: each for name, each in optimizer._get_optimizers().items() if name not in unknown}
 
 
-def _make_constant(definition: Any, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
+def _make_constant(definition: GraphDef, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
     """Makes constants without content of the inputs that are weights, and gives tf2onnx's form of their contents."""
     contents: dict[str, bytes] = {}
     for node in definition.node:
@@ -129,7 +131,7 @@ def _new_messages() -> Iterator[None]:
 
     update = Node.update_proto
 
-    def update_new(node: Any, external_tensor_storage: Any = None) -> None:
+    def update_new(node: Node, external_tensor_storage: object = None) -> None:
         old = node.op
         node._op = NodeProto(name=old.name, op_type=old.op_type, domain=old.domain, doc_string=old.doc_string)
         update(node, external_tensor_storage)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -22,12 +22,17 @@ import tensorflow as tf
 from modelyard.artifact import format_path
 from modelyard.errors import ConversionError, PublishError
 from modelyard.export.formats._failures import gist, quiet_compiler
-from modelyard.export.formats._freeze import freeze
+from modelyard.export.formats._freeze import freeze, widened_dtypes
 from modelyard.export.formats._saved_model import save_functions
-from modelyard.export.formats._widen import widened_dtypes
 from modelyard.export.sources import TracedModel, written_variables
 from modelyard.export.variants import Calibration, Layer, group_layers
 
+if TYPE_CHECKING:
+    from tensorflow.python.types.core import PolymorphicFunction
+
+    from modelyard.export.runtimes import Arrays
+
+_T = TypeVar("_T")
 _INT8 = "Format tflite, precision int8"
 # What a layer begins with.
 _WEIGHTED = frozenset(
@@ -52,16 +57,6 @@ def export_tflite(
     Inputs and outputs keep their dtypes. Of ``int8``, operations that have no
     integer kernel, strings among them, stay as they are; so do graphs without
     examples, which only preprocess.
-
-    Args:
-        source: The traced model.
-        directory: The version directory.
-        precision: ``float32``, ``float16``, ``int8_dynamic`` or ``int8``.
-        calibration: For ``int8``.
-
-    Raises:
-        ConversionError: A graph cannot be frozen or converted.
-        PublishError: The directory cannot be written.
     """
     place = "Format tflite" if precision == "float32" else f"Format tflite, precision {precision}"
     with tempfile.TemporaryDirectory() as folder, _boundary(place, source):
@@ -70,13 +65,7 @@ def export_tflite(
 
 
 class TfliteInt8:
-    """``model.int8.tflite`` with some layers in float32, by the converter's own debugger.
-
-    Args:
-        source: The traced model.
-        calibration: Examples.
-        work: An empty folder, which has to be there as long as this.
-    """
+    """``model.int8.tflite`` with some layers in float32, by the converter's own debugger."""
 
     format = "tflite"
     precision = "int8"
@@ -87,7 +76,7 @@ class TfliteInt8:
         self._work = work
 
     @cached_property
-    def _debugger(self) -> Any:
+    def _debugger(self) -> tf.lite.experimental.QuantizationDebugger:
         converter = _converter(self._source, self._work, self.precision, self._calibration)
         make = tf.lite.experimental.QuantizationDebugger
         return _convert(
@@ -96,11 +85,7 @@ class TfliteInt8:
 
     @cached_property
     def layers(self) -> list[Layer]:
-        """What can be left in float32, in the order of computing.
-
-        Raises:
-            ConversionError: It cannot be calibrated.
-        """
+        """What can be left in float32, in the order of computing."""
         from ai_edge_litert import schema_py_generated as schema
 
         with _boundary(_INT8, self._source):
@@ -122,24 +107,14 @@ class TfliteInt8:
         return found
 
     def write(self, directory: Path, keep: Collection[Layer], *, only: str | None = None) -> None:
-        """Writes ``model.int8.tflite``.
-
-        Args:
-            directory: The version directory.
-            keep: Layers to leave in float32.
-            only: Ignored: the graphs are in one file.
-
-        Raises:
-            ConversionError: It cannot be converted.
-            PublishError: The directory cannot be written.
-        """
+        """Writes ``model.int8.tflite``."""
         with _boundary(_INT8, self._source):
             options = tf.lite.experimental.QuantizationDebugOptions(
                 denylisted_nodes=[name for layer in keep for name in layer.nodes]
             )
             debugger = self._debugger
 
-            def convert() -> Any:
+            def convert() -> bytes:
                 debugger.options = options
                 return debugger.get_nondebug_quantized_model()
 
@@ -162,11 +137,13 @@ def _boundary(place: str, source: TracedModel) -> Iterator[None]:
         ) from exc
 
 
-def _converter(source: TracedModel, folder: Path, precision: str, calibration: Calibration | None) -> Any:
+def _converter(
+    source: TracedModel, folder: Path, precision: str, calibration: Calibration | None
+) -> tf.lite.TFLiteConverter:
     place = "Format tflite" if precision == "float32" else f"Format tflite, precision {precision}"
     module = tf.Module()
-    frozen: dict[str, Any] = {}
-    held: list[Any] = []
+    frozen: dict[str, PolymorphicFunction] = {}
+    held: list[tf.Variable | tf.lookup.StaticHashTable] = []
     state: set[int] = set()
     if any(signature.stateful for signature in source.signatures.values()):
         state = {each for function in source.graphs.values() for each in written_variables(function)}
@@ -179,7 +156,7 @@ def _converter(source: TracedModel, folder: Path, precision: str, calibration: C
             raise ConversionError(f"{place}, graph {graph!r}: it cannot be made ready: {gist(exc)}.") from exc
         held += parts
     module.functions, module.held = frozen, held
-    # Nobody trains by this copy, and a frozen function has lost what such gradients capture.
+    # This copy is not trained, and a frozen function has lost what such gradients capture.
     save = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     save_functions(module, folder, frozen, options=save)
     converter = tf.lite.TFLiteConverter.from_saved_model(str(folder), signature_keys=list(frozen))
@@ -197,7 +174,7 @@ def _write(directory: Path, precision: str, content: bytes) -> None:
         raise PublishError(f"Cannot write {path.name} below {directory}: {exc}") from exc
 
 
-def _set_precision(converter: Any, precision: str, calibration: Calibration | None) -> None:
+def _set_precision(converter: tf.lite.TFLiteConverter, precision: str, calibration: Calibration | None) -> None:
     if precision == "float32":
         return
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -206,7 +183,7 @@ def _set_precision(converter: Any, precision: str, calibration: Calibration | No
     if precision == "int8" and calibration is not None:
         inputs = calibration.inputs
 
-        def representative() -> Iterator[tuple[str, Any]]:
+        def representative() -> Iterator[tuple[str, Arrays]]:
             for graph in inputs:
                 for example in calibration.examples(graph):
                     # The file has float32 in the place of float64.
@@ -219,8 +196,8 @@ def _set_precision(converter: Any, precision: str, calibration: Calibration | No
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8, tf.lite.OpsSet.TFLITE_BUILTINS]
 
 
-def _convert(work: Callable[[], Any]) -> Any:
+def _convert(work: Callable[[], _T]) -> _T:
     with warnings.catch_warnings(), quiet_compiler():
-        # Calibration runs TensorFlow's own interpreter, which announces its end to whoever is there.
+        # Calibration runs TensorFlow's own interpreter, which announces its end.
         warnings.filterwarnings("ignore", message="(?s).*tf.lite.Interpreter is deprecated", category=UserWarning)
         return work()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import importlib
 import itertools
 import logging
@@ -21,23 +20,15 @@ from typing import Any
 
 from modelyard.console import leave_out_keras, quiet_libraries
 from modelyard.errors import ModelyardError, PublishError
-from modelyard.export.isolation._messages import Done, Event, Failed, Forget, Kept, Order
+from modelyard.export.isolation._worker import Done, Event, Failed, Forget, Kept, Order
 from modelyard.export.publish import ExportEvent
 
 
 def main(argv: list[str]) -> int:
-    """Serves one process.
-
-    Args:
-        argv: Threads of TensorFlow, 0 for its default; and modules to import.
-
-    Returns:
-        The exit code.
-    """
+    """Serves one process."""
     # What libraries print belongs to the log, not between the answers.
     answers = Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
-    faulthandler.enable()
     _volunteer()
     quiet_libraries()
     with leave_out_keras():
@@ -110,7 +101,7 @@ def _read(stdin: Connection, orders: queue.SimpleQueue[Order | Forget]) -> None:
         while True:
             orders.put(stdin.recv())
     except EOFError:
-        # Whoever gave orders is gone, by a signal perhaps: what is being done is for nobody, and the folder for
+        # The caller is gone, by a signal perhaps: what is being done is not needed, and the folder for
         # temporary files has no other owner.
         shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
         os._exit(0)

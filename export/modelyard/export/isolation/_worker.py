@@ -5,19 +5,86 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from modelyard.artifact import STAGING_PREFIX, Location, RemotePath
 from modelyard.errors import ExportError, InternalError, ModelyardError
 from modelyard.export.formats import LOG_VARIABLE
-from modelyard.export.isolation._causes import ended_by
-from modelyard.export.isolation._messages import Done, Event, Failed, Forget, Kept, Order
 from modelyard.export.publish import ExportEvent, Progress
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The number of something that a worker keeps for later orders."""
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A call: of something that can be imported, or of a method of ``arguments[0]`` by name."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keep: bool = False
+    progress: bool = False
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Something that is kept no longer."""
+
+    kept: Kept
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress or a log record: not yet the answer."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Done:
+    """The result of a call."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The error that a call has raised: its class where it is one of ours, its message, the traceback of its cause."""
+
+    kind: type[ModelyardError] | None
+    message: str
+    cause: str
+
+
+def ended_by(number: int, stage: str) -> str:
+    """A sentence on why a process ended in the middle of its work."""
+    if number >= 0:
+        return f"The process ended with exit code {number} in the stage {stage!r}."
+    killed = -number == signal.SIGKILL
+    what = "The process was killed, most likely for want of memory" if killed else "A library ended the process"
+    return f"{what} ({signal.Signals(-number).name}) in the stage {stage!r}."
+
+
+def remove_staging(model_dir: Location, number: int) -> None:
+    """Removes what a process that has ended had begun in a model's folder; its number is part of the name."""
+    if isinstance(model_dir, RemotePath):
+        return
+    for folder in model_dir.glob(f"{STAGING_PREFIX}{number}-*"):
+        shutil.rmtree(folder)
+
 
 _MODULE = "modelyard.export.isolation._serve"
 
@@ -38,10 +105,6 @@ class Worker:
 
     It loads its libraries while this process goes on, so it is best made some
     time before it is needed.
-
-    Args:
-        threads: Threads of TensorFlow; 0 for its default.
-        modules: Are imported before the first order comes.
     """
 
     def __init__(self, *, threads: int = 0, modules: Sequence[str] = ()) -> None:
@@ -49,8 +112,9 @@ class Worker:
         self._log = tempfile.TemporaryFile()
         self._folder = tempfile.TemporaryDirectory(prefix="modelyard-export-")
         self._process = subprocess.Popen(
-            # -P: a file that lies here by chance must not stand in for a package.
-            [sys.executable, "-P", "-m", _MODULE, str(threads), *modules],
+            # -P: a file in the working directory must not shadow a package. faulthandler from the first moment on, and
+            # no buffer: what is printed before a library aborts the process, while it still imports too, is in the log.
+            [sys.executable, "-P", "-u", "-X", "faulthandler", "-m", _MODULE, str(threads), *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -88,49 +152,17 @@ class Worker:
     def call(
         self, function: Callable[..., Any] | str, *arguments: Any, stage: str, progress: Progress | None = None
     ) -> Any:
-        """Calls a function over there.
-
-        Args:
-            function: It can be imported; or the name of a method of the first argument, which is kept there.
-            arguments: ``multiprocessing`` can send them, or they are kept there.
-            stage: What it is, for an error, as long as there is no progress.
-            progress: Given to the function as ``progress=``, called here.
-
-        Returns:
-            What the function returns.
-
-        Raises:
-            ModelyardError: The function raised it; behind it is the text of what was behind it there.
-            InternalError: It raised something else: this is a bug.
-            WorkerEndedError: The process ended.
-        """
+        """Calls a function over there."""
         order = Order(function=function, arguments=arguments, progress=progress is not None)
         return self._answer(order, stage, progress)
 
     def keep(self, function: Callable[..., Any], *arguments: Any, stage: str) -> Kept:
-        """Calls a function, as :meth:`call` does, and keeps what it returns over there.
-
-        Args:
-            function: It can be imported.
-            arguments: As of :meth:`call`.
-            stage: What it is, for an error.
-
-        Raises:
-            ModelyardError: As :meth:`call`.
-        """
+        """Calls a function, as :meth:`call` does, and keeps what it returns over there."""
         kept: Kept = self._answer(Order(function=function, arguments=arguments, keep=True), stage, None)
         return kept
 
     def forget(self, kept: Kept, *, stage: str) -> None:
-        """Lets go of something that is kept.
-
-        Args:
-            kept: From :meth:`keep`.
-            stage: What it is, for an error.
-
-        Raises:
-            WorkerEndedError: The process ended.
-        """
+        """Lets go of something that is kept."""
         self._answer(Forget(kept), stage, None)
 
     def close(self) -> None:
@@ -138,7 +170,7 @@ class Worker:
         self._process.kill()
         self._orders.close()
         self._answers.close()
-        # It may have died with an order on its way to it, which nobody needs any more.
+        # It may have died with an order on its way to it, which is needed no more.
         with contextlib.suppress(BrokenPipeError), self._process:
             pass
         self._log.close()

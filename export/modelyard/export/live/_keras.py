@@ -23,15 +23,8 @@ _SAY = f"Say them: --signature {INPUT_FORM}, once for each (signatures= in Pytho
 KERAS_FILES = frozenset({".keras", ".h5", ".hdf5"})
 
 
-def load_keras_model(path: Path) -> Any:
-    """Loads a ``.keras`` or ``.h5`` file; code inside it, such as lambda layers, is refused by Keras.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ConversionError: Keras cannot load it.
-    """
+def load_keras_model(path: Path) -> keras.Model:
+    """Loads a ``.keras`` or ``.h5`` file; code inside it, such as lambda layers, is refused by Keras."""
     try:
         with _readable(path) as file:
             return keras.models.load_model(file, compile=False, safe_mode=True)
@@ -67,22 +60,8 @@ def _readable(path: Path) -> Iterator[Path]:
         yield copy
 
 
-def keras_signatures(model: Any, declared: Sequence[TensorSpec] = ()) -> tuple[dict[str, AnyFunction], bool]:
-    """The default signature of a Keras model.
-
-    Args:
-        model: A Keras 3 model.
-        declared: Its inputs, for a model that does not know them, or that is
-            to have other dtypes, sizes or names; empty to ask the model.
-
-    Returns:
-        The signature by name; and whether its dtypes are assumed, because a
-        subclassed model remembers the shapes alone that it was called with.
-
-    Raises:
-        ConfigurationError: The declared inputs are not those of the model.
-        ConversionError: Its inputs are unknown.
-    """
+def keras_signatures(model: keras.Model, declared: Sequence[TensorSpec] = ()) -> tuple[dict[str, AnyFunction], bool]:
+    """The default signature of a Keras model."""
     arguments, assumed = _known_arguments(model)
     if declared:
         arguments, assumed = _declared_arguments(model, arguments, declared), False
@@ -99,14 +78,14 @@ def keras_signatures(model: Any, declared: Sequence[TensorSpec] = ()) -> tuple[d
     # Output tensors are all called keras_tensor_N: the layers' names are what people know.
     outputs = list(getattr(model, "output_names", None) or ())
 
-    def function(**tensors: Any) -> dict[str, Any]:
+    def function(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         positional, keyword = keras.tree.pack_sequence_as(arguments, [tensors[name] for name in names])
         return named_outputs(model(*positional, **keyword, training=False), outputs)
 
     return {DEFAULT_SIGNATURE: SignatureFunction(inputs=inputs, function=function)}, assumed
 
 
-def _known_arguments(model: Any) -> tuple[Any, bool]:
+def _known_arguments(model: keras.Model) -> tuple[Any, bool]:
     """Positional and keyword arguments with a :class:`TensorSpec` for each tensor, None where they are unknown."""
     if getattr(model, "inputs", None):
         # A Sequential model takes its tensor bare, though it says that it takes a list of one.
@@ -128,7 +107,7 @@ def _known_arguments(model: Any) -> tuple[Any, bool]:
     return ((_specs(next(iter(parameters)), config["input_shape"], fixed=fixed, top=True),), {}), True
 
 
-def _declared_arguments(model: Any, known: Any, declared: Sequence[TensorSpec]) -> Any:
+def _declared_arguments(model: keras.Model, known: Any, declared: Sequence[TensorSpec]) -> Any:
     by_name = {spec.name: spec for spec in declared}
     if len(by_name) != len(declared):
         raise ConfigurationError(f"Inputs are declared twice: {', '.join(spec.name for spec in declared)}.")
@@ -148,14 +127,14 @@ def _declared_arguments(model: Any, known: Any, declared: Sequence[TensorSpec]) 
     return (declared[0] if len(declared) == 1 else by_name,), {}
 
 
-def _parameters(model: Any) -> dict[str, inspect.Parameter]:
+def _parameters(model: keras.Model) -> dict[str, inspect.Parameter]:
     """Those of ``call`` that may be tensors."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(model.call).parameters
     return {name: each for name, each in parameters.items() if each.kind not in variable and name != "training"}
 
 
-def _has_fixed_batch(model: Any) -> bool:
+def _has_fixed_batch(model: keras.Model) -> bool:
     """Whether the size of the batch is the model's own, and not that of the data that it was built with by a call."""
     if any(isinstance(layer, keras.layers.RNN) and layer.stateful for layer in model._flatten_layers()):
         # Its state has a row for each of the batch.
@@ -166,7 +145,7 @@ def _has_fixed_batch(model: Any) -> bool:
     )
 
 
-def _of_tensor(tensor: Any, *, fixed: bool) -> TensorSpec:
+def _of_tensor(tensor: keras.KerasTensor, *, fixed: bool) -> TensorSpec:
     sizes = [-1 if size is None else int(size) for size in tensor.shape]
     shape = tuple(sizes) if fixed else (-1, *sizes[1:])
     return TensorSpec(name=tensor.name, dtype=tf.as_dtype(tensor.dtype).name, shape=shape)

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from modelyard.artifact import DEFAULT_SIGNATURE, AnyFunction, SignatureFunction, TensorSpec
+from modelyard.artifact import DEFAULT_SIGNATURE, AnyFunction, SignatureFunction
 from modelyard.errors import ConfigurationError, ConversionError
 from modelyard.export.live._specs import named_outputs
+from modelyard.export.sources import as_spec
+
+if TYPE_CHECKING:
+    from tensorflow.python.types.core import PolymorphicFunction
 
 _CALL = "__call__"
 
 
-def module_signatures(root: Any, names: Sequence[str] = ()) -> dict[str, AnyFunction]:
+def module_signatures(root: tf.Module, names: Sequence[str] = ()) -> dict[str, AnyFunction]:
     """The functions of a module that have an ``input_signature``, as signatures.
 
     ``__call__`` is ``serving_default``, and so is a function that is the only one;
     others have the names of their methods.
-
-    Args:
-        root: A ``tf.Module``, or any other object with a ``tf.function``.
-        names: The methods wanted; empty for all.
-
-    Returns:
-        Empty where no function has one.
-
-    Raises:
-        ConfigurationError: There is no such function.
-        ConversionError: One cannot be traced, or takes something that is no tensor.
     """
     functions = _functions(root)
     wanted = [_CALL if name == DEFAULT_SIGNATURE and name not in functions else name for name in names]
@@ -46,7 +39,7 @@ def module_signatures(root: Any, names: Sequence[str] = ()) -> dict[str, AnyFunc
     }
 
 
-def _functions(root: Any) -> dict[str, Any]:
+def _functions(root: tf.Module) -> dict[str, PolymorphicFunction]:
     kind = tf.types.experimental.PolymorphicFunction
     # Looked up in the classes: to ask an object for all its attributes may run properties.
     members = {name: each for base in reversed(type(root).__mro__) for name, each in vars(base).items()}
@@ -55,7 +48,7 @@ def _functions(root: Any) -> dict[str, Any]:
     return {name: function for name, function in found.items() if function.input_signature is not None}
 
 
-def _signature(name: str, function: Any) -> SignatureFunction:
+def _signature(name: str, function: PolymorphicFunction) -> SignatureFunction:
     try:
         arguments = function.get_concrete_function().structured_input_signature
     # The function may raise anything while it is traced: this is the boundary that maps it.
@@ -66,14 +59,10 @@ def _signature(name: str, function: Any) -> SignatureFunction:
         if not isinstance(spec, tf.TensorSpec):
             raise ConversionError(f"The function {name!r} takes {spec}, which no request can send.")
     # TensorFlow has named each after its parameter by now.
-    inputs = tuple(TensorSpec(name=spec.name, dtype=spec.dtype.name, shape=_shape(spec.shape)) for spec in specs)
+    inputs = tuple(as_spec(spec.name, spec) for spec in specs)
 
-    def call(**tensors: Any) -> dict[str, Any]:
+    def call(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         positional, keyword = tf.nest.pack_sequence_as(arguments, [tensors[spec.name] for spec in inputs])
         return named_outputs(function(*positional, **keyword))
 
     return SignatureFunction(inputs=inputs, function=call)
-
-
-def _shape(shape: Any) -> tuple[int, ...] | None:
-    return None if shape.rank is None else tuple(-1 if size is None else size for size in shape.as_list())

@@ -16,23 +16,12 @@ _INPUT = re.compile(r"([^:\[\]]+):([^:\[\]]+)\[([^\[\]]*)\]")
 
 
 def is_input(text: str) -> bool:
-    """Whether a text describes an input, and is no name of a signature.
-
-    Args:
-        text: The text.
-    """
+    """Whether a text describes an input, and is no name of a signature."""
     return _INPUT.fullmatch(text) is not None
 
 
 def parse_input(text: str) -> TensorSpec:
-    """An input from ``NAME:DTYPE[SHAPE]``.
-
-    Args:
-        text: Such as ``ids:int32[-1,12]``; ``None`` is as good as ``-1``.
-
-    Raises:
-        ConfigurationError: It is of another form.
-    """
+    """An input from ``NAME:DTYPE[SHAPE]``."""
     match = _INPUT.fullmatch(text)
     expected = f"expected {INPUT_FORM}, where -1 is any size"
     try:
@@ -49,15 +38,11 @@ def parse_input(text: str) -> TensorSpec:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """The names, with a number behind those that another one has already.
-
-    Args:
-        names: In order; the first of several that are alike keeps its name.
-    """
+    """The names, with a number behind those that another one has already."""
     found: list[str] = []
     for name in names:
         candidate, number = name, 0
-        # Never a name that somebody has of right.
+        # Never a name that another one had from the start.
         while candidate in found or (number and candidate in names):
             number += 1
             candidate = f"{name}_{number}"
@@ -66,13 +51,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def named_outputs(result: Any, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Every tensor of a result under a name of its own.
-
-    Args:
-        result: A tensor, or a structure of them. Keys of a mapping are names;
-            what is nested in one begins with its key.
-        names: For results without keys, in the order of ``keras.tree``; empty for ``output_0`` and so on.
-    """
+    """Every tensor of a result under a name of its own."""
     if isinstance(result, Mapping):
         leaves = [leaf for key, value in result.items() for leaf in _leaves(str(key), value)]
     else:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from modelyard.lazy import load_attribute
+from modelyard.lazy import attach
 
 if TYPE_CHECKING:
     from modelyard.export.publish._action import BestExport, action
     from modelyard.export.publish._api import export
     from modelyard.export.publish._options import (
         FORMATS,
+        LIBRARIES,
         PRECISIONS,
         RUNTIMES,
         Budget,
@@ -18,29 +19,12 @@ if TYPE_CHECKING:
         ExportOptions,
         ExportReport,
         Format,
+        Library,
         Precision,
         Progress,
         ignore_progress,
     )
     from modelyard.export.publish._task import export_task
-
-_MODULES = {
-    "BestExport": "modelyard.export.publish._action",
-    "Budget": "modelyard.export.publish._options",
-    "ExportEvent": "modelyard.export.publish._options",
-    "ExportOptions": "modelyard.export.publish._options",
-    "ExportReport": "modelyard.export.publish._options",
-    "FORMATS": "modelyard.export.publish._options",
-    "Format": "modelyard.export.publish._options",
-    "PRECISIONS": "modelyard.export.publish._options",
-    "Precision": "modelyard.export.publish._options",
-    "Progress": "modelyard.export.publish._options",
-    "RUNTIMES": "modelyard.export.publish._options",
-    "action": "modelyard.export.publish._action",
-    "export": "modelyard.export.publish._api",
-    "export_task": "modelyard.export.publish._task",
-    "ignore_progress": "modelyard.export.publish._options",
-}
 
 __all__ = [
     "BestExport",
@@ -50,6 +34,8 @@ __all__ = [
     "ExportReport",
     "FORMATS",
     "Format",
+    "LIBRARIES",
+    "Library",
     "PRECISIONS",
     "Precision",
     "Progress",
@@ -60,10 +46,27 @@ __all__ = [
     "ignore_progress",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _MODULES, name, extra="export")
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "._action": ["BestExport", "action"],
+        "._api": ["export"],
+        "._options": [
+            "Budget",
+            "ExportEvent",
+            "ExportOptions",
+            "ExportReport",
+            "FORMATS",
+            "Format",
+            "LIBRARIES",
+            "Library",
+            "PRECISIONS",
+            "Precision",
+            "Progress",
+            "RUNTIMES",
+            "ignore_progress",
+        ],
+        "._task": ["export_task"],
+    },
+    extra="export",
+)

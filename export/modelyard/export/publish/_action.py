@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from modelyard.artifact import Location, RemotePath, locate
-from modelyard.errors import ArtifactError, ExportError, PublishError
+from modelyard.artifact import Location, locate, replace_file
+from modelyard.errors import ArtifactError, ExportError
 from modelyard.export.publish._options import ExportOptions, ExportReport, Progress, ignore_progress
 from modelyard.export.publish._task import ExportableTask, export_task
 from modelyard.training import EvalResult, Evaluated, Event, Goal, RunStarted, make_source
@@ -44,6 +42,12 @@ class BestExport:
         goal: What better means; the trainer makes sure that the evaluation has its number.
         reports: What was published.
         failures: By step, why its export failed.
+
+    Example:
+        >>> task = FashionTask()
+        >>> best = action(task, "models/fashion", goal=Goal(metric="test_accuracy", mode="max"))
+        >>> Trainer(task, TrainerOptions(epochs=10), actions=[best]).run()
+        >>> best.reports[-1].version.number
     """
 
     def __init__(
@@ -74,9 +78,6 @@ class BestExport:
     def __call__(self, event: Event) -> None:
         """Looks at one event of a training run.
 
-        Args:
-            event: From the trainer.
-
         Raises:
             ArtifactError: The repository cannot be written, and the action is strict.
             ConfigurationError: The evaluation has no such metric.
@@ -102,10 +103,7 @@ class BestExport:
             )  # fmt: skip
 
     def test(self, value: float) -> bool:
-        """Whether a value is better than that of the last export; it changes nothing.
-
-        Args:
-            value: Of the metric.
+        """Whether a value of the metric is better than that of the last export; it changes nothing.
 
         Raises:
             ArtifactError: The record cannot be read.
@@ -116,24 +114,13 @@ class BestExport:
         return best is None or self.goal.is_better(value, best)
 
     def commit(self, value: float) -> None:
-        """Makes a value the record.
-
-        Args:
-            value: Of the metric.
+        """Makes a value of the metric the record.
 
         Raises:
             PublishError: The record cannot be written.
         """
         text = json.dumps({"metric": self.goal.metric, "mode": self.goal.mode, "value": value}) + "\n"
-        if isinstance(self._record, RemotePath):
-            self._record.write_bytes(text.encode())
-            return
-        try:
-            with tempfile.NamedTemporaryFile("w", dir=self._record.parent, prefix=".best-", delete=False) as file:
-                file.write(text)
-            os.replace(file.name, self._record)
-        except OSError as exc:
-            raise PublishError(f"Cannot write the record {self._record}: {exc}") from exc
+        replace_file(self._record, text.encode())
 
     def _read(self) -> float | None:
         try:
@@ -159,18 +146,5 @@ class BestExport:
         )
 
 
-def action(task: ExportableTask, destination: Location | str, **options: Any) -> BestExport:
-    """An action for :class:`modelyard.training.Trainer` that exports each best evaluation.
-
-    Args:
-        task: The task that the trainer trains.
-        destination: ``<repository>/<model>``.
-        options: See :class:`BestExport`.
-
-    Example:
-        >>> task = FashionTask()
-        >>> best = action(task, "models/fashion", goal=Goal(metric="test_accuracy", mode="max"))
-        >>> Trainer(task, TrainerOptions(epochs=10), actions=[best]).run()
-        >>> best.reports[-1].version.number
-    """
-    return BestExport(task, destination, **options)
+#: An action for :class:`modelyard.training.Trainer` that exports each best evaluation.
+action = BestExport

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,9 @@ from modelyard.export.sources import (
     check_text,
     compute_own_reference,
     compute_reference,
+    convert_library,
+    library_of,
+    library_signatures,
     load_data,
     load_file,
     load_saved_model,
@@ -78,6 +82,7 @@ def export(
     destination: Location | str,
     *,
     data: Data,
+    expected: Data | None = None,
     signatures: Mapping[str, AnyFunction] | Sequence[str] | None = None,
     formats: Sequence[Format] | None = None,
     precision: Sequence[Precision] | None = None,
@@ -94,14 +99,22 @@ def export(
         model: A ``tf.Module`` or Keras model; or the path of a SavedModel
             directory (of TensorFlow 2 or 1), a ``.keras`` or ``.h5`` file, or an
             ONNX or TFLite file. The last two are served as they are, and verified by
-            their own runtime: what is computed alone must be the same in a batch.
+            their own runtime: what is computed alone must be the same in a batch,
+            and as ``expected``. Or a model of another library: a
+            ``torch.nn.Module`` in evaluation mode, or an estimator of
+            scikit-learn, XGBoost or LightGBM. It is converted to ONNX, and
+            verified on its library's own answers.
         destination: ``<repository>/<model>``; the folder's name is the model's.
             Also in an object store: ``s3://bucket/models/fashion``.
         data: Examples to verify with: :class:`VerificationData`; a path or
             ``random``, see ``--data``; arrays or lists by input name (or by
             signature and then input name); or one array, for a model with one
             input. A list may have an array for each example, of any sizes where
-            the signature leaves axes free.
+            the signature leaves axes free. Of a ``torch.nn.Module`` the batch
+            and the axes in which examples differ are free.
+        expected: For an ONNX or TFLite file, the answers that it has to give to
+            ``data``, of any kind that ``data`` may have, by output name; not
+            necessarily of all outputs. None to compare it with itself only.
         signatures: What to serve, by name, for a ``tf.Module`` or Keras model.
             Of a SavedModel, and of functions with an ``input_signature``, the
             names of those to choose. For a Keras model its inputs, such as
@@ -148,16 +161,28 @@ def export(
     check_model_name(model_dir.name)
     path = Path(model) if isinstance(model, (str, Path)) else None
     origin = source or Source(data="", config={} if path is None else {"source": path.name})
-    for each in (path, _file_of(data), _file_of(calibration)):
+    for each in (path, _file_of(data), _file_of(expected), _file_of(calibration)):
         # All of them before the work.
         if each is not None and not each.exists():
             raise ConfigurationError(f"{each} does not exist.")
-    if path is not None and path.suffix in FILE_FORMATS and path.is_file():
-        if signatures is not None:
-            raise ConfigurationError(f"{path} is served as it is; expected signatures to be None.")
-        options = replace(options, formats=(FILE_FORMATS[path.suffix],), optional=())
-        arguments = (path, str(destination), data, calibration, options, origin, examples)
-        return _apart(arguments, model_dir, progress) if options.isolate else _export_file(*arguments, progress)
+    is_file = path is not None and path.suffix in FILE_FORMATS and path.is_file()
+    library = library_of(model)
+    if (is_file or library) and signatures is not None:
+        raise ConfigurationError(f"{path or library} has one signature, as it is; expected signatures to be None.")
+    if expected is not None and not is_file:
+        raise ConfigurationError(
+            "Expected answers (--expected) are for ONNX and TFLite files; this model is asked for its own."
+        )
+    with TemporaryDirectory() as folder:
+        if library is not None:
+            path = Path(folder) / f"{type(model).__name__}.onnx"
+            given = _verification_data(data, library_signatures(model), examples, lambda *_: 1)
+            data = convert_library(model, given, path)
+            origin = source or Source(data="", config={"source": f"{library}: {type(model).__qualname__}"})
+        if path is not None and (is_file or library):
+            options = replace(options, formats=(FILE_FORMATS[path.suffix],), optional=())
+            arguments = (path, str(destination), data, expected, calibration, options, origin, examples)
+            return _apart(arguments, model_dir, progress) if options.isolate else _export_file(*arguments, progress)
     with start_apart(options) as apart:
         loaded = _load(model, path, signatures, options)
         progress(ExportEvent(stage="trace", done=0, total=1))
@@ -198,6 +223,7 @@ def _export_file(
     path: Path,
     destination: str,
     data: Data,
+    expected: Data | None,
     calibration: Data | None,
     options: ExportOptions,
     source: Source,
@@ -207,6 +233,10 @@ def _export_file(
     served = load_file(path)
     scored = partial(score, served.model, runtime_call(served.model, served.runtime))
     verification = _verification_data(data, served.model.signatures, examples, scored)
+    if expected is not None:
+        outputs = {name: replace(each, inputs=each.outputs) for name, each in served.model.signatures.items()}
+        answers = _verification_data(expected, outputs, examples, scored)
+        verification = replace(verification, expected={name: [each] for name, each in answers.inputs.items()})
     reference = compute_own_reference(served.model, served.runtime, verification, options=options, progress=progress)
     return publish_model(
         reference,

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import cast
 
+import jsonschema
+
 from modelyard.artifact import (
+    FormatEntry,
     Location,
     Manifest,
     Source,
     VerificationData,
+    format_path,
+    has_own_files,
+    hash_files,
+    json_schema,
     load_signing_key,
+    onnx_files,
+    operator_domains,
     publish,
     staging,
 )
-from modelyard.errors import ConversionError, ExportError, VerificationError
+from modelyard.errors import ConversionError, ExportError, ManifestError, VerificationError
 from modelyard.export.formats import Apart, Conversions, FormatMaker, keep_log, make_maker, say_logs
-from modelyard.export.publish._document import build_manifest, utc_now
 from modelyard.export.publish._options import (
     ExportEvent,
     ExportOptions,
@@ -30,19 +41,24 @@ from modelyard.export.publish._options import (
 )
 from modelyard.export.publish._warmup import write_warmup
 from modelyard.export.report import REPORT_NAME, ReportContent, render_report
-from modelyard.export.runtimes import RuntimeEndedError, main_signature, measure_latency, rank_runtimes
-from modelyard.export.sources import Reference
+from modelyard.export.runtimes import (
+    FALLBACK,
+    RuntimeEndedError,
+    computed_of,
+    main_signature,
+    measure_latency,
+    rank_runtimes,
+    renamed_of,
+)
+from modelyard.export.sources import Reference, TracedModel
 from modelyard.export.variants import Calibration, make_calibration
+from modelyard.export.verification import Verification
 
 _LOG = logging.getLogger("modelyard.export")
 
 
 def start_apart(options: ExportOptions) -> AbstractContextManager[Apart | None]:
-    """The process for converters and foreign runtimes, None where this one is good enough.
-
-    Args:
-        options: Whether there is work for it.
-    """
+    """The process for converters and foreign runtimes, None where this one is good enough."""
     return Apart() if options.isolate and set(options.formats) != {"saved_model"} else nullcontext()
 
 
@@ -57,29 +73,7 @@ def publish_model(
     progress: Progress = ignore_progress,
     apart: Apart | None = None,
 ) -> ExportReport:
-    """Makes every format of a traced model, verifies each, and publishes them as one version.
-
-    Args:
-        reference: The model and its answers.
-        model_dir: ``<repository>/<model>``.
-        source: Where the model came from.
-        options: The formats, among others.
-        absent: By format that is not even tried, the reason.
-        calibration: Representative examples for int8; None for some of the
-            examples that verify.
-        progress: Called with an :class:`ExportEvent` as the work goes on.
-        apart: The process for converters and foreign runtimes; None for this one.
-
-    Raises:
-        ConfigurationError: The runtime asked for serves nothing that was made, or
-            the signing key does not fit.
-        ConversionError: A converter failed.
-        VerificationError: A format does not compute what the model computes, or
-            nothing is left of one that was asked for in other precisions only.
-        ArtifactError: The store that it goes to cannot be reached, or refuses.
-        ManifestError: ``source`` holds something that is no JSON.
-        PublishError: The repository cannot be written.
-    """
+    """Makes every format of a traced model, verifies each, and publishes them as one version."""
     traced = reference.source
     # Before the work, for a key that does not fit to be told at once.
     sign = None if options.signing_key is None else load_signing_key(options.signing_key)
@@ -156,21 +150,7 @@ def publish_model(
                 max_abs_error=options.max_abs_error,
             )
             (staged / REPORT_NAME).write_text(render_report(content), "utf-8")
-            manifests.append(
-                build_manifest(
-                    staged,
-                    model=model_dir.name,
-                    number=number,
-                    created=created,
-                    source=source,
-                    traced=traced,
-                    checks=checks,
-                    latency=latency,
-                    choices=choices,
-                    refused=refused,
-                    absent=skipped,
-                )
-            )
+            manifests.append(build_manifest(staged, content))
             return manifests[-1]
 
         progress(ExportEvent(stage="publish", done=0, total=1))
@@ -198,3 +178,68 @@ def _check_failed(failed: Mapping[Format, ExportError], logs: Sequence[Path | No
         message += f" To publish without {what}: {flags} (in Python ExportOptions.optional)."
     kind = ConversionError if isinstance(first, ConversionError) else VerificationError
     raise kind(f"{message}{say_logs(logs)}") from first
+
+
+_CONVERTERS = {
+    "saved_model": ("tensorflow", "keras"),
+    "onnx": ("tensorflow", "tf2onnx", "onnx", "onnxslim"),
+    "tflite": ("tensorflow",),
+}
+
+
+def utc_now() -> str:
+    """The time now, UTC, ISO 8601 to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def build_manifest(directory: Path, content: ReportContent) -> Manifest:
+    """Describes a version directory that is complete but for its manifest."""
+    traced = content.reference.source
+    manifest = Manifest(
+        model=content.model,
+        version=content.number,
+        created=content.created,
+        source=content.source,
+        signatures=traced.signatures,
+        files=hash_files(directory),
+        formats={
+            name: FormatEntry(
+                path=format_path(check.format, check.precision),
+                precision=check.precision,
+                converter=_converters(check, traced),
+                runtime=check.runtime,
+                verify=check.report,
+                other_runtimes=check.others,
+                renamed=renamed_of(traced, check.format),
+                computed=computed_of(traced, check.format),
+                domains=_domains(directory, check),
+                kept_float32=check.kept,
+            )
+            for name, check in content.checks.items()
+        },
+        latency=content.latency,
+        runtime=content.choices[0].runtime if content.choices else FALLBACK,
+        choices=content.choices,
+        refused=content.refused,
+        absent=content.skipped,
+    )
+    validator = jsonschema.Draft202012Validator(json_schema())
+    error = jsonschema.exceptions.best_match(validator.iter_errors(json.loads(manifest.to_json())))
+    if error is not None:
+        raise ManifestError(f"The manifest does not follow its schema at {error.json_path}: {error.message}")
+    return manifest
+
+
+def _domains(directory: Path, check: Verification) -> tuple[str, ...]:
+    if check.format != "onnx":
+        return ()
+    files = onnx_files(directory / format_path("onnx", check.precision)).values()
+    return tuple(sorted({domain for file in files for domain in operator_domains(file)}))
+
+
+def _converters(check: Verification, traced: TracedModel) -> dict[str, str]:
+    # What came as a file was converted by somebody else; its variants were not.
+    names = () if check.format in traced.files else _CONVERTERS[check.format]
+    if check.format == "onnx" and has_own_files(check.precision):
+        names = (*names, "onnxruntime")
+    return {each: version(each) for each in names}

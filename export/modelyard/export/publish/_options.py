@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from modelyard.artifact import PRECISIONS as PRECISIONS
 from modelyard.artifact import Manifest, ModelVersion
+from modelyard.artifact import Precision as Precision
 from modelyard.console import Shown
 from modelyard.errors import ConfigurationError
 from modelyard.export.verification import Verification
 
 Format = Literal["saved_model", "onnx", "tflite"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-Precision = Literal["float32", "float16", "bfloat16", "int8_dynamic", "int8"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+#: Whose models are converted by an exporter of theirs; each is the name of the extra that brings it, too.
+Library = Literal["torch", "sklearn", "xgboost", "lightgbm"]
+LIBRARIES: tuple[Library, ...] = get_args(Library)
 RuntimeName = Literal["onnxruntime", "litert", "openvino", "tensorflow"]
 RUNTIMES: tuple[RuntimeName, ...] = get_args(RuntimeName)
 
@@ -132,12 +135,8 @@ class ExportOptions:
     signing_key: Path | None = None
 
     def __post_init__(self) -> None:
-        known = ", ".join(FORMATS)
-        for name in (*self.formats, *self.optional):
-            if name not in FORMATS:
-                raise ConfigurationError(f"Export format {name!r} is unknown; expected some of {known}.")
-        if not self.formats or len(set(self.formats)) != len(self.formats):
-            raise ConfigurationError(f"formats is {self.formats}; expected one or more of {known}, each once.")
+        _check_known("Export format", (*self.formats, *self.optional), FORMATS)
+        _check_each_once("formats", self.formats, FORMATS)
         if not set(self.optional) <= set(self.formats):
             raise ConfigurationError(f"optional is {self.optional}; expected some of the formats {self.formats}.")
         if set(self.optional) == set(self.formats):
@@ -151,41 +150,33 @@ class ExportOptions:
             )
         if not 0 < self.max_spread_error <= 1:
             raise ConfigurationError(f"max_spread_error is {self.max_spread_error}; expected a share from 0 to 1.")
-        self._check_precision()
-        self._check_measuring()
-
-    def _check_precision(self) -> None:
-        known = ", ".join(PRECISIONS)
-        for name in self.precision:
-            if name not in PRECISIONS:
-                raise ConfigurationError(f"Precision {name!r} is unknown; expected some of {known}.")
-        if not self.precision or len(set(self.precision)) != len(self.precision):
-            raise ConfigurationError(f"precision is {self.precision}; expected one or more of {known}, each once.")
+        _check_known("Precision", self.precision, PRECISIONS)
+        _check_each_once("precision", self.precision, PRECISIONS)
         if self.precision != ("float32",) and not set(self.formats) & {"onnx", "tflite"}:
             raise ConfigurationError(
                 f"precision is {self.precision}, the formats are {self.formats}; only onnx and tflite have variants."
             )
         if self.calibration_examples < 1:
             raise ConfigurationError(f"calibration_examples is {self.calibration_examples}; expected at least 1.")
-
-    def _check_measuring(self) -> None:
-        known = ", ".join(RUNTIMES)
-        for name in (*(self.runtimes or ()), *(() if self.runtime is None else (self.runtime,))):
-            if name not in RUNTIMES:
-                raise ConfigurationError(f"Runtime {name!r} is unknown; expected some of {known}.")
+        _check_known("Runtime", (*(self.runtimes or ()), *filter(None, (self.runtime,))), RUNTIMES)
         if not 0 < self.measure_seconds < float("inf"):
             raise ConfigurationError(f"measure_seconds is {self.measure_seconds}; expected a finite number > 0.")
 
 
+def _check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(f"{what} {name!r} is unknown; expected some of {', '.join(known)}.")
+
+
+def _check_each_once(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    if not names or len(set(names)) != len(names):
+        raise ConfigurationError(f"{what} is {names}; expected one or more of {', '.join(known)}, each once.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportEvent:
-    """One step of progress.
-
-    Attributes:
-        stage: What is being done, such as ``verify onnx``.
-        done: Units finished in this stage.
-        total: Units of this stage.
-    """
+    """One step of progress: units that are finished of a stage, such as ``verify onnx``."""
 
     stage: str
     done: int
@@ -201,11 +192,7 @@ Progress = Callable[[ExportEvent], None]
 
 
 def ignore_progress(event: ExportEvent) -> None:
-    """The progress callable that does nothing.
-
-    Args:
-        event: Ignored.
-    """
+    """The progress callable that does nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

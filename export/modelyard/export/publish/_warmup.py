@@ -30,17 +30,6 @@ def write_warmup(reference: Reference, directory: Path, *, model: str) -> int:
 
     A directory that has the file already keeps it: whoever made the SavedModel
     recorded what its users send.
-
-    Args:
-        reference: Brings signatures and examples.
-        directory: The version directory.
-        model: Name of the model, for the requests.
-
-    Returns:
-        The number of requests written.
-
-    Raises:
-        PublishError: The file cannot be written.
     """
     path = directory / WARMUP_FILE
     if path.exists():

@@ -1,165 +1,126 @@
-"""Sections that show examples: what becomes of each class, and the worst of them as pictures."""
+"""What becomes of each class, and the examples on which formats differ most."""
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.export.report._charts import confusion_matrix
-from modelyard.export.report._images import picture
-from modelyard.export.report._markup import Markup, element, join, section, table
+from modelyard.artifact import ExampleDecode, ImageDecode, Signature, decode_examples, decode_image
 from modelyard.export.sources import Reference
 from modelyard.export.verification import WORST_EXAMPLES, Verification, WorstExample
 
-_MOST_CLASSES = 40
+MOST_CLASSES = 40
 _MOST_VALUES = 4
 _DECIMALS, _MOST_DECIMALS = 7, 12
 
 
-def confusion_section(reference: Reference, checks: Mapping[str, Verification]) -> Markup:
-    """Confusion matrices of the source and of every format.
+@dataclass(frozen=True, kw_only=True)
+class ClassRow:
+    """How many of a class's examples the source and each format recognize."""
 
-    Args:
-        reference: Brings labels and class names.
-        checks: By format.
+    name: str
+    count: int
+    right: list[int]
 
-    Returns:
-        Nothing where there are no labels.
-    """
-    data = reference.data
-    if data.labels is None or reference.measured is None:
-        return Markup("")
-    first = next(iter(checks.values()))
-    names = _class_names(reference, first)
-    size = len(names)
-    title = "Confusion before and after"
-    if size > _MOST_CLASSES:
-        return section(title, lead=f"Not drawn: {size} classes are more than the {_MOST_CLASSES} that fit.")
-    charts = [_matrix("Trained model", data.labels, first.classes_before, size, names)]
-    for name, check in checks.items():
-        charts.append(_matrix(name, data.labels, check.classes_after, size, names))
-    return section(
-        title,
-        element("div", {"class": "charts wide"}, *charts),
-        lead=f"True classes down, predicted classes across; {len(data.labels):,} labelled examples of "
-        f"{reference.measured}.",
-    )
+    @property
+    def change(self) -> float:
+        """The largest difference between the source and a format, as a share of the examples."""
+        return max(abs(each - self.right[0]) / self.count for each in self.right)
 
 
-def class_section(reference: Reference, checks: Mapping[str, Verification]) -> Markup:
-    """Accuracy of the source and of every format on each class.
+class Classes:
+    """Answers to labelled examples, of the source and of every format; needs labels."""
 
-    Args:
-        reference: Brings labels and class names.
-        checks: By format.
+    def __init__(self, reference: Reference, checks: Mapping[str, Verification]) -> None:
+        first = next(iter(checks.values()))
+        self.labels = np.asarray(reference.data.labels)
+        self.measured = reference.measured
+        self.answers = {"Trained model": first.classes_before}
+        self.answers |= {key: check.classes_after for key, check in checks.items()}
+        known = reference.data.class_names
+        highest = max(int(each.max(initial=-1)) for each in (self.labels, first.classes_before))
+        self.names = [*known, *map(str, range(len(known), highest + 1))]
+        self.drawn = len(self.names) <= MOST_CLASSES
 
-    Returns:
-        Nothing where there are no labels.
-    """
-    data = reference.data
-    if data.labels is None or reference.measured is None:
-        return Markup("")
-    first = next(iter(checks.values()))
-    answers = [first.classes_before, *(check.classes_after for check in checks.values())]
-    rows = []
-    for index, name in enumerate(_class_names(reference, first)):
-        of_class = data.labels == index
-        count = int(of_class.sum())
-        if count:
-            right = [int((classes[of_class] == index).sum()) for classes in answers]
-            rows.append((max(abs(each - right[0]) / count for each in right), name, count, right))
-    lead = "Share of the examples of each class that are recognized; bold where a format differs from the model."
-    if len(rows) > _MOST_CLASSES:
-        lead += f" The {_MOST_CLASSES} of {len(rows)} classes that change most."
-        rows = sorted(rows, key=lambda row: (-row[0], row[3][0] / row[2]))[:_MOST_CLASSES]
-    cells = [
-        (name, f"{count:,}", *(_share(each, count, changed=each != right[0]) for each in right))
-        for _, name, count, right in rows
+    def matrices(self) -> list[tuple[str, list[list[tuple[int, float]]]]]:
+        """Titles, and confusion matrices: in each cell its count and its share of the row."""
+        found = []
+        for key, classes in self.answers.items():
+            matrix = np.zeros((len(self.names), len(self.names)), np.int64)
+            np.add.at(matrix, (self.labels, classes), 1)
+            shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+            cells = [list(zip(*row, strict=True)) for row in zip(matrix.tolist(), shares.tolist(), strict=True)]
+            found.append((f"{key}: {float((self.labels == classes).mean()):.2%}", cells))
+        return found
+
+    def rows(self) -> list[ClassRow]:
+        """The accuracy of each class that has examples; of many, those that change most."""
+        found = []
+        for index, name in enumerate(self.names):
+            chosen = self.labels == index
+            if chosen.any():
+                right = [int((classes[chosen] == index).sum()) for classes in self.answers.values()]
+                found.append(ClassRow(name=name, count=int(chosen.sum()), right=right))
+        if len(found) > MOST_CLASSES:
+            found.sort(key=lambda row: (-row.change, row.right[0] / row.count))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One of the worst examples: of its image and its values it has one."""
+
+    format: str
+    worst: WorstExample
+    image: str
+    values: list[str]
+    label: str
+    rows: list[tuple[str, str, str]]
+
+
+def worst_cards(reference: Reference, checks: Mapping[str, Verification], *, exact: bool) -> list[Card]:
+    """The examples on which the float32 formats, or the variants, differ most from the source."""
+    found = [
+        (key, worst)
+        for key, check in checks.items()
+        if (check.precision == "float32") is exact
+        for worst in check.worst
+        if worst.error > 0
     ]
-    header = ("Class", "Examples", "Trained model", *checks)
-    return section("Accuracy of each class", table(header, cells, numbers=frozenset(range(1, len(header)))), lead=lead)
-
-
-def _share(right: int, count: int, *, changed: bool) -> Markup:
-    text = f"{right / count:.1%}"
-    return element("strong", None, text) if changed else Markup(text)
-
-
-def _class_names(reference: Reference, check: Verification) -> list[str]:
-    data = reference.data
-    highest = max(int(each.max(initial=-1)) for each in (np.asarray(data.labels), check.classes_before))
-    return [*data.class_names, *(str(index) for index in range(len(data.class_names), highest + 1))]
-
-
-def worst_section(reference: Reference, checks: Mapping[str, Verification]) -> Markup:
-    """The examples on which the formats differ most from the source; those of variants apart.
-
-    Args:
-        reference: Brings the examples.
-        checks: By format or variant.
-
-    Returns:
-        Nothing of formats without an error.
-    """
-    exact = {key: check for key, check in checks.items() if check.precision == "float32"}
-    variants = {key: check for key, check in checks.items() if check.precision != "float32"}
-    return join(
-        (
-            _worst(reference, exact, "", "Where an exported format is furthest from the trained model."),
-            _worst(reference, variants, " of the variants", "Where lower precision is furthest from it."),
-        )
-    )
-
-
-def _worst(reference: Reference, checks: Mapping[str, Verification], what: str, lead: str) -> Markup:
-    found = [(key, worst) for key, check in checks.items() for worst in check.worst if worst.error > 0]
     found.sort(key=lambda each: -each[1].error)
-    cards = [_card(reference, key, worst) for key, worst in found[:WORST_EXAMPLES]]
-    if not cards:
-        return Markup("")
-    return section(f"Worst {len(cards)} examples{what}", element("div", {"class": "cards"}, *cards), lead=lead)
+    return [_card(reference, key, worst) for key, worst in found[:WORST_EXAMPLES]]
 
 
-def _matrix(
-    name: str, labels: npt.NDArray[np.int64], classes: npt.NDArray[np.int64], size: int, names: list[str]
-) -> Markup:
-    matrix = np.zeros((size, size), np.int64)
-    np.add.at(matrix, (labels, classes), 1)
-    accuracy = float((labels == classes).mean())
-    chart = confusion_matrix(matrix, names, title=f"Confusion matrix of {name}")
-    return element("div", {"class": "chart"}, element("h3", None, f"{name}: {accuracy:.2%}"), chart)
-
-
-def _card(reference: Reference, format: str, worst: WorstExample) -> Markup:
+def _card(reference: Reference, key: str, worst: WorstExample) -> Card:
     data = reference.data
-    image = picture(reference.source.signatures[worst.signature], dict(data.inputs[worst.signature]), worst.index)
-    lines = [
-        element("p", {"class": "error"}, f"{worst.error:.2e} in {format}"),
-        element("p", {"class": "quiet"}, f"{worst.signature}, example {worst.index}"),
-    ]
+    signature, inputs = reference.source.signatures[worst.signature], data.inputs[worst.signature]
+    image = image_url(signature, inputs, worst.index)
+    label = ""
     if data.labels is not None and worst.index < len(data.labels):
-        label = int(data.labels[worst.index])
-        name = data.class_names[label] if label < len(data.class_names) else str(label)
-        lines.append(element("p", None, f"true: {name}"))
+        number = int(data.labels[worst.index])
+        label = data.class_names[number] if number < len(data.class_names) else str(number)
     rows = []
     for name in sorted(worst.source):
         source, exported = np.asarray(worst.source[name]), np.asarray(worst.exported[name])
         # Of a long vector the largest entry is what people look for.
         place = int(np.argmax(source)) if source.dtype.kind == "f" and source.size > _MOST_VALUES else None
         title = name if place is None else f"{name}[{place}]"
-        rows.append((title, *(_value(each, place, _decimals(worst.error)) for each in (source, exported))))
-    answers = table(("", "model", format), rows)
-    what = element("div", {"class": "what"}, *lines)
-    # A picture is beside the words, values are below them.
-    parts = (image, what) if image.startswith("<img") else (what, image)
-    return element("div", {"class": "card"}, *parts, answers)
+        decimals = _decimals(worst.error)
+        rows.append((title, _value(source, place, decimals), _value(exported, place, decimals)))
+    return Card(
+        format=key, worst=worst, image=image, values=[] if image else values_of(signature, inputs, worst.index),
+        label=label, rows=rows,
+    )  # fmt: skip
 
 
-def _value(value: npt.NDArray[Any], place: int | None, decimals: int) -> str:
+def _value(value: npt.NDArray[np.generic], place: int | None, decimals: int) -> str:
     flat = value.ravel().tolist()
     shown = flat[:_MOST_VALUES] if place is None else [flat[place]]
     return " ".join(_text(item, decimals) for item in shown)
@@ -176,3 +137,59 @@ def _text(item: object, decimals: int) -> str:
     if isinstance(item, bytes):
         return item.decode("utf-8", "replace")
     return f"{item:.{decimals}f}" if isinstance(item, float) else str(item)
+
+
+_SIDE = 144
+_FEW = 6
+_MOST_TEXT = 40
+
+Inputs = Mapping[str, npt.NDArray[Any]]
+
+
+def image_url(signature: Signature, inputs: Inputs, index: int) -> str:
+    """One example as a ``data:`` URL; empty where the signature takes no images."""
+    if isinstance(signature.decode, ImageDecode):
+        return _png(decode_image(inputs[signature.decode.input][index], signature.decode.channels))
+    if len(signature.inputs) != 1 or isinstance(signature.decode, ExampleDecode):
+        return ""
+    example = np.asarray(inputs[signature.inputs[0].name][index])
+    is_image = example.ndim == 3 and example.shape[-1] in (1, 3) and min(example.shape[:2]) > 3
+    return _png(_as_pixels(example)) if is_image and example.dtype.kind in "fu" else ""
+
+
+def values_of(signature: Signature, inputs: Inputs, index: int) -> list[str]:
+    """The first values of each input of one example."""
+    if isinstance(signature.decode, ExampleDecode):
+        inputs, index = decode_examples([inputs[signature.decode.input][index]], signature.decode), 0
+    lines = []
+    for name, values in sorted(inputs.items()):
+        flat = np.asarray(values[index]).ravel()
+        shown = " ".join(_short(value) for value in flat[:_FEW].tolist())
+        lines.append(f"{name}: {shown}{' …' if flat.size > _FEW else ''}")
+    return lines
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bytes):
+        return value[:_MOST_TEXT].decode("utf-8", "replace") + ("…" if len(value) > _MOST_TEXT else "")
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _as_pixels(example: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    if example.dtype == np.uint8:
+        return example
+    values = example.astype(np.float64)
+    low, high = float(values.min()), float(values.max())
+    # Values from 0 to 1 keep their brightness; any other range is stretched to what can be seen.
+    low, high = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high if high > low else low + 1)
+    return np.round((values - low) / (high - low) * 255).astype(np.uint8)
+
+
+def _png(pixels: npt.NDArray[np.uint8]) -> str:
+    from PIL import Image
+
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    image.thumbnail((_SIDE, _SIDE))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from modelyard.artifact import Latency, RuntimeChoice, format_key
-from modelyard.export.report._charts import latency_bars, microseconds
-from modelyard.export.report._markup import Markup, element, section, table
 from modelyard.export.runtimes import main_signature
 
 _UPSTREAM = "tensorflow"
 
 
-def describe_choice(choices: Sequence[RuntimeChoice]) -> str:
-    """How a version is served, and how much faster than by TensorFlow that is.
+def microseconds(value: float) -> str:
+    """A time in microseconds for people."""
+    if value < 1000:
+        return f"{value:.3g} µs" if value < 100 else f"{value:.0f} µs"
+    return f"{value / 1000:.3g} ms"
 
-    Args:
-        choices: Best first, at least one.
-    """
+
+def describe_choice(choices: Sequence[RuntimeChoice]) -> str:
+    """How a version is served (best choice first), and how much faster than by TensorFlow that is."""
     best = choices[0]
     threads = "1 thread" if best.threads == 1 else f"{best.threads} threads"
     text = f"Served by default with {best.runtime}, {format_key(best.format, best.precision)}, {threads}"
@@ -30,32 +32,27 @@ def describe_choice(choices: Sequence[RuntimeChoice]) -> str:
     )
 
 
-def latency_section(latency: Sequence[Latency], choices: Sequence[RuntimeChoice], signatures: Sequence[str]) -> Markup:
-    """A chart for each signature, and the table of everything that was measured.
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """The median time of one format in one runtime, with the number of threads that is fastest."""
 
-    Args:
-        latency: Measurements.
-        choices: How the version is served, best first.
-        signatures: All names.
-    """
-    charts = []
-    for signature in signatures:
-        rows = [each for each in latency if each.signature == signature and each.batch_size == 1]
-        best: dict[tuple[str, str, str], Latency] = {}
-        for each in sorted(rows, key=lambda each: each.p50_us):
-            best.setdefault((each.format, each.precision, each.runtime), each)
-        bars = [(each.format, _label(each), each.p50_us) for each in best.values()]
-        chart = latency_bars(bars, title=f"Median latency of {signature}")
-        charts.append(element("div", {"class": "chart"}, element("h3", None, signature), chart))
-    lead = (
-        "Median time of one call with one example on the exporting machine, with the number of threads that is fastest."
-    )
-    return section(
-        "Latency",
-        element("div", {"class": "charts wide"}, *charts),
-        _table(latency, choices, main_signature(signatures)),
-        lead=lead,
-    )
+    format: str
+    label: str
+    share: float
+    text: str
+
+
+def latency_bars(latency: Sequence[Latency], signature: str) -> list[Bar]:
+    """Bars for calls of a signature with one example; ``share`` is a percentage of the longest."""
+    best: dict[tuple[str, str, str], Latency] = {}
+    rows = [each for each in latency if each.signature == signature and each.batch_size == 1]
+    for each in sorted(rows, key=lambda each: each.p50_us):
+        best.setdefault((each.format, each.precision, each.runtime), each)
+    longest = max((each.p50_us for each in best.values()), default=1.0)
+    return [
+        Bar(format=each.format, label=_label(each), share=each.p50_us / longest * 100, text=microseconds(each.p50_us))
+        for each in best.values()
+    ]
 
 
 def _label(each: Latency) -> str:
@@ -63,7 +60,10 @@ def _label(each: Latency) -> str:
     return f"{each.runtime}{precision}, {each.threads} thr."
 
 
-def _table(latency: Sequence[Latency], choices: Sequence[RuntimeChoice], main: str) -> Markup:
+def latency_table(
+    latency: Sequence[Latency], choices: Sequence[RuntimeChoice], signatures: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """Everything that was measured: the titles of the columns, and the rows."""
     found: dict[tuple[str, str, str, str, int], dict[int, Latency]] = {}
     for each in latency:
         key = (each.signature, each.format, each.precision, each.runtime, each.threads)
@@ -74,11 +74,12 @@ def _table(latency: Sequence[Latency], choices: Sequence[RuntimeChoice], main: s
         for signature in {key[0] for key in found if key[3] == _UPSTREAM}
     }
     chosen = [(each.format, each.precision, each.runtime, each.threads) for each in choices]
+    main = main_signature(signatures)
     rows = []
     # One signature after the other, the deciding one first.
     for key, by_size in sorted(found.items(), key=lambda each: (each[0][0] != main, each[0][0])):
         signature, format, precision, runtime, threads = key
-        cells = []
+        cells = [signature, format_key(format, precision), runtime, str(threads)]
         for size in sizes:
             cell = by_size.get(size)
             rate = "" if cell is None or cell.examples_per_s is None else f"{cell.examples_per_s:,.0f}"
@@ -87,14 +88,11 @@ def _table(latency: Sequence[Latency], choices: Sequence[RuntimeChoice], main: s
         if signature in upstream and 1 in by_size:
             times = upstream[signature] / by_size[1].p50_us
             ratio = f"{times:.2f}" if times >= 0.1 else f"{times:.1g}"
-        place = key[1:]
         mark = ""
-        if signature == main and place in chosen:
-            mark = "default" if place == chosen[0] else f"best of {runtime}"
-        code = element("code", None, format_key(format, precision))
-        rows.append((element("code", None, signature), code, runtime, str(threads), *cells, ratio, mark))
+        if signature == main and key[1:] in chosen:
+            mark = "default" if key[1:] == chosen[0] else f"best of {runtime}"
+        rows.append([*cells, ratio, mark])
     header = ["Signature", "Format", "Runtime", "Threads"]
     for size in sizes:
         header += [f"Batch {size}, p50", "examples/s"]
-    header += ["× TensorFlow", ""]
-    return table(header, rows, numbers=frozenset(range(3, len(header) - 1)))
+    return [*header, "× TensorFlow", ""], rows

@@ -1,10 +1,7 @@
-"""Graphs without the operators that a converter lacks.
+"""Graphs without the operators that a converter lacks."""
 
-Public API: :func:`all_nodes`, :func:`rewrite`, :func:`without_cases` and :data:`Target`.
-"""
-
+from modelyard.export.rewrites._floats import kinds_of, widen
 from modelyard.export.rewrites._replay import all_nodes
-from modelyard.export.rewrites._rewrite import rewrite, without_cases
-from modelyard.export.rewrites._rules import Target
+from modelyard.export.rewrites._rewrite import Target, rewrite, without_cases
 
-__all__ = ["Target", "all_nodes", "rewrite", "without_cases"]
+__all__ = ["Target", "all_nodes", "kinds_of", "rewrite", "widen", "without_cases"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from modelyard.export.rewrites._replay import Rule, emit
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 #: By narrow type, one that the runtimes compute with and that holds its numbers.
 _WIDE = {tf.int8: tf.int32, tf.uint8: tf.int32, tf.int16: tf.int32, tf.uint16: tf.int32, tf.uint32: tf.int64}
@@ -21,37 +24,26 @@ _WIDENED = (
 _REDUCED = ("FloorDiv", "Max", "Maximum", "Mean", "Min", "Minimum", "Prod", "Sum")
 
 
-def has_dtype(*dtypes: Any, attribute: str = "T") -> Callable[[Any], bool]:
-    """A test of a ``NodeDef``'s type.
-
-    Args:
-        dtypes: TensorFlow's.
-        attribute: That names it.
-    """
+def has_dtype(*dtypes: tf.DType, attribute: str = "T") -> Callable[[NodeDef], bool]:
+    """A test of a ``NodeDef``'s type."""
     kinds = {each.as_datatype_enum for each in dtypes}
     return lambda node: node.attr[attribute].type in kinds
 
 
-def computed_as(node: Any, inputs: Sequence[Any], dtype: Any) -> list[Any]:
-    """An operation in another type than its own, its results cast back.
-
-    Args:
-        node: Its ``NodeDef``, with its type in ``T``.
-        inputs: Tensors.
-        dtype: To compute in.
-    """
+def computed_as(node: NodeDef, inputs: Sequence[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
+    """An operation in another type than its own, its results cast back."""
     own = tf.as_dtype(node.attr["T"].type)
     operation = emit(node, [tf.cast(each, dtype) if each.dtype == own else each for each in inputs], T=dtype)
     arguments = zip(operation.outputs, operation.op_def.output_arg, strict=True)
     return [tf.cast(each, own) if argument.type_attr == "T" else each for each, argument in arguments]
 
 
-def _widen(node: Any, inputs: Sequence[Any]) -> Any:
+def _widen(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     wide = _WIDE.get(tf.as_dtype(node.attr["T"].type))
     return None if wide is None else computed_as(node, inputs, wide)
 
 
-def _floor_div(node: Any, inputs: Sequence[Any]) -> Any:
+def _floor_div(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """TFLite has the remainder of all integers, the quotient of some."""
     x, y = inputs
     if x.dtype in (tf.float32, tf.int32):
@@ -70,11 +62,11 @@ def _floor_div(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.cast(quotient, x.dtype)
 
 
-def _abs(node: Any, inputs: Sequence[Any]) -> Any:
+def _abs(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.maximum(inputs[0], -inputs[0]) if inputs[0].dtype == tf.int64 else _widen(node, inputs)
 
 
-def _truncate_mod(node: Any, inputs: Sequence[Any]) -> Any:
+def _truncate_mod(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, y = inputs
     if not x.dtype.is_integer:
         return None
@@ -82,7 +74,7 @@ def _truncate_mod(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.where(x < 0, -rest, rest)
 
 
-def _matmul(node: Any, inputs: Sequence[Any]) -> Any:
+def _matmul(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """A product of matrices of integers, exact as those of floats are not."""
     x, y = (tf.cast(each, tf.int32) for each in inputs)
     first, second = ("transpose_a", "transpose_b") if "transpose_a" in node.attr else ("adj_x", "adj_y")
@@ -92,7 +84,7 @@ def _matmul(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.cast(tf.reduce_sum(x[..., tf.newaxis] * y[..., tf.newaxis, :, :], -2), tf.as_dtype(kind))
 
 
-def _bits(operation: str, node: Any, inputs: Sequence[Any]) -> Any:
+def _bits(operation: str, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """TFLite has exclusive or, and shifts to the right."""
     x, y = inputs
     if x.dtype == tf.int64:
@@ -108,7 +100,7 @@ def _bits(operation: str, node: Any, inputs: Sequence[Any]) -> Any:
     return both if operation == "and" else tf.bitwise.bitwise_xor(x, y) + both
 
 
-def _invert(node: Any, inputs: Sequence[Any]) -> Any:
+def _invert(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     (x,) = inputs
     if tf.as_dtype(x.dtype).is_unsigned:
         wide = _WIDE[x.dtype]
@@ -116,7 +108,7 @@ def _invert(node: Any, inputs: Sequence[Any]) -> Any:
     return -1 - x
 
 
-def _left_shift(node: Any, inputs: Sequence[Any]) -> Any:
+def _left_shift(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, y = inputs
     wide = _WIDE.get(x.dtype, x.dtype)
     bits = 63 if wide == tf.int64 else 31
@@ -124,26 +116,26 @@ def _left_shift(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.cast(tf.cast(x, wide) * tf.gather(powers, tf.cast(y, tf.int32)), x.dtype)
 
 
-def _right_shift(node: Any, inputs: Sequence[Any]) -> Any:
+def _right_shift(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """The quotient by a power of two, rounded down."""
     x, y = inputs
     powers = tf.constant([1 << n for n in range(63)], tf.int64)
     return tf.cast(tf.cast(x, tf.int64) // tf.gather(powers, tf.cast(y, tf.int32)), x.dtype)
 
 
-def _sign(x: Any) -> Any:
+def _sign(x: tf.Tensor) -> tf.Tensor:
     """TFLite's converter has it for floats."""
     return tf.cast(x > 0, x.dtype) - tf.cast(x < 0, x.dtype)
 
 
-def _log1p(x: Any) -> Any:
+def _log1p(x: tf.Tensor) -> tf.Tensor:
     """By Kahan: the rounding of the logarithm's argument is that of what it is divided by."""
     more = 1.0 + x
     exact = tf.logical_or(tf.equal(more, 1.0), tf.equal(x, math.inf))
     return tf.where(exact, x, tf.math.log(more) * (x / tf.where(exact, tf.ones_like(x), more - 1.0)))
 
 
-def _expm1(x: Any) -> Any:
+def _expm1(x: tf.Tensor) -> tf.Tensor:
     power = tf.exp(x)
     less = power - 1.0
     inexact = tf.logical_and(tf.abs(x) < 0.5, tf.not_equal(power, 1.0))
@@ -154,22 +146,22 @@ def _expm1(x: Any) -> Any:
     )
 
 
-def _sinh(x: Any) -> Any:
+def _sinh(x: tf.Tensor) -> tf.Tensor:
     less = tf.math.expm1(x)
     return tf.where(tf.abs(x) < 1.0, 0.5 * (less + less / (less + 1.0)), 0.5 * (tf.exp(x) - tf.exp(-x)))
 
 
-def _asinh(x: Any) -> Any:
+def _asinh(x: tf.Tensor) -> tf.Tensor:
     size = tf.abs(x)
     return tf.sign(x) * tf.math.log1p(size + size * size / (1.0 + tf.sqrt(1.0 + size * size)))
 
 
-def _acosh(x: Any) -> Any:
+def _acosh(x: tf.Tensor) -> tf.Tensor:
     more = x - 1.0
     return tf.math.log1p(more + tf.sqrt(2.0 * more + more * more))
 
 
-def _erf(x: Any) -> Any:
+def _erf(x: tf.Tensor) -> tf.Tensor:
     """By the quotient of polynomials that TensorFlow's own kernel has."""
     x = tf.clip_by_value(x, -3.832506856900711, 3.832506856900711)
     square = x * x
@@ -188,39 +180,39 @@ def _erf(x: Any) -> Any:
     return x * above / below
 
 
-def _one(function: Callable[[Any], Any]) -> Rule:
+def _one(function: Callable[[tf.Tensor], tf.Tensor]) -> Rule:
     return Rule(lambda node, inputs: function(inputs[0]))
 
 
-def _mul_no_nan(node: Any, inputs: Sequence[Any]) -> Any:
+def _mul_no_nan(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, y = inputs
     return tf.where(tf.equal(y, 0.0), tf.zeros_like(x * y), x * y)
 
 
-def _xlog1py(node: Any, inputs: Sequence[Any]) -> Any:
+def _xlog1py(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, y = inputs
     return tf.where(tf.equal(x, 0.0), tf.zeros_like(x * y), x * tf.math.log1p(y))
 
 
-def _in_single(node: Any, inputs: Sequence[Any]) -> Any:
+def _in_single(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """Onnxruntime has no convolution of float64."""
     return computed_as(node, inputs, tf.float32)
 
 
-def _euclidean(node: Any, inputs: Sequence[Any]) -> Any:
+def _euclidean(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.sqrt(tf.reduce_sum(tf.square(inputs[0]), inputs[1], keepdims=node.attr["keep_dims"].b))
 
 
-def _shapes(node: Any, inputs: Sequence[Any]) -> list[Any]:
+def _shapes(node: NodeDef, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.shape(each, tf.as_dtype(node.attr["out_type"].type)) for each in inputs]
 
 
-def _clip(node: Any, inputs: Sequence[Any]) -> Any:
+def _clip(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, low, high = inputs
     return tf.maximum(low, tf.minimum(x, high))
 
 
-def _one_hot(node: Any, inputs: Sequence[Any]) -> Any:
+def _one_hot(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """ONNX counts indices below zero from the end, where TensorFlow's are none; TFLite has few types."""
     indices, depth, on, off = inputs
     axis = node.attr["axis"].i
@@ -230,7 +222,7 @@ def _one_hot(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.where(tf.equal(tf.expand_dims(tf.cast(indices, tf.int32), axis), kinds), on, off)
 
 
-def _dot(node: Any, inputs: Sequence[Any]) -> Any:
+def _dot(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """An Einsum of two factors with the same letters: TFLite's makes a product of matrices of it, and stops."""
     x, y = inputs
     sources, result = node.attr["equation"].s.decode().split("->")
@@ -242,7 +234,7 @@ def _dot(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.reduce_sum(x * y, [i for i, letter in enumerate(first) if letter not in result])
 
 
-def _is_dot(node: Any) -> bool:
+def _is_dot(node: NodeDef) -> bool:
     sources, _, result = node.attr["equation"].s.decode().partition("->")
     first, _, second = sources.partition(",")
     return first.isalpha() and len(set(first)) == len(first) and sorted(first) == sorted(second) and first != result

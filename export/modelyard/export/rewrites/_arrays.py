@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -12,8 +12,13 @@ import tensorflow as tf
 from modelyard.export.rewrites._replay import Rule, emit
 from modelyard.export.rewrites._values import constant
 
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-def _scan(combine: Callable[[Any, Any], Any], neutral: float, node: Any, inputs: Sequence[Any]) -> Any:
+
+def _scan(
+    combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], neutral: float, node: NodeDef, inputs: Sequence[tf.Tensor]
+) -> tf.Tensor:
     """Results of all beginnings of an axis, each step with twice as many as the last."""
     x, axis = inputs[0], _constant(node, inputs[1])
     rank, length = x.shape.rank, tf.shape(x)[axis]
@@ -23,7 +28,7 @@ def _scan(combine: Callable[[Any, Any], Any], neutral: float, node: Any, inputs:
     front = tf.one_hot(axis, rank, dtype=tf.int32)
     first, whole = tf.zeros([rank], tf.int32), tf.fill([rank], -1)
 
-    def shifted(values: Any, by: Any) -> Any:
+    def shifted(values: tf.Tensor, by: tf.Tensor) -> tf.Tensor:
         kept = tf.slice(values, first, whole * (1 - front) + front * tf.maximum(length - by, 0))
         start = tf.fill(tf.shape(values) * (1 - front) + front * tf.minimum(by, length), tf.cast(neutral, x.dtype))
         return tf.concat([start, kept], axis)
@@ -43,12 +48,12 @@ def _scan(combine: Callable[[Any, Any], Any], neutral: float, node: Any, inputs:
     return tf.reverse(x, [axis]) if node.attr["reverse"].b else x
 
 
-def _log_add(x: Any, y: Any) -> Any:
+def _log_add(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     most = tf.maximum(x, y)
     return most + tf.math.log(tf.exp(x - most) + tf.exp(y - most))
 
 
-def _segments(kind: str, node: Any, inputs: Sequence[Any]) -> Any:
+def _segments(kind: str, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """Of unsorted segments: ONNX scatters sums, and compares for the others."""
     values, ids, count = inputs
     count = tf.cast(count, tf.int32)
@@ -67,7 +72,7 @@ def _segments(kind: str, node: Any, inputs: Sequence[Any]) -> Any:
     return tf.reduce_prod(tf.where(belongs, flat[tf.newaxis], tf.ones([], values.dtype)), 1)
 
 
-def _sorted_segments(kind: str, node: Any, inputs: Sequence[Any]) -> Any:
+def _sorted_segments(kind: str, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     values, ids = inputs
     count = ids[-1] + 1
     if kind != "mean":
@@ -79,17 +84,17 @@ def _sorted_segments(kind: str, node: Any, inputs: Sequence[Any]) -> Any:
     return tf.math.divide_no_nan(tf.math.unsorted_segment_sum(values, ids, count), _sizes(values, ids, count))
 
 
-def _sizes(values: Any, ids: Any, count: Any) -> Any:
+def _sizes(values: tf.Tensor, ids: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     sizes = tf.math.unsorted_segment_sum(tf.ones(tf.shape(ids), values.dtype), ids, count)
     return tf.reshape(sizes, tf.concat([[-1], tf.ones_like(tf.shape(values)[1:])], 0))
 
 
-def _sparse_segments(kind: str, node: Any, inputs: Sequence[Any]) -> Any:
+def _sparse_segments(kind: str, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     values, indices, ids = inputs[:3]
     return getattr(tf.math, f"segment_{kind}")(tf.gather(values, indices), ids)
 
 
-def _sparse_matmul(node: Any, inputs: Sequence[Any]) -> Any:
+def _sparse_matmul(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     indices, values, shape, dense = inputs
     if node.attr["adjoint_a"].b or node.attr["adjoint_b"].b:
         raise ValueError("a transposed sparse matrix has no operator; transpose it before")
@@ -97,26 +102,26 @@ def _sparse_matmul(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.math.unsorted_segment_sum(rows, indices[:, 0], shape[0])
 
 
-def _bincount(node: Any, inputs: Sequence[Any]) -> Any:
+def _bincount(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     values, size, weights = inputs
     kinds = tf.range(size)
-    hits = tf.equal(values[..., tf.newaxis], tf.cast(kinds, values.dtype))
+    equal = tf.equal(values[..., tf.newaxis], tf.cast(kinds, values.dtype))
     axis = values.shape.rank - 1
     if node.attr["binary_output"].b:
-        return tf.cast(tf.reduce_any(hits, axis), weights.dtype)
+        return tf.cast(tf.reduce_any(equal, axis), weights.dtype)
     if weights.shape.rank == values.shape.rank and weights.shape.num_elements() != 0:
-        return tf.reduce_sum(tf.where(hits, weights[..., tf.newaxis], tf.zeros([], weights.dtype)), axis)
-    return tf.cast(tf.reduce_sum(tf.cast(hits, tf.int32), axis), weights.dtype)
+        return tf.reduce_sum(tf.where(equal, weights[..., tf.newaxis], tf.zeros([], weights.dtype)), axis)
+    return tf.cast(tf.reduce_sum(tf.cast(equal, tf.int32), axis), weights.dtype)
 
 
-def _bound(upper: bool, node: Any, inputs: Sequence[Any]) -> Any:
+def _bound(upper: bool, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     ordered, values = inputs[0][:, tf.newaxis, :], inputs[1][:, :, tf.newaxis]
     before = ordered <= values if upper else ordered < values
     count = tf.reduce_sum(tf.cast(before, tf.int32), -1)
     return tf.cast(count, tf.as_dtype(node.attr["out_type"].type))
 
 
-def _roll(node: Any, inputs: Sequence[Any]) -> Any:
+def _roll(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, shifts, axes = inputs[0], tf.reshape(inputs[1], [-1]), constant(inputs[2])
     if axes is None:
         raise ValueError("tf.roll along an axis that is no constant")
@@ -127,7 +132,7 @@ def _roll(node: Any, inputs: Sequence[Any]) -> Any:
     return x
 
 
-def _ragged_rows(node: Any, inputs: Sequence[Any]) -> Any:
+def _ragged_rows(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """Rows of different lengths as rows of one length: each place knows where its value is."""
     shape, values, default = inputs[:3]
     kinds = [each.decode() for each in node.attr["row_partition_types"].list.s]
@@ -150,17 +155,13 @@ def _ragged_rows(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.gather(tf.concat([values, nothing], 0), places)
 
 
-def lookup_rules(tables: Mapping[str, Any]) -> dict[str, Rule]:
-    """For lookups of numbers: TFLite has tables from strings to int64 and back only.
+def lookup_rules(tables: Mapping[str, tf.lookup.StaticHashTable]) -> dict[str, Rule]:
+    """For lookups of numbers: TFLite has tables from strings to int64 and back only."""
 
-    Args:
-        tables: By the ``shared_name`` of their nodes.
-    """
-
-    def is_number(attribute: str, node: Any) -> bool:
+    def is_number(attribute: str, node: NodeDef) -> bool:
         return node.attr[attribute].type in _INTEGERS
 
-    def table(node: Any, inputs: Sequence[Any]) -> Any:
+    def table(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         found = tables[node.attr["shared_name"].s.decode()]
         # The one table from numbers that it has.
         return None if found.value_dtype == tf.string else found
@@ -171,7 +172,7 @@ def lookup_rules(tables: Mapping[str, Any]) -> dict[str, Rule]:
     }
 
 
-def _lookup(node: Any, inputs: Sequence[Any]) -> Any:
+def _lookup(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """A search in sorted keys, by halves."""
     table, wanted, default = inputs
     if isinstance(table, tf.Tensor):
@@ -188,13 +189,13 @@ def _lookup(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.where(tf.equal(tf.gather(keys, place), wanted), tf.gather(values, place), default)
 
 
-def _scatter(node: Any, inputs: Sequence[Any]) -> Any:
+def _scatter(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """tf2onnx lets the last of equal indices win, where TensorFlow adds."""
     indices, updates, shape = inputs
     return tf.tensor_scatter_nd_add(tf.zeros(shape, updates.dtype), indices, updates)
 
 
-def _strided_slice(node: Any, inputs: Sequence[Any]) -> Any:
+def _strided_slice(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """New axes by a reshape: TFLite's slices have five axes at most, the new ones too."""
     x, *bounds = inputs
     new, ellipsis = node.attr["new_axis_mask"].i, node.attr["ellipsis_mask"].i
@@ -221,12 +222,12 @@ def _strided_slice(node: Any, inputs: Sequence[Any]) -> Any:
     return result
 
 
-def _is_vectorized(node: Any) -> bool:
+def _is_vectorized(node: NodeDef) -> bool:
     """Whether ``tf.vectorized_map`` made a node, of another."""
     return "/pfor/" in node.name
 
 
-def _transpose(node: Any, inputs: Sequence[Any]) -> Any:
+def _transpose(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """By places, where the order of the axes is computed: ``tf.vectorized_map`` chooses it by a size."""
     x, order = inputs
     if constant(order) is not None:
@@ -240,14 +241,14 @@ def _transpose(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.gather(tf.reshape(x, [-1]), places)
 
 
-def _squeeze(node: Any, inputs: Sequence[Any]) -> Any:
+def _squeeze(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """By a reshape: TFLite's converter drops one of sizes that it does not know."""
     (x,) = inputs
     dropped = {axis % x.shape.rank for axis in node.attr["squeeze_dims"].list.i}
     return tf.reshape(x, [tf.shape(x)[i] for i in range(x.shape.rank) if i not in dropped]) if dropped else None
 
 
-def _constant(node: Any, tensor: Any) -> int:
+def _constant(node: NodeDef, tensor: tf.Tensor) -> int:
     value = constant(tensor)
     if value is None:
         raise ValueError(f"the axis of {node.op} ({node.name}) is no constant")
@@ -256,7 +257,7 @@ def _constant(node: Any, tensor: Any) -> int:
 
 _INTEGERS = frozenset(each.as_datatype_enum for each in (tf.int32, tf.int64))
 _MASKS = ("begin_mask", "end_mask", "shrink_axis_mask", "ellipsis_mask")
-_NEUTRAL: dict[str, Callable[[Any], Any]] = {
+_NEUTRAL: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "max": lambda dtype: tf.constant(dtype.min, dtype),
     "min": lambda dtype: tf.constant(dtype.max, dtype),
     "prod": lambda dtype: tf.ones([], dtype),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -12,8 +12,11 @@ import tensorflow as tf
 from modelyard.export.rewrites._replay import Rule, emit
 from modelyard.export.rewrites._values import constant
 
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-def _resize(node: Any, inputs: Sequence[Any]) -> Any:
+
+def _resize(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """A resize as a product with a matrix for each axis: its kernel's answers to a single pixel."""
     images = tf.cast(inputs[0], tf.float32)
     sizes = constant(inputs[1])
@@ -30,7 +33,7 @@ def _resize(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.reshape(wide, [-1, int(sizes[0]), int(sizes[1]), channels])
 
 
-def _answers(node: Any, more: Sequence[Any], axis: int, source: int, target: int) -> Any:
+def _answers(node: NodeDef, more: Sequence[tf.Tensor], axis: int, source: int, target: int) -> tf.Tensor:
     shape, size = ([1, source, 1, source], [target, 1]) if axis == 0 else ([1, 1, source, source], [1, target])
     pixels = np.eye(source, dtype=np.float32).reshape(shape)
     known = [constant(each) for each in more]
@@ -52,7 +55,7 @@ def _answers(node: Any, more: Sequence[Any], axis: int, source: int, target: int
     return tf.constant(matrix, tf.float32)
 
 
-def _pool3d(node: Any, inputs: Sequence[Any]) -> Any:
+def _pool3d(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """Over height and width, then over depth; an average too, as borders of each axis count by themselves."""
     (x,) = inputs
     if node.attr["data_format"].s not in (b"", b"NDHWC"):
@@ -80,7 +83,7 @@ def _pooled(shape: list[int | None], size: list[int], step: list[int], padding: 
     return [None, *inner, shape[4]]
 
 
-def _patches(node: Any, inputs: Sequence[Any]) -> Any:
+def _patches(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """A convolution with kernels that each take one element."""
     (x,) = inputs
     (height, width), step, rate = (list(node.attr[name].list.i)[1:3] for name in ("ksizes", "strides", "rates"))
@@ -90,7 +93,7 @@ def _patches(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.cast(found, x.dtype)
 
 
-def _rgb_to_hsv(node: Any, inputs: Sequence[Any]) -> Any:
+def _rgb_to_hsv(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     red, green, blue = tf.unstack(inputs[0], axis=-1)
     most = tf.maximum(red, tf.maximum(green, blue))
     spread = most - tf.minimum(red, tf.minimum(green, blue))
@@ -105,7 +108,7 @@ def _rgb_to_hsv(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.stack([tf.where(hue < 0, hue + 1.0, hue), saturation, most], -1)
 
 
-def _hsv_to_rgb(node: Any, inputs: Sequence[Any]) -> Any:
+def _hsv_to_rgb(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     hue, saturation, value = tf.unstack(inputs[0], axis=-1)
     sixth = hue * 6.0
     parts = [tf.abs(sixth - 3.0) - 1.0, 2.0 - tf.abs(sixth - 2.0), 2.0 - tf.abs(sixth - 4.0)]
@@ -114,25 +117,25 @@ def _hsv_to_rgb(node: Any, inputs: Sequence[Any]) -> Any:
     return ((1.0 - saturation) + saturation * colours) * value
 
 
-def _contrast(node: Any, inputs: Sequence[Any]) -> Any:
+def _contrast(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     images, factor = inputs
     mean = tf.reduce_mean(images, [images.shape.rank - 3, images.shape.rank - 2], keepdims=True)
     return (images - mean) * factor + mean
 
 
-def _saturate(node: Any, inputs: Sequence[Any]) -> Any:
+def _saturate(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     hue, saturation, value = tf.unstack(_rgb_to_hsv(node, inputs), axis=-1)
     saturation = tf.minimum(tf.maximum(saturation * inputs[1], 0.0), 1.0)
     return _hsv_to_rgb(node, [tf.stack([hue, saturation, value], -1)])
 
 
-def _turn_hue(node: Any, inputs: Sequence[Any]) -> Any:
+def _turn_hue(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     hue, saturation, value = tf.unstack(_rgb_to_hsv(node, inputs), axis=-1)
     hue += inputs[1]
     return _hsv_to_rgb(node, [tf.stack([hue - tf.floor(hue), saturation, value], -1)])
 
 
-def _crop_and_resize(node: Any, inputs: Sequence[Any]) -> Any:
+def _crop_and_resize(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     images, boxes, which, size = inputs
     images = tf.cast(images, tf.float32)
     nearest = node.attr["method"].s == b"nearest"
@@ -150,7 +153,7 @@ def _crop_and_resize(node: Any, inputs: Sequence[Any]) -> Any:
     inside = [tf.logical_and(each >= 0.0, each <= limits[axis]) for axis, each in enumerate(places)]
     known = [tf.minimum(tf.maximum(each, 0.0), limits[axis]) for axis, each in enumerate(places)]
 
-    def at(rows: Any, columns: Any) -> Any:
+    def at(rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
         rows, columns = tf.cast(rows, tf.int32)[:, :, tf.newaxis], tf.cast(columns, tf.int32)[:, tf.newaxis, :]
         width = tf.shape(images)[2]
         image = which[:, tf.newaxis, tf.newaxis] * (tf.shape(images)[1] * width)
@@ -171,15 +174,10 @@ def _crop_and_resize(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.where(seen[..., tf.newaxis], crops, outside)
 
 
-def _combined_nms(suppress: Callable[..., Any], node: Any, inputs: Sequence[Any]) -> list[Any]:
-    """One suppression for each example and class, and the best of what they leave.
-
-    Args:
-        suppress: Of boxes ``[n, 4]``, scores ``[n]``, how many are kept at most, and two thresholds; gives as many
-            places, and how many of them count.
-        node: Of a ``CombinedNonMaxSuppression``.
-        inputs: Its inputs.
-    """
+def _combined_nms(
+    suppress: Callable[..., tuple[tf.Tensor, tf.Tensor]], node: NodeDef, inputs: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """One suppression for each example and class, and the best of what they leave."""
     boxes, scores, each_most, all_most, overlap, least = inputs
     kinds = scores.shape[2]
     if kinds is None or scores.shape[1] is None:
@@ -193,7 +191,7 @@ def _combined_nms(suppress: Callable[..., Any], node: Any, inputs: Sequence[Any]
     count = tf.shape(scores)[0]
     flat = tf.reshape(tf.transpose(scores, [0, 2, 1]), [-1, scores.shape[1]])
 
-    def one(index: Any) -> tuple[Any, Any, Any]:
+    def one(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         example, kind = index // kinds, index % kinds
         mine = tf.gather(boxes, example)
         mine = mine[:, 0] if shared else tf.gather(mine, kind, axis=1)
@@ -225,10 +223,12 @@ def _combined_nms(suppress: Callable[..., Any], node: Any, inputs: Sequence[Any]
     return [*results, tf.reduce_sum(tf.cast(there, tf.int32), 1)]
 
 
-def _combined_nms_of_classes(node: Any, inputs: Sequence[Any]) -> Any:
+def _combined_nms_of_classes(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """tf2onnx has it for boxes that all classes share."""
 
-    def suppress(boxes: Any, scores: Any, most: int, overlap: Any, least: Any) -> tuple[Any, Any]:
+    def suppress(
+        boxes: tf.Tensor, scores: tf.Tensor, most: int, overlap: tf.Tensor, least: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         kept = tf.image.non_max_suppression(boxes, scores, most, overlap, least)
         count = tf.shape(kept)[0]
         return tf.reshape(tf.pad(kept, [[0, most - count]]), [most]), count
@@ -236,14 +236,16 @@ def _combined_nms_of_classes(node: Any, inputs: Sequence[Any]) -> Any:
     return None if inputs[0].shape[2] == 1 else _combined_nms(suppress, node, inputs)
 
 
-def _padded_nms(boxes: Any, scores: Any, most: int, overlap: Any, least: Any) -> tuple[Any, Any]:
-    found: tuple[Any, Any] = tf.image.non_max_suppression_padded(
+def _padded_nms(
+    boxes: tf.Tensor, scores: tf.Tensor, most: int, overlap: tf.Tensor, least: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    found: tuple[tf.Tensor, tf.Tensor] = tf.image.non_max_suppression_padded(
         boxes, scores, most, overlap, least, pad_to_max_output_size=True
     )
     return found
 
 
-def _cut_suppression(node: Any, inputs: Sequence[Any]) -> list[Any]:
+def _cut_suppression(node: NodeDef, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """TFLite gives as many places as there may be at most, TensorFlow as many as it keeps."""
     padded = type(node).FromString(node.SerializeToString())
     padded.op = "NonMaxSuppressionV4" if node.op == "NonMaxSuppressionV3" else node.op
@@ -253,17 +255,17 @@ def _cut_suppression(node: Any, inputs: Sequence[Any]) -> list[Any]:
     return kept if node.op == "NonMaxSuppressionV3" else [*kept, count]
 
 
-def _is_cut(node: Any) -> bool:
+def _is_cut(node: NodeDef) -> bool:
     return node.op == "NonMaxSuppressionV3" or not node.attr["pad_to_max_output_size"].b
 
 
-def _soft_suppression(node: Any, inputs: Sequence[Any]) -> Any:
+def _soft_suppression(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     sigma = constant(inputs[5])
     if sigma is None or sigma > 0:
         raise ValueError(f"{node.op} ({node.name}) with soft_nms_sigma, which ONNX has not; use hard suppression (0.0)")
 
 
-def _dilated_transpose(node: Any, inputs: Sequence[Any]) -> Any:
+def _dilated_transpose(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """TFLite's transposed convolution has no dilation: zeros between the elements of the kernel are the same."""
     shape, kernel, x = inputs
     rates = list(node.attr["dilations"].list.i)[1:3]
@@ -283,7 +285,7 @@ def _dilated_transpose(node: Any, inputs: Sequence[Any]) -> Any:
     return emit(other, [shape, kernel, x]).outputs[0]
 
 
-def _space_to_batch(node: Any, inputs: Sequence[Any]) -> Any:
+def _space_to_batch(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, blocks, pads = inputs[0], *map(constant, inputs[1:])
     if blocks is None or pads is None or len(blocks) < 3:
         return None
@@ -300,7 +302,7 @@ def _space_to_batch(node: Any, inputs: Sequence[Any]) -> Any:
     return x
 
 
-def _batch_to_space(node: Any, inputs: Sequence[Any]) -> Any:
+def _batch_to_space(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     x, blocks, crops = inputs[0], *map(constant, inputs[1:])
     if blocks is None or crops is None or len(blocks) < 3:
         return None
@@ -317,23 +319,23 @@ def _batch_to_space(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.slice(x, begin, tf.stack(ends))
 
 
-def _sizes(x: Any) -> list[Any]:
+def _sizes(x: tf.Tensor) -> list[tf.Tensor]:
     actual = tf.shape(x)
     return [actual[i] if size is None else size for i, size in enumerate(x.shape.as_list())]
 
 
-def _product(sizes: Sequence[Any]) -> Any:
-    product: Any = 1
+def _product(sizes: Sequence[tf.Tensor]) -> tf.Tensor:
+    product: tf.Tensor = 1
     for size in sizes:
         product = product * size
     return product
 
 
-def _is_dilated(node: Any) -> bool:
+def _is_dilated(node: NodeDef) -> bool:
     return any(each > 1 for each in node.attr["dilations"].list.i)
 
 
-def _has_other_kernel(node: Any) -> bool:
+def _has_other_kernel(node: NodeDef) -> bool:
     """Than those of which ONNX has a resize."""
     return node.attr["kernel_type"].s not in (b"triangle", b"keyscubic") or not node.attr["antialias"].b
 

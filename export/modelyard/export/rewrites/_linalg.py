@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from modelyard.export.rewrites._replay import Rule
 from modelyard.export.rewrites._values import constant
 
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
 #: Rows from which it would be thousands of operators.
 _LARGEST = 32
 
 
-def _eliminate(matrix: Any, sides: Any) -> tuple[Any, Any, Any]:
-    """Gauss and Jordan's elimination with partial pivoting.
-
-    Args:
-        matrix: ``[..., n, n]``.
-        sides: ``[..., n, k]``.
-
-    Returns:
-        The solution ``[..., n, k]``, the pivots ``[..., n]``, and the sign ``[...]`` of the order of the rows.
-    """
+def _eliminate(matrix: tf.Tensor, sides: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Gauss-Jordan elimination with partial pivoting: the solution ``[..., n, k]``, pivots ``[..., n]``, row sign."""
     size = matrix.shape[-1]
     joined = tf.concat([matrix, sides], -1)
     pivots, sign = [], tf.ones_like(matrix[..., 0, 0])
@@ -45,7 +40,7 @@ def _eliminate(matrix: Any, sides: Any) -> tuple[Any, Any, Any]:
     return joined[..., size:], tf.stack(pivots, -1), sign
 
 
-def _checked(node: Any, matrix: Any) -> Any:
+def _checked(node: NodeDef, matrix: tf.Tensor) -> tf.Tensor:
     size = matrix.shape[-1]
     if size is None or size > _LARGEST:
         raise ValueError(
@@ -55,7 +50,7 @@ def _checked(node: Any, matrix: Any) -> Any:
     return tf.linalg.matrix_transpose(matrix) if adjoint else matrix
 
 
-def _inverse(node: Any, inputs: Sequence[Any]) -> Any:
+def _inverse(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     matrix = _checked(node, inputs[0])
     return _eliminate(matrix, tf.zeros_like(matrix) + tf.constant(_eye(matrix.shape[-1]), matrix.dtype))[0]
 
@@ -64,11 +59,11 @@ def _eye(size: int) -> list[list[float]]:
     return [[float(i == j) for j in range(size)] for i in range(size)]
 
 
-def _solve(node: Any, inputs: Sequence[Any]) -> Any:
+def _solve(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return _eliminate(_checked(node, inputs[0]), inputs[1])[0]
 
 
-def _triangular(node: Any, inputs: Sequence[Any]) -> Any:
+def _triangular(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     matrix, sides = inputs
     lower = node.attr["lower"].b
     size = matrix.shape[-1] or 0
@@ -78,19 +73,19 @@ def _triangular(node: Any, inputs: Sequence[Any]) -> Any:
     return _eliminate(_checked(node, half), sides)[0]
 
 
-def _determinant(node: Any, inputs: Sequence[Any]) -> Any:
+def _determinant(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     matrix = _checked(node, inputs[0])
     _, pivots, sign = _eliminate(matrix, matrix[..., :0])
     return sign * tf.reduce_prod(pivots, -1)
 
 
-def _log_determinant(node: Any, inputs: Sequence[Any]) -> list[Any]:
+def _log_determinant(node: NodeDef, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     matrix = _checked(node, inputs[0])
     _, pivots, sign = _eliminate(matrix, matrix[..., :0])
     return [sign * tf.reduce_prod(tf.sign(pivots), -1), tf.reduce_sum(tf.math.log(tf.abs(pivots)), -1)]
 
 
-def _cholesky(node: Any, inputs: Sequence[Any]) -> Any:
+def _cholesky(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     rest = _checked(node, inputs[0])
     columns = []
     for k in range(rest.shape[-1]):
@@ -102,12 +97,12 @@ def _cholesky(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.stack(columns, -1)
 
 
-def _main_diagonal(matrix: Any) -> Any:
+def _main_diagonal(matrix: tf.Tensor) -> tf.Tensor:
     rows, columns = tf.shape(matrix)[-2], tf.shape(matrix)[-1]
     return tf.equal(tf.range(rows)[:, tf.newaxis], tf.range(columns))
 
 
-def _diagonal(node: Any, inputs: Sequence[Any]) -> Any:
+def _diagonal(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     matrix, which = inputs[0], constant(inputs[1])
     if which is None or which.any():
         raise ValueError(f"{node.op} ({node.name}) of another diagonal than the main one")
@@ -116,7 +111,7 @@ def _diagonal(node: Any, inputs: Sequence[Any]) -> Any:
     return found if matrix.shape[-1] == matrix.shape[-2] else found[..., :least]
 
 
-def _diagonal_matrix(node: Any, inputs: Sequence[Any]) -> Any:
+def _diagonal_matrix(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """tf2onnx drops the first axis of a batch of one."""
     diagonal, *form = inputs[0], *(constant(each) for each in inputs[1:5])
     if any(each is None or each.size > 1 for each in form) or [int(each) for each in form[1:3]] != [-1, -1]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from modelyard.export.rewrites._replay import Rule
 from modelyard.export.rewrites._values import TensorList, filled
 
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-def _reserve(node: Any, inputs: Sequence[Any]) -> TensorList:
+
+def _reserve(node: NodeDef, inputs: Sequence[tf.Tensor]) -> TensorList:
     shape, length = inputs
     dtype = tf.as_dtype(node.attr["element_dtype"].type)
     static = tf.get_static_value(shape)
@@ -20,7 +23,7 @@ def _reserve(node: Any, inputs: Sequence[Any]) -> TensorList:
     return filled(length, shape, static.tolist(), dtype)
 
 
-def _set(node: Any, inputs: Sequence[Any]) -> TensorList:
+def _set(node: NodeDef, inputs: Sequence[tf.Tensor]) -> TensorList:
     known, index, item = inputs
     if known.items is None:
         known = filled(known.length, tf.shape(item), item.shape, known.dtype)
@@ -36,11 +39,11 @@ def _set(node: Any, inputs: Sequence[Any]) -> TensorList:
     return TensorList(items, length, known.dtype)
 
 
-def _get(node: Any, inputs: Sequence[Any]) -> Any:
+def _get(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.gather(_items(inputs[0]), inputs[1])
 
 
-def _stack(node: Any, inputs: Sequence[Any]) -> Any:
+def _stack(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     items, count = _items(inputs[0]), node.attr["num_elements"].i
     if count <= 0:
         return items
@@ -50,15 +53,15 @@ def _stack(node: Any, inputs: Sequence[Any]) -> Any:
     return tf.reshape(items, [actual[i] if size is None else size for i, size in enumerate(known)])
 
 
-def _from_tensor(node: Any, inputs: Sequence[Any]) -> TensorList:
+def _from_tensor(node: NodeDef, inputs: Sequence[tf.Tensor]) -> TensorList:
     return TensorList(inputs[0], tf.shape(inputs[0])[0], inputs[0].dtype)
 
 
-def _length(node: Any, inputs: Sequence[Any]) -> Any:
+def _length(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return inputs[0].length
 
 
-def _items(known: TensorList) -> Any:
+def _items(known: TensorList) -> tf.Tensor:
     if known.items is None:
         raise ValueError("a tf.TensorArray is read before anything was written")
     return known.items

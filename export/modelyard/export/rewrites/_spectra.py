@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -12,16 +12,15 @@ import tensorflow as tf
 from modelyard.export.rewrites._replay import Rule, emit
 from modelyard.export.rewrites._values import Complex, constant
 
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
 #: Values that a transform takes at most where it is a product with a matrix.
 _LONGEST = 2048
 
 
-def pair(value: Any) -> Complex:
-    """Complex numbers as a pair.
-
-    Args:
-        value: A pair, or a tensor of complex or real numbers.
-    """
+def pair(value: tf.Tensor) -> Complex:
+    """Complex numbers as a pair."""
     if isinstance(value, Complex):
         return value
     if value.dtype.is_complex:
@@ -47,7 +46,7 @@ def _exp(x: Complex) -> Complex:
     return Complex(size * tf.cos(x.imag), size * tf.sin(x.imag))
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Callable[..., Complex | tf.Tensor]] = {
     "AddV2": lambda x, y: Complex(x.real + y.real, x.imag + y.imag),
     "Angle": lambda x: tf.atan2(x.imag, x.real),
     "ComplexAbs": lambda x: tf.sqrt(tf.square(x.real) + tf.square(x.imag)),
@@ -70,17 +69,17 @@ _MOVING = (
 )  # fmt: skip
 
 
-def _function(node: Any, inputs: Sequence[Any]) -> Any:
+def _function(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     if not any(_is_complex(each) for each in inputs):
         return None
     return _FUNCTIONS[node.op](*(pair(each) for each in inputs))
 
 
-def _is_complex(value: Any) -> bool:
+def _is_complex(value: tf.Tensor) -> bool:
     return isinstance(value, Complex) or value.dtype.is_complex
 
 
-def _moved(node: Any, inputs: Sequence[Any]) -> Any:
+def _moved(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     if not any(_is_complex(each) for each in inputs):
         return None
     parts = [pair(each) if _is_complex(each) else each for each in inputs]
@@ -92,18 +91,18 @@ def _moved(node: Any, inputs: Sequence[Any]) -> Any:
     return [Complex(*each) for each in zip(*outputs, strict=True)]
 
 
-def _cast(node: Any, inputs: Sequence[Any]) -> Any:
+def _cast(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     source, target = (tf.as_dtype(node.attr[name].type) for name in ("SrcT", "DstT"))
     if target.is_complex:
         return pair(inputs[0])
     return tf.cast(pair(inputs[0]).real, target) if source.is_complex else None
 
 
-def _shape(node: Any, inputs: Sequence[Any]) -> Any:
+def _shape(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.shape(inputs[0].real, tf.as_dtype(node.attr["out_type"].type)) if isinstance(inputs[0], Complex) else None
 
 
-def _rfft_last(x: Any, length: int) -> Complex:
+def _rfft_last(x: tf.Tensor, length: int) -> Complex:
     """The spectrum of the last axis, which has that length."""
     if length & (length - 1) == 0 and length > 1:
         spectrum = tf.signal.rfft(x)
@@ -154,21 +153,21 @@ def _along(rank: int, axis: int, function: Callable[[Complex], Complex], x: Comp
     return Complex(tf.transpose(turned.real, order), tf.transpose(turned.imag, order))
 
 
-def _fft(axes: int, inverse: bool, node: Any, inputs: Sequence[Any]) -> Complex:
+def _fft(axes: int, inverse: bool, node: NodeDef, inputs: Sequence[tf.Tensor]) -> Complex:
     x = pair(inputs[0])
     for axis in range(-1, -axes - 1, -1):
         x = _along(x.real.shape.rank, axis, partial(_fft_last, inverse=inverse), x)
     return x
 
 
-def _lengths(node: Any, tensor: Any) -> list[int]:
+def _lengths(node: NodeDef, tensor: tf.Tensor) -> list[int]:
     lengths = constant(tensor)
     if lengths is None:
         raise ValueError(f"the length of {node.op} ({node.name}) is no constant")
     return [int(each) for each in lengths]
 
 
-def _fitted(x: Any, axis: int, length: int) -> Any:
+def _fitted(x: tf.Tensor, axis: int, length: int) -> tf.Tensor:
     """With zeros at the end of an axis, or without its end."""
     known = x.shape[axis]
     if known == length:
@@ -181,7 +180,7 @@ def _fitted(x: Any, axis: int, length: int) -> Any:
     return tf.slice(x, [0] * rank, [length if i == rank + axis else -1 for i in range(rank)])
 
 
-def _rfft(axes: int, node: Any, inputs: Sequence[Any]) -> Complex:
+def _rfft(axes: int, node: NodeDef, inputs: Sequence[tf.Tensor]) -> Complex:
     lengths, x = _lengths(node, inputs[1]), inputs[0]
     for axis in range(-1, -axes - 1, -1):
         x = _fitted(x, axis, lengths[axis])
@@ -191,7 +190,7 @@ def _rfft(axes: int, node: Any, inputs: Sequence[Any]) -> Complex:
     return spectrum
 
 
-def _irfft(axes: int, node: Any, inputs: Sequence[Any]) -> Any:
+def _irfft(axes: int, node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     lengths, x = _lengths(node, inputs[1]), pair(inputs[0])
     sizes = [*lengths[:-1], lengths[-1] // 2 + 1]
     for axis in range(-1, -axes - 1, -1):
@@ -210,12 +209,8 @@ def _irfft(axes: int, node: Any, inputs: Sequence[Any]) -> Any:
     return tf.linalg.matmul(x.real, bases[0]) + tf.linalg.matmul(x.imag, bases[1])
 
 
-def is_complex(node: Any) -> bool:
-    """Whether a node takes or gives complex numbers.
-
-    Args:
-        node: A ``NodeDef``.
-    """
+def is_complex(node: NodeDef) -> bool:
+    """Whether a node takes or gives complex numbers."""
     kind = tf.complex64.as_datatype_enum
     return any(value.type == kind for value in node.attr.values())
 

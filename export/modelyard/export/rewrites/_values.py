@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,63 +12,40 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Complex:
-    """Complex numbers.
+    """Complex numbers: two tensors of float32, of the same shape."""
 
-    Attributes:
-        real: float32.
-        imag: float32, of the same shape.
-    """
-
-    real: Any
-    imag: Any
+    real: tf.Tensor
+    imag: tf.Tensor
 
 
 @dataclass(frozen=True)
 class TensorList:
-    """TensorFlow's list of tensors, with all elements in one tensor.
+    """TensorFlow's list of tensors, with all elements in one tensor ``[length, ...]``.
 
-    Attributes:
-        items: ``[length, ...]``; None as long as nobody knows how large an element is.
-        length: int32 scalar.
-        dtype: Of the elements.
+    ``items`` is None as long as the size of an element is unknown.
     """
 
-    items: Any
-    length: Any
-    dtype: Any
+    items: tf.Tensor
+    length: tf.Tensor
+    dtype: tf.DType
 
     def empty_like(self, other: TensorList) -> TensorList:
-        """This list with zeros as large as another's elements, where it has none.
-
-        Args:
-            other: A list.
-        """
+        """This list with zeros as large as another's elements, where it has none."""
         if self.items is not None or other.items is None:
             return self
         return filled(self.length, tf.shape(other.items)[1:], other.items.shape[1:], self.dtype)
 
 
-def filled(length: Any, shape: Any, static: Any, dtype: Any) -> TensorList:
-    """A list of zeros.
-
-    Args:
-        length: int32 scalar.
-        shape: Of an element, as a tensor.
-        static: Of an element, as far as it is known.
-        dtype: Of the elements.
-    """
+def filled(length: tf.Tensor, shape: tf.Tensor, static: tf.TensorShape | Sequence[int], dtype: tf.DType) -> TensorList:
+    """A list of zeros."""
     items = tf.zeros(tf.concat([tf.reshape(length, [1]), shape], 0), dtype)
     items.set_shape(tf.TensorShape([None]).concatenate(static))
     return TensorList(items, length, dtype)
 
 
-def split(values: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
-    """The tensors of values, and what makes such values of other tensors.
-
-    Args:
-        values: Tensors, complex numbers and lists.
-    """
-    tensors: list[Any] = []
+def split(values: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]]:
+    """The tensors of values, and what makes such values of other tensors."""
+    tensors: list[tf.Tensor] = []
     for value in values:
         if isinstance(value, Complex):
             tensors += [value.real, value.imag]
@@ -80,9 +56,9 @@ def split(values: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], l
         else:
             tensors.append(value)
 
-    def restore(others: Sequence[Any]) -> list[Any]:
+    def restore(others: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         left = iter(others)
-        restored: list[Any] = []
+        restored: list[tf.Tensor] = []
         for value in values:
             if isinstance(value, Complex):
                 restored.append(Complex(next(left), next(left)))
@@ -95,23 +71,15 @@ def split(values: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], l
     return tensors, restore
 
 
-def as_tensor(value: Any) -> Any:
-    """A value as TensorFlow has it.
-
-    Args:
-        value: Of a replayed graph.
-    """
+def as_tensor(value: tf.Tensor) -> tf.Tensor:
+    """A value as TensorFlow has it."""
     if isinstance(value, TensorList):
         raise ValueError("an operator on a tf.TensorArray is not supported")
     return tf.complex(value.real, value.imag) if isinstance(value, Complex) else value
 
 
-def constant(tensor: Any) -> Any:
-    """The value of a tensor, as numpy's, where it depends on constants and known sizes only; None elsewhere.
-
-    Args:
-        tensor: Of a graph.
-    """
+def constant(tensor: tf.Tensor) -> tf.Tensor:
+    """The value of a tensor, as numpy's, where it depends on constants and known sizes only; None elsewhere."""
     value = tf.get_static_value(tensor)
     if value is not None or tensor.op.type not in _FOLDED:
         return value

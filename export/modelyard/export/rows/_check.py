@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -15,25 +15,23 @@ from modelyard.artifact import (
     Signature,
     decode_examples,
     row_experiment,
+    within,
 )
 from modelyard.errors import ModelyardError
 from modelyard.export.rows._walk import walk_rows
 from modelyard.export.runtimes import Arrays, Runtime, call_signature, run_graph
 
+if TYPE_CHECKING:
+    from tensorflow.python.types.core import PolymorphicFunction
+
 #: Answers of a lower precision are rounded so much more coarsely in batches of other sizes.
 _TOLERANCE, _COARSE = 1e-3, 2e-2
+#: Seconds of an experiment of some twelve batches: a loop may have no end for an outlier.
+_LIMIT_S = 300.0
 
 
-def walk_graphs(graphs: Mapping[str, Any], signatures: Mapping[str, Signature]) -> dict[str, RowsCheck]:
-    """What the operations of a model say of its rows.
-
-    Args:
-        graphs: ``tf.function`` by graph.
-        signatures: Those that may be served.
-
-    Returns:
-        By graph that computes batches.
-    """
+def walk_graphs(graphs: Mapping[str, PolymorphicFunction], signatures: Mapping[str, Signature]) -> dict[str, RowsCheck]:
+    """What the operations of a model say of its rows."""
     names = {each.compute for each in signatures.values() if each.batched and not each.stateful}
     return {name: walk_rows(graphs[name]) for name in sorted(names & set(graphs))}
 
@@ -46,18 +44,7 @@ def check_rows(
     *,
     lossy: bool,
 ) -> dict[str, RowsCheck]:
-    """Shows by experiment what a runtime makes of the rows, and adds what the operations said.
-
-    Args:
-        runtime: A reloaded format.
-        signatures: Of the model.
-        inputs: Examples, by signature.
-        walked: From :func:`walk_graphs`; empty where there is no source.
-        lossy: The format has a lower precision than its source.
-
-    Returns:
-        By signature; those that take no batch are not there.
-    """
+    """Shows by experiment what a runtime makes of the rows, and adds what the operations said."""
     found: dict[str, RowsCheck] = {}
     for name, signature in signatures.items():
         if signature.takes_calls or not signature.batched:
@@ -66,8 +53,12 @@ def check_rows(
             found[name] = RowsCheck(verdict="dependent", reason="calls change variables")
             continue
         walk = walked.get(signature.compute, RowsCheck(verdict="unknown", reason="there is no source to look at"))
+        if walk.verdict == "dependent":
+            # Nothing is left to find out; and a loop that waits for numbers to converge may not end for outliers.
+            found[name] = walk
+            continue
         seen = _experiment(runtime, name, signature, inputs[name], tolerance=_COARSE if lossy else _TOLERANCE)
-        found[name] = walk if seen is None or walk.verdict == "dependent" else seen
+        found[name] = walk if seen is None else seen
     for name, signature in signatures.items():
         if isinstance(signature.decode, ImageDecode) and name in found:
             # There are no outliers among images: the signature that takes the same graph's numbers has seen some.
@@ -94,9 +85,12 @@ def _experiment(
         if isinstance(signature.decode, ExampleDecode) and not runtime.decodes:
             # Messages have no outliers, and the numbers in them do.
             dense = decode_examples(some[signature.decode.input].tolist(), signature.decode)
-            seen = row_experiment(compute, dense, tolerance=tolerance)
+            seen = within(_LIMIT_S, lambda: row_experiment(compute, dense, tolerance=tolerance))
         else:
-            seen = row_experiment(call, some, tolerance=tolerance)
+            seen = within(_LIMIT_S, lambda: row_experiment(call, some, tolerance=tolerance))
+    except TimeoutError:
+        # Not the model's fault for sure: it may just be slow.
+        return RowsCheck(verdict="unknown", reason=f"an experiment in {runtime.name} took longer than {_LIMIT_S:g} s")
     except ModelyardError as exc:
         return RowsCheck(verdict="unknown", reason=f"{runtime.name} refuses a batch of examples: {exc.message}")
     return None if seen is None else RowsCheck(verdict="dependent", reason=f"in {runtime.name} {seen}")

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from modelyard.export.rows._values import Mixed, Undecided, Value, aligned, constant, marks_of, rank, rows, sizes
-
-#: Gives one value for all outputs of an operation, or one for each.
-Rule = Callable[[Any, Sequence[Value]], Value | list[Value]]
+from modelyard.export.rows._layout import LAYOUT_RULES
+from modelyard.export.rows._values import (
+    Mixed,
+    Rule,
+    Undecided,
+    Value,
+    aligned,
+    constant,
+    marks_of,
+    only_first,
+    rank,
+    rows,
+    sizes,
+    static_input,
+)
 
 #: Each element of the result is computed from those at its place.
 _ELEMENTWISE = frozenset(
@@ -47,11 +57,7 @@ _SOURCES = frozenset("Const HashTableV2 VarHandleOp MutableHashTableV2 NoOp Asse
 
 
 def rule_of(name: str) -> Rule | None:
-    """The rule for an operation.
-
-    Args:
-        name: TensorFlow's name of it.
-    """
+    """The rule for an operation."""
     if name in _ELEMENTWISE:
         return lambda op, values: aligned(values)
     if name in _INNER:
@@ -60,33 +66,12 @@ def rule_of(name: str) -> Rule | None:
 
 
 def is_source(name: str) -> bool:
-    """Whether an operation gives the same whatever is in the batch.
-
-    Args:
-        name: TensorFlow's name of it.
-    """
+    """Whether an operation gives the same whatever is in the batch."""
     return name in _SOURCES
 
 
-def _static(op: Any, index: int) -> list[int]:
-    """The value of an input that is a constant; a scalar as a list of one."""
-    value = tf.get_static_value(op.inputs[index])
-    if value is None:
-        raise Undecided("a parameter that is computed")
-    return [int(each) for each in value.ravel()]
-
-
-def _only_first(values: Sequence[Value], at: int = 0) -> Value:
-    """The input that has the rows, where the others are constants."""
-    if any(each.kind != "constant" for index, each in enumerate(values) if index != at):
-        raise Undecided("another input depends on the batch")
-    if values[at].kind != "rows":
-        raise Undecided("an input that has no rows")
-    return values[at]
-
-
-def _inner(op: Any, values: Sequence[Value]) -> Value:
-    value = _only_first(values)
+def _inner(op: tf.Operation, values: Sequence[Value]) -> Value:
+    value = only_first(values)
     if op.type.startswith("FusedBatchNorm") and op.get_attr("is_training"):
         raise Mixed("normalizes with the mean and variance of the batch")
     inner = _INNER[op.type]
@@ -99,223 +84,40 @@ def _inner(op: Any, values: Sequence[Value]) -> Value:
     return rows(value.axis)
 
 
-def _reduction(op: Any, values: Sequence[Value]) -> Value:
+def _reduction(op: tf.Operation, values: Sequence[Value]) -> Value:
     if values[0].kind == "sizes":
         marks = marks_of(values[0])
         return sizes((any(marks),))
-    value = _only_first(values)
-    axes = {axis % rank(value) for axis in _static(op, 1)}
+    value = only_first(values)
+    axes = {axis % rank(value) for axis in static_input(op, 1)}
     if value.axis in axes:
         raise Mixed("reduces over the rows")
     kept = op.get_attr("keep_dims")
     return rows(value.axis if kept else value.axis - sum(axis < value.axis for axis in axes))
 
 
-def _arg(op: Any, values: Sequence[Value]) -> Value:
-    value = _only_first(values)
-    axis = _static(op, 1)[0] % rank(value)
+def _arg(op: tf.Operation, values: Sequence[Value]) -> Value:
+    value = only_first(values)
+    axis = static_input(op, 1)[0] % rank(value)
     if axis == value.axis:
         raise Mixed("compares the rows")
     return rows(value.axis - (axis < value.axis))
 
 
-def _along(op: Any, values: Sequence[Value]) -> Value:
+def _along(op: tf.Operation, values: Sequence[Value]) -> Value:
     """Cumulative sums and the like: along one axis, or several."""
-    value = _only_first(values)
-    if value.axis in {axis % rank(value) for axis in _static(op, 1)}:
+    value = only_first(values)
+    if value.axis in {axis % rank(value) for axis in static_input(op, 1)}:
         raise Mixed("goes along the rows")
     return rows(value.axis)
 
 
-def _shape(op: Any, values: Sequence[Value]) -> Value:
-    (value,) = values
-    if value.kind == "constant":
-        return constant()
-    if value.kind != "rows":
-        raise Undecided("the shape of something that has no rows")
-    return sizes(index == value.axis for index in range(rank(value)))
-
-
-def _size(op: Any, values: Sequence[Value]) -> Value:
-    return sizes((values[0].kind == "rows",))
-
-
-def _reshape(op: Any, values: Sequence[Value]) -> Value:
-    value, target = values
-    if value.kind == "sizes" and value.marks is not None and len(value.marks) == 1:
-        return value
-    marks = marks_of(target)
-    numbers = tf.get_static_value(op.inputs[1], partial=True)
-    known = [None] * len(marks) if numbers is None else [None if n is None else int(n) for n in numbers]
-    if value.kind == "constant":
-        raise Undecided("a constant in the shape of the batch")
-    if value.kind != "rows" or value.axis != 0 or not marks:
-        raise Undecided("a reshape of something whose rows are not first")
-    # Rows lie one after the other in memory, and any shape keeps that. Each index along the first axis belongs to one
-    # of them where all other sizes hold for a batch of one row, too: they do not grow with the rows.
-    first, *others = known
-    if any(marks[1:]) or not (marks[0] or first == -1) or (first == -1 and -1 in others):
-        raise Undecided("a reshape that may cut rows apart")
-    return rows(0)
-
-
-def _transpose(op: Any, values: Sequence[Value]) -> Value:
-    value = _only_first(values)
-    order = [axis % rank(value) for axis in _static(op, 1)]
-    return rows(order.index(value.axis))
-
-
-def _expand(op: Any, values: Sequence[Value]) -> Value:
-    if values[0].kind == "sizes":
-        return values[0]
-    value = _only_first(values)
-    axis = _static(op, 1)[0] % (rank(value) + 1)
-    return rows(value.axis + (axis <= value.axis))
-
-
-def _squeeze(op: Any, values: Sequence[Value]) -> Value:
-    if values[0].kind == "sizes":
-        return values[0]
-    value = _only_first(values)
-    axes = {axis % rank(value) for axis in op.get_attr("squeeze_dims")}
-    if not axes or value.axis in axes:
-        raise Undecided("drops every dimension of one")
-    return rows(value.axis - sum(axis < value.axis for axis in axes))
-
-
-def _pack(op: Any, values: Sequence[Value]) -> Value:
-    if all(each.kind in ("constant", "sizes") for each in values):
-        return sizes(mark for each in values for mark in marks_of(each))
-    if len({(each.kind, each.axis) for each in values}) > 1 or values[0].kind != "rows":
-        raise Undecided("puts rows and something else together")
-    axis = op.get_attr("axis") % (rank(values[0]) + 1)
-    return rows(values[0].axis + (axis <= values[0].axis))
-
-
-def _unpack(op: Any, values: Sequence[Value]) -> Value | list[Value]:
-    if values[0].kind == "sizes":
-        return [sizes((mark,)) for mark in marks_of(values[0])]
-    value = _only_first(values)
-    axis = op.get_attr("axis") % rank(value)
-    if axis == value.axis:
-        raise Mixed("takes the rows apart")
-    return rows(value.axis - (axis < value.axis))
-
-
-def _concat(op: Any, values: Sequence[Value]) -> Value:
-    *parts, _ = values
-    if all(each.kind in ("constant", "sizes") for each in parts):
-        return sizes(mark for each in parts for mark in marks_of(each))
-    if len({(each.kind, each.axis) for each in parts}) > 1 or parts[0].kind != "rows":
-        raise Undecided("puts rows and something else together")
-    if _static(op, len(parts))[0] % rank(parts[0]) == parts[0].axis:
-        raise Undecided("puts batches one after the other")
-    return rows(parts[0].axis)
-
-
-def _split(op: Any, values: Sequence[Value]) -> Value:
-    at, by = (1, 0) if op.type == "Split" else (0, 2)
-    value = _only_first(values, at)
-    if _static(op, by)[0] % rank(value) == value.axis:
-        raise Mixed("takes the rows apart")
-    return rows(value.axis)
-
-
-def _slice(op: Any, values: Sequence[Value]) -> Value:
-    if values[0].kind == "sizes":
-        begin, size = _static(op, 1)[0], _static(op, 2)[0]
-        return sizes(marks_of(values[0])[begin : None if size < 0 else begin + size])
-    value = _only_first(values)
-    if _static(op, 1)[value.axis] != 0 or _static(op, 2)[value.axis] != -1:
-        raise Undecided("takes some of the rows")
-    return rows(value.axis)
-
-
-def _strided_slice(op: Any, values: Sequence[Value]) -> Value:
-    begins, ends, strides = (_static(op, index) for index in (1, 2, 3))
-    if values[0].kind == "sizes":
-        marks = marks_of(values[0])
-        if op.get_attr("shrink_axis_mask") & 1:
-            return sizes((marks[begins[0]],))
-        begin = None if op.get_attr("begin_mask") & 1 else begins[0]
-        end = None if op.get_attr("end_mask") & 1 else ends[0]
-        return sizes(marks[begin : end : strides[0]])
-    value = _only_first(values)
-    masks = {name: op.get_attr(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
-    consumed = sum(not (masks["new_axis"] | masks["ellipsis"]) >> index & 1 for index in range(len(begins)))
-    axis = place = 0
-    for index in range(len(begins)):
-        bit = 1 << index
-        if masks["ellipsis"] & bit:
-            width = rank(value) - consumed
-            if axis <= value.axis < axis + width:
-                return rows(place + value.axis - axis)
-            axis, place = axis + width, place + width
-        elif masks["new_axis"] & bit:
-            place += 1
-        elif axis == value.axis:
-            whole = masks["begin"] & bit and masks["end"] & bit and strides[index] == 1
-            if masks["shrink_axis"] & bit or not whole:
-                raise Undecided("takes some of the rows")
-            return rows(place)
-        else:
-            axis, place = axis + 1, place + (not masks["shrink_axis"] & bit)
-    return rows(place + value.axis - axis)
-
-
-def _pad(op: Any, values: Sequence[Value]) -> Value:
-    value = _only_first(values)
-    if any(_static(op, 1)[2 * value.axis : 2 * value.axis + 2]):
-        raise Mixed("adds rows")
-    return rows(value.axis)
-
-
-def _tile(op: Any, values: Sequence[Value]) -> Value:
-    value, times = values
-    if value.kind == "rows" and times.kind == "constant":
-        if _static(op, 1)[value.axis] != 1:
-            raise Mixed("repeats the rows")
-        return rows(value.axis)
-    if value.kind == "constant":
-        return _filled(marks_of(times), value)
-    raise Undecided("repeats something by the number of rows")
-
-
-def _broadcast(op: Any, values: Sequence[Value]) -> Value:
-    value, target = values
-    marks = marks_of(target)
-    if value.kind == "constant":
-        return _filled(marks, value)
-    axis = len(marks) - rank(value) + value.axis
-    if value.kind != "rows" or [index for index, mark in enumerate(marks) if mark] != [axis]:
-        raise Undecided("broadcasts something that has no rows")
-    return rows(axis)
-
-
-def _fill(op: Any, values: Sequence[Value]) -> Value:
-    target, value = values
-    if value.kind != "constant":
-        raise Undecided("fills with something computed")
-    return _filled(marks_of(target), value)
-
-
-def _filled(marks: Sequence[bool], value: Value) -> Value:
-    """A constant repeated for every row."""
-    grown = [index for index, mark in enumerate(marks) if mark]
-    if len(grown) != 1:
-        raise Undecided("a shape that grows twice with the rows")
-    place = len(marks) - grown[0]
-    if rank(value) >= place and value.dims is not None and value.dims[-place] != 1:
-        raise Undecided("repeats something by the number of rows")
-    return rows(grown[0])
-
-
-def _gather(op: Any, values: Sequence[Value]) -> Value:
+def _gather(op: tf.Operation, values: Sequence[Value]) -> Value:
     params, indices = values[:2]
     batch = op.get_attr("batch_dims")
-    axis = 0 if len(values) < 3 else _static(op, 2)[0]
+    axis = 0 if len(values) < 3 else static_input(op, 2)[0]
     if params.kind == "sizes" and indices.kind == "constant":
-        marks, found = marks_of(params), _static(op, 1)
+        marks, found = marks_of(params), static_input(op, 1)
         return sizes(marks[index] for index in found)
     if params.kind == "constant" and indices.kind == "rows" and batch == 0:
         axis = axis if axis >= 0 else axis + rank(params)
@@ -331,24 +133,24 @@ def _gather(op: Any, values: Sequence[Value]) -> Value:
     raise Undecided("looks up rows by numbers")
 
 
-def _gather_nd(op: Any, values: Sequence[Value]) -> Value:
+def _gather_nd(op: tf.Operation, values: Sequence[Value]) -> Value:
     params, indices = values
     if params.kind != "constant" or indices.kind != "rows" or indices.axis == rank(indices) - 1:
         raise Undecided("looks up rows by numbers")
     return rows(indices.axis)
 
 
-def _one_hot(op: Any, values: Sequence[Value]) -> Value:
-    value = _only_first(values)
+def _one_hot(op: tf.Operation, values: Sequence[Value]) -> Value:
+    value = only_first(values)
     axis = op.get_attr("axis")
     return rows(value.axis + (0 <= axis <= value.axis))
 
 
-def _lookup(op: Any, values: Sequence[Value]) -> Value:
-    return rows(_only_first(values, 1).axis)
+def _lookup(op: tf.Operation, values: Sequence[Value]) -> Value:
+    return rows(only_first(values, 1).axis)
 
 
-def _matmul(op: Any, values: Sequence[Value]) -> Value:
+def _matmul(op: tf.Operation, values: Sequence[Value]) -> Value:
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     flipped = [op.get_attr(name) for name in names]
     highest = max(rank(each) for each in values)
@@ -377,7 +179,7 @@ def _matmul(op: Any, values: Sequence[Value]) -> Value:
     return rows(places[0])
 
 
-def _einsum(op: Any, values: Sequence[Value]) -> Value:
+def _einsum(op: tf.Operation, values: Sequence[Value]) -> Value:
     equation = op.get_attr("equation").decode().replace(" ", "")
     left, _, right = equation.partition("->")
     if "." in equation:
@@ -394,20 +196,20 @@ def _einsum(op: Any, values: Sequence[Value]) -> Value:
     return rows(right.index(label))
 
 
-def _select(op: Any, values: Sequence[Value]) -> Value:
+def _select(op: tf.Operation, values: Sequence[Value]) -> Value:
     if len({rank(each) for each in values}) > 1:
         raise Undecided("chooses between whole rows")
     return aligned(values)
 
 
-def _transposed_convolution(op: Any, values: Sequence[Value]) -> Value:
+def _transposed_convolution(op: tf.Operation, values: Sequence[Value]) -> Value:
     filters, value = values[1:]
     if filters.kind != "constant" or value.kind != "rows" or value.axis != 0:
         raise Undecided("another input depends on the batch")
     return rows(0)
 
 
-def _reverse_sequence(op: Any, values: Sequence[Value]) -> Value:
+def _reverse_sequence(op: tf.Operation, values: Sequence[Value]) -> Value:
     value, lengths = values
     batch, sequence = op.get_attr("batch_dim"), op.get_attr("seq_dim")
     if value.kind != "rows" or sequence == value.axis or (lengths.kind == "rows" and batch != value.axis):
@@ -415,17 +217,17 @@ def _reverse_sequence(op: Any, values: Sequence[Value]) -> Value:
     return rows(value.axis)
 
 
-def _range(op: Any, values: Sequence[Value]) -> Value:
+def _range(op: tf.Operation, values: Sequence[Value]) -> Value:
     raise Undecided("numbers the rows")
 
 
-def _reserve(op: Any, values: Sequence[Value]) -> Value:
+def _reserve(op: tf.Operation, values: Sequence[Value]) -> Value:
     if values[1].kind != "constant":
         raise Undecided("a list of the rows")
     return Value(kind="list")
 
 
-def _list_of(op: Any, values: Sequence[Value]) -> Value:
+def _list_of(op: tf.Operation, values: Sequence[Value]) -> Value:
     value = values[0]
     if value.kind == "constant":
         return Value(kind="list", item=constant((value.dims or (None,))[1:] if value.dims else None))
@@ -434,14 +236,14 @@ def _list_of(op: Any, values: Sequence[Value]) -> Value:
     return Value(kind="list", item=rows(value.axis - 1, (value.dims or ())[1:]))
 
 
-def _item(op: Any, values: Sequence[Value]) -> Value:
+def _item(op: tf.Operation, values: Sequence[Value]) -> Value:
     items, index = values[:2]
     if items.kind != "list" or items.item is None or index.kind != "constant":
         raise Undecided("an item of a list by a number")
     return items.item
 
 
-def _set_item(op: Any, values: Sequence[Value]) -> Value:
+def _set_item(op: tf.Operation, values: Sequence[Value]) -> Value:
     items, index, value = values[:3]
     if items.kind != "list" or index.kind != "constant" or value.kind not in ("rows", "constant"):
         raise Undecided("an item of a list by a number")
@@ -450,7 +252,7 @@ def _set_item(op: Any, values: Sequence[Value]) -> Value:
     return Value(kind="list", item=value)
 
 
-def _stack(op: Any, values: Sequence[Value]) -> Value:
+def _stack(op: tf.Operation, values: Sequence[Value]) -> Value:
     item = values[0].item
     if item is None or item.kind not in ("constant", "rows"):
         raise Undecided("a list that is empty")
@@ -460,15 +262,12 @@ def _stack(op: Any, values: Sequence[Value]) -> Value:
 
 
 _RULES: Mapping[str, Rule] = {
+    **LAYOUT_RULES,
     "ArgMax": _arg, "ArgMin": _arg, "BatchMatMul": _matmul, "BatchMatMulV2": _matmul, "BatchMatMulV3": _matmul,
-    "BroadcastTo": _broadcast, "ConcatV2": _concat, "Conv2DBackpropInput": _transposed_convolution,
-    "Conv3DBackpropInputV2": _transposed_convolution, "Cumprod": _along, "Cumsum": _along,
-    "CumulativeLogsumexp": _along, "Einsum": _einsum, "ExpandDims": _expand, "Fill": _fill, "GatherNd": _gather_nd,
-    "GatherV2": _gather, "LookupTableFindV2": _lookup, "MatMul": _matmul, "MirrorPad": _pad, "OneHot": _one_hot,
-    "Pack": _pack, "Pad": _pad, "PadV2": _pad, "Range": _range, "Reshape": _reshape, "ResourceGather": _gather,
-    "ReverseSequence": _reverse_sequence, "ReverseV2": _along, "Select": _select, "Shape": _shape, "Size": _size,
-    "Slice": _slice, "Split": _split, "SplitV": _split, "Squeeze": _squeeze, "StridedSlice": _strided_slice,
-    "TensorListFromTensor": _list_of, "TensorListGetItem": _item, "TensorListReserve": _reserve,
-    "TensorListSetItem": _set_item, "TensorListStack": _stack, "Tile": _tile, "Transpose": _transpose,
-    "Unpack": _unpack,
+    "Conv2DBackpropInput": _transposed_convolution, "Conv3DBackpropInputV2": _transposed_convolution, "Cumprod":
+    _along, "Cumsum": _along, "CumulativeLogsumexp": _along, "Einsum": _einsum, "GatherNd": _gather_nd, "GatherV2":
+    _gather, "LookupTableFindV2": _lookup, "MatMul": _matmul, "OneHot": _one_hot, "Range": _range, "ResourceGather":
+    _gather, "ReverseSequence": _reverse_sequence, "ReverseV2": _along, "Select": _select, "TensorListFromTensor":
+    _list_of, "TensorListGetItem": _item, "TensorListReserve": _reserve, "TensorListSetItem": _set_item,
+    "TensorListStack": _stack,
 }  # fmt: skip

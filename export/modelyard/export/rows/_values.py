@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
+
+import tensorflow as tf
 
 Kind = Literal["constant", "rows", "sizes", "list", "mixed", "unknown"]
 Dims = tuple[int | None, ...]
@@ -19,7 +21,7 @@ class Value:
             ``axis`` belongs to one row of the batch, the rows follow each other in their order with as many indices
             each, and what is there is computed from that row alone. ``sizes``: a scalar or vector of sizes, those in
             ``marks`` of which grow with the number of rows. ``list``: a list of tensors like ``item``. ``mixed``:
-            computed from several rows, or from their number or place. ``unknown``: nobody can say.
+            computed from several rows, or from their number or place. ``unknown``: no rule says.
         axis: Of ``rows``, counted from the first.
         marks: Of ``sizes``: whether each grows with the number of rows; None where that is not known of each.
         dims: Sizes, None where one may be any; None for unknown rank.
@@ -126,6 +128,27 @@ def _merged(first: Dims | None, second: Dims | None) -> Dims | None:
     return tuple(a if a == b else None for a, b in zip(first, second, strict=True))
 
 
-def dims_of(tensor: Any) -> Dims | None:
+def dims_of(tensor: tf.Tensor) -> Dims | None:
     """The dimensions of a TensorFlow tensor, as far as they are known."""
     return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+
+
+def static_input(op: tf.Operation, index: int) -> list[int]:
+    """The value of an input that is a constant; a scalar as a list of one."""
+    value = tf.get_static_value(op.inputs[index])
+    if value is None:
+        raise Undecided("a parameter that is computed")
+    return [int(each) for each in value.ravel()]
+
+
+def only_first(values: Sequence[Value], at: int = 0) -> Value:
+    """The input that has the rows, where the others are constants."""
+    if any(each.kind != "constant" for index, each in enumerate(values) if index != at):
+        raise Undecided("another input depends on the batch")
+    if values[at].kind != "rows":
+        raise Undecided("an input that has no rows")
+    return values[at]
+
+
+#: Gives one value for all outputs of an operation, or one for each.
+Rule = Callable[[tf.Operation, Sequence[Value]], Value | list[Value]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
@@ -12,6 +12,11 @@ from modelyard.artifact import RowsCheck
 from modelyard.export.rows._rules import is_source, rule_of
 from modelyard.export.rows._values import Mixed, Undecided, Value, constant, dims_of, joined, rows
 from modelyard.export.sources import is_draw, is_write
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.python.framework.func_graph import FuncGraph
+    from tensorflow.python.types.core import PolymorphicFunction
 
 #: Operations that call functions, by the attribute that names the function.
 _CALLS = {"PartitionedCall": "f", "StatefulPartitionedCall": "f", "RemoteCall": "f"}
@@ -22,16 +27,8 @@ _TURNS = 4
 _DEPTH = 50
 
 
-def walk_rows(function: Any) -> RowsCheck:
-    """Shows of a function that every row of its outputs is computed from the same row of its inputs alone.
-
-    Args:
-        function: A ``tf.function`` with an input signature, that returns a mapping.
-
-    Returns:
-        ``independent`` where that holds whatever the numbers are; ``dependent`` where an operation is known to mix
-        rows, ``unknown`` where nothing is known of one; with the operation as the reason.
-    """
+def walk_rows(function: PolymorphicFunction) -> RowsCheck:
+    """Shows of a function that every row of its outputs is computed from the same row of its inputs alone."""
     concrete = function.get_concrete_function()
     captured = {id(inside) for inside in concrete.graph.internal_captures}
     inputs = []
@@ -53,7 +50,7 @@ def walk_rows(function: Any) -> RowsCheck:
     return RowsCheck(verdict="independent", reason="every operation carries the rows one by one")
 
 
-def _captured(tensor: Any) -> Value:
+def _captured(tensor: tf.Tensor) -> Value:
     # Of a variable, what it holds.
     data = getattr(tensor, "_handle_data", None)
     if data is not None and data.is_set and data.shape_and_type:
@@ -68,13 +65,8 @@ class _Walk:
     def __init__(self) -> None:
         self._depth = 0
 
-    def graph(self, graph: Any, inputs: Sequence[Value]) -> list[Value]:
-        """The outputs of a graph.
-
-        Args:
-            graph: A ``FuncGraph``.
-            inputs: What it is given.
-        """
+    def graph(self, graph: FuncGraph, inputs: Sequence[Value]) -> list[Value]:
+        """The outputs of a graph."""
         if self._depth >= _DEPTH:
             raise Undecided("functions that call each other without end")
         known = {tensor.name: value for tensor, value in zip(graph.inputs, inputs, strict=True)}
@@ -89,7 +81,7 @@ class _Walk:
         self._depth -= 1
         return [known.get(tensor.name) or _captured(tensor) for tensor in graph.outputs]
 
-    def _outputs(self, op: Any, values: Sequence[Value]) -> list[Value]:
+    def _outputs(self, op: tf.Operation, values: Sequence[Value]) -> list[Value]:
         lost = next((each for kind in ("mixed", "unknown") for each in values if each.kind == kind), None)
         place = f"{op.name} ({op.type})"
         if is_draw(op.type):
@@ -122,16 +114,18 @@ class _Walk:
         except Undecided as exc:
             return [Value(kind="unknown", why=f"{place}: {exc}")] * len(op.outputs)
 
-    def _branches(self, op: Any, values: Sequence[Value]) -> list[Value]:
+    def _branches(self, op: tf.Operation, values: Sequence[Value]) -> list[Value]:
         if values[0].kind != "constant":
             raise Undecided("a condition that depends on the batch")
         branches = [self.graph(_body(op, name), values[1:]) for name in ("then_branch", "else_branch")]
         return [joined(one, other) for one, other in zip(*branches, strict=True)]
 
-    def _loop(self, op: Any, values: Sequence[Value]) -> list[Value]:
+    def _loop(self, op: tf.Operation, values: Sequence[Value]) -> list[Value]:
         carried = list(values)
         for _ in range(_TURNS):
             (goes_on,) = self.graph(_body(op, "cond"), carried)
+            if goes_on.kind in ("rows", "mixed"):
+                raise Mixed("is a loop whose end depends on the rows' numbers")
             if goes_on.kind != "constant":
                 raise Undecided("a loop whose end depends on the batch")
             after = self.graph(_body(op, "body"), carried)
@@ -142,7 +136,7 @@ class _Walk:
         raise Undecided("a loop that changes what it carries")
 
 
-def _body(op: Any, attribute: str) -> Any:
+def _body(op: tf.Operation, attribute: str) -> FuncGraph:
     """The graph of a function that an operation calls."""
     name = op.get_attr(attribute).name
     found = op.graph._get_function(name)

@@ -25,14 +25,6 @@ def rank_runtimes(
     batches, and where those are the same within 10 % too, the first of
     :data:`RUNTIMES`: two exports of one model shall choose alike. TensorFlow comes
     last however fast it is: it is what the others are there to replace.
-
-    Args:
-        latency: Measurements of what is verified and inside the budget.
-        signature: The one that decides.
-        runtime: To be put first; None for the fastest.
-
-    Raises:
-        ConfigurationError: ``runtime`` was not measured.
     """
     measured = [each for each in latency if each.signature == signature]
     rows: dict[str, list[Latency]] = {}

@@ -15,10 +15,9 @@ from modelyard.artifact import DEFAULT_SIGNATURE, Latency
 from modelyard.export.formats import Apart
 from modelyard.export.isolation import Worker
 from modelyard.export.publish import ExportEvent, ExportOptions, Progress, ignore_progress
-from modelyard.export.runtimes._adapted import computed_of, renamed_of
 from modelyard.export.runtimes._choice import FALLBACK
-from modelyard.export.runtimes._runtimes import usable_cores
-from modelyard.export.runtimes._timing import Timed, TimedApart, Timing, load_here
+from modelyard.export.runtimes._runtimes import computed_of, renamed_of, usable_cores
+from modelyard.export.runtimes._timing import TimedApart, TimedHere, Timing, load_here
 from modelyard.export.sources import Reference, graph_signature
 from modelyard.export.verification import Verification
 
@@ -71,21 +70,13 @@ class _Job:
 
 
 def main_signature(names: Iterable[str]) -> str:
-    """The signature that decides on the runtime: the default, or the first where there is none.
-
-    Args:
-        names: All signatures.
-    """
+    """The signature that decides on the runtime: the default, or the first where there is none."""
     names = list(names)
     return DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in names else names[0]
 
 
 def thread_counts(cores: int) -> tuple[int, ...]:
-    """Thread counts to measure: powers of two, and all cores.
-
-    Args:
-        cores: Of this machine.
-    """
+    """Thread counts to measure: powers of two, and all cores."""
     return tuple(sorted({1 << power for power in range(cores.bit_length()) if 1 << power <= cores} | {cores}))
 
 
@@ -107,26 +98,11 @@ def measure_latency(
     itself. Each call gets other real examples; decode of encoded ones is part of
     it. What may turn out to be the fastest is timed once more in the end, in
     turns; those times count.
-
-    Args:
-        reference: Brings signatures and examples.
-        directory: The version directory.
-        checks: What was verified.
-        options: Number of calls, and the time for all.
-        progress: Called after every batch size of a number of threads.
-        apart: Where other runtimes than TensorFlow are timed; None for this process.
-
-    Returns:
-        The measurements; larger batches that did not fit into the time are left out.
-
-    Raises:
-        RuntimeEndedError: A runtime ended the process that it was timed in.
-        VerificationError: A runtime failed.
     """
     counts = thread_counts(usable_cores())
     own = tf.config.threading.get_intra_op_parallelism_threads() or usable_cores()
     if own not in counts:
-        # As many as somebody told TensorFlow to have.
+        # As many as TensorFlow was told to have.
         counts = tuple(sorted({*counts, own}))
     others = options.measure_seconds >= PROCESS_SECONDS and not tf.config.list_logical_devices("GPU")
     groups = [_jobs(reference, checks, threads, own=own, apart=others) for threads in counts]
@@ -202,15 +178,11 @@ class _Bench:
     apart: Apart | None
 
     @contextmanager
-    def loaded(self, jobs: Sequence[_Job]) -> Iterator[dict[tuple[str, str, str, int], Timed]]:
-        """What some measurements need, and no more of it than they need.
-
-        Args:
-            jobs: The measurements.
-        """
+    def loaded(self, jobs: Sequence[_Job]) -> Iterator[dict[tuple[str, str, str, int], TimedHere | TimedApart]]:
+        """What some measurements need, and no more of it than they need."""
         signatures, inputs = self.reference.source.signatures, self.reference.data.inputs
         wanted = {each for one in signatures.values() for each in (one.compute, one.preprocess) if each}
-        found: dict[tuple[str, str, str, int], Timed] = {}
+        found: dict[tuple[str, str, str, int], TimedHere | TimedApart] = {}
         with ExitStack() as stack:
             for job in jobs:
                 if job.place in found:
@@ -223,15 +195,13 @@ class _Bench:
                     renamed=renamed_of(source, job.format), computed=computed_of(source, job.format),
                     inputs={job.signature: inputs[job.signature]} if job.apart else inputs,
                 )  # fmt: skip
-                timed: Timed
-                if job.apart:
-                    timed = TimedApart(Worker(threads=job.threads), timing, own=True)
-                elif self.apart is not None and job.runtime != FALLBACK:
-                    timed = TimedApart(self.apart.worker(), timing)
+                own = job.apart
+                if own or (self.apart is not None and job.runtime != FALLBACK):
+                    worker = Worker(threads=job.threads) if own or self.apart is None else self.apart.worker()
+                    timed = found[job.place] = TimedApart(worker, timing, own=own)
+                    stack.callback(timed.close)
                 else:
-                    timed = load_here(timing)
-                stack.callback(timed.close)
-                found[job.place] = timed
+                    found[job.place] = load_here(timing)
             yield found
 
 
@@ -269,18 +239,18 @@ def _measure_again(bench: _Bench, jobs: Sequence[_Job], clock: _Clock) -> None:
             for job in finalists:
                 _warm_up(loaded[job.place], job, clock)
             for turn in range(_FINAL_ROUNDS):
-                # Forwards and backwards: nobody always follows the same one.
+                # Forwards and backwards: none always follows the same one.
                 for job in finalists if turn % 2 else reversed(finalists):
                     job.times += _round(loaded[job.place], job, clock, rounds=_FINAL_ROUNDS, seconds=seconds)
     clock.tick()
 
 
-def _warm_up(timed: Timed, job: _Job, clock: _Clock) -> None:
+def _warm_up(timed: TimedHere | TimedApart, job: _Job, clock: _Clock) -> None:
     calls = clock.options.latency_calls // 10
     timed.time(job.signature, batch_size=job.batch_size, first=0, calls=calls, seconds=clock.share / 4)
 
 
-def _round(timed: Timed, job: _Job, clock: _Clock, *, rounds: int, seconds: float) -> list[int]:
+def _round(timed: TimedHere | TimedApart, job: _Job, clock: _Clock, *, rounds: int, seconds: float) -> list[int]:
     """One round of a measurement: at least one call, at most its share of calls and of time."""
     calls = clock.options.latency_calls // rounds
     return timed.time(job.signature, batch_size=job.batch_size, first=len(job.times), calls=calls, seconds=seconds)

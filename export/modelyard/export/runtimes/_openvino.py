@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec, openvino_core
+from modelyard.artifact import Signature, TensorSpec, copy_openvino, openvino_core, openvino_settings
 from modelyard.errors import VerificationError
 
 _BITS = (8, 16, 32, 64)
@@ -20,18 +20,7 @@ _DTYPES |= {
 
 
 class OpenVino:
-    """ONNX graphs in OpenVINO.
-
-    Args:
-        files: ONNX files by graph name.
-        precision: ``bfloat16`` computes in it; anything else computes floats in float32.
-        threads: Of one call.
-
-    Raises:
-        VerificationError: A graph is one that the server's OpenVINO backend
-            refuses: with strings as inputs, with inputs of no fixed rank, with
-            float64 inside, or with names that OpenVINO loses.
-    """
+    """ONNX graphs in OpenVINO."""
 
     name = "openvino"
     package = "openvino"
@@ -40,18 +29,9 @@ class OpenVino:
     def __init__(self, files: Mapping[str, Path], *, precision: str, threads: int) -> None:
         import openvino
 
-        hint = openvino.properties.hint
-        bfloat16 = precision == "bfloat16"
         self.threads = threads
         self._tensor = openvino.Tensor
-        settings = {
-            hint.inference_precision(): openvino.Type.bf16 if bfloat16 else openvino.Type.f32,
-            hint.execution_mode(): hint.ExecutionMode.PERFORMANCE if bfloat16 else hint.ExecutionMode.ACCURACY,
-            hint.performance_mode(): hint.PerformanceMode.LATENCY,
-            hint.enable_cpu_pinning(): False,
-            openvino.properties.num_streams(): 1,
-            openvino.properties.inference_num_threads(): threads,
-        }
+        settings = openvino_settings(bfloat16=precision == "bfloat16", threads=threads)
         core = openvino_core()
         self._requests: dict[str, Any] = {}
         graphs: dict[str, Signature] = {}
@@ -67,12 +47,7 @@ class OpenVino:
         self.graphs: Mapping[str, Signature] = graphs
 
     def run(self, graph: str, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Computes one graph.
-
-        Args:
-            graph: A key of ``graphs``.
-            inputs: By name.
-        """
+        """Computes one graph."""
         request = self._requests[graph]
         # Tensors share these arrays but do not keep them alive.
         arrays = [np.require(inputs[spec.name], requirements=["A", "C", "W"]) for spec in self.graphs[graph].inputs]
@@ -82,7 +57,7 @@ class OpenVino:
         request.start_async()
         request.wait()
         outputs = self.graphs[graph].outputs
-        return {spec.name: _copy(request.get_output_tensor(index)) for index, spec in enumerate(outputs)}
+        return {spec.name: copy_openvino(request.get_output_tensor(index)) for index, spec in enumerate(outputs)}
 
 
 def _check(graph: str, model: Any, signature: Signature) -> None:
@@ -106,13 +81,3 @@ def _spec(port: Any) -> TensorSpec:
         dtype=_DTYPES.get(kind, kind),
         shape=None if shape.rank.is_dynamic else tuple(-1 if size.is_dynamic else size.get_length() for size in shape),
     )
-
-
-def _copy(tensor: Any) -> npt.NDArray[Any]:
-    # The tensor is overwritten by the request's next call.
-    if tensor.element_type.get_type_name() == "string":
-        if not tensor.get_size():
-            # Asked for the bytes of no strings, OpenVINO divides by zero (2026.4), which ends the process.
-            return np.zeros(tuple(tensor.get_shape()), dtype=object)
-        return np.asarray(tensor.bytes_data).astype(object)
-    return np.array(tensor.data)

@@ -1,6 +1,6 @@
 """The runtimes that exported files are reloaded in, behind one small interface.
 
-Each runs on one thread where it can be told so and nobody asks for more: a
+Each runs on one thread where it can be told so and no more are asked for: a
 figure that is compared with another one must not depend on how many cores were
 free. Sessions have the settings that the server gives them, so that what is
 verified and measured here is what is served.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,25 +20,24 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.artifact import (
-    PREDICT_METHOD,
     ExampleDecode,
+    GraphAdapter,
     Signature,
-    TensorSpec,
-    call_tflite,
+    TfliteModel,
     decode_examples,
     decode_image,
     format_key,
     format_path,
     onnx_files,
+    onnx_options,
+    onnx_signature,
     openvino_core,
-    read_tflite,
+    renamed_outputs,
     tflite_has_state,
-    tflite_signatures,
 )
 from modelyard.errors import ExportError, ImageDecodeError, InvalidInputError, ModelyardError, VerificationError
-from modelyard.export.formats import gist
-from modelyard.export.sources import restored
-from modelyard.wire import dtype_by_numpy
+from modelyard.export.formats import gist, widened_dtypes
+from modelyard.export.sources import TracedModel, as_spec, graph_signature, restored
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -48,11 +46,10 @@ class Runtime(Protocol):
     """A reloaded format.
 
     Attributes:
-        name: ``tensorflow``, ``onnxruntime``, ``litert`` or ``openvino``.
         package: The distribution that it comes from.
         threads: Threads of one call.
         decodes: Whether its signatures take encoded inputs themselves.
-        graphs: What the file itself says it holds, by graph name.
+        graphs: What the file itself says it holds.
     """
 
     name: str
@@ -62,12 +59,7 @@ class Runtime(Protocol):
     graphs: Mapping[str, Signature]
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """Computes one graph.
-
-        Args:
-            graph: A key of ``graphs``.
-            inputs: By name.
-        """
+        """Computes one graph."""
 
 
 def load_runtime(
@@ -79,20 +71,7 @@ def load_runtime(
     threads: int = 1,
     graphs: Iterable[str] | None = None,
 ) -> Runtime:
-    """Reloads one format, or a variant of it, from a version directory.
-
-    Args:
-        format: ``saved_model``, ``onnx`` or ``tflite``.
-        directory: The version directory.
-        precision: Of the variant.
-        runtime: One of :func:`runtimes_of`; None for the first of them.
-        threads: Of one call; TensorFlow has as many as the process gave it.
-        graphs: Load these graphs only, where they are files of their own.
-
-    Raises:
-        VerificationError: The runtime cannot load what is there.
-        ExportError: The format is unknown, or the runtime does not read it.
-    """
+    """Reloads one format, or a variant of it, from a version directory."""
     if format not in _READERS:
         raise ExportError(f"Format {format!r} is unknown; expected one of {', '.join(_READERS)}.")
     runtime = runtime or runtimes_of(format, precision)[0]
@@ -121,16 +100,7 @@ def load_runtime(
 
 
 def runtimes_of(format: str, precision: str = "float32", *, among: Iterable[str] | None = None) -> tuple[str, ...]:
-    """The runtimes that a variant can be served with, the one that it is first verified in first.
-
-    Args:
-        format: ``saved_model``, ``onnx`` or ``tflite``.
-        precision: Of the variant.
-        among: Further runtimes have to be in here; None for those installed.
-
-    Returns:
-        Empty where the runtime that the variant needs cannot be had here.
-    """
+    """The runtimes that a variant can be served with, the one that it is first verified in first."""
     if precision == "bfloat16":
         return ("openvino",) if format == "onnx" and _has_bfloat16() else ()
     first, *others = _READERS[format]
@@ -145,18 +115,7 @@ def _has_bfloat16() -> bool:
 
 
 def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-    """Answers one request as a server does: decode, preprocess, compute.
-
-    Args:
-        runtime: A reloaded format.
-        name: Name of the signature.
-        signature: Its description.
-        inputs: By name, with the batch first; one example, of a signature that takes no batch.
-
-    Raises:
-        VerificationError: The runtime failed, or an encoded input is no image
-            or not the Example that the signature describes.
-    """
+    """Answers one request as a server does: decode, preprocess, compute."""
     if signature.takes_calls:
         # One example is one call, which has no such dimension.
         answer = run_graph(runtime, signature.compute, {key: as_array(values[0]) for key, values in inputs.items()})
@@ -184,16 +143,7 @@ def call_signature(runtime: Runtime, name: str, signature: Signature, inputs: Ar
 
 
 def run_graph(runtime: Runtime, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-    """Computes one graph.
-
-    Args:
-        runtime: A reloaded format.
-        graph: Name of the graph.
-        inputs: By name, with the batch first.
-
-    Raises:
-        VerificationError: The runtime failed.
-    """
+    """Computes one graph."""
     try:
         return runtime.run(graph, inputs)
     # As in load_runtime.
@@ -220,8 +170,8 @@ class _TensorFlow:
         self.threads = tf.config.threading.get_intra_op_parallelism_threads() or usable_cores()
         self.graphs: Mapping[str, Signature] = {
             name: Signature(
-                inputs=tuple(_tf_spec(key, spec) for key, spec in inputs[name].items()),
-                outputs=tuple(_tf_spec(key, spec) for key, spec in function.structured_outputs.items()),
+                inputs=tuple(as_spec(key, spec) for key, spec in inputs[name].items()),
+                outputs=tuple(as_spec(key, spec) for key, spec in function.structured_outputs.items()),
                 compute=name,
             )
             for name, function in self.functions.items()
@@ -241,12 +191,7 @@ class _OnnxRuntime:
         import onnxruntime
 
         self.threads = threads
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # Its errors come as exceptions.
-        options.log_severity_level = 4
+        options = onnx_options(threads)
         # The server turns an optimizer off that is wrong on other people's files. Here all are on: what is verified
         # so is right in anybody's onnxruntime, and as fast (MobileNetV2: 6.20 ms with it, 6.15 without).
         self._sessions = {
@@ -255,12 +200,7 @@ class _OnnxRuntime:
         }
         self._outputs = {name: [node.name for node in each.get_outputs()] for name, each in self._sessions.items()}
         self.graphs: Mapping[str, Signature] = {
-            name: Signature(
-                inputs=tuple(_onnx_spec(node) for node in session.get_inputs()),
-                outputs=tuple(_onnx_spec(node) for node in session.get_outputs()),
-                compute=name,
-            )
-            for name, session in self._sessions.items()
+            name: onnx_signature(name, session) for name, session in self._sessions.items()
         }
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
@@ -289,40 +229,11 @@ class _Litert:
     def _load(self) -> None:
         from ai_edge_litert.interpreter import Interpreter
 
-        content = self._content
-        self._interpreter = Interpreter(model_content=content, num_threads=self.threads)
-        inputs = {each["name"]: each for each in self._interpreter.get_input_details()}
-        outputs = {each["name"]: each for each in self._interpreter.get_output_details()}
-        names = self._interpreter.get_signature_list()
-        # Without a signature of its own a file is known by its tensors, as servers do.
-        made = tflite_signatures(content, inputs=list(inputs), outputs=list(outputs), has_own=bool(names))
-        self._runners = {} if made else {name: self._interpreter.get_signature_runner(name) for name in names}
-        self._tensors = {
-            name: (
-                {alias: inputs[tensor] for alias, tensor in signature.inputs.items()},
-                {alias: outputs[tensor] for alias, tensor in signature.outputs.items()},
-            )
-            for name, signature in made.items()
-        }
-        self.graphs: Mapping[str, Signature] = {
-            name: _litert_signature(name, runner.get_input_details(), runner.get_output_details())
-            for name, runner in self._runners.items()
-        } | {name: _litert_signature(name, *self._tensors[name], each.method) for name, each in made.items()}
+        self._model = TfliteModel(Interpreter(model_content=self._content, num_threads=self.threads), self._content)
+        self.graphs = self._model.signatures
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        if self._runners:
-            answer = call_tflite(self._interpreter, self._runners[graph], inputs)
-            return {name: _bytes(value) for name, value in answer.items()}
-        feeds, fetches = self._tensors[graph]
-        for name, detail in feeds.items():
-            self._interpreter.resize_tensor_input(detail["index"], inputs[name].shape)
-        self._interpreter.allocate_tensors()
-        for name, detail in feeds.items():
-            self._interpreter.set_tensor(detail["index"], inputs[name])
-        self._interpreter.invoke()
-        details = {each["index"]: each for each in self._interpreter.get_output_details()}
-        values = {name: details[detail["index"]] for name, detail in fetches.items()}
-        return {name: _bytes(read_tflite(self._interpreter, value)) for name, value in values.items()}
+        return {name: _bytes(value) for name, value in self._model.run(graph, inputs).items()}
 
 
 #: By format, what reads it.
@@ -339,74 +250,21 @@ def usable_cores() -> int:
 
 
 def restored_state(runtime: Runtime) -> AbstractContextManager[None]:
-    """Restores on exit the variables of a runtime that has some.
-
-    Args:
-        runtime: A reloaded format.
-    """
+    """Restores on exit the variables of a runtime that has some."""
     if isinstance(runtime, _TensorFlow):
         return restored(runtime.functions.values())
     return runtime.begun_anew() if isinstance(runtime, _Litert) else nullcontext()
 
 
-def runtime_versions(runtime: Runtime) -> dict[str, str]:
-    """Name and version of a runtime, for reports.
-
-    Args:
-        runtime: A reloaded format.
-    """
-    return {runtime.package: version(runtime.package)}
-
-
 def as_array(value: Any) -> npt.NDArray[Any]:
-    """What a TensorFlow tensor holds, as an array.
-
-    Args:
-        value: Of its ``numpy()``: a string without a dimension comes as bytes.
-    """
+    """What a TensorFlow tensor holds, as an array."""
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
-def to_tensor(array: npt.NDArray[Any]) -> Any:
-    """A TensorFlow tensor of an array; strings may be an object array of bytes.
-
-    Args:
-        array: Of any shape.
-    """
+def to_tensor(array: npt.NDArray[Any]) -> tf.Tensor:
+    """A TensorFlow tensor of an array; strings may be an object array of bytes."""
     # NumPy's object arrays become string tensors only through a list.
     return tf.constant(array.tolist(), tf.string, array.shape) if array.dtype.kind in "OSU" else tf.constant(array)
-
-
-def _tf_spec(name: str, spec: Any) -> TensorSpec:
-    shape = None if spec.shape.rank is None else tuple(-1 if size is None else size for size in spec.shape.as_list())
-    return TensorSpec(name=name, dtype=spec.dtype.name, shape=shape)
-
-
-def _onnx_spec(node: Any) -> TensorSpec:
-    kind = node.type.removeprefix("tensor(").removesuffix(")")
-    dtype = {"float": "float32", "double": "float64"}.get(kind, kind)
-    # An axis without a size is a name or None; an output of unknown rank has no shape at all.
-    shape = None if node.shape is None else tuple(size if isinstance(size, int) else -1 for size in node.shape)
-    return TensorSpec(name=node.name, dtype=dtype, shape=shape)
-
-
-def _litert_signature(
-    name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], method: str = PREDICT_METHOD
-) -> Signature:
-    return Signature(
-        inputs=tuple(_litert_spec(key, detail) for key, detail in inputs.items()),
-        outputs=tuple(_litert_spec(key, detail) for key, detail in outputs.items()),
-        compute=name,
-        method=method,
-    )
-
-
-def _litert_spec(name: str, detail: Mapping[str, Any]) -> TensorSpec:
-    kind = detail["dtype"]
-    dtype = "string" if kind in (np.bytes_, np.str_, np.object_) else dtype_by_numpy(np.dtype(kind)).name
-    # shape_signature is empty where every size is fixed.
-    shape = detail["shape_signature"] if len(detail["shape_signature"]) else detail["shape"]
-    return TensorSpec(name=name, dtype=dtype, shape=tuple(int(size) for size in shape))
 
 
 def _text(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -425,3 +283,59 @@ def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     result = np.empty(len(flat), dtype=object)
     result[:] = flat
     return result.reshape(array.shape)
+
+
+def renamed_of(source: TracedModel, format: str) -> dict[str, dict[str, str]]:
+    """By graph, the outputs that have other names in the files of a format."""
+    if format != "onnx" or format in source.files:
+        return {}
+    found = {graph: renamed_outputs(graph_signature(source, graph)) for graph in source.graphs}
+    return {graph: names for graph, names in found.items() if names}
+
+
+def computed_of(source: TracedModel, format: str) -> dict[str, str]:
+    """By dtype of the model, the one that the files of a format have in its place."""
+    if format in source.files:
+        return {}
+    found = (widened_dtypes(function, format) for function in source.graphs.values())
+    return {dtype: "float32" for dtypes in found for dtype in sorted(dtypes)}
+
+
+def adapted(runtime: Runtime, source: TracedModel, format: str) -> Runtime:
+    """A reloaded format with the names and dtypes of the signatures."""
+    described = {graph: graph_signature(source, graph) for graph in source.graphs}
+    return adapt(runtime, described, renamed_of(source, format), computed_of(source, format))
+
+
+def adapt(
+    runtime: Runtime,
+    described: Mapping[str, Signature],
+    renamed: Mapping[str, Mapping[str, str]],
+    computed: Mapping[str, str],
+) -> Runtime:
+    """The same where the traced model is not at hand."""
+    if not renamed and not computed:
+        return runtime
+    adapters = {
+        name: GraphAdapter(described[name], graph, renamed=renamed.get(name, {}), computed=computed)
+        for name, graph in runtime.graphs.items()
+        if name in described
+    }
+    return _Adapted(runtime, adapters)
+
+
+class _Adapted:
+    def __init__(self, runtime: Runtime, adapters: Mapping[str, GraphAdapter]) -> None:
+        self.name, self.package, self.threads = runtime.name, runtime.package, runtime.threads
+        self.decodes = runtime.decodes
+        self.graphs: Mapping[str, Signature] = {
+            **runtime.graphs,
+            **{name: each.signature for name, each in adapters.items()},
+        }
+        self._runtime, self._adapters = runtime, adapters
+
+    def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+        adapter = self._adapters[graph]
+        values = self._runtime.run(graph, adapter.feeds(inputs))
+        names = [spec.name for spec in self.graphs[graph].outputs]
+        return {name: adapter.answer(name, values[adapter.fetched(name)]) for name in names}

@@ -6,43 +6,18 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from modelyard.artifact import Signature
 from modelyard.errors import VerificationError
 from modelyard.export.isolation import Worker, WorkerEndedError
-from modelyard.export.runtimes._adapted import adapt
-from modelyard.export.runtimes._runtimes import Arrays, Runtime, call_signature, load_runtime
-
-
-class Timed(Protocol):
-    """Something whose calls can be timed."""
-
-    def time(self, signature: str, *, batch_size: int, first: int, calls: int, seconds: float) -> list[int]:
-        """Nanoseconds of each of some calls.
-
-        Args:
-            signature: The one to call.
-            batch_size: Examples in a call.
-            first: Number of the first call, which decides on its examples.
-            calls: How many at most; there is at least one.
-            seconds: About how long at most.
-        """
-
-    def close(self) -> None:
-        """Ends what was started for it."""
+from modelyard.export.runtimes._runtimes import Arrays, Runtime, adapt, call_signature, load_runtime
 
 
 class TimedHere:
-    """A runtime in this process.
-
-    Args:
-        runtime: The runtime.
-        signatures: Those of the model.
-        inputs: Examples, by signature and input.
-    """
+    """A runtime in this process."""
 
     def __init__(self, runtime: Runtime, signatures: Mapping[str, Signature], inputs: Mapping[str, Arrays]) -> None:
         self._runtime = runtime
@@ -50,18 +25,7 @@ class TimedHere:
         self._inputs = inputs
 
     def time(self, signature: str, *, batch_size: int, first: int, calls: int, seconds: float) -> list[int]:
-        """Nanoseconds of each of some calls, the decode of encoded inputs among them.
-
-        Args:
-            signature: The one to call.
-            batch_size: Examples in a call.
-            first: Number of the first call, which decides on its examples.
-            calls: How many at most; there is at least one.
-            seconds: About how long at most.
-
-        Raises:
-            VerificationError: The runtime failed.
-        """
+        """Nanoseconds of each of some calls, the decode of encoded inputs among them."""
         inputs = self._inputs[signature]
         count = len(next(iter(inputs.values())))
         times: list[int] = []
@@ -76,27 +40,10 @@ class TimedHere:
                 break
         return times
 
-    def close(self) -> None:
-        """Does nothing: the runtime ends with its last reference."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What is loaded to be timed; it can be sent to another process.
-
-    Attributes:
-        directory: The version directory.
-        format: Such as ``onnx``.
-        precision: Such as ``int8``.
-        runtime: Such as ``onnxruntime``.
-        threads: Of one call; TensorFlow has as many as its process.
-        graphs: Load these only, where they are files of their own.
-        signatures: Those of the model.
-        described: Its graphs.
-        renamed: As in the manifest.
-        computed: So, too.
-        inputs: Examples, by signature and input.
-    """
+    """What is loaded to be timed; it can be sent to another process."""
 
     directory: Path
     format: str
@@ -112,14 +59,7 @@ class Timing:
 
 
 def load_here(timing: Timing) -> TimedHere:
-    """Loads a runtime in this process.
-
-    Args:
-        timing: Which.
-
-    Raises:
-        VerificationError: It cannot be loaded.
-    """
+    """Loads a runtime in this process."""
     runtime = load_runtime(
         timing.format, timing.directory, precision=timing.precision, runtime=timing.runtime, threads=timing.threads,
         graphs=timing.graphs,
@@ -129,12 +69,7 @@ def load_here(timing: Timing) -> TimedHere:
 
 
 class RuntimeEndedError(VerificationError):
-    """A runtime ended the process in which it was timed.
-
-    Args:
-        message: See the base class.
-        timing: What was timed.
-    """
+    """A runtime ended the process in which it was timed."""
 
     def __init__(self, message: str, timing: Timing) -> None:
         super().__init__(message)
@@ -142,17 +77,7 @@ class RuntimeEndedError(VerificationError):
 
 
 class TimedApart:
-    """A runtime in another process.
-
-    Args:
-        worker: The process.
-        timing: What is loaded there.
-        own: The process is for this alone, and ends with it.
-
-    Raises:
-        RuntimeEndedError: The process ended.
-        VerificationError: It cannot be loaded.
-    """
+    """A runtime in another process."""
 
     def __init__(self, worker: Worker, timing: Timing, *, own: bool = False) -> None:
         self._worker = worker
@@ -170,19 +95,7 @@ class TimedApart:
             raise
 
     def time(self, signature: str, *, batch_size: int, first: int, calls: int, seconds: float) -> list[int]:
-        """As :meth:`TimedHere.time`, over there.
-
-        Args:
-            signature: The one to call.
-            batch_size: Examples in a call.
-            first: Number of the first call, which decides on its examples.
-            calls: How many at most; there is at least one.
-            seconds: About how long at most.
-
-        Raises:
-            RuntimeEndedError: The process ended.
-            VerificationError: The runtime failed.
-        """
+        """As :meth:`TimedHere.time`, over there."""
         options = {"batch_size": batch_size, "first": first, "calls": calls, "seconds": seconds}
         try:
             times: list[int] = self._worker.call(_time, self._kept, signature, options, stage=self._stage)

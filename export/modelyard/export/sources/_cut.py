@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,22 +20,17 @@ from tensorflow.python.ops.op_selector import UnliftableError
 from modelyard.artifact import FEATURE_DTYPES, ExampleDecode, FeatureSpec
 from modelyard.export.formats import forget_initializers, named
 
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+    from tensorflow.python.types.core import ConcreteFunction, PolymorphicFunction
+
 # Of each, where the names of the dense features and their defaults stand among its inputs.
 _PARSERS = frozenset({"ParseExample", "ParseExampleV2"})
 _COPIES = frozenset({"Identity", "PlaceholderWithDefault"})
 
 
-def cut_examples(function: Any) -> tuple[ExampleDecode, Any] | None:
-    """Splits a function over serialized Examples into a feature spec and a function over dense tensors.
-
-    Args:
-        function: A ``tf.function`` with one string input ``[N]`` that returns a mapping.
-
-    Returns:
-        The spec, and a ``tf.function`` with one input per feature and the same
-        outputs; None where the function does not parse Examples, parses more than
-        dense features of known shape, or uses the messages for something else too.
-    """
+def cut_examples(function: PolymorphicFunction) -> tuple[ExampleDecode, PolymorphicFunction] | None:
+    """Splits a function over serialized Examples into a feature spec and a function over dense tensors."""
     (source,) = function.input_signature
     concrete = function.get_concrete_function()
     forget_initializers(concrete)
@@ -64,7 +59,7 @@ def cut_examples(function: Any) -> tuple[ExampleDecode, Any] | None:
         # An output needs the message itself.
         return None
 
-    def call(*tensors: Any) -> dict[str, Any]:
+    def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         values = pruned(*tensors)
         values = list(values) if isinstance(values, list | tuple) else [values]
         return {name: named(value, name) for name, value in zip(names, values, strict=True)}
@@ -75,7 +70,7 @@ def cut_examples(function: Any) -> tuple[ExampleDecode, Any] | None:
     )
 
 
-def _features(parser: Any, imported: Any) -> tuple[FeatureSpec, ...]:
+def _features(parser: NodeDef, imported: ConcreteFunction) -> tuple[FeatureSpec, ...]:
     """The dense features; nothing where there are others too."""
     dtypes = [tf.as_dtype(kind).name for kind in parser.attr["Tdense"].list.type]
     shapes = [[dim.size for dim in shape.dim] for shape in parser.attr["dense_shapes"].list.shape]
@@ -114,14 +109,14 @@ def _default(values: Any, shape: Sequence[int]) -> tuple[Any, ...] | None:
     return tuple(value.decode() if isinstance(value, bytes) else value for value in values.ravel().tolist())
 
 
-def _constants(imported: Any, names: Sequence[str]) -> list[Any]:
+def _constants(imported: ConcreteFunction, names: Sequence[str]) -> list[Any]:
     tensors = [imported.graph.get_tensor_by_name(name if ":" in name else f"{name}:0") for name in names]
     # A scalar string comes as bytes.
     values = [tensor.numpy() for tensor in imported.prune([], tensors)()]
     return [np.array(value, object) if isinstance(value, bytes) else value for value in values]
 
 
-def _origin(name: str, nodes: Mapping[str, Any]) -> str:
+def _origin(name: str, nodes: Mapping[str, NodeDef]) -> str:
     """The node that a tensor is a plain copy of."""
     name = name.partition(":")[0]
     while name in nodes and nodes[name].op in _COPIES:

@@ -163,7 +163,7 @@ def _numbers(
 def _archive(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
     # No pickle: an archive is data, not a program.
     with np.load(path, allow_pickle=False) as archive:
-        arrays = {key: _strings(archive[key][:limit]) for key in archive.files}
+        arrays = {key: _read(archive[key][:limit]) for key in archive.files}
     inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():
         for spec in signature.inputs:
@@ -180,8 +180,12 @@ def _archive(path: Path, signatures: Mapping[str, Signature], limit: int) -> Ver
     return VerificationData(inputs=inputs, labels=labels, description=path.name)
 
 
+def _read(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return as_wire_array(array) if array.dtype.kind in "SU" else array
+
+
 def _array(path: Path, signatures: Mapping[str, Signature], limit: int) -> VerificationData:
-    array = _strings(np.load(path, allow_pickle=False)[:limit])
+    array = _read(np.load(path, allow_pickle=False)[:limit])
     single = {name: each.inputs[0].name for name, each in signatures.items() if len(each.inputs) == 1}
     return VerificationData(
         inputs={name: {key: array} for name, key in single.items()}, description=f"{len(array)} examples of {path.name}"
@@ -251,30 +255,12 @@ def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) ->
     Lists become arrays, and arrays are cast where no value changes, as a client
     casts them: float64 to float32, integers to floats that hold them. What
     cannot be cast stays as it is.
-
-    Args:
-        signatures: What is fed.
-        data: The examples, rows of a batch; of a signature that takes no batch,
-            calls, or rows for inputs with a fixed number of them. Where no signature has their ``class_output``, or
-            it tells no class (integers ``[N]`` or ``[N, 1]``, or floats ``[N, K]``), the
-            one float output that has a value for each class takes its place;
-            where there is none, the labels are left out, and a warning says so.
-
-    Raises:
-        ConfigurationError: Something is no array.
-        VerificationError: No signature has as many examples as there are labels.
     """
     inputs: dict[str, Mapping[str, npt.NDArray[Any]]] = dict(data.inputs)
     for name in inputs.keys() & signatures.keys():
-        fitted = {
-            key: _fitted(name, key, values, _dtypes(signatures[name]).get(key)) for key, values in inputs[name].items()
-        }
-        inputs[name] = _in_calls(signatures[name], fitted)
+        inputs[name] = _in_calls(signatures[name], _fitted(name, signatures[name], inputs[name]))
     others = {
-        name: [
-            {key: _fitted(name, key, values, _dtypes(signatures[name]).get(key)) for key, values in each.items()}
-            for each in groups
-        ]
+        name: [_fitted(name, signatures[name], each) for each in groups]
         for name, groups in data.others.items()
         if name in signatures
     }
@@ -308,26 +294,13 @@ def _in_calls(signature: Signature, inputs: Arrays) -> Arrays:
     return calls
 
 
-def _dtypes(signature: Signature) -> dict[str, str]:
-    return {spec.name: spec.dtype for spec in signature.inputs}
-
-
 def tells_class(output: TensorSpec) -> bool:
-    """Whether labels can be compared with an output.
-
-    Args:
-        output: What the signature says of it.
-    """
+    """Whether labels can be compared with an output."""
     return holds_class_ids(output.dtype, output.shape) or holds_class_scores(output.dtype, output.shape)
 
 
 def labelled(signatures: Mapping[str, Signature], data: VerificationData) -> list[str]:
-    """Signatures with as many examples as there are labels, the default one first.
-
-    Args:
-        signatures: By name.
-        data: With labels, and examples.
-    """
+    """Signatures with as many examples as there are labels, the default one first."""
     count = -1 if data.labels is None else len(data.labels)
     rows = [name for name, signature in signatures.items() if not signature.takes_calls]
     names = [name for name in rows if {len(each) for each in data.inputs.get(name, {}).values()} == {count}]
@@ -335,15 +308,19 @@ def labelled(signatures: Mapping[str, Signature], data: VerificationData) -> lis
     return sorted(names, key=lambda name: name != DEFAULT_SIGNATURE)
 
 
-def _fitted(signature: str, name: str, values: Any, dtype: str | None) -> npt.NDArray[Any]:
-    try:
-        array = as_wire_array(values)
-    except (InvalidInputError, UnsupportedError) as exc:
-        raise ConfigurationError(
-            f"The examples of input {name!r} of signature {signature!r} are no array. {exc.message}"
-        ) from exc
-    cast = None if dtype is None else cast_unchanged(array, dtype)
-    return array if cast is None else cast
+def _fitted(name: str, signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
+    dtypes = {spec.name: spec.dtype for spec in signature.inputs}
+    fitted: Arrays = {}
+    for key, values in inputs.items():
+        try:
+            fitted[key] = as_wire_array(values)
+        except (InvalidInputError, UnsupportedError) as exc:
+            raise ConfigurationError(
+                f"The examples of input {key!r} of signature {name!r} are no array. {exc.message}"
+            ) from exc
+        cast = cast_unchanged(fitted[key], dtypes[key]) if key in dtypes else None
+        fitted[key] = fitted[key] if cast is None else cast
+    return fitted
 
 
 def _class_output(signatures: Mapping[str, Signature], data: VerificationData) -> tuple[str, str]:
@@ -382,14 +359,6 @@ def _class_output(signatures: Mapping[str, Signature], data: VerificationData) -
         f"float output with a value for each of {classes} classes, at least 2; there are {outputs}.",
         "",
     )
-
-
-def _strings(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Text and bytes as the rest of modelyard has them: an object array of bytes."""
-    if array.dtype.kind not in "SU":
-        return array
-    flat = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
-    return _objects(flat).reshape(array.shape)
 
 
 def _objects(values: list[bytes]) -> npt.NDArray[Any]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from tensorflow.python.framework.auto_control_deps_utils import get_read_only_resource_input_indices_graph
 
+from modelyard.export.rewrites import all_nodes
 from modelyard.export.sources._unsafe_ops import reachable
+
+if TYPE_CHECKING:
+    from tensorflow.python.types.core import ConcreteFunction, PolymorphicFunction
 
 _WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceStridedSliceAssign", "Rng", "StatefulRandom",
            "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulUniform")  # fmt: skip
@@ -22,12 +26,8 @@ _DRAWS = (
 
 
 @contextmanager
-def restored(functions: Iterable[Any]) -> Iterator[None]:
-    """Restores on exit every variable of the functions that write to variables: counters, statistics, generators.
-
-    Args:
-        functions: ``tf.function`` objects with an input signature, or concrete ones.
-    """
+def restored(functions: Iterable[PolymorphicFunction]) -> Iterator[None]:
+    """Restores on exit every variable of the functions that write to variables: counters, statistics, generators."""
     concrete = (getattr(each, "get_concrete_function", lambda each=each: each)() for each in functions)
     written = [each for each in concrete if _writes(each)]
     # Keyed by identity: signatures of one model share variables.
@@ -40,12 +40,8 @@ def restored(functions: Iterable[Any]) -> Iterator[None]:
             variable.assign(values[key])
 
 
-def written_variables(function: Any) -> frozenset[int]:
-    """Identities of the variables that a function writes to.
-
-    Args:
-        function: A ``tf.function`` with an input signature.
-    """
+def written_variables(function: PolymorphicFunction) -> frozenset[int]:
+    """Identities of the variables that a function writes to."""
     concrete = function.get_concrete_function()
     if not _writes(concrete):
         return frozenset()
@@ -59,43 +55,24 @@ def written_variables(function: Any) -> frozenset[int]:
 def differing(
     first: Mapping[str, npt.NDArray[Any]], second: Mapping[str, npt.NDArray[Any]], tolerance: float
 ) -> list[str]:
-    """Names of the outputs of two calls that are not the same.
-
-    Args:
-        first: By output name.
-        second: Of the same names.
-        tolerance: Largest absolute difference of floats, plus a ten-thousandth of the value: sums over threads
-            may be rounded differently.
-    """
+    """Names of the outputs of two calls that are not the same."""
     return sorted(name for name, values in first.items() if not _same(values, second[name], tolerance))
 
 
-def draws(function: Any) -> bool:
-    """Whether the outputs of a function depend on random numbers, those of a generator with a state among them.
-
-    Args:
-        function: A ``tf.function`` with an input signature.
-    """
+def draws(function: PolymorphicFunction) -> bool:
+    """Whether the outputs of a function depend on random numbers, those of a generator with a state among them."""
     concrete = function.get_concrete_function()
     nodes = reachable(concrete.graph.as_graph_def(), [tensor.name for tensor in concrete.outputs])
     return any(is_draw(node.op) for node in nodes)
 
 
 def is_draw(operation: str) -> bool:
-    """Whether an operation draws random numbers.
-
-    Args:
-        operation: TensorFlow's name of it.
-    """
+    """Whether an operation draws random numbers."""
     return operation.startswith(_DRAWS)
 
 
 def is_write(operation: str) -> bool:
-    """Whether an operation writes to a variable.
-
-    Args:
-        operation: TensorFlow's name of it.
-    """
+    """Whether an operation writes to a variable."""
     return operation.startswith(_WRITES)
 
 
@@ -109,7 +86,5 @@ def _same(first: npt.NDArray[Any], second: npt.NDArray[Any], tolerance: float) -
     return bool(np.allclose(first.astype(wide), second.astype(wide), rtol=1e-4, atol=tolerance, equal_nan=True))
 
 
-def _writes(concrete: Any) -> bool:
-    graph = concrete.graph.as_graph_def()
-    bodies = (graph.node, *(body.node_def for body in graph.library.function))
-    return any(is_write(node.op) for nodes in bodies for node in nodes)
+def _writes(concrete: ConcreteFunction) -> bool:
+    return any(is_write(node.op) for node in all_nodes(concrete.graph.as_graph_def()))

@@ -12,7 +12,7 @@ from typing import Any
 from modelyard.artifact import DEFAULT_SIGNATURE, ONNX_FOLDER, TFLITE_NAME
 from modelyard.errors import ConversionError, PublishError, VerificationError
 from modelyard.export.formats import gist
-from modelyard.export.publish import Format
+from modelyard.export.publish import FORMATS, Format
 from modelyard.export.runtimes import Runtime, load_runtime
 from modelyard.export.sources._trace import TracedModel
 
@@ -22,14 +22,7 @@ FILE_FORMATS: dict[str, Format] = {".onnx": "onnx", ".tflite": "tflite"}
 
 @dataclass(frozen=True, kw_only=True)
 class ServedFile:
-    """A file with the runtime that serves it.
-
-    Attributes:
-        format: ``onnx`` or ``tflite``.
-        model: Its signatures; it has no functions.
-        runtime: The file, loaded.
-        absent: By format that cannot be made from it, the reason.
-    """
+    """A file with the runtime that serves it."""
 
     format: Format
     model: TracedModel
@@ -38,16 +31,7 @@ class ServedFile:
 
 
 def load_file(path: Path) -> ServedFile:
-    """Loads a file in its own runtime.
-
-    Args:
-        path: Ends in ``.onnx`` or ``.tflite``.
-
-    Raises:
-        ConversionError: It is not valid, has an output that is no tensor, lacks
-            a file with weights beside it, or has a batch size that is fixed to more than 1.
-        PublishError: It cannot be copied.
-    """
+    """Loads a file in its own runtime."""
     format = FILE_FORMATS[path.suffix]
     with TemporaryDirectory() as folder:
         target = copy_file(format, path, Path(folder))
@@ -58,31 +42,17 @@ def load_file(path: Path) -> ServedFile:
         except VerificationError as exc:
             raise ConversionError(f"{path} cannot be served: {exc.message}") from exc
     reason = f"The source is {path.name}: no TensorFlow model stands behind it to make this format from."
-    others: tuple[Format, ...] = ("saved_model", "onnx", "tflite")
     return ServedFile(
         format=format,
         model=TracedModel(root=None, signatures=runtime.graphs, graphs=dict.fromkeys(runtime.graphs), serving={},
                           files={format: path}),
         runtime=runtime,
-        absent={each: reason for each in others if each != format},
+        absent={each: reason for each in FORMATS if each != format},
     )  # fmt: skip
 
 
 def copy_file(format: Format, path: Path, directory: Path) -> Path:
-    """Takes a file over to where servers look for it, with the files beside it that hold its weights.
-
-    Args:
-        format: ``onnx`` or ``tflite``.
-        path: The file.
-        directory: The version directory.
-
-    Returns:
-        The copy.
-
-    Raises:
-        ConversionError: As :func:`weight_files`.
-        PublishError: It cannot be copied.
-    """
+    """Takes a file over to where servers look for it, with the files beside it that hold its weights."""
     target = directory / (TFLITE_NAME if format == "tflite" else f"{ONNX_FOLDER}/{DEFAULT_SIGNATURE}.onnx")
     beside = weight_files(path) if format == "onnx" else ()
     try:
@@ -98,16 +68,7 @@ def copy_file(format: Format, path: Path, directory: Path) -> Path:
 
 
 def weight_files(path: Path) -> tuple[str, ...]:
-    """The files beside an ONNX file that hold weights of it, relative to its folder.
-
-    Args:
-        path: The ONNX file.
-
-    Raises:
-        ConversionError: It is no ONNX file, or such a file is not there, is not in its folder, or has a name that
-            a version needs for something else.
-        PublishError: It cannot be read.
-    """
+    """The files beside an ONNX file that hold weights of it, relative to its folder."""
     import onnx
 
     try:

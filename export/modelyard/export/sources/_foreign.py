@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from modelyard.artifact import PREDICT_METHOD, AnyFunction, SignatureFunction, TensorSpec
 from modelyard.errors import ConversionError
+from modelyard.export.sources._trace import as_spec
 from modelyard.export.sources._unsafe_ops import check_ops, read_saved_model
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+    from tensorflow.python.types.core import ConcreteFunction
 
 _INIT_SIGNATURE = "__saved_model_init_op"
 _OPAQUE = frozenset({"resource", "variant"})
@@ -24,13 +29,13 @@ class LoadedModel:
 
     Attributes:
         root: Holds the variables.
-        signatures: What to serve, by name.
+        signatures: What to serve.
         saved_model: The directory that it came from, to be published as it is; None for a model that is saved anew.
-        assumed: Whether the dtypes of the inputs are assumed: nobody said them.
-        hint: What to do where it cannot be traced; empty where nothing is known.
+        assumed: Whether the dtypes of the inputs are assumed: the model does not say them.
+        hint: What to do where it cannot be traced.
     """
 
-    root: Any = field(repr=False)
+    root: tf.Module = field(repr=False)
     signatures: dict[str, AnyFunction]
     saved_model: Path | None = None
     assumed: bool = False
@@ -38,17 +43,7 @@ class LoadedModel:
 
 
 def load_saved_model(directory: Path, *, names: Sequence[str] = (), allow_unsafe_ops: bool = False) -> LoadedModel:
-    """Loads a SavedModel directory.
-
-    Args:
-        directory: Holds ``saved_model.pb``; TensorFlow 2 or 1 format.
-        names: The signatures wanted; empty for all that can be called.
-        allow_unsafe_ops: Load it though it runs Python or touches files.
-
-    Raises:
-        ConversionError: It cannot be loaded; has operations that are not
-            allowed; or a signature is unknown or cannot travel.
-    """
+    """Loads a SavedModel directory."""
     graph = read_saved_model(directory)
     if not allow_unsafe_ops:
         # Before it is loaded: loading runs the model's initializers.
@@ -80,7 +75,7 @@ def load_saved_model(directory: Path, *, names: Sequence[str] = (), allow_unsafe
     return LoadedModel(root=root, signatures=signatures, saved_model=directory)
 
 
-def _from_session(directory: Path, definitions: Mapping[str, Any]) -> dict[str, Any]:
+def _from_session(directory: Path, definitions: Mapping[str, SignatureDef]) -> dict[str, _Pruned]:
     """Functions of a model with TensorFlow 1's variables, which live in a session only and are made constant."""
     v1 = tf.compat.v1
     tensors = {
@@ -106,17 +101,19 @@ def _from_session(directory: Path, definitions: Mapping[str, Any]) -> dict[str, 
 class _Pruned:
     """Part of a graph, called as a signature is."""
 
-    def __init__(self, graph: Any, feeds: Mapping[str, Any], fetches: Mapping[str, Any]) -> None:
+    def __init__(
+        self, graph: ConcreteFunction, feeds: Mapping[str, tf.Tensor], fetches: Mapping[str, tf.Tensor]
+    ) -> None:
         self._names = sorted(feeds)
         self._function = graph.prune([feeds[name] for name in self._names], dict(fetches))
         specs = {name: tf.TensorSpec(feeds[name].shape, feeds[name].dtype, name=name) for name in self._names}
         self.structured_input_signature = ((), specs)
 
-    def __call__(self, **tensors: Any) -> Any:
+    def __call__(self, **tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._function(*[tensors[name] for name in self._names])
 
 
-def _inputs(name: str, function: Any) -> tuple[TensorSpec, ...]:
+def _inputs(name: str, function: ConcreteFunction) -> tuple[TensorSpec, ...]:
     specs = _keywords(function)
     for key, spec in specs.items():
         if spec.dtype.name in _OPAQUE or not isinstance(spec, tf.TensorSpec):
@@ -124,18 +121,17 @@ def _inputs(name: str, function: Any) -> tuple[TensorSpec, ...]:
                 f"Input {key!r} of signature {name!r} is {spec}, which no request can send. Choose other signatures."
             )
     return tuple(
-        TensorSpec(
-            name=key,
-            dtype=spec.dtype.name,
-            shape=_shape(spec),
-        )
+        # Serialized messages come in a vector, said or not.
+        TensorSpec(name=key, dtype="string", shape=(-1,))
+        if spec.shape.rank is None and spec.dtype == tf.string
+        else as_spec(key, spec)
         for key, spec in sorted(specs.items())
     )
 
 
-def _keywords(function: Any) -> dict[str, Any]:
+def _keywords(function: ConcreteFunction) -> dict[str, tf.TensorSpec]:
     """Specs of the inputs by their names in requests; where these are no identifiers, parameters have others."""
-    specs: dict[str, Any] = function.structured_input_signature[1]
+    specs: dict[str, tf.TensorSpec] = function.structured_input_signature[1]
     names = getattr(function, "_arg_keywords", None) or list(specs)
     if set(names) == set(specs) or len(names) != len(specs):
         return specs
@@ -145,13 +141,6 @@ def _keywords(function: Any) -> dict[str, Any]:
     }
 
 
-def _shape(spec: Any) -> tuple[int, ...] | None:
-    if spec.shape.rank is None:
-        # Serialized messages come in a vector, said or not.
-        return (-1,) if spec.dtype == tf.string else None
-    return tuple(-1 if size is None else size for size in spec.shape.as_list())
-
-
-def _caller(function: Any) -> Any:
+def _caller(function: ConcreteFunction) -> Callable[..., Mapping[str, tf.Tensor]]:
     # A plain call, because a mapping of signatures holds functions whose parameters have no Python names.
     return lambda **tensors: dict(function(**tensors))

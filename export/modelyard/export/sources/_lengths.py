@@ -1,4 +1,4 @@
-"""Examples of other lengths: whoever leaves an axis free is asked for more than the one size that the data has."""
+"""Examples of other lengths: a free axis is verified at more than the one size that the data has."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 
 
 def free_axes(signature: Signature) -> dict[str, tuple[int, ...]]:
-    """The axes of examples whose size is free, other than the one that counts them, by input that has some.
-
-    Args:
-        signature: Is asked.
-    """
+    """The axes of examples whose size is free, other than the one that counts them, by input that has some."""
     # Of whole calls, examples have a dimension more.
     more = int(signature.unbatched)
     found = {
@@ -38,15 +34,7 @@ def free_axes(signature: Signature) -> dict[str, tuple[int, ...]]:
 
 
 def random_shapes(signature: Signature, count: int) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Shapes for random examples: free axes of one input differ first, then they are alike.
-
-    Args:
-        signature: Its inputs have shapes.
-        count: Of the examples.
-
-    Yields:
-        Shapes by input; once where nothing is free.
-    """
+    """Shapes for random examples: free axes of one input differ first, then they are alike."""
     free = any(free_axes(signature).values())
     for size in RANDOM_SIZES if free else (1,):
         for step in (size // 2, 0) if free else (0,):
@@ -64,16 +52,7 @@ def random_shapes(signature: Signature, count: int) -> Iterator[dict[str, tuple[
 
 
 def other_length(signature: Signature, inputs: Arrays, accepts: Callable[[Arrays], bool]) -> Arrays | None:
-    """Some of the examples, shorter along every free axis, or longer where there is nothing to cut.
-
-    Args:
-        signature: Says which axes are free. Axes that are as long as each other stay so.
-        inputs: The examples.
-        accepts: Whether the model takes some.
-
-    Returns:
-        By input; None where no axis is free, or the model takes no other length.
-    """
+    """Some of the examples, shorter along every free axis, or longer where there is nothing to cut."""
     axes = free_axes(signature)
     some = {name: values[-_COUNT:] for name, values in inputs.items()}
     tried: set[tuple[tuple[int, ...], ...]] = set()
@@ -96,17 +75,7 @@ def other_length(signature: Signature, inputs: Arrays, accepts: Callable[[Arrays
 
 
 def by_shape(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Examples in groups of one shape, the largest group first.
-
-    Args:
-        inputs: By name, arrays; or lists of arrays, one for each example, of any sizes.
-
-    Returns:
-        One group, as it was given, where all examples have the same shapes.
-
-    Raises:
-        ConfigurationError: The inputs have other numbers of examples than each other.
-    """
+    """Examples in groups of one shape, the largest group first."""
     shapes = {name: [np.shape(each) for each in values] for name, values in inputs.items() if isinstance(values, list)}
     ragged = {name: each for name, each in shapes.items() if len(set(each)) > 1}
     if not ragged:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -12,6 +12,10 @@ from modelyard.errors import ConversionError
 from modelyard.export.publish import ExportOptions
 from modelyard.export.sources._trace import TracedModel
 from modelyard.export.sources._unsafe_ops import reachable
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+    from tensorflow.python.types.core import PolymorphicFunction
 
 #: What neither ONNX (see text/) nor TFLite has. Lookup tables are none of it.
 _NOWHERE = frozenset(
@@ -37,15 +41,7 @@ _MISSING: Mapping[str, frozenset[str]] = {"onnx": _NOWHERE, "tflite": _NOWHERE |
 
 
 def check_text(source: TracedModel, options: ExportOptions) -> None:
-    """Refuses a model of text where formats are required that it cannot have, before any work is done.
-
-    Args:
-        source: The traced model.
-        options: The formats.
-
-    Raises:
-        ConversionError: A format that is required has no operators for it.
-    """
+    """Refuses a model of text where formats are required that it cannot have, before any work is done."""
     reasons: dict[str, str] = {}
     for format in options.formats:
         if format not in options.optional:
@@ -64,16 +60,8 @@ def check_text(source: TracedModel, options: ExportOptions) -> None:
     )
 
 
-def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
-    """Refuses graphs that compute with text as a format cannot.
-
-    Args:
-        graphs: Functions by graph name.
-        format: ``saved_model``, which takes all, ``onnx`` or ``tflite``.
-
-    Raises:
-        ConversionError: One does; the message names the operations.
-    """
+def check_graphs(graphs: Mapping[str, PolymorphicFunction], format: str) -> None:
+    """Refuses graphs that compute with text as a format cannot."""
     for name, function in graphs.items() if format in _MISSING else ():
         concrete = function.get_concrete_function()
         nodes = list(reachable(concrete.graph.as_graph_def(), [tensor.name for tensor in concrete.outputs]))
@@ -95,11 +83,11 @@ def check_graphs(graphs: Mapping[str, Any], format: str) -> None:
             )
 
 
-def _types(node: Any) -> list[Any]:
+def _types(node: NodeDef) -> list[tf.DType]:
     return [tf.as_dtype(each) for each in node.attr["dense_types"].list.type]
 
 
-def _patterns(nodes: list[Any]) -> list[str]:
+def _patterns(nodes: list[NodeDef]) -> list[str]:
     """Regular expressions that match otherwise where a text is split at each character, which is how they replace."""
     patterns = {node.attr["pattern"].s.decode() for node in nodes if node.op == "StaticRegexReplace"}
     found = []

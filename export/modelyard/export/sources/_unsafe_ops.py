@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import ConversionError
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.function_pb2 import FunctionDef
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 PYTHON_OPS = frozenset({"EagerPyFunc", "GeneratorDataset", "NumpyFunction", "PyFunc", "PyFuncStateless"})
 FILE_OPS = frozenset(
@@ -30,18 +36,8 @@ FILE_OPS = frozenset(
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 
 
-def read_saved_model(directory: Path) -> Any:
-    """Reads the meta graph with the tag ``serve``, without running anything.
-
-    Args:
-        directory: Holds ``saved_model.pb``.
-
-    Returns:
-        TensorFlow's ``MetaGraphDef``.
-
-    Raises:
-        ConversionError: The file is no SavedModel or has no such meta graph.
-    """
+def read_saved_model(directory: Path) -> MetaGraphDef:
+    """Reads the meta graph with the tag ``serve``, without running anything."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     path = directory / "saved_model.pb"
@@ -56,15 +52,8 @@ def read_saved_model(directory: Path) -> Any:
     raise ConversionError(f"{path} has no meta graph with the tag 'serve'; it has the tag sets {known}.")
 
 
-def unsafe_ops(graph: Any) -> tuple[str, ...]:
-    """Names the operations that run Python or touch files, of those that loading or serving can reach.
-
-    Args:
-        graph: From :func:`read_saved_model`.
-
-    Returns:
-        Names of operations, sorted, each once.
-    """
+def unsafe_ops(graph: MetaGraphDef) -> tuple[str, ...]:
+    """Names the operations that run Python or touch files, of those that loading or serving can reach."""
     roots: list[str] = []
     for definition in graph.signature_def.values():
         roots += [info.name for info in (*definition.inputs.values(), *definition.outputs.values())]
@@ -74,16 +63,8 @@ def unsafe_ops(graph: Any) -> tuple[str, ...]:
     return tuple(sorted(name for name in found if name))
 
 
-def check_ops(directory: Path, graph: Any) -> None:
-    """Refuses a SavedModel with such operations.
-
-    Args:
-        directory: For the message.
-        graph: From :func:`read_saved_model`.
-
-    Raises:
-        ConversionError: There are some; the message names them.
-    """
+def check_ops(directory: Path, graph: MetaGraphDef) -> None:
+    """Refuses a SavedModel with such operations."""
     names = unsafe_ops(graph)
     if names:
         raise ConversionError(
@@ -93,7 +74,7 @@ def check_ops(directory: Path, graph: Any) -> None:
         )
 
 
-def _unsafe(node: Any) -> str:
+def _unsafe(node: NodeDef) -> str:
     if node.op in PYTHON_OPS or node.op in FILE_OPS:
         return str(node.op)
     # It prints to the streams of the process, or to any file.
@@ -102,18 +83,10 @@ def _unsafe(node: Any) -> str:
     return ""
 
 
-def reachable(graph: Any, roots: Iterable[str]) -> Iterator[Any]:
-    """Nodes that the roots depend on, with the whole body of every function that they call.
-
-    Args:
-        graph: TensorFlow's ``GraphDef``.
-        roots: Names of tensors.
-
-    Yields:
-        TensorFlow's ``NodeDef`` messages.
-    """
-    nodes: Mapping[str, Any] = {node.name: node for node in graph.node}
-    bodies: Mapping[str, Any] = {body.signature.name: body for body in graph.library.function}
+def reachable(graph: GraphDef, roots: Iterable[str]) -> Iterator[NodeDef]:
+    """Nodes that the roots depend on, with the whole body of every function that they call."""
+    nodes: Mapping[str, NodeDef] = {node.name: node for node in graph.node}
+    bodies: Mapping[str, FunctionDef] = {body.signature.name: body for body in graph.library.function}
     waiting = [_node_name(name) for name in roots]
     seen: set[str] = set()
     called: set[str] = set()
@@ -136,7 +109,7 @@ def reachable(graph: Any, roots: Iterable[str]) -> Iterator[Any]:
                 yield node
 
 
-def _functions(node: Any) -> set[str]:
+def _functions(node: NodeDef) -> set[str]:
     names = {called.name for value in node.attr.values() for called in (value.func, *value.list.func) if called.name}
     # A function may also be called as if it were an operation.
     return names | {node.op}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-def keep_assertions(nodes: Any, *, suffix: str = "", vector_suffix: str = "") -> None:
+
+def keep_assertions(
+    nodes: RepeatedCompositeFieldContainer[NodeDef], *, suffix: str = "", vector_suffix: str = ""
+) -> None:
     """Makes of an assertion over values that a lookup did not find something that converters keep.
 
     Keras checks so where ``num_oov_indices`` is 0. Converters drop every assertion, and -1 would then be looked up in
     an embedding: its last row. What is checked is gathered from a tensor of one row instead, at a row that is not
     there where the check fails: every runtime has an error for that.
-
-    Args:
-        nodes: Of a graph or a function; is changed.
-        suffix: What follows the name of a node with an output ``y`` in the name of that output.
-        vector_suffix: The same of an output ``output``.
     """
     formats = {node.name for node in nodes if node.op == "StringFormat"}
     checks = {

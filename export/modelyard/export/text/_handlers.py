@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modelyard.export.text._hashes import hash_fast, hash_strong, length
 from modelyard.export.text._strings import (
@@ -21,7 +21,13 @@ from modelyard.export.text._strings import (
 )
 from modelyard.export.text._tables import counts, cross, ngrams, ragged_counts
 
-Handler = Callable[[Any, Any, str, list[str]], None]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from onnx import ModelProto
+    from tf2onnx.graph import Graph, Node
+
+Handler: TypeAlias = "Callable[[Graph, Node, str, list[str]], None]"
 #: Operators of ONNX's operator set 20, of which tf2onnx 1.17 knows nothing: by the name that they have until then.
 _OPERATORS = {"StringEqual": "Equal", **{each: each for each in ("RegexFullMatch", "StringConcat", "StringSplit")}}
 _OPSET, _IR = 20, 9
@@ -52,12 +58,8 @@ def make_string_handlers() -> dict[str, Handler]:
     }
 
 
-def name_operator_sets(model: Any) -> None:
-    """Names the operator sets of the nodes that these handlers made, which tf2onnx does not.
-
-    Args:
-        model: An ONNX model of tf2onnx; is changed.
-    """
+def name_operator_sets(model: ModelProto) -> None:
+    """Names the operator sets of the nodes that these handlers made, which tf2onnx does not."""
     from onnx.helper import make_opsetid
 
     nodes = list(_nodes(model.graph))

@@ -7,11 +7,14 @@ bytes, and regular expressions tell how many it has in UTF-8.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from modelyard.export.text._nodes import BOOL, INT32, INT64, OWN_DOMAIN, UINT32, UINT64, Nodes, text_of
+
+if TYPE_CHECKING:
+    from tf2onnx.graph import Graph, Node
 
 #: Characters of more than one, two and three bytes.
 _LONGER = (r"[\x{80}-\x{10ffff}]", r"[\x{800}-\x{10ffff}]", r"[\x{10000}-\x{10ffff}]")
@@ -77,12 +80,7 @@ def _chosen(condition: str, yes: Word, no: Word) -> Word:
 
 
 class Texts:
-    """The bytes of strings.
-
-    Args:
-        graph: Gets the nodes.
-        texts: N strings in any shape.
-    """
+    """The bytes of strings."""
 
     def __init__(self, graph: Nodes, texts: str) -> None:
         self.graph = graph
@@ -129,14 +127,7 @@ class Texts:
         return _unsigned(self.graph, self.sizes)
 
     def word(self, graph: Nodes, place: str | int, offset: int = 0, *, size: int = 8) -> Word:
-        """A little-endian number; outside of a string it is one that nobody uses.
-
-        Args:
-            graph: Gets the nodes.
-            place: Its first byte, ``[N]``, or the same for all.
-            offset: Is added.
-            size: Its bytes.
-        """
+        """A little-endian number; outside of a string it is any number, and not used."""
         if size > 4:
             # onnxruntime adds such numbers as doubles.
             return self.word(graph, place, offset, size=4) | self.word(graph, place, offset + 4, size=size - 4) << 32
@@ -160,13 +151,7 @@ class Texts:
         return graph.make("Add", [graph.make("Mul", [self.sizes, np.array(0)], INT64), place], INT64)
 
     def repeat(self, counts: str, state: State, step: Callable[[Nodes, str, State], State]) -> State:
-        """Takes steps, for each string so many.
-
-        Args:
-            counts: Of steps, ``[N]``.
-            state: What a step changes.
-            step: Takes a graph, the number of the step and the state.
-        """
+        """Takes steps, for each string so many."""
 
         def body(graph: Nodes, index: str, tensors: list[str]) -> list[str]:
             before = tuple(Word(graph, each) for each in tensors)
@@ -210,11 +195,7 @@ def _both(one: Word, other: Word, factor: Word) -> Word:
 
 
 def fingerprint(texts: Texts) -> Word:
-    """FarmHash's Fingerprint64 (farmhashna::Hash64 of https://github.com/google/farmhash).
-
-    Args:
-        texts: The strings.
-    """
+    """FarmHash's Fingerprint64 (farmhashna::Hash64 of https://github.com/google/farmhash)."""
     graph, size = texts.graph, texts.size()
     factor = size * 2 + _K2
 
@@ -297,12 +278,7 @@ def _block(texts: Texts, graph: Nodes, place: str, state: State, last: Word | No
 
 
 def siphash(texts: Texts, key: tuple[int, int]) -> Word:
-    """SipHash-2-4 (Aumasson and Bernstein, 2012).
-
-    Args:
-        texts: The strings.
-        key: Two numbers of 64 bits.
-    """
+    """SipHash-2-4 (Aumasson and Bernstein, 2012)."""
     graph, zero = texts.graph, texts.size() * 0
     begin = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
@@ -334,20 +310,20 @@ def siphash(texts: Texts, key: tuple[int, int]) -> Word:
     return v0 ^ v1 ^ v2 ^ v3
 
 
-def hash_fast(context: Any, node: Any, name: str, _: list[str]) -> None:
+def hash_fast(context: Graph, node: Node, name: str, _: list[str]) -> None:
     source, buckets = node.input[0], node.get_attr_value("num_buckets")
     graph = Nodes(context, node, name)
     graph.done(graph.like((fingerprint(Texts(graph, source)) % buckets).signed(), source, INT64))
 
 
-def hash_strong(context: Any, node: Any, name: str, _: list[str]) -> None:
+def hash_strong(context: Graph, node: Node, name: str, _: list[str]) -> None:
     source, buckets = node.input[0], node.get_attr_value("num_buckets")
     first, second = (int(each) % (1 << 64) for each in node.get_attr_value("key"))
     graph = Nodes(context, node, name)
     graph.done(graph.like((siphash(Texts(graph, source), (first, second)) % buckets).signed(), source, INT64))
 
 
-def length(context: Any, node: Any, name: str, _: list[str]) -> None:
+def length(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """Bytes, or characters."""
     source, unit = node.input[0], text_of(node, "unit")
     graph = Nodes(context, node, name)

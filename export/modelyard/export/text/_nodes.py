@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from tf2onnx.graph import Graph, Node
 
 #: onnx.TensorProto's numbers: to import onnx takes a second.
 FLOAT, INT32, INT64, STRING, BOOL, UINT32, UINT64 = 1, 6, 7, 8, 9, 12, 13
@@ -15,15 +18,9 @@ OWN_DOMAIN = "com.microsoft"
 
 
 class Nodes:
-    """Makes nodes in place of one of TensorFlow.
+    """Makes nodes in place of one of TensorFlow."""
 
-    Args:
-        context: tf2onnx's graph.
-        node: Is removed.
-        name: Its name, which the last node gets.
-    """
-
-    def __init__(self, context: Any, node: Any, name: str) -> None:
+    def __init__(self, context: Graph, node: Node, name: str) -> None:
         self._context, self._name, self._outputs = context, name, list(node.output)
         self._shapes, self._dtypes = node.output_shapes, node.output_dtypes
         context.remove_node(name)
@@ -96,14 +93,7 @@ class Nodes:
     def loop(
         self, count: str, state: Sequence[str], dtype: int, step: Callable[[Nodes, str, list[str]], list[str]]
     ) -> list[str]:
-        """Takes a number of steps.
-
-        Args:
-            count: Of steps.
-            state: What a step changes, ``[N]`` each.
-            dtype: Of the state.
-            step: Makes the nodes of a step: takes their graph, the step's number and the state.
-        """
+        """Takes a number of steps."""
         context = self._context.create_new_graph_with_same_config()
         context.parent_graph = self._context
         inside = copy(self)
@@ -170,12 +160,12 @@ def strings(*values: str) -> Any:
     return np.array(values, object)
 
 
-def text_of(node: Any, attribute: str) -> str:
+def text_of(node: Node, attribute: str) -> str:
     value = node.get_attr_value(attribute, b"")
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def constant_text(node: Any, index: int) -> str:
+def constant_text(node: Node, index: int) -> str:
     if not node.inputs[index].is_const():
         raise ValueError(f"input {index} of {node.type} is no constant")
     value = np.asarray(node.inputs[index].get_tensor_value(as_list=False)).item()

@@ -7,11 +7,14 @@ regular expressions twelve times as slowly, and its hashes are not TensorFlow's 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from modelyard.export.text._nodes import BOOL, INT64, STRING, Nodes, constant_text, strings, text_of
+
+if TYPE_CHECKING:
+    from tf2onnx.graph import Graph, Node
 
 _INTEGERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
 #: What C's isspace() takes for one, in RE2's words: TensorFlow splits and strips by it.
@@ -20,7 +23,7 @@ _SPACE = r" \t\n\v\f\r"
 _CLASS = re.compile(r"\[(?P<not>\^?)(?P<characters>(?:\\.|[^\[\]\\])+)\]")
 
 
-def change_case(action: str, context: Any, node: Any, name: str, _: list[str]) -> None:
+def change_case(action: str, context: Graph, node: Node, name: str, _: list[str]) -> None:
     """Changes ASCII letters only, as TensorFlow does by default and onnxruntime in the locale C."""
     if text_of(node, "encoding"):
         raise ValueError(
@@ -32,7 +35,7 @@ def change_case(action: str, context: Any, node: Any, name: str, _: list[str]) -
     graph.done(graph.like(changed, source))
 
 
-def replace(context: Any, node: Any, name: str, _: list[str]) -> None:
+def replace(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """Splits texts into what matches and what does not, and joins them again: ONNX cannot replace.
 
     Where a text goes on after a piece, no expression knows what was before: those that ask are refused early.
@@ -75,24 +78,9 @@ def _split_at(graph: Nodes, source: str, separator: str) -> tuple[str, str]:
         "StringSplit", [more], [STRING, INT64], shapes=[[-1, -1], [-1]], delimiter=separator
     )
     # Of empty texts only, onnxruntime makes no pieces at all.
-    pieces = graph.make(
-        "Concat",
-        [
-            pieces,
-            graph.make(
-                "Expand",
-                [
-                    strings(""),
-                    graph.make("Concat", [graph.make("Shape", [counts], INT64), np.array([1])], INT64, axis=0),
-                ],
-                STRING,
-                shape=[-1, 1],
-            ),
-        ],
-        STRING,
-        shape=[-1, -1],
-        axis=1,
-    )
+    column = graph.make("Concat", [graph.make("Shape", [counts], INT64), np.array([1])], INT64, axis=0)
+    empty = graph.make("Expand", [strings(""), column], STRING, shape=[-1, 1])
+    pieces = graph.make("Concat", [pieces, empty], STRING, shape=[-1, -1], axis=1)
     ends = [np.array([0]), np.array([-1]), np.array([0])]
     pieces = graph.make("Slice", [pieces, *ends], STRING, shape=[-1, -1])
     counts = graph.make("Max", [graph.make("Slice", [counts, *ends], INT64), np.array([1])], INT64, shape=[-1])
@@ -102,7 +90,7 @@ def _split_at(graph: Nodes, source: str, separator: str) -> tuple[str, str]:
     return pieces, mask
 
 
-def split(context: Any, node: Any, name: str, _: list[str]) -> None:
+def split(context: Graph, node: Node, name: str, _: list[str]) -> None:
     separator, source = constant_text(node, 1), node.input[0]
     if node.get_attr_value("maxsplit", -1) > 0:
         raise ValueError("a split with maxsplit, which onnxruntime has no operator for")
@@ -129,14 +117,14 @@ def _sparse(graph: Nodes, pieces: str, mask: str) -> None:
     )
 
 
-def strip(context: Any, node: Any, name: str, _: list[str]) -> None:
+def strip(context: Graph, node: Node, name: str, _: list[str]) -> None:
     source = node.input[0]
     graph = Nodes(context, node, name)
     whole = graph.tokens(source, tokenexp=f"[^{_SPACE}](?s:.*[^{_SPACE}])?")
     graph.done(graph.like(graph.joined(whole), source))
 
 
-def join(context: Any, node: Any, name: str, _: list[str]) -> None:
+def join(context: Graph, node: Node, name: str, _: list[str]) -> None:
     separator, (first, *others) = text_of(node, "separator"), list(node.input)
     graph = Nodes(context, node, name)
     for other in others:
@@ -146,13 +134,13 @@ def join(context: Any, node: Any, name: str, _: list[str]) -> None:
     graph.done(first)
 
 
-def full_match(context: Any, node: Any, name: str, _: list[str]) -> None:
+def full_match(context: Graph, node: Node, name: str, _: list[str]) -> None:
     pattern, source = text_of(node, "pattern"), node.input[0]
     graph = Nodes(context, node, name)
     graph.done(graph.make("RegexFullMatch", [source], BOOL, pattern=pattern))
 
 
-def equal(op: str, context: Any, node: Any, name: str, _: list[str]) -> None:
+def equal(op: str, context: Graph, node: Node, name: str, _: list[str]) -> None:
     """Compares strings, too, which tf2onnx makes numbers of."""
     from tf2onnx.handler import tf_op
 
@@ -166,7 +154,7 @@ def equal(op: str, context: Any, node: Any, name: str, _: list[str]) -> None:
     graph.done(same if op == "Equal" else graph.make("Not", [same], BOOL))
 
 
-def as_string(context: Any, node: Any, name: str, _: list[str]) -> None:
+def as_string(context: Graph, node: Node, name: str, _: list[str]) -> None:
     if context.get_dtype(node.input[0]) not in _INTEGERS or node.get_attr_value("width", -1) != -1:
         raise ValueError("numbers as strings in another form than that of plain integers")
     source = node.input[0]
@@ -174,7 +162,7 @@ def as_string(context: Any, node: Any, name: str, _: list[str]) -> None:
     graph.done(graph.cast(source, STRING))
 
 
-def decode(context: Any, node: Any, name: str, _: list[str]) -> None:
+def decode(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """Characters, as strings of one each: ONNX has no numbers of them. All that they may be is encoded again."""
     _check_characters(context, node)
     source = node.input[0]
@@ -185,7 +173,7 @@ def decode(context: Any, node: Any, name: str, _: list[str]) -> None:
     graph.done(graph.splits(mask), graph.chosen(pieces, mask, STRING))
 
 
-def _check_characters(context: Any, node: Any) -> None:
+def _check_characters(context: Graph, node: Node) -> None:
     waiting = [node.output[1]]
     if text_of(node, "input_encoding") != "UTF-8" or node.get_attr_value("replace_control_characters"):
         raise ValueError("characters of another encoding than UTF-8, or without control characters")
@@ -201,12 +189,12 @@ def _check_characters(context: Any, node: Any) -> None:
                 raise ValueError(f"the numbers of characters ({consumer.type}), for which ONNX has no operator")
 
 
-def _constant_number(node: Any, index: int) -> Any:
+def _constant_number(node: Node, index: int) -> Any:
     source = node.inputs[index]
     return np.asarray(source.get_tensor_value(as_list=False)).item() if source.is_const() else None
 
 
-def encode(context: Any, node: Any, name: str, _: list[str]) -> None:
+def encode(context: Graph, node: Node, name: str, _: list[str]) -> None:
     origin = node.inputs[0]
     while origin.type in ("ExpandDims", "Reshape", "Identity", "Unsqueeze"):
         origin = origin.inputs[0]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from modelyard.export.text._hashes import FACTOR, Texts, Word, fingerprint
 from modelyard.export.text._nodes import BOOL, FLOAT, INT64, STRING, UINT64, Nodes, strings, text_of
 
+if TYPE_CHECKING:
+    from tf2onnx.graph import Graph, Node
 
-def cross(context: Any, node: Any, name: str, _: list[str]) -> None:
+
+def cross(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """``tf.sparse.cross_hashed`` of dense columns: FarmHash's fingerprints, mixed by its FingerprintCat64."""
     columns, dtypes = list(node.input), [context.get_dtype(each) for each in node.input]
     if node.get_attr_value("N") or not node.get_attr_value("hashed_output"):
@@ -43,12 +46,7 @@ def cross(context: Any, node: Any, name: str, _: list[str]) -> None:
 
 
 def _grid(graph: Nodes, splits: str) -> tuple[str, str, str]:
-    """Of ragged rows the places of their values ``[N, K]``, the columns ``[K]``, and the lengths ``[N, 1]``.
-
-    Args:
-        graph: Gets the nodes.
-        splits: Where rows begin and end, ``[N + 1]``; K is the length of the longest.
-    """
+    """Of ragged rows the places of their values ``[N, K]``, the columns ``[K]``, and the lengths ``[N, 1]``."""
     splits = graph.cast(splits, INT64)
     axis = np.array([0])
     begins = graph.make("Slice", [splits, np.array([0]), np.array([-1]), axis], INT64, shape=[-1])
@@ -72,7 +70,7 @@ def _gathered(graph: Nodes, values: str, places: str, dtype: int) -> str:
     return graph.make("Gather", [more, within], dtype, shape=[-1, -1], axis=0)
 
 
-def ngrams(context: Any, node: Any, name: str, _: list[str]) -> None:
+def ngrams(context: Graph, node: Node, name: str, _: list[str]) -> None:
     if node.get_attr_value("pad_width") or node.get_attr_value("preserve_short_sequences"):
         raise ValueError("n-grams with padding, or of what is too short for one")
     (data, splits), separator = list(node.input), text_of(node, "separator")
@@ -97,7 +95,7 @@ def ngrams(context: Any, node: Any, name: str, _: list[str]) -> None:
     graph.done(graph.chosen(every, mask, STRING), graph.cast(graph.splits(mask), splits_dtype))
 
 
-def ragged_counts(context: Any, node: Any, name: str, _: list[str]) -> None:
+def ragged_counts(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """How often each number is in each ragged row, or whether it is."""
     splits, values, size, weights = node.input
     _check_weights(context, weights)
@@ -109,7 +107,7 @@ def ragged_counts(context: Any, node: Any, name: str, _: list[str]) -> None:
     graph.done(_counts(graph, numbers, there, size, is_binary=is_binary))
 
 
-def counts(context: Any, node: Any, name: str, _: list[str]) -> None:
+def counts(context: Graph, node: Node, name: str, _: list[str]) -> None:
     """The same of rows ``[N, K]``; onnxruntime fails on tf2onnx's way to count where there are none."""
     from tf2onnx.handler import tf_op
 
@@ -126,7 +124,7 @@ def counts(context: Any, node: Any, name: str, _: list[str]) -> None:
     graph.done(_counts(graph, numbers, there, size, is_binary=is_binary))
 
 
-def _check_weights(context: Any, weights: str) -> None:
+def _check_weights(context: Graph, weights: str) -> None:
     if 0 not in (context.get_shape(weights) or []):
         raise ValueError("counts with weights, for which ONNX has no operator")
 

@@ -14,13 +14,6 @@ def accuracy_drop(reference: Reference, check: Verification) -> float | None:
     A signature that computes the graph of the labelled one is judged by the
     labels; any other by the share of examples of which classes, integers or
     strings changed.
-
-    Args:
-        reference: Brings labels and signatures.
-        check: Its comparison with the source.
-
-    Returns:
-        The largest; None where there is nothing but floats.
     """
     drops = [share for name, share in check.changed.items() if not _is_labelled(reference, name)]
     before, after = check.report.metric_before, check.report.metric_after
@@ -30,16 +23,7 @@ def accuracy_drop(reference: Reference, check: Verification) -> float | None:
 
 
 def check_budget(reference: Reference, check: Verification, budget: Budget) -> Refusal | None:
-    """Holds a variant to its budget.
-
-    Args:
-        reference: Brings labels and signatures.
-        check: Its comparison with the source.
-        budget: What is allowed.
-
-    Returns:
-        Why it is refused, with the figure; None where it is inside.
-    """
+    """Holds a variant to its budget."""
     report = check.report
     place = f"Variant {format_key(check.format, check.precision)} in {check.served_by}"
     drop = report.accuracy_drop

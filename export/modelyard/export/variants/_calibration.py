@@ -17,29 +17,18 @@ from modelyard.wire import dtype_by_numpy
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Examples for every graph that computes.
+    """Examples for every graph that computes, by graph and input.
 
     A graph that preprocesses one encoded image has none: it is resizing and
-    scaling, which stays in floats.
-
-    Attributes:
-        inputs: By graph name and input name, N examples each.
-        calls: Graphs that take no batch: an example is one call.
+    scaling, which stays in floats. Of ``calls``, graphs without a batch, an
+    example is one call.
     """
 
     inputs: Mapping[str, Arrays]
     calls: frozenset[str] = frozenset()
 
     def examples(self, graph: str, size: int = 1) -> Iterator[Arrays]:
-        """The examples of one graph, in batches.
-
-        Args:
-            graph: Its name.
-            size: Rows of a batch.
-
-        Yields:
-            Inputs by name; nothing where the graph has no examples.
-        """
+        """The examples of one graph, in batches."""
         inputs = self.inputs.get(graph, {})
         count = len(next(iter(inputs.values()), ()))
         if graph in self.calls:
@@ -51,17 +40,7 @@ class Calibration:
 
 
 def make_calibration(signatures: Mapping[str, Signature], data: VerificationData, *, limit: int) -> Calibration:
-    """Takes representative examples, spread evenly over the data.
-
-    Args:
-        signatures: What the model offers.
-        data: Examples by signature.
-        limit: At most this many of each graph.
-
-    Raises:
-        VerificationError: A serialized Example does not fit its signature, or a
-            graph has no examples.
-    """
+    """Takes representative examples, spread evenly over the data."""
     data = fit_examples(signatures, replace(data, labels=None))
     inputs: dict[str, Arrays] = {}
     for name, signature in signatures.items():

@@ -6,10 +6,10 @@ import logging
 import platform
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from modelyard.export.formats import gist
 from modelyard.export.runtimes import Arrays
 from modelyard.export.variants._calibration import Calibration
 from modelyard.export.variants._sensitivity import Layer, group_layers
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+    from onnxruntime.quantization import CalibrationDataReader
 
 _CALIBRATION_BATCH = 8
 # What onnxruntime computes with 8-bit weights and activations of any range.
@@ -39,12 +43,6 @@ class OnnxVariant:
     """``onnx/<precision>/<graph>.onnx`` for every graph in ``onnx/``; preprocess graphs stay as they are.
 
     Inputs and outputs keep their dtypes.
-
-    Args:
-        directory: The version directory, with the float32 graphs.
-        precision: ``float16``, ``int8_dynamic`` or ``int8``.
-        calibration: For ``int8``.
-        work: Folder that keeps what calibration finds.
     """
 
     format = "onnx"
@@ -75,17 +73,7 @@ class OnnxVariant:
         return _WEIGHTED if self.precision == "int8_dynamic" else {*registry.QLinearOpsRegistry, *registry.QDQRegistry}
 
     def write(self, directory: Path, keep: Collection[Layer] = (), *, only: str | None = None) -> None:
-        """Writes the variant below a version directory.
-
-        Args:
-            directory: The version directory.
-            keep: Layers to leave in float32.
-            only: The graph that matters; None for all.
-
-        Raises:
-            ConversionError: A graph cannot be converted, or nothing in it can be quantized.
-            PublishError: The directory cannot be written.
-        """
+        """Writes the variant below a version directory."""
         target = directory / format_path("onnx", self.precision)
         changed = bool(keep)
         try:
@@ -117,10 +105,13 @@ class OnnxVariant:
 
         try:
             model = _load(file)
-            if self.precision == "float16":
-                model = _float16(model, keep)
-            else:
-                model = self._int8(model, graph, keep) if self.precision == "int8" else _int8_dynamic(model, keep)
+            convert = {
+                "float16": lambda: _float16(model, keep),
+                "int8": lambda: self._int8(model, graph, keep),
+                "int8_dynamic": lambda: _int8_dynamic(model, keep),
+            }
+            model = convert[self.precision]()
+            if self.precision != "float16":
                 stored = any(each.name.endswith(_STORED) for each in model.graph.initializer)
                 if not stored and not any(node.op_type in _QUANTIZED for node in model.graph.node):
                     return None
@@ -134,7 +125,7 @@ class OnnxVariant:
             raise ConversionError(f"{place}: the conversion failed: {gist(exc)}.") from exc
         return content
 
-    def _int8(self, model: Any, graph: str, keep: list[str]) -> Any:
+    def _int8(self, model: ModelProto, graph: str, keep: list[str]) -> ModelProto:
         from onnxruntime import quantization
 
         if self._calibration is None:
@@ -155,7 +146,7 @@ class OnnxVariant:
         return quantized
 
 
-def _load(file: Path) -> Any:
+def _load(file: Path) -> ModelProto:
     """A graph of which every node has a name of its own, the same each time."""
     import onnx
 
@@ -168,7 +159,7 @@ def _load(file: Path) -> Any:
     return model
 
 
-def _float16(model: Any, keep: list[str]) -> Any:
+def _float16(model: ModelProto, keep: list[str]) -> ModelProto:
     from onnxruntime.quantization.onnx_model import ONNXModel
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
@@ -182,7 +173,7 @@ def _float16(model: Any, keep: list[str]) -> Any:
     return result.model
 
 
-def _join_casts(graph: Any) -> None:
+def _join_casts(graph: GraphProto) -> None:
     """Takes out casts to 16 bits and back between operations in float32, inputs and outputs, and casts made twice.
 
     What is too large or too small for 16 bits would be lost in the former; the
@@ -190,7 +181,7 @@ def _join_casts(graph: Any) -> None:
     """
     from onnx import TensorProto
 
-    def casts(node: Any, to: int) -> bool:
+    def casts(node: NodeProto, to: int) -> bool:
         return node.op_type == "Cast" and any(each.name == "to" and each.i == to for each in node.attribute)
 
     made = {node.output[0]: node for node in graph.node if node.op_type == "Cast"}
@@ -209,7 +200,7 @@ def _join_casts(graph: Any) -> None:
             graph.node.remove(node)
 
 
-def _int8_dynamic(model: Any, keep: list[str]) -> Any:
+def _int8_dynamic(model: ModelProto, keep: list[str]) -> ModelProto:
     from onnxruntime import quantization
 
     # It makes matrix products of what is Gemm, under new names.
@@ -219,7 +210,7 @@ def _int8_dynamic(model: Any, keep: list[str]) -> Any:
     return model
 
 
-def _quantize(quantize: Any, model: Any, keep: list[str], **arguments: Any) -> Any:
+def _quantize(quantize: Callable[..., None], model: ModelProto, keep: list[str], **arguments: object) -> ModelProto:
     import onnx
     from onnxruntime import quantization
 
@@ -245,7 +236,7 @@ def _quantize(quantize: Any, model: Any, keep: list[str], **arguments: Any) -> A
         return onnx.load(target)
 
 
-def _guard_floats(graph: Any) -> None:
+def _guard_floats(graph: GraphProto) -> None:
     """Keeps onnxruntime from quantizing what was left in float32.
 
     Its WeightBiasQuantization takes any convolution between quantized values to
@@ -268,23 +259,18 @@ def _guard_floats(graph: Any) -> None:
 
 
 def saturates(machine: str, facts: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether a processor adds products of 8 bits in 16, which may be too few: x86 without VNNI.
-
-    Args:
-        machine: As ``platform.machine()`` says.
-        facts: What Linux says of the processor; without it, there is no VNNI.
-    """
+    """Whether a processor adds products of 8 bits in 16, which may be too few: x86 without VNNI."""
     if machine.lower() not in ("x86_64", "amd64"):
         return False
     return "vnni" not in (facts.read_text("utf-8") if facts.exists() else "")
 
 
-def _store_weights(graph: Any, keep: Collection[str]) -> None:
+def _store_weights(graph: GraphProto, keep: Collection[str]) -> None:
     """Stores weights in 8 bits, symmetric, per channel; every runtime makes floats of them when it loads the file."""
     from onnx import TensorProto, helper, numpy_helper
 
     weights = {each.name: each for each in graph.initializer if each.data_type == TensorProto.FLOAT}
-    made: dict[str, list[Any]] = {}
+    made: dict[str, list[NodeProto]] = {}
     for node in graph.node:
         inputs, axes = _STORED_OPS.get(node.op_type, ((), ()))
         for index in inputs:
@@ -313,13 +299,13 @@ def _store_weights(graph: Any, keep: Collection[str]) -> None:
             graph.initializer.remove(weights[name])
 
 
-def _reader(batches: Iterator[Arrays]) -> Any:
+def _reader(batches: Iterator[Arrays]) -> CalibrationDataReader:
     from onnxruntime import quantization
 
     class Reader(quantization.CalibrationDataReader):
         """Hands batches over, one at a time."""
 
-        def get_next(self) -> Any:
+        def get_next(self) -> Arrays | None:
             """The next batch, None after the last."""
             return next(batches, None)
 

@@ -31,11 +31,7 @@ _BATCHES = 4
 class Layer:
     """A layer with weights and what follows it, as far as the next one.
 
-    Attributes:
-        graph: The graph that it is in.
-        name: Of its first operation.
-        operator: Of the same, as the format calls it.
-        nodes: Names of its operations, as the format knows them.
+    Name and operator are those of its first operation, as the format calls them, and so are the nodes.
     """
 
     graph: str
@@ -45,12 +41,7 @@ class Layer:
 
 
 class Variant(Protocol):
-    """A format in a lower precision, of which layers can be left in float32.
-
-    Attributes:
-        format: ``onnx`` or ``tflite``.
-        precision: Of the variant.
-    """
+    """A format in a lower precision, of which layers can be left in float32."""
 
     format: str
     precision: str
@@ -60,30 +51,11 @@ class Variant(Protocol):
         """Those that can be left, in the order of computing."""
 
     def write(self, directory: Path, keep: Collection[Layer], *, only: str | None = None) -> None:
-        """Writes the variant below a version directory.
-
-        Args:
-            directory: The version directory.
-            keep: Layers to leave in float32.
-            only: The graph that matters; None for all.
-
-        Raises:
-            ConversionError: It cannot be converted.
-            PublishError: The directory cannot be written.
-        """
+        """Writes the variant below a version directory."""
 
 
 def group_layers(graph: str, nodes: Iterable[tuple[str, str]], weighted: Collection[str]) -> list[Layer]:
-    """Divides a graph into layers.
-
-    Args:
-        graph: Its name.
-        nodes: Name and operator of all that can be converted, in the order of computing.
-        weighted: Operators that a layer begins with.
-
-    Returns:
-        At most :data:`MOST_LAYERS`.
-    """
+    """Divides a graph into layers."""
     groups: list[list[tuple[str, str]]] = []
     for name, operator in nodes:
         if not groups or operator in weighted:
@@ -100,20 +72,7 @@ def group_layers(graph: str, nodes: Iterable[tuple[str, str]], weighted: Collect
 def rank_layers(
     variant: Variant, exact: Runtime, calibration: Calibration, progress: Progress
 ) -> list[tuple[Layer, FloatLayer]]:
-    """Measures what each layer costs when nothing else is converted.
-
-    Args:
-        variant: The layers, and how to convert them.
-        exact: The format in float32.
-        calibration: Examples of every graph.
-        progress: Called after every layer.
-
-    Returns:
-        Each layer and what was found out, the costliest first.
-
-    Raises:
-        VerificationError: The format in float32 fails on the examples.
-    """
+    """Measures what each layer costs when nothing else is converted."""
     found = []
     stage = f"sensitivity {variant.format}.{variant.precision}"
     wanted = {graph: list(_answers(exact, graph, calibration)) for graph in calibration.inputs}
@@ -130,15 +89,7 @@ def rank_layers(
 
 
 def fewest(most: int, holds: Callable[[int], bool]) -> int | None:
-    """The smallest number that holds, where 0 does not: by doubling it, and then by halves.
-
-    Args:
-        most: The largest number to try.
-        holds: Tries one; at most :func:`most_tries` times.
-
-    Returns:
-        None where ``most`` does not hold either.
-    """
+    """The smallest number that holds, where 0 does not: by doubling it, and then by halves."""
     low, high = 0, 1
     while high <= most and not holds(high):
         low, high = high, min(2 * high, most) if high < most else most + 1
@@ -151,11 +102,7 @@ def fewest(most: int, holds: Callable[[int], bool]) -> int | None:
 
 
 def most_tries(most: int) -> int:
-    """How often :func:`fewest` tries at most.
-
-    Args:
-        most: The largest number to try.
-    """
+    """How often :func:`fewest` tries at most."""
     return 2 * max(most, 1).bit_length()
 
 

@@ -31,18 +31,14 @@ class Comparison:
 
     Attributes:
         format: For messages.
-        lossy: Only NaN, infinity and outputs that became constant are failures:
-            how far everything else may be off is for a budget to say.
         max_abs_error: Allowed in a float output that spreads over 1 or less.
         max_spread_error: Allowed as a share of the spread.
-        worst_abs: Largest absolute error so far.
-        worst_rel: Largest relative error so far.
-        by_signature: Largest absolute error of each signature.
-        spread_error: Of each signature, the largest error as a share of its output's spread.
-        changed: Of each signature, the largest share of examples of which an
-            integer or string output changed; nothing where it has floats only.
+        lossy: Only NaN, infinity and outputs that became constant are failures:
+            how far everything else may be off is for a budget to say.
+        by_signature: Largest absolute error.
+        spread_error: By signature, the largest error as a share of its output's spread.
+        changed: By signature, the largest share of examples of which an integer or string output changed.
         histogram: Values in each decade of absolute error.
-        worst: The worst examples so far.
     """
 
     format: str
@@ -68,20 +64,7 @@ class Comparison:
         count: int,
         random: Collection[str] = (),
     ) -> None:
-        """Compares all answers of one signature at one batch size.
-
-        Args:
-            name: Of the signature.
-            signature: Its description.
-            batch_size: At which ``received`` was computed.
-            expected: Answers of the source, all examples.
-            received: Answers of the format, all examples.
-            count: How many examples there are.
-            random: Outputs that say nothing by value.
-
-        Raises:
-            VerificationError: They differ by more than is allowed.
-        """
+        """Compares all answers of one signature at one batch size."""
         expected = {key: values for key, values in expected.items() if key not in random}
         findings: list[tuple[float, str]] = []
         rows, largest = np.zeros(count), 0.0
@@ -182,18 +165,7 @@ class Comparison:
 
 
 def check_answer(format: str, name: str, signature: Signature, expected: Answers, received: Answers) -> None:
-    """Checks names, dtypes and shapes of one answer.
-
-    Args:
-        format: For messages.
-        name: Of the signature.
-        signature: Its description.
-        expected: The source's answer to the same batch.
-        received: The format's answer.
-
-    Raises:
-        VerificationError: One of them differs.
-    """
+    """Checks names, dtypes and shapes of one answer."""
     place = f"Format {format}, signature {name!r}"
     if set(received) != set(expected):
         raise VerificationError(f"{place}: outputs are {sorted(received)}; expected {sorted(expected)}.")

@@ -50,20 +50,7 @@ def take_draws(
     *,
     batch_size: int,
 ) -> dict[str, Floats]:
-    """Asks for the same examples many times.
-
-    Args:
-        call: Answers a batch.
-        inputs: Examples by input, N each.
-        outputs: Names of the random ones.
-        batch_size: Of most calls.
-
-    Returns:
-        By output, some of its elements, ``[examples, draws, elements]``.
-
-    Raises:
-        VerificationError: An output has no row for each example, or rows of other sizes in other calls.
-    """
+    """Asks for the same examples many times."""
     count = len(next(iter(inputs.values())))
     found: dict[str, list[list[Floats]]] = {name: [] for name in outputs}
     for index in np.unique(np.linspace(0, count - 1, min(EXAMPLES, count)).round().astype(np.int64)):
@@ -90,21 +77,7 @@ def take_draws(
 
 
 def compare_draws(signature: str, output: str, ours: Floats, theirs: Floats, *, slack: float) -> StochasticOutput:
-    """Holds the draws of a format to those of its source.
-
-    Args:
-        signature: Name of the signature.
-        output: Name of the output.
-        ours: From :func:`take_draws`, of the source.
-        theirs: Of the format, of the same shape.
-        slack: Values closer than this are equal.
-
-    Returns:
-        The figures, if the distributions are alike.
-
-    Raises:
-        VerificationError: They are not, or the format repeats itself.
-    """
+    """Holds the draws of a format to those of its source."""
     examples, draws, elements = ours.shape
     place = f"random output {output!r} of signature {signature!r}"
     distinct = [sum(len(np.unique(example, axis=0)) for example in each) for each in (ours, theirs)]

@@ -20,8 +20,7 @@ class WorstExample:
     """One example on which a format differs most from its source.
 
     Attributes:
-        signature: The signature that was called.
-        index: Of the example in the data of that signature.
+        index: Of the example in the data of the signature.
         error: Its largest absolute error.
         source: Outputs of the source for this example.
         exported: Outputs of the format for this example.

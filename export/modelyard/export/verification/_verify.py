@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,6 @@ from modelyard.export.runtimes import (
     computed_of,
     load_runtime,
     restored_state,
-    runtime_versions,
 )
 from modelyard.export.sources import FLOATS, Reference, batches, draw_size, graph_signature, join, split, tells_class
 from modelyard.export.variants import accuracy_drop
@@ -113,7 +113,7 @@ def verify(
         format=format,
         precision=precision,
         served_by=loaded.name,
-        runtime=runtime_versions(loaded),
+        runtime={loaded.package: version(loaded.package)},
         spread_error=comparison.spread_error,
         changed=comparison.changed,
         report=VerifyReport(
@@ -222,7 +222,7 @@ def _check_graphs(format: str, runtime: Runtime, reference: Reference, *, extra:
     """Compares what the file says it holds with what it must hold."""
     source = reference.source
     wanted = source.signatures if runtime.decodes else {name: graph_signature(source, name) for name in source.graphs}
-    # A SavedModel that was taken over may have signatures that nobody chose: servers with its manifest leave them out.
+    # A SavedModel that was taken over may have signatures that were not chosen: with its manifest servers skip them.
     if set(runtime.graphs) != set(wanted) and not (extra and set(runtime.graphs) > set(wanted)):
         raise VerificationError(
             f"Format {format} holds the graphs {sorted(runtime.graphs)}; expected {sorted(wanted)}."

@@ -8,16 +8,11 @@ from modelyard.errors import ConfigurationError
 from modelyard.loadtests.cli._parts import target, tell, traffic
 from modelyard.loadtests.compare import Capacity, CapacityOptions, find_capacity
 from modelyard.loadtests.generate import run_precisely, session
-from modelyard.loadtests.options import Check, LoadTestOptions, duration, positive, whole
+from modelyard.loadtests.options import Check, Limits, LoadTestOptions, duration, positive, whole
 from modelyard.loadtests.report import Report, generator_notes
 
 
 def add_capacity(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's own arguments.
-
-    Args:
-        parser: The command's.
-    """
     parser.add_argument("--probe-s", type=duration, default=5.0, help="length of each run (default 5)")
     parser.add_argument(
         "--resolution", type=positive, default=0.05, help="share at which the search ends (default 0.05)"
@@ -28,26 +23,17 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
 
 
 def capacity(args: argparse.Namespace, options: LoadTestOptions) -> Report:
-    """Looks for the capacity.
-
-    Args:
-        args: What the command line says.
-        options: The same, of what all commands share.
-
-    Raises:
-        ConfigurationError: No limit, or no server.
-        LoadTestError: The server does not start, never answers, or keeps the limits at no rate.
-    """
+    """Search for the capacity."""
     p99 = options.limits.max_p99_ms
     if p99 is None:
         raise ConfigurationError("capacity needs the limit that it is about: give --p99-ms.")
     looking = CapacityOptions(
-        p99_ms=p99,
+        limits=Limits(
+            max_error_rate=options.limits.max_error_rate, min_agreement=options.limits.min_agreement, max_p99_ms=p99
+        ),
         probe_s=args.probe_s,
         resolution=args.resolution,
         in_flight=args.in_flight,
-        max_error_rate=options.limits.max_error_rate,
-        min_agreement=options.limits.min_agreement,
         curve=args.curve,
     )
     with target(args, options) as (loaded, plan):

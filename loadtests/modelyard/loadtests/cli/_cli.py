@@ -31,19 +31,7 @@ _GRACE_S = 30.0
 
 
 def main(argv: list[str]) -> int:
-    """Runs ``modelyard loadtest``.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        0, or Locust's exit code: 1 where a limit was broken, 2 where the run
-        could not start.
-
-    Raises:
-        ConfigurationError: There is no server to load.
-        MissingDependencyError: The extra ``loadtests`` is not installed.
-    """
+    """Run ``modelyard loadtest``; returns 0, or Locust's exit code: 1 for a broken limit, 2 where it cannot start."""
     from modelyard.loadtests.cli._commands import COMMANDS, command
 
     if argv and argv[0] in COMMANDS:

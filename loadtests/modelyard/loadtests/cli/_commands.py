@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from modelyard.errors import MissingDependencyError
 from modelyard.loadtests.cli._capacity import add_capacity, capacity
 from modelyard.loadtests.cli._compare import add_compare, run_compare
 from modelyard.loadtests.cli._h2load import add_h2load, h2load
@@ -21,18 +23,7 @@ _EXIT_BROKEN = 1
 
 
 def command(name: str, argv: list[str]) -> int:
-    """Runs a command.
-
-    Args:
-        name: One of :data:`COMMANDS`.
-        argv: Arguments behind it.
-
-    Returns:
-        0; 1 where a limit was broken.
-
-    Raises:
-        ModelyardError: The run could not be made.
-    """
+    """Run one of :data:`COMMANDS`; returns 1 where a limit was broken, else 0."""
     summary, example, add, main = COMMANDS[name]
     parser = argparse.ArgumentParser(
         prog=f"modelyard loadtest {name}",
@@ -50,6 +41,9 @@ def command(name: str, argv: list[str]) -> int:
     group.add_argument("--seed", type=int, default=0, help="of arrivals and choices (default 0)")
     add_arguments(parser)
     args = parser.parse_args(argv)
+    if args.report and importlib.util.find_spec("jinja2") is None:
+        # Not after the run.
+        raise MissingDependencyError(package="jinja2", extra="loadtests", purpose="--report")
     return _finish(main(args, options_from(args)), args)
 
 

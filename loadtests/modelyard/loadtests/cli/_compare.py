@@ -17,11 +17,6 @@ from modelyard.loadtests.traffic import Request, Traffic, find_traffic
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's own arguments.
-
-    Args:
-        parser: The command's.
-    """
     for name in ("A", "B"):
         parser.add_argument(
             name, help="address such as grpc://host:8500, or a Python interpreter whose modelyard serves --serve"
@@ -37,16 +32,6 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 
 
 def run_compare(args: argparse.Namespace, options: LoadTestOptions) -> Report:
-    """Compares two servers, or two builds.
-
-    Args:
-        args: What the command line says.
-        options: The same, of what all commands share.
-
-    Raises:
-        ConfigurationError: Fewer than two rounds, or something that cannot be loaded.
-        LoadTestError: A server does not start, or never answers.
-    """
     if args.rounds < 2:
         raise ConfigurationError(f"--rounds is {args.rounds}; one pair has no interval: expected 2 or more.")
     looking = CompareOptions(rounds=args.rounds, round_s=args.round_s, rate=args.open_rate, in_flight=args.in_flight)

@@ -14,11 +14,6 @@ from modelyard.loadtests.traffic import Checker, Request
 
 
 def add_h2load(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's own arguments.
-
-    Args:
-        parser: The command's.
-    """
     parser.add_argument("-t", "--seconds", type=whole_duration, default=10, help="length, such as 30s (default 10)")
     parser.add_argument("--closed", action="store_true", help="as many requests as the server takes, instead of --rate")
     parser.add_argument("--clients", type=whole, default=8, help="connections (default 8)")
@@ -27,16 +22,6 @@ def add_h2load(parser: argparse.ArgumentParser) -> None:
 
 
 def h2load(args: argparse.Namespace, options: LoadTestOptions) -> Report:
-    """Runs h2load.
-
-    Args:
-        args: What the command line says.
-        options: The same, of what all commands share.
-
-    Raises:
-        ConfigurationError: h2load is not there, or more than one kind of request.
-        LoadTestError: The server does not start, or never answers.
-    """
     find_h2load()
     if len(options.kinds) > 1:
         raise ConfigurationError(f"h2load sends one kind of request; received {', '.join(options.kinds)}.")
@@ -72,7 +57,6 @@ class _Sizes(Checker):
     last = 0
 
     def hits(self, request: Request, body: bytes) -> int:
-        """As the base class."""
         self.last = super().hits(request, body)
         self.size = len(body)
         return self.last

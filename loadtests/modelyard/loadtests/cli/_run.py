@@ -14,11 +14,6 @@ from modelyard.loadtests.traffic import read_recording
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's own arguments.
-
-    Args:
-        parser: The command's.
-    """
     parser.add_argument(
         "-t", "--seconds", "--run-time", type=duration, default=10.0,
         help="length without a plan, such as 30s or 1m30s (default 10)",
@@ -29,16 +24,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, options: LoadTestOptions) -> Report:
-    """Runs an open loop.
-
-    Args:
-        args: What the command line says.
-        options: The same, of what all commands share.
-
-    Raises:
-        ConfigurationError: A plan or a recording that cannot be read, or no server.
-        LoadTestError: The server does not start, or never answers.
-    """
     load = read_plan(args.plan).get("load", {}) if args.plan else {}
     poisson = (args.arrivals or load.get("arrivals", "poisson")) == "poisson"
     seed = args.seed or load.get("seed", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,30 +25,26 @@ _CURVE = (0.1, 0.25, 0.5, 0.7, 0.85, 1.15, 1.3)
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityOptions:
-    """How to look for it.
+    """How to search for the capacity.
 
     Attributes:
-        p99_ms: Limit of the 99th percentile, in milliseconds.
+        limits: With one of the 99th percentile, which the search is about.
         probe_s: Length of a run, in seconds.
         resolution: The search ends when it is known as exactly as this, as a share.
-        in_flight: Requests at the same time in the closed-loop run that tells where to begin.
-        max_error_rate: Share of requests that may fail.
-        min_agreement: Share of answers that must agree.
+        in_flight: Requests at the same time in the closed-loop run that gives the first estimate.
         curve: Whether to measure at rates far below it, and above, too.
     """
 
-    p99_ms: float
+    limits: Limits
     probe_s: float = 5.0
     resolution: float = 0.05
     in_flight: int = 32
-    max_error_rate: float = 0.0
-    min_agreement: float = 0.0
     curve: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Capacity:
-    """What was found.
+    """The capacity that was found.
 
     Attributes:
         rate: Requests per second that were due, on average.
@@ -70,7 +67,7 @@ class Capacity:
         return self.confirmations[0].measured.answered_per_s if self.confirmations[0].kept else 0.0
 
     def verdict(self) -> str:
-        """What was found, in a sentence."""
+        """The result in a sentence."""
         middle = self.confirmations[0]
         kept = sum(trial.kept for trial in self.confirmations)
         runs = f"{kept} of {len(self.confirmations)} runs at that rate kept every limit"
@@ -85,7 +82,7 @@ class Capacity:
         )
 
     def notes(self) -> list[str]:
-        """What else there is to say about it."""
+        """The confirmations, and the lowest rate that was too high."""
         texts = ", ".join(f"{trial.measured.p99_ms:.2f}" for trial in self.confirmations)
         found = [f"p99 of the runs at that rate: {texts} ms, the median run first."]
         if self.broken_at is not None:
@@ -116,17 +113,7 @@ class Trial:
 async def find_capacity(
     session: Session, requests: Sequence[Request], options: CapacityOptions, *, tell: Callable[[str], None]
 ) -> Capacity:
-    """Looks for it.
-
-    Args:
-        session: Connections to the server.
-        requests: What to send.
-        options: How to look.
-        tell: Told what was found so far.
-
-    Raises:
-        LoadTestError: The server gives no right answer, or keeps the limits at no rate.
-    """
+    """Find the highest rate within the limits by bisection; an error where there is none."""
     search = _Search(session, requests, options, tell)
     return await search.run()
 
@@ -143,9 +130,7 @@ class _Search:
         self._logs: dict[float, list[Log]] = {}
         self._broken: list[float] = []
         self._seed = 0
-        self._limits = Limits(
-            max_error_rate=options.max_error_rate, min_agreement=options.min_agreement, max_p99_ms=options.p99_ms
-        )
+        self._p99_ms = options.limits.max_p99_ms or math.inf
 
     async def run(self) -> Capacity:
         options = self._options
@@ -166,7 +151,7 @@ class _Search:
             rate = (low + high) / 2
         if not found:
             raise LoadTestError(
-                f"p99 is above {options.p99_ms:g} ms even at {self._points[-1].rate:.1f} requests per second "
+                f"p99 is above {self._p99_ms:g} ms even at {self._points[-1].rate:.1f} requests per second "
                 f"({self._points[-1].p99_ms:.2f} ms)."
             )
         for factor in (*_LOWER, None):
@@ -193,11 +178,11 @@ class _Search:
         """Tries a rate; once more where the first run leaves it open."""
         kept = (await self._once(rate)).kept
         if any(log.ok.any() for log in self._logs[rate]):
-            found = tail(self._logs[rate], 99, self._options.p99_ms)
+            found = tail(self._logs[rate], 99, self._p99_ms)
             if 1 - _SURE < found.below < _SURE:
                 again = (await self._once(rate)).kept
-                together = tail(self._logs[rate], 99, self._options.p99_ms)
-                kept = (kept or again) and together.interval.value <= self._options.p99_ms
+                together = tail(self._logs[rate], 99, self._p99_ms)
+                kept = (kept or again) and together.interval.value <= self._p99_ms
         if not kept:
             self._broken.append(rate)
         return kept
@@ -211,7 +196,7 @@ class _Search:
             subject="all", name="answered_in_time", limit=_KEPT_UP, value=share, kept=share >= _KEPT_UP,
             text=f"{share:.1%} of the requests were answered before the run was over; expected {_KEPT_UP:.0%} or more",
         )  # fmt: skip
-        trial = Trial(run=run, measured=measured, checks=(*check_limits(self._limits, [measured]), in_time))
+        trial = Trial(run=run, measured=measured, checks=(*check_limits(self._options.limits, [measured]), in_time))
         self._logs.setdefault(rate, []).append(run.log)
         point = Point(
             rate=rate, answered_per_s=measured.answered_per_s, p50_ms=measured.p50_ms, p95_ms=measured.p95_ms,

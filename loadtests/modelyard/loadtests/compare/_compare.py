@@ -1,4 +1,4 @@
-"""Two servers or two builds against each other, in alternating rounds, so that the machine's moods hit both."""
+"""Two servers or two builds against each other, in alternating rounds, so that changes of the machine affect both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METRICS = ("throughput", "p50", "p95", "p99")
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """How to compare.
+    """How to compare two servers.
 
     Attributes:
         rounds: Pairs of runs; two or more.
@@ -54,11 +54,7 @@ class Comparison:
     measured: tuple[Measured, Measured]
 
     def verdict(self, name: str) -> str:
-        """What a metric's interval shows.
-
-        Args:
-            name: One of :data:`METRICS`.
-        """
+        """Whether a metric's interval shows B to be better or worse."""
         found = self.ratios[name]
         if found.low <= 1 <= found.high:
             return "no difference shown"
@@ -93,12 +89,7 @@ class Comparison:
         return rows
 
     def checks(self, *, min_throughput_ratio: float | None, max_latency_ratio: float | None) -> list[Check]:
-        """Holds the ratios against limits; one is broken only where the whole interval is beyond it.
-
-        Args:
-            min_throughput_ratio: Least ratio of the throughputs.
-            max_latency_ratio: Greatest ratio of each percentile.
-        """
+        """Holds the ratios against limits; one is broken only where the whole interval is beyond it."""
         found = []
         for name, interval in self.ratios.items():
             limit = min_throughput_ratio if name == "throughput" else max_latency_ratio
@@ -120,18 +111,7 @@ async def compare(
     *,
     tell: Callable[[str], None],
 ) -> Comparison:
-    """Compares two servers.
-
-    Args:
-        first: Connections to A.
-        second: Connections to B.
-        requests: What A and B are sent.
-        options: How to compare.
-        tell: Told what each round measured.
-
-    Raises:
-        LoadTestError: A server gave wrong answers or none.
-    """
+    """Compare A and B by closed and open loops; an error where one gives no right answer in a round."""
     sides = (("A", first, requests[0]), ("B", second, requests[1]))
     rate = options.rate
     if rate is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,13 +50,7 @@ class Tail:
 
 
 def tail(logs: Sequence[Log], percentile: float, limit_ms: float) -> Tail:
-    """A percentile of several runs together, by a block bootstrap over time.
-
-    Args:
-        logs: The runs, with at least one right answer among them.
-        percentile: From 0 to 100.
-        limit_ms: The limit that is asked about.
-    """
+    """A percentile of several runs together, by a block bootstrap over time."""
     blocks = []
     for log in logs:
         latency, ok = log.latency_ms, log.ok
@@ -79,13 +74,8 @@ def tail(logs: Sequence[Log], percentile: float, limit_ms: float) -> Tail:
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> Interval:
-    """How many times larger the second number of each pair is: geometric mean, and Student's interval of its logarithm.
-
-    Args:
-        pairs: Measured one right after the other; numbers above 0, two pairs or more.
-    """
+    """The geometric mean of second / first of each pair (two or more), and Student's interval of its logarithm."""
     logs = [math.log(second / first) for first, second in pairs]
-    mean = sum(logs) / len(logs)
-    spread = math.sqrt(sum((each - mean) ** 2 for each in logs) / (len(logs) - 1) / len(logs))
-    half = spread * _T[min(len(logs) - 2, len(_T) - 1)]
+    mean = statistics.fmean(logs)
+    half = statistics.stdev(logs) / math.sqrt(len(logs)) * _T[min(len(logs) - 2, len(_T) - 1)]
     return Interval(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))

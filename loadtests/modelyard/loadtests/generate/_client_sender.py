@@ -18,11 +18,7 @@ _OUTCOMES = (
 
 
 class ClientSender:
-    """Sends through a client.
-
-    Args:
-        client: Of one or several servers; the caller closes it.
-    """
+    """Sends through a client."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -40,7 +36,6 @@ class ClientSender:
         return cancel
 
     async def close(self) -> None:
-        """Gives up what is under way."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from modelyard.errors import LoadTestError
 from modelyard.loadtests.generate._outcomes import Outcome
 from modelyard.loadtests.generate._record import Log, Recorder, log_from
-from modelyard.loadtests.generate._sender import Cancel, Sender
+from modelyard.loadtests.generate._sender import Answer, Cancel, Sender
 from modelyard.loadtests.traffic import Checker, Request
 
 #: Requests that leave in one turn of the loop before answers are looked at.
@@ -25,13 +25,7 @@ _LEAD_S = 0.02
 
 
 class Generator:
-    """Sends requests through senders and takes down what becomes of them.
-
-    Args:
-        senders: By API.
-        checker: Decides about answers.
-        timeout_s: A request without an answer is given up after this time.
-    """
+    """Sends requests through senders and records their outcomes."""
 
     def __init__(self, senders: Mapping[str, Sender], checker: Checker, *, timeout_s: float = 10.0) -> None:
         self._senders = senders
@@ -43,15 +37,7 @@ class Generator:
         self._again: Callable[[], None] | None = None
 
     async def warm_up(self, requests: Sequence[Request], *, seconds: float = 10.0) -> None:
-        """Sends each request once, a few at a time: opens connections and proves that they can be answered.
-
-        Args:
-            requests: What to send.
-            seconds: No more are sent after this time.
-
-        Raises:
-            LoadTestError: A kind of request was never answered rightly.
-        """
+        """Send each request once, a few at a time, for at most so many seconds: each kind must be answered rightly."""
         log = await self.closed(requests, in_flight=4, seconds=seconds, at_most=len(requests))
         for row in log.by_kind():
             if row.failures == row.requests:
@@ -65,16 +51,7 @@ class Generator:
         *,
         seconds: float,
     ) -> Log:
-        """Sends requests when they are due, whatever became of the ones before.
-
-        Args:
-            arrivals: Seconds since the begin, in chunks.
-            choose: The next request.
-            seconds: Length of the run.
-
-        Returns:
-            The log; latency counts from the moment at which a request was due.
-        """
+        """Send requests when they are due, in seconds since the begin; latency counts from that moment."""
         ticker = asyncio.get_running_loop().create_task(self._expire())
         begin = time.perf_counter() + _LEAD_S
         burst = 0
@@ -102,17 +79,10 @@ class Generator:
     async def closed(
         self, requests: Sequence[Request], *, in_flight: int, seconds: float, at_most: int | None = None, seed: int = 0
     ) -> Log:
-        """Keeps so many requests in flight: how much a server can do, but not how long users would wait.
+        """Keep so many requests in flight: how much a server can do, but not how long users would wait.
 
-        Args:
-            requests: What to send, in this order with ``at_most``, else at random.
-            in_flight: Requests at the same time.
-            seconds: Length of the run.
-            at_most: Requests altogether; None for no limit.
-            seed: Of the random choice.
-
-        Returns:
-            The log, with the requests that were sent within the time.
+        With ``at_most`` they are sent in order, else at random. None is sent after so many seconds; the log is as long
+        as it takes until the last answer.
         """
         rng = random.Random(seed)
         begin = time.perf_counter()
@@ -141,7 +111,9 @@ class Generator:
             await asyncio.sleep(_TICK_S / 4)
         self._again = None
         ticker.cancel()
-        return self.take(begin, seconds)
+        log = self.take(begin, seconds)
+        # What was in flight at the end is work of the run, too: its time counts, or slow servers would look faster.
+        return dataclasses.replace(log, seconds=float(log.done.max(initial=seconds)))
 
     def take(self, begin: float, seconds: float) -> Log:
         """The log so far; the next run starts with an empty one."""
@@ -168,14 +140,8 @@ class Generator:
         while self._in_flight:
             await asyncio.sleep(_TICK_S / 4)
 
-    def finish(self, pending: _Pending, outcome: Outcome, body: bytes | Mapping[str, Any]) -> None:
-        """Takes down what became of a request.
-
-        Args:
-            pending: The request.
-            outcome: What became of it.
-            body: Its answer, or why there is none.
-        """
+    def finish(self, pending: _Pending, outcome: Outcome, body: Answer) -> None:
+        """Record the outcome of a request."""
         done = time.perf_counter()
         self._in_flight -= 1
         request = pending.request
@@ -210,7 +176,7 @@ class _Pending:
         self.over = False
         self.cancel: Cancel = _nothing
 
-    def done(self, outcome: Outcome, body: bytes | Mapping[str, Any]) -> None:
+    def done(self, outcome: Outcome, body: Answer) -> None:
         if not self.over:
             self.over = True
             self.generator.finish(self, outcome, body)

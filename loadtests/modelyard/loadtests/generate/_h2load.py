@@ -7,6 +7,7 @@ run, and h2load's count of bytes tells whether all others were as long.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -30,7 +31,7 @@ _GRPC_PREFIX = 5
 
 @dataclass(frozen=True, kw_only=True)
 class H2loadOptions:
-    """How to run it.
+    """How to run h2load.
 
     Attributes:
         rate: Requests per second; None for as many as the server takes (closed loop).
@@ -38,7 +39,6 @@ class H2loadOptions:
         warm_up_s: Time before it, in whole seconds.
         clients: Connections.
         in_flight: Requests at the same time on each; HTTP/1.1 has one.
-        threads: Threads of h2load.
     """
 
     rate: float | None = None
@@ -46,15 +46,10 @@ class H2loadOptions:
     warm_up_s: int = 1
     clients: int = 8
     in_flight: int = 8
-    threads: int = 1
 
 
 def find_h2load() -> str:
-    """Path of the program.
-
-    Raises:
-        MissingDependencyError: It is not installed.
-    """
+    """Path of h2load."""
     found = shutil.which("h2load")
     if found is None:
         error = MissingDependencyError(package="h2load", extra="loadtests", purpose="This generator")
@@ -65,23 +60,9 @@ def find_h2load() -> str:
 
 
 def run_h2load(endpoint: Endpoint, request: Request, options: H2loadOptions, *, answer_bytes: int, hits: int) -> Log:
-    """Runs it.
+    """Run h2load with a request that was answered rightly, by so many bytes, of which so many rows agreed.
 
-    Args:
-        endpoint: Where the server is.
-        request: What to send; it has been answered rightly.
-        options: How.
-        answer_bytes: Length of that answer.
-        hits: Rows of it that agreed with what was expected.
-
-    Returns:
-        The log. Latency counts from the moment at which h2load sent a request,
-        not from the one at which it was due.
-
-    Raises:
-        LoadTestError: It failed, or sent nothing.
-        MissingDependencyError: It is not installed.
-        ConfigurationError: The server wants a token.
+    Latency counts from the moment at which h2load sent a request, not from the one at which it was due.
     """
     if endpoint.headers:
         raise ConfigurationError(
@@ -113,17 +94,11 @@ def run_h2load(endpoint: Endpoint, request: Request, options: H2loadOptions, *, 
 
 
 def arguments(endpoint: Endpoint, request: Request, options: H2loadOptions) -> list[str]:
-    """The command line, without files and URL.
-
-    Args:
-        endpoint: Where the server is.
-        request: What to send.
-        options: How.
-    """
+    """The command line, without files and URL."""
     grpc = request.api.startswith("grpc")
     headers = [("content-type", "application/grpc"), ("te", "trailers")] if grpc else list(request.headers)
     found = [
-        f"--clients={options.clients}", f"--threads={options.threads}", f"--duration={options.seconds}",
+        f"--clients={options.clients}", "--threads=1", f"--duration={options.seconds}",
         f"--warm-up-time={options.warm_up_s}", f"--max-concurrent-streams={options.in_flight if grpc else 1}",
         *(f"--header={name}: {value}" for name, value in headers),
     ]  # fmt: skip
@@ -148,8 +123,8 @@ def _read(path: Path, request: Request, options: H2loadOptions, hits: int) -> Lo
     rows = np.loadtxt(path, dtype=np.int64, ndmin=2)
     if not len(rows):
         raise LoadTestError("h2load sent nothing.")
-    begin = rows[:, 0].min()
-    sent = (rows[:, 0] - begin) / 1e6
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    sent = (rows[:, 0] - rows[0, 0]) / 1e6
     status = rows[:, 1]
     outcome = np.full(len(rows), int(Outcome.FAILED), dtype=np.uint8)
     outcome[status == 200] = Outcome.OK
@@ -159,16 +134,15 @@ def _read(path: Path, request: Request, options: H2loadOptions, hits: int) -> Lo
     reasons = {
         f"{request.kind}: HTTP status {code}": int((status == code).sum()) for code in np.unique(status[~ok]).tolist()
     }
-    order = np.argsort(sent, kind="stable")
     return Log(
         kinds=(request.kind,),
         kind=np.zeros(len(rows), dtype=np.uint16),
-        intended=sent[order],
-        sent=sent[order],
-        done=(sent + rows[:, 2] / 1e6)[order],
-        outcome=outcome[order],
-        rows=np.where(ok, request.known_rows, 0)[order],
-        hits=np.where(ok, hits, 0)[order],
+        intended=sent,
+        sent=sent,
+        done=sent + rows[:, 2] / 1e6,
+        outcome=outcome,
+        rows=np.where(ok, request.known_rows, 0),
+        hits=np.where(ok, hits, 0),
         seconds=options.seconds,
         reasons=reasons,
     )
@@ -189,8 +163,5 @@ def _short_answers(log: Log, text: str, expected: int) -> Log:
     outcome[fastest] = Outcome.FAILED
     rows, hits = log.rows.copy(), log.hits.copy()
     rows[fastest] = hits[fastest] = 0
-    return Log(
-        kinds=log.kinds, kind=log.kind, intended=log.intended, sent=log.sent, done=log.done, outcome=outcome,
-        rows=rows, hits=hits, seconds=log.seconds,
-        reasons={**log.reasons, f"{log.kinds[0]}: answers shorter than the right one (gRPC errors)": missing},
-    )  # fmt: skip
+    reasons = {**log.reasons, f"{log.kinds[0]}: answers shorter than the right one (gRPC errors)": missing}
+    return dataclasses.replace(log, outcome=outcome, rows=rows, hits=hits, reasons=reasons)

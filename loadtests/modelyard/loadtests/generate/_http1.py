@@ -13,13 +13,7 @@ from modelyard.loadtests.traffic import Request
 
 
 class Http1Sender:
-    """Sends each request on a connection that is free, or on a new one.
-
-    Args:
-        endpoint: Where the server is.
-        max_connections: With all of them busy, requests wait here; that time
-            counts, as the requests were due.
-    """
+    """Sends each request on a connection that is free, or on a new one."""
 
     def __init__(self, endpoint: Endpoint, *, max_connections: int = 256) -> None:
         self._endpoint = endpoint
@@ -40,14 +34,16 @@ class Http1Sender:
                 return job.cancel
         self._waiting.append(job)
         if len(self._all) + self._opening < self._max and self._opening < len(self._waiting):
-            self._opening += 1
-            task = asyncio.get_running_loop().create_task(self._open())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._connect()
         return job.cancel
 
+    def _connect(self) -> None:
+        self._opening += 1
+        task = asyncio.get_running_loop().create_task(self._open())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def close(self) -> None:
-        """Closes the connections."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -66,22 +62,18 @@ class Http1Sender:
                 lambda: _Connection(self), self._endpoint.host, self._endpoint.port, ssl=self._endpoint.tls
             )
         except OSError as exc:
-            self._opening -= 1
-            # Everybody who waits would find the same: they are told now, and the next request tries anew.
+            # All waiting requests would fail in the same way: they fail now, and the next request tries anew.
             if not self._all:
                 while self._waiting:
                     self._waiting.popleft().finish(Outcome.UNREACHABLE, str(exc).encode())
             return
-        self._opening -= 1
+        finally:
+            self._opening -= 1
         self._all.add(connection)
         self.free(connection)
 
     def free(self, connection: _Connection) -> None:
-        """Gives a connection its next request, or sets it aside.
-
-        Args:
-            connection: One with nothing to do.
-        """
+        """Send the next waiting request on an idle connection."""
         while self._waiting:
             job = self._waiting.popleft()
             if not job.over:
@@ -92,19 +84,11 @@ class Http1Sender:
         self._idle.append(connection)
 
     def lost(self, connection: _Connection) -> None:
-        """Forgets a connection.
-
-        Args:
-            connection: One that is closed.
-        """
         self._all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
         if self._waiting and not self._all and not self._opening:
-            self._opening += 1
-            task = asyncio.get_running_loop().create_task(self._open())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._connect()
 
 
 class _Job:
@@ -124,7 +108,7 @@ class _Job:
             self.done(outcome, body)
 
     def cancel(self) -> None:
-        """Gives it up; HTTP/1.1 can only close the connection."""
+        """Cancel the request; HTTP/1.1 can only close the connection."""
         if not self.over:
             self.over = True
             if self.connection is not None:
@@ -163,7 +147,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         job = self._job
         if job is None or self._answer is None:
-            # Nobody asked for it.
+            # Data without a request.
             self.abort()
             return
         try:

@@ -25,13 +25,7 @@ _MESSAGE_HEAD = 5
 
 
 class Http2Sender:
-    """Spreads calls over a few connections.
-
-    Args:
-        endpoint: Where the server is.
-        connections: How many.
-        timeout_s: Deadline that the server is told.
-    """
+    """Spreads calls over a few connections."""
 
     def __init__(self, endpoint: Endpoint, *, connections: int = 4, timeout_s: float = 10.0) -> None:
         self._endpoint = endpoint
@@ -52,7 +46,6 @@ class Http2Sender:
         return connection.call(block, request.body or b"", done)
 
     async def close(self) -> None:
-        """Closes the connections."""
         for connection in self._slots:
             if connection is not None:
                 await connection.close()
@@ -184,7 +177,6 @@ class _Connection(asyncio.Protocol):
                 self._waiting.popleft().done(Outcome.UNREACHABLE, self._core.closing.encode())
 
     def abort(self) -> None:
-        """Closes it at once."""
         if self._transport is not None:
             self._transport.abort()
 

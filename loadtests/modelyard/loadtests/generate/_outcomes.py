@@ -8,7 +8,7 @@ import enum
 class Outcome(enum.IntEnum):
     """What became of a request; everything but ``OK`` is a failure.
 
-    ``REFUSED`` is a server that says "not now" (RESOURCE_EXHAUSTED or HTTP 429,
+    ``REFUSED`` is a server that rejects for lack of capacity (RESOURCE_EXHAUSTED or HTTP 429,
     UNAVAILABLE or 503): under overload that is what it should say, and a run
     may allow it. ``UNREACHABLE`` is a connection that failed or broke.
     """

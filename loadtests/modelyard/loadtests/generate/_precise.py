@@ -12,17 +12,13 @@ import gc
 import select
 import selectors
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 _T = TypeVar("_T")
 
 
-def run_precisely(main: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a coroutine on a loop with fine timers, with short pauses for garbage collection.
-
-    Args:
-        main: What to run.
-    """
+def run_precisely(main: Coroutine[None, None, _T]) -> _T:
+    """Runs a coroutine on a loop with fine timers, with short pauses for garbage collection."""
     thresholds = gc.get_threshold()
     gc.collect()
     # What exists now (TensorFlow or not, it is a lot) is not looked at again while the run lasts.
@@ -48,11 +44,7 @@ if hasattr(selectors, "EpollSelector"):
         """Waits with ``select`` for epoll to have something."""
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            """Waits for ready files.
-
-            Args:
-                timeout: Seconds, to the microsecond; None to wait for ever.
-            """
+            """Waits for ready files."""
             number = self.fileno()
             # Beyond select's 1024 descriptors the millisecond has to do.
             if timeout is None or timeout <= 0 or number >= 1024:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,10 +15,12 @@ from modelyard.loadtests.generate._outcomes import Outcome
 from modelyard.loadtests.options import Measured
 
 _REASONS = 200
+#: Fields of a log with an entry for each request.
+_ARRAYS = ("kind", "intended", "sent", "done", "outcome", "rows", "hits")
 
 
 class Recorder:
-    """Takes down what became of each request, cheaply."""
+    """Records the outcome of each request, cheaply."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, int] = {}
@@ -31,17 +34,7 @@ class Recorder:
         self.reasons: Counter[str] = Counter()
 
     def add(self, kind: str, intended: float, sent: float, done: float, outcome: Outcome, rows: int, hits: int) -> None:
-        """Adds a request.
-
-        Args:
-            kind: API and payload.
-            intended: When it was due, in seconds of the run's clock.
-            sent: When it was sent.
-            done: When its answer was there.
-            outcome: What became of it.
-            rows: Rows in a right answer of which it is known how they must be answered.
-            hits: How many of them were answered so.
-        """
+        """Add a request; see :class:`Log` for the arguments, with times of the run's clock."""
         self.kind.append(self.kinds.setdefault(kind, len(self.kinds)))
         self.intended.append(intended)
         self.sent.append(sent)
@@ -51,12 +44,7 @@ class Recorder:
         self.hits.append(hits)
 
     def reason(self, kind: str, text: str) -> None:
-        """Counts why requests failed; of endlessly many reasons the first ones are kept.
-
-        Args:
-            kind: API and payload.
-            text: The reason.
-        """
+        """Counts why requests failed; of endlessly many reasons the first ones are kept."""
         key = f"{kind}: {text}"
         if key in self.reasons or len(self.reasons) < _REASONS:
             self.reasons[key] += 1
@@ -110,31 +98,12 @@ class Log:
         return found
 
     def part(self, chosen: npt.NDArray[np.bool_], seconds: float) -> Log:
-        """Some of the requests.
-
-        Args:
-            chosen: Which, bool ``[n]``.
-            seconds: In how much time they were due.
-        """
-        return Log(
-            kinds=self.kinds,
-            kind=self.kind[chosen],
-            intended=self.intended[chosen],
-            sent=self.sent[chosen],
-            done=self.done[chosen],
-            outcome=self.outcome[chosen],
-            rows=self.rows[chosen],
-            hits=self.hits[chosen],
-            seconds=seconds,
-            reasons=self.reasons,
-        )
+        """Some of the requests, which were due within so many seconds."""
+        arrays = {name: getattr(self, name)[chosen] for name in _ARRAYS}
+        return dataclasses.replace(self, seconds=seconds, **arrays)
 
     def measured(self, name: str = "all") -> Measured:
-        """The run, or a part of it, in one row.
-
-        Args:
-            name: Name of the row.
-        """
+        """The run, or a part of it, in one row."""
         ok = self.ok
         p50, p95, p99 = percentiles(self.latency_ms[ok], (50, 95, 99))
         return Measured(
@@ -156,23 +125,12 @@ class Log:
 
 
 def percentiles(values: npt.NDArray[np.float64], wanted: Sequence[float]) -> list[float]:
-    """Percentiles; 0 for no values.
-
-    Args:
-        values: float64 ``[n]``.
-        wanted: From 0 to 100.
-    """
+    """Percentiles; 0 for no values."""
     return [0.0] * len(wanted) if not len(values) else [float(each) for each in np.percentile(values, wanted)]
 
 
 def log_from(recorder: Recorder, begin: float, seconds: float) -> Log:
-    """What was taken down, as arrays.
-
-    Args:
-        recorder: Of the run.
-        begin: The run's clock at its begin.
-        seconds: Length of the part in which requests were due.
-    """
+    """The recorded requests, with times since the clock's ``begin``."""
     return Log(
         kinds=tuple(recorder.kinds),
         kind=np.array(recorder.kind, dtype=np.uint16),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from modelyard.errors import ConfigurationError
 from modelyard.loadtests.generate._outcomes import Outcome
 from modelyard.loadtests.options import token
-from modelyard.loadtests.traffic import Request
+from modelyard.loadtests.traffic import Arrays, Request
 
 #: Called once with what became of a request, and its answer (as bytes, or decoded) or the reason of its failure.
-Done = Callable[[Outcome, bytes | Mapping[str, Any]], None]
+Answer = bytes | Arrays
+Done = Callable[[Outcome, Answer], None]
 Cancel = Callable[[], None]
 
 
@@ -22,15 +23,7 @@ class Sender(Protocol):
     """Carries requests to a server; made and used on one event loop."""
 
     def send(self, request: Request, done: Done) -> Cancel:
-        """Sends a request.
-
-        Args:
-            request: What to send.
-            done: Called once, unless the request is cancelled before.
-
-        Returns:
-            What gives the request up.
-        """
+        """Send a request; ``done`` is called once, unless the returned function cancels the request before."""
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -64,14 +57,7 @@ _PORTS = {"grpc": 8500, "http": 8501, "grpcs": 443, "https": 443}
 
 
 def endpoint(url: str) -> Endpoint:
-    """Reads a URL.
-
-    Args:
-        url: Such as ``grpc://host:8500`` or ``https://host/prefix``.
-
-    Raises:
-        ConfigurationError: Another form.
-    """
+    """Read a URL such as ``grpc://host:8500`` or ``https://host/prefix``."""
     try:
         parts = urlsplit(url)
         port = parts.port

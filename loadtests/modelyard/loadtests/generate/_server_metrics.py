@@ -7,12 +7,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from modelyard.loadtests.generate._outcomes import Outcome
-from modelyard.loadtests.generate._sender import Sender
+from modelyard.loadtests.generate._sender import Answer, Sender
 from modelyard.loadtests.traffic import Request
 
+#: Time between two looks.
+_EVERY_S = 1.0
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _SUM = re.compile(r"^(:?[A-Za-z_:0-9]+)_(sum|count)(?:\{.*\})? (\S+)$", re.MULTILINE)
 _REQUEST = ":tensorflow:serving:request_latency"
@@ -59,12 +60,7 @@ class Split:
 
 
 def parse_page(page: str, at_s: float) -> Sample:
-    """Reads a Prometheus text page.
-
-    Args:
-        page: The page.
-        at_s: When it was fetched.
-    """
+    """Reads a Prometheus text page."""
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
     for name, what, value in _SUM.findall(page):
@@ -74,11 +70,7 @@ def parse_page(page: str, at_s: float) -> Sample:
 
 
 def splits(samples: Sequence[Sample]) -> list[Split]:
-    """Where the time went between one look and the next.
-
-    Args:
-        samples: In the order of time.
-    """
+    """Where the time went between one look and the next."""
     found = []
     for before, after in zip(samples, samples[1:], strict=False):
         requests = after.counts.get(_REQUEST, 0) - before.counts.get(_REQUEST, 0)
@@ -99,43 +91,30 @@ def splits(samples: Sequence[Sample]) -> list[Split]:
 
 
 class Watcher:
-    """Looks at the metrics page while a run lasts, if there is one.
+    """Looks at the metrics page while a run lasts, if there is one."""
 
-    Args:
-        sender: Carries the requests; None for a server without a REST port.
-        every_s: Time between two looks.
-    """
-
-    def __init__(self, sender: Sender | None, *, every_s: float = 1.0) -> None:
+    def __init__(self, sender: Sender | None) -> None:
         self._sender = sender
-        self._every_s = every_s
         self.samples: list[Sample] = []
 
     async def watch(self, begin: float) -> None:
-        """Looks until it is cancelled, or finds that there is no page.
-
-        Args:
-            begin: The run's clock at its begin.
-        """
+        """Looks until it is cancelled, or finds that there is no page."""
         while await self.look(begin):
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(_EVERY_S)
 
     async def look(self, begin: float) -> bool:
-        """Looks once; False where there is no page.
-
-        Args:
-            begin: The run's clock at its begin.
-        """
+        """Looks once; False where there is no page."""
         if self._sender is None:
             return False
-        answer: asyncio.Future[tuple[Outcome, Any]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[tuple[Outcome, Answer]] = asyncio.get_running_loop().create_future()
 
-        def done(outcome: Outcome, body: bytes | Mapping[str, Any]) -> None:
+        def done(outcome: Outcome, body: Answer) -> None:
             if not answer.done():
                 answer.set_result((outcome, body))
 
         self._sender.send(Request(kind="metrics", api="rest", path=METRICS_PATH, body=None), done)
         outcome, body = await answer
-        if outcome is Outcome.OK:
-            self.samples.append(parse_page(body.decode(), time.perf_counter() - begin))
-        return outcome is Outcome.OK
+        if outcome is not Outcome.OK or not isinstance(body, bytes):
+            return False
+        self.samples.append(parse_page(body.decode(), time.perf_counter() - begin))
+        return True

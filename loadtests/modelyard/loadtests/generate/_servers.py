@@ -24,7 +24,7 @@ _STOP_S = 30.0
 
 @dataclass(kw_only=True)
 class Served:
-    """A server of ours.
+    """A process of ``modelyard serve``.
 
     Attributes:
         model: Name of the first model.
@@ -32,7 +32,7 @@ class Served:
         grpc_port: Where gRPC listens.
         rest_port: Where REST listens.
         command: How it was started.
-        log: What it says goes here.
+        log: Its standard output and standard error.
         process: The process.
     """
 
@@ -56,11 +56,7 @@ class Served:
         return f"http://127.0.0.1:{self.rest_port}"
 
     def start(self) -> None:
-        """Starts the process and waits until its models can be used.
-
-        Raises:
-            LoadTestError: It ended, or was not ready in time.
-        """
+        """Starts the process and waits until its models can be used."""
         self.launch()
         deadline = time.monotonic() + _START_S
         options = ClientOptions(timeout_s=1.0, retry=RetryOptions(attempts=1))
@@ -89,11 +85,7 @@ class Served:
                 os.sched_setaffinity(0, own)
 
     def ready(self, options: ClientOptions) -> bool:
-        """Whether every model can be used.
-
-        Args:
-            options: Of the client that asks.
-        """
+        """Whether every model can be used."""
         try:
             with connect(self.rest_url, options) as client:
                 return all(
@@ -122,17 +114,7 @@ def served(
     flags: Sequence[str] = (),
     cores: frozenset[int] = frozenset(),
 ) -> Iterator[Served]:
-    """Runs a server.
-
-    Args:
-        models: Directories of the models, by name.
-        python: Interpreter whose modelyard is started.
-        flags: More flags.
-        cores: Where it may run; empty for everywhere.
-
-    Raises:
-        LoadTestError: It does not start.
-    """
+    """Run ``modelyard serve`` of an interpreter for some models, by name, on some cores (none: all)."""
     with tempfile.TemporaryDirectory(prefix="modelyard-loadtest-") as name:
         folder = Path(name)
         monitoring, config = folder / "monitoring.config", folder / "models.config"
@@ -166,14 +148,7 @@ def served(
 
 @contextlib.contextmanager
 def split_cores(*, enabled: bool) -> Iterator[frozenset[int]]:
-    """Keeps the generator on a core of its own, so that it and the server do not take each other's time.
-
-    Args:
-        enabled: False for no difference.
-
-    Yields:
-        The cores for the server; empty where there is nothing to divide.
-    """
+    """Keep the generator on a core of its own; yields the server's cores, empty where there is nothing to divide."""
     if not enabled or not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
         yield frozenset()
         return

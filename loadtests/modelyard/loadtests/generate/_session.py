@@ -22,7 +22,7 @@ from modelyard.loadtests.generate._server_metrics import Split, Watcher, splits
 from modelyard.loadtests.options import LoadTestOptions, Shape
 from modelyard.loadtests.traffic import Checker, Request
 
-#: Takes down an event of the run.
+#: Records an event of the run.
 Mark = Callable[[str], None]
 #: Something that goes on while the load does; ends when it is cancelled, or before.
 Side = Callable[[Mark], Awaitable[None]]
@@ -30,7 +30,7 @@ Side = Callable[[Mark], Awaitable[None]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """What a run left behind.
+    """The log of a run, and what else was seen.
 
     Attributes:
         log: Every request.
@@ -68,15 +68,7 @@ class Session:
         seed: int = 0,
         sides: Sequence[Side] = (),
     ) -> Run:
-        """One open-loop run.
-
-        Args:
-            shape: Rates over time.
-            requests: Chosen from at random.
-            poisson: See :meth:`Shape.arrivals`.
-            seed: Of arrivals and choice.
-            sides: What goes on meanwhile.
-        """
+        """Run an open loop with requests chosen at random."""
         rng = random.Random(seed)
         arrivals = shape.arrivals(poisson=poisson, seed=seed)
         return await self.play(arrivals, lambda: rng.choice(requests), seconds=shape.seconds, sides=sides)
@@ -89,14 +81,7 @@ class Session:
         seconds: float,
         sides: Sequence[Side] = (),
     ) -> Run:
-        """As :meth:`open`, with arrivals and requests given.
-
-        Args:
-            arrivals: Seconds since the begin, in chunks.
-            choose: The next request.
-            seconds: Length of the run.
-            sides: What goes on meanwhile.
-        """
+        """As :meth:`open`, with arrivals and requests given."""
         self.watcher.samples.clear()
         self.events.clear()
         begin, cpu = time.perf_counter(), time.process_time()
@@ -134,18 +119,7 @@ async def session(
     senders: Mapping[str, Sender] | None = None,
     warm_up: bool = True,
 ) -> AsyncIterator[Session]:
-    """Connects, and sends every request once before anything is measured.
-
-    Args:
-        options: Addresses and deadline.
-        requests: What will be sent.
-        senders: By API; None for the usual ones.
-        warm_up: Whether to send every request once.
-
-    Raises:
-        ConfigurationError: An address is none.
-        LoadTestError: A kind of request is never answered rightly.
-    """
+    """Connects, and sends every request once before anything is measured."""
     watching = Http1Sender(endpoint(options.rest_url), max_connections=1) if options.rest_url else None
     made: dict[str, Sender] = dict(senders or {})
     for api in {request.api for request in requests} - made.keys():
@@ -170,25 +144,11 @@ def run_open(
     *,
     poisson: bool = True,
     seed: int = 0,
-    sides: Sequence[Side] = (),
 ) -> Run:
-    """Connects, warms up, and runs an open loop.
-
-    Args:
-        options: Addresses and deadline.
-        requests: Chosen from at random.
-        shape: Rates over time.
-        poisson: See :meth:`Shape.arrivals`.
-        seed: Of arrivals and choice.
-        sides: What goes on meanwhile.
-
-    Raises:
-        ConfigurationError: An address is none.
-        LoadTestError: A kind of request is never answered rightly.
-    """
+    """Connects, warms up, and runs an open loop."""
 
     async def main() -> Run:
         async with session(options, requests) as opened:
-            return await opened.open(shape, requests, poisson=poisson, seed=seed, sides=sides)
+            return await opened.open(shape, requests, poisson=poisson, seed=seed)
 
     return run_precisely(main())

@@ -1,4 +1,4 @@
-"""What a run is told: options, limits, plans and shapes of load."""
+"""The configuration of a run: options, limits, plans and shapes of load."""
 
 from modelyard.loadtests.options._limits import Check, Limits, Measured, broken_limits, check_limits
 from modelyard.loadtests.options._options import (

@@ -107,18 +107,10 @@ def check_limits(
     step_ms: float | None = None,
     goodput: Sequence[float] = (),
 ) -> list[Check]:
-    """Holds a run against its limits.
+    """A check for each limit and each kind of request.
 
-    Args:
-        limits: The limits.
-        measured: One for each kind of request that should have been sent.
-        total: All kinds together; None where throughput is no matter.
-        step_ms: Rise of the 95th percentile around the events of the run; None where there were none.
-        goodput: Right answers per second as a share of what the server can give, in each round; empty where that
-            was not measured.
-
-    Returns:
-        A check for each limit that there is, and for each kind of request.
+    ``step_ms`` is the rise of the 95th percentile around events (None: no events), ``goodput`` in each round the right
+    answers per second as a share of the capacity (empty: not measured).
     """
     found = [check for row in measured for check in _checks(limits, row)]
     if not measured:
@@ -211,16 +203,7 @@ def _checks(limits: Limits, row: Measured) -> list[Check]:
 
 
 def limits_from(values: Mapping[str, Any], where: str, base: Limits | None = None) -> Limits:
-    """Reads limits, as a TOML or YAML file has them.
-
-    Args:
-        values: The table.
-        where: Name of the file, for messages.
-        base: What stands where the file says nothing.
-
-    Raises:
-        ConfigurationError: An unknown limit, or a value that is none.
-    """
+    """Reads limits, as a TOML or YAML file has them."""
     known = {each.name: each for each in dataclasses.fields(Limits)}
     for name, value in values.items():
         if name not in known:

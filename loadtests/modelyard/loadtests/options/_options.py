@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,11 +68,7 @@ class LoadTestOptions:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options to a parser, ours or Locust's.
-
-    Args:
-        parser: Where to add them.
-    """
+    """Adds the options to a parser, ours or Locust's."""
     group = parser.add_argument_group("modelyard", "what to send, and the limits that a run must keep")
     group.add_argument(
         "--host-grpc", metavar="URL", help=f"gRPC server, such as {DEFAULT_GRPC} or localhost:8500; empty for none"
@@ -128,21 +126,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def options_from(args: argparse.Namespace) -> LoadTestOptions:
-    """Reads the options back.
+    """The options of parsed arguments.
 
     Where neither host is given, both are TensorFlow Serving's on this machine;
     where one is given, there are users for that one only.
-
-    Args:
-        args: Parsed arguments.
-
-    Raises:
-        ConfigurationError: Both hosts are empty, or the plan makes no sense.
     """
     plan = read_plan(args.plan) if args.plan else {}
     limits = limits_from(plan.get("limits", {}), str(args.plan))
     given = {each.name: getattr(args, each.name, None) for each in dataclasses.fields(Limits)}
     load = plan.get("load", {})
+    folder = args.repository or getattr(args, "serve", None)
     neither = args.host_grpc is None and args.host_rest is None
     grpc_url = DEFAULT_GRPC if neither else _url(args.host_grpc, "grpc")
     rest_url = DEFAULT_REST if neither else _url(args.host_rest, "http")
@@ -151,7 +144,7 @@ def options_from(args: argparse.Namespace) -> LoadTestOptions:
     return LoadTestOptions(
         grpc_url=grpc_url,
         rest_url=rest_url,
-        model=args.model or _only_model(args) or "fashion",
+        model=args.model or (only_model(folder) if folder else "") or "fashion",
         data=args.data,
         repository=args.repository,
         rows=args.rows,
@@ -165,44 +158,37 @@ def options_from(args: argparse.Namespace) -> LoadTestOptions:
     )
 
 
-def _only_model(args: argparse.Namespace) -> str:
-    folder = args.repository or getattr(args, "serve", None)
-    return "" if folder is None else only_model(folder)
-
-
 def _url(host: str | None, scheme: str) -> str:
     if not host:
         return ""
     return host if "://" in host else f"{scheme}://{host}"
 
 
-def positive(text: str) -> float:
-    """Reads a number above 0 from a command line.
+def _number(accepted: Callable[[float], bool], expected: str) -> Callable[[str], float]:
+    """A type for argparse: numbers that are accepted, which NaN never is."""
 
-    Args:
-        text: What was written.
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if accepted(float(text)):
+                return float(text)
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected {expected}")
 
-    Raises:
-        ArgumentTypeError: It is something else.
-    """
-    value = _number(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected a number above 0")
-    return value
+    return read
+
+
+positive = _number(lambda value: 0 < value < math.inf, "a number above 0")
+_share = _number(lambda value: 0 <= value <= 1, "a share from 0 to 1")
+
+
+def whole(text: str) -> int:
+    """Read a whole number, 1 or more, from a command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 1 or more")
+    return int(text)
 
 
 def duration(text: str) -> float:
-    """Reads a duration from a command line.
-
-    Args:
-        text: What was written.
-
-    Returns:
-        Seconds, more than 0.
-
-    Raises:
-        ArgumentTypeError: It is something else.
-    """
+    """Read a duration, in seconds, from a command line."""
     seconds = seconds_of(text)
     if not math.isfinite(seconds):
         raise argparse.ArgumentTypeError(f"received {text!r}; expected a duration above 0 such as 30, 30s, 1m30s or 1h")
@@ -210,46 +196,8 @@ def duration(text: str) -> float:
 
 
 def whole_duration(text: str) -> int:
-    """Reads a duration of whole seconds from a command line.
-
-    Args:
-        text: What was written.
-
-    Raises:
-        ArgumentTypeError: It is something else.
-    """
+    """Read a duration of whole seconds from a command line."""
     seconds = duration(text)
     if seconds != int(seconds):
         raise argparse.ArgumentTypeError(f"received {text!r}; expected whole seconds, such as 30, 30s or 1m30s")
     return int(seconds)
-
-
-def _share(text: str) -> float:
-    value = _number(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected a share from 0 to 1")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected a number")
-    return value
-
-
-def whole(text: str) -> int:
-    """Reads a whole number, 1 or more, from a command line.
-
-    Args:
-        text: What was written.
-
-    Raises:
-        ArgumentTypeError: It is something else.
-    """
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 1 or more")
-    return int(text)

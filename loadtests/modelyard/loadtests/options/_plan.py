@@ -16,18 +16,7 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """Reads a plan.
-
-    Args:
-        path: A file whose name ends in ``.toml``, ``.yaml`` or ``.yml``.
-
-    Returns:
-        Its tables ``load`` and ``limits``, as far as it has them.
-
-    Raises:
-        ConfigurationError: It cannot be read, or says something unknown.
-        MissingDependencyError: YAML needs PyYAML.
-    """
+    """Read a TOML or YAML plan: its tables ``load`` and ``limits``, as far as it has them."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:

@@ -9,25 +9,13 @@ from modelyard.errors import ConfigurationError
 
 
 def only_model(repository: Path) -> str:
-    """Name of the model of a repository that has one; empty where it has another number of them.
-
-    Args:
-        repository: The folder.
-    """
+    """Name of the model of a repository that has one; empty where it has another number of them."""
     names = list_models(repository) if repository.is_dir() else ()
     return names[0] if len(names) == 1 else ""
 
 
 def model_dir(path: Path, model: str) -> Path:
-    """Finds a model's directory.
-
-    Args:
-        path: The directory itself, or a repository that has it.
-        model: Name of the model.
-
-    Raises:
-        ConfigurationError: There is no version of it.
-    """
+    """The directory of a model: the path itself, or below it; an error where it has no version."""
     for found in (path / model, path):
         if found.is_dir() and list_versions(found):
             return found.resolve()
@@ -39,19 +27,7 @@ def model_dir(path: Path, model: str) -> Path:
 
 
 def warmup_file(path: Path, model: str, version: int | None) -> Path | None:
-    """The requests that a version is warmed up with.
-
-    Args:
-        path: A repository, the directory of a model, or that of a version.
-        model: Name of the model.
-        version: The version; None for the newest, and where there is no such version.
-
-    Returns:
-        The file; None where the version has none.
-
-    Raises:
-        ConfigurationError: There is no version.
-    """
+    """The requests that a version (None: the newest) is warmed up with; None where it has none."""
     found = path / WARMUP_FILE
     if not found.is_file():
         versions = {each.number: each.path for each in list_versions(model_dir(path, model))}

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,8 @@ from modelyard.errors import ConfigurationError
 
 _CHUNK = 1 << 14
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
-#: Straight pieces of a day curve.
-_DAY_PIECES = 48
+#: Line segments that a day curve is made of.
+_DAY_PARTS = 48
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Rates over time.
+    """Requests per second over time.
 
     Attributes:
         segments: One after the other.
@@ -55,40 +54,17 @@ class Shape:
         return sum((segment.start + segment.end) / 2 * segment.seconds for segment in self.segments)
 
     def rate(self, at_s: float) -> float:
-        """Requests per second at a moment; 0 before and after.
-
-        Args:
-            at_s: Seconds since the begin.
-        """
+        """Requests per second at a moment; 0 before and after."""
         for segment in self.segments:
             if 0 <= at_s < segment.seconds:
                 return segment.start + (segment.end - segment.start) * at_s / segment.seconds
             at_s -= segment.seconds
         return 0.0
 
-    def scaled(self, factor: float) -> Shape:
-        """The same shape with all rates multiplied.
-
-        Args:
-            factor: By what.
-        """
-        return Shape(
-            segments=tuple(
-                Segment(seconds=each.seconds, start=each.start * factor, end=each.end * factor)
-                for each in self.segments
-            )
-        )
-
     def arrivals(self, *, poisson: bool, seed: int = 0) -> Iterator[npt.NDArray[np.float64]]:
-        """When requests are due, whatever became of those before them.
+        """When requests are due: seconds since the begin, float64 ``[n]``, rising, in chunks.
 
-        Args:
-            poisson: Independent arrivals, as those of many users are, rather
-                than evenly spaced ones.
-            seed: Of the random numbers.
-
-        Yields:
-            Seconds since the begin, float64 ``[n]``, rising, in chunks.
+        Poisson arrivals are independent, as those of many users are; the others are evenly spaced.
         """
         rng = np.random.default_rng(seed)
         count = 0.0
@@ -124,12 +100,7 @@ class Shape:
 
 
 def constant(rate: float, seconds: float) -> Shape:
-    """One rate.
-
-    Args:
-        rate: Requests per second.
-        seconds: How long.
-    """
+    """A constant rate."""
     return Shape(segments=(Segment(seconds=seconds, start=rate, end=rate),))
 
 
@@ -164,10 +135,10 @@ def _spike(phase: _Phase) -> list[Segment]:
 def _day(phase: _Phase) -> list[Segment]:
     low, high, seconds = phase.number("low"), phase.number("high"), phase.number("seconds")
     rates = [
-        low + (high - low) * (1 - math.cos(2 * math.pi * index / _DAY_PIECES)) / 2 for index in range(_DAY_PIECES + 1)
+        low + (high - low) * (1 - math.cos(2 * math.pi * index / _DAY_PARTS)) / 2 for index in range(_DAY_PARTS + 1)
     ]
     return [
-        Segment(seconds=seconds / _DAY_PIECES, start=start, end=end)
+        Segment(seconds=seconds / _DAY_PARTS, start=start, end=end)
         for start, end in zip(rates[:-1], rates[1:], strict=True)
     ]
 
@@ -186,7 +157,7 @@ PHASES: Mapping[str, tuple[tuple[str, ...], Callable[[_Phase], list[Segment]]]] 
 @dataclass(frozen=True, kw_only=True)
 class _Phase:
     where: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
     def number(self, name: str) -> float:
         return self._checked(name, self.values[name])
@@ -197,7 +168,7 @@ class _Phase:
             raise ConfigurationError(f"{self.where}: {name} is {values!r}; expected a list of numbers.")
         return [self._checked(name, value) for value in values]
 
-    def _checked(self, name: str, value: Any) -> float:
+    def _checked(self, name: str, value: object) -> float:
         lengths = name.startswith("seconds") or name.endswith("_seconds") or name == "hours"
         number = value
         if lengths and isinstance(value, str):
@@ -211,14 +182,7 @@ class _Phase:
 
 
 def seconds_of(text: str) -> float:
-    """Reads a duration as Locust writes it: ``30``, ``30s``, ``1m30s`` or ``1h``; parts may have decimals.
-
-    Args:
-        text: What was written.
-
-    Returns:
-        Seconds; NaN for something else, and for none at all.
-    """
+    """Reads a duration as Locust writes it: ``30``, ``30s``, ``1m30s`` or ``1h``; NaN for anything else and for 0."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return math.nan
@@ -226,17 +190,8 @@ def seconds_of(text: str) -> float:
     return hours * 3600 + minutes * 60 + seconds or math.nan
 
 
-def parse_shape(phases: Sequence[Mapping[str, Any]], where: str) -> Shape:
-    """Reads the phases of a shape, as a TOML or YAML file has them.
-
-    Args:
-        phases: Tables with ``kind`` and the fields of that kind.
-        where: Name of the file, for messages.
-
-    Raises:
-        ConfigurationError: An unknown kind, a missing, unknown or impossible
-            field, or no request at all.
-    """
+def parse_shape(phases: Sequence[Mapping[str, object]], where: str) -> Shape:
+    """Reads the phases of a shape, as a TOML or YAML file has them."""
     segments: list[Segment] = []
     for number, values in enumerate(phases, 1):
         here = f"{where}: phase {number}"

@@ -1,4 +1,4 @@
-"""On what a run was made: a number without its machine says little."""
+"""The machine and the versions of a run."""
 
 from __future__ import annotations
 

@@ -9,24 +9,20 @@ import math
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from modelyard.errors import LoadTestError
 from modelyard.loadtests.generate import Run, percentiles
 from modelyard.loadtests.options import Check, Measured
-from modelyard.loadtests.report._html import curve_picture, page
+from modelyard.loadtests.report._html import EXTRA, MEASURED_HEADER, curve_chart, measured_cells, page
 from modelyard.loadtests.report._results import Report, Window, windows
+from modelyard.reports import chart_file
 
 #: The generator counts as part of what was measured where it is later than this.
 LATE_MS = 5.0
 
 
 def generator_notes(run: Run) -> list[str]:
-    """What the generator's own state says about the numbers.
-
-    Args:
-        run: The run.
-    """
+    """Whether the generator itself was late, which is part of the latencies."""
     if not len(run.log.late_ms):
         return []
     p50, p99 = percentiles(run.log.late_ms, (50, 99))
@@ -42,38 +38,17 @@ def generator_notes(run: Run) -> list[str]:
 
 
 def table(measured: Sequence[Measured]) -> str:
-    """Rows for the terminal.
-
-    Args:
-        measured: The rows.
-    """
-    head = ("kind", "requests", "failed", "refused", "right/s", "p50 ms", "p95 ms", "p99 ms", "agree")
-    rows = [
-        (
-            row.name, str(row.requests), str(row.failures), str(row.refused), f"{row.answered_per_s:.1f}",
-            f"{row.p50_ms:.2f}", f"{row.p95_ms:.2f}", f"{row.p99_ms:.2f}",
-            f"{row.hits / row.known:.2%}" if row.known else "-",
-        )
-        for row in measured
-    ]  # fmt: skip
-    return _grid(head, rows)
+    """The kinds of request, for the terminal."""
+    return _grid(MEASURED_HEADER, [measured_cells(row) for row in measured])
 
 
 def metrics_table(metrics: Sequence[Mapping[str, str]]) -> str:
-    """What was compared, for the terminal.
-
-    Args:
-        metrics: Rows with the same columns, at least one.
-    """
+    """What was compared, for the terminal."""
     return _grid(tuple(metrics[0]), [tuple(row.values()) for row in metrics], left=1)
 
 
 def checks_table(checks: Sequence[Check]) -> str:
-    """Limits for the terminal, broken ones first.
-
-    Args:
-        checks: The limits.
-    """
+    """Limits for the terminal, broken ones first."""
     rows = [
         ("ok" if check.kept else "BROKEN", check.subject, check.name, f"{check.limit:g}", _short(check.value))
         for check in sorted(checks, key=lambda each: each.kept)
@@ -101,16 +76,7 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 2) 
 
 
 def write_junit(checks: Sequence[Check], title: str, path: Path) -> None:
-    """Writes the limits as JUnit XML: a test case for each.
-
-    Args:
-        checks: The limits.
-        title: Name of the suite.
-        path: The file.
-
-    Raises:
-        LoadTestError: The file cannot be written.
-    """
+    """Writes the limits as JUnit XML: a test case for each."""
     failures = sum(not check.kept for check in checks)
     suite = ElementTree.Element("testsuite", name=title, tests=str(len(checks)), failures=str(failures), errors="0")
     for check in checks:
@@ -124,16 +90,6 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     """Writes ``report.json``, ``timeline.csv``, ``summary.csv``, ``junit.xml`` and ``report.html``.
 
     Of a capacity also ``curve.csv`` and ``curve.svg``.
-
-    Args:
-        report: What to write.
-        folder: Where to.
-
-    Returns:
-        The files.
-
-    Raises:
-        LoadTestError: A file cannot be written.
     """
     over_time = windows(report.run) if report.run else []
     files = {
@@ -147,20 +103,17 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         files["timeline.csv"] = _csv([dataclasses.asdict(each) for each in over_time])
     if report.curve:
         files["curve.csv"] = _csv([dataclasses.asdict(each) for each in report.curve])
-        files["curve.svg"] = curve_picture(report)
+        chart = curve_chart(report)
+        if chart is not None:
+            files["curve.svg"] = chart_file(chart, extra=EXTRA)
     for name, text in files.items():
         _write(folder / name, text)
     write_junit(report.checks, report.title, folder / "junit.xml")
     return [*(folder / name for name in files), folder / "junit.xml"]
 
 
-def to_json(report: Report, over_time: Sequence[Window]) -> dict[str, Any]:
-    """The report as plain values.
-
-    Args:
-        report: The report.
-        over_time: Its windows.
-    """
+def to_json(report: Report, over_time: Sequence[Window]) -> dict[str, object]:
+    """The report as plain values."""
     run = report.run
     return {
         "title": report.title,
@@ -182,7 +135,7 @@ def to_json(report: Report, over_time: Sequence[Window]) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """JSON knows no NaN and no infinity."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
@@ -191,7 +144,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def _csv(rows: Sequence[Mapping[str, object]]) -> str:
     import io
 
     buffer = io.StringIO()

@@ -1,4 +1,4 @@
-"""What a report says: a run and everything around it."""
+"""The content of a report: a run, its limits, and the machine."""
 
 from __future__ import annotations
 
@@ -13,20 +13,12 @@ from modelyard.loadtests.generate import Run, percentiles
 from modelyard.loadtests.options import Check, Measured
 from modelyard.loadtests.report._machine import describe_machine, describe_versions
 
+_MOST_WINDOWS = 120
+
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """One stretch of a run.
-
-    Attributes:
-        begin_s: Its begin, in seconds since the begin of the run.
-        due_per_s: Requests per second that were due in it.
-        ok_per_s: Right answers per second that came in it.
-        failed_per_s: Failures per second that came in it.
-        p50_ms: Percentile of the latency of requests that were due in it; NaN without any.
-        p95_ms: The same.
-        p99_ms: The same.
-    """
+    """What was due and what came within a part of a run; percentiles are of requests due in it, NaN without any."""
 
     begin_s: float
     due_per_s: float
@@ -39,16 +31,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One rate that was tried.
-
-    Attributes:
-        rate: Requests per second that were due.
-        answered_per_s: Right answers per second.
-        p50_ms: Percentile of the latency.
-        p95_ms: The same.
-        p99_ms: The same.
-        kept: Whether the limits were kept.
-    """
+    """One rate (requests per second that were due), what it came to, and whether the limits were kept."""
 
     rate: float
     answered_per_s: float
@@ -60,7 +43,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
-    """A run and everything around it.
+    """A run, its limits, and the machine.
 
     Attributes:
         title: Name of the run.
@@ -105,15 +88,10 @@ class Report:
         return self.worse or ("all limits kept" if self.checks else "no limits")
 
 
-def windows(run: Run, *, at_most: int = 120) -> list[Window]:
-    """A run over time.
-
-    Args:
-        run: The run.
-        at_most: Windows; they are as long as that needs, and at least a quarter of a second.
-    """
+def windows(run: Run) -> list[Window]:
+    """A run in windows of a quarter of a second or more."""
     log = run.log
-    width = max(log.seconds / at_most, 0.25)
+    width = max(log.seconds / _MOST_WINDOWS, 0.25)
     count = max(math.ceil(log.seconds / width), 1)
     due = np.clip((log.intended / width).astype(int), 0, count - 1)
     came = np.clip((log.done / width).astype(int), 0, count - 1)

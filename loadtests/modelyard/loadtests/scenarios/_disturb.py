@@ -1,4 +1,4 @@
-"""What scenarios do to a server while it is under load."""
+"""Disturbances of a server under load: new versions, restarts, slow clients."""
 
 from __future__ import annotations
 
@@ -21,14 +21,7 @@ _MANIFEST = "manifest.json"
 
 
 def publisher(model_dir: Path, *, first_s: float, every_s: float, times: int) -> Side:
-    """Publishes copies of the newest version as new versions.
-
-    Args:
-        model_dir: ``<repository>/<model>``, which must be the caller's own copy.
-        first_s: Seconds until the first.
-        every_s: Seconds from one to the next.
-        times: How many.
-    """
+    """Publishes copies of the newest version as new versions."""
     # Copied now: within the run it would take the generator's time.
     staged = [copy_newest(model_dir, ahead=index + 1) for index in range(times)]
 
@@ -44,15 +37,7 @@ def publisher(model_dir: Path, *, first_s: float, every_s: float, times: int) ->
 
 
 def copy_newest(model_dir: Path, *, ahead: int) -> tuple[Path, int]:
-    """Copies the newest version to a place that no server looks at, ready to be renamed.
-
-    Args:
-        model_dir: ``<repository>/<model>``.
-        ahead: What is added to the newest number.
-
-    Returns:
-        The copy, and the number that it is for.
-    """
+    """Copies the newest version to a place that no server looks at, ready to be renamed."""
     newest = max(int(each.name) for each in model_dir.iterdir() if each.name.isdecimal())
     number = newest + ahead
     staged = Path(tempfile.mkdtemp(prefix=".staging-", dir=model_dir))
@@ -60,25 +45,21 @@ def copy_newest(model_dir: Path, *, ahead: int) -> tuple[Path, int]:
     manifest = staged / _MANIFEST
     if manifest.is_file():
         values = json.loads(manifest.read_text("utf-8"))
+        # The checksum of the original.
+        values.pop("sha256", None)
         manifest.write_text(json.dumps({**values, "version": number}, indent=1), "utf-8")
     staged.chmod(0o755)
     return staged, number
 
 
 def restarter(servers: list[Served], *, first_s: float, pause_s: float) -> Side:
-    """Restarts servers one after the other, each when the one before is ready again.
-
-    Args:
-        servers: All of them.
-        first_s: Seconds until the first.
-        pause_s: Seconds from one to the next.
-    """
+    """Restarts servers one after the other, each when the one before is ready again."""
 
     async def restart(mark: Mark) -> None:
         options = ClientOptions(timeout_s=1.0, retry=RetryOptions(attempts=1))
         await asyncio.sleep(first_s)
         for index, server in enumerate(servers):
-            mark(f"server {index + 1} is told to stop")
+            mark(f"server {index + 1} is stopped")
             await asyncio.to_thread(server.stop)
             server.launch()
             while not await asyncio.to_thread(server.ready, options):
@@ -95,30 +76,20 @@ def restarter(servers: list[Served], *, first_s: float, pause_s: float) -> Side:
 def slow_clients(
     grpc: Endpoint, rest: Endpoint, body: bytes, path: str, *, count: int, tell: Callable[[int, int], None]
 ) -> Side:
-    """Clients that send a byte at a time, say nothing at all, or do not read what they asked for.
-
-    Args:
-        grpc: Where gRPC listens.
-        rest: Where REST listens.
-        body: Of a REST request that can be answered.
-        path: Of that request.
-        count: How many clients.
-        tell: Told at the end: slow requests that were sent completely, and of these those that were answered with 200.
-    """
+    """Clients that send slowly, send nothing, or do not read; ``tell`` gets the slow requests sent, and answered."""
 
     async def disturb(mark: Mark) -> None:
         sent = answered = 0
 
         async def trickle() -> None:
-            """Sends its request in small pieces, and again."""
+            """Sends its request in small chunks, again and again."""
             nonlocal sent, answered
             head = f"POST {path} HTTP/1.1\r\nhost: {rest.authority}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
             data = head + body
             while True:
                 reader, writer = await asyncio.open_connection(rest.host, rest.port)
                 try:
-                    pieces = 20
-                    size = len(data) // pieces + 1
+                    size = len(data) // 20 + 1
                     for at in range(0, len(data), size):
                         writer.write(data[at : at + size])
                         await writer.drain()
@@ -129,7 +100,7 @@ def slow_clients(
                     writer.close()
 
         async def silent(host: str, port: int, first: bytes) -> None:
-            """Opens a connection, begins to say something, and keeps it open."""
+            """Opens a connection, sends a beginning, and keeps it open."""
             while True:
                 _, writer = await asyncio.open_connection(host, port)
                 try:
@@ -138,8 +109,8 @@ def slow_clients(
                 finally:
                     writer.close()
 
-        async def deaf() -> None:
-            """Asks for much and reads nothing."""
+        async def not_reading() -> None:
+            """Sends many requests and reads no answer."""
             request = f"POST {path} HTTP/1.1\r\nhost: {rest.authority}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
             while True:
                 reader, writer = await asyncio.open_connection(rest.host, rest.port, limit=1024)
@@ -156,7 +127,7 @@ def slow_clients(
 
         kinds = (
             trickle, lambda: silent(rest.host, rest.port, b"POST /v1/models/x:predict HTTP/1.1\r\nhost: "),
-            trickle, lambda: silent(grpc.host, grpc.port, b"PRI * HTTP/2.0\r\n"), deaf,
+            trickle, lambda: silent(grpc.host, grpc.port, b"PRI * HTTP/2.0\r\n"), not_reading,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(kinds[index % len(kinds)]()) for index in range(count)]

@@ -8,25 +8,17 @@ import numpy as np
 
 from modelyard.clients import ClientOptions, RetryOptions, connect, connect_async
 from modelyard.errors import ConfigurationError
-from modelyard.loadtests.generate import ClientSender, Log, Run, percentiles, run_precisely, served, session
-from modelyard.loadtests.options import Check, Measured, Shape, constant
+from modelyard.loadtests.generate import ClientSender, Log, Run, percentiles, run_precisely, served
+from modelyard.loadtests.options import Check, Measured
 from modelyard.loadtests.report import Report
 from modelyard.loadtests.scenarios._disturb import publisher, restarter
-from modelyard.loadtests.scenarios._stage import Stage, plan_of
+from modelyard.loadtests.scenarios._stage import Stage
 
 #: After an event, so long is looked for a rise of the latency.
 _AROUND_S = 2.0
 
 
 def rollout(stage: Stage) -> Report:
-    """Publishes versions under load.
-
-    Args:
-        stage: What the scenario works with.
-
-    Raises:
-        ConfigurationError: The server is somebody else's.
-    """
     if stage.server is None:
         raise ConfigurationError("rollout publishes versions into a copy of the repository: give --serve REPOSITORY.")
     requests = stage.requests()
@@ -34,14 +26,7 @@ def rollout(stage: Stage) -> Report:
     times = max(int((stage.seconds - 1) // every), 1)
     copy = stage.server.models[stage.server.model]
     side = publisher(copy, first_s=every / 2, every_s=every, times=times)
-
-    async def main() -> tuple[Run, Measured, Shape]:
-        async with session(stage.load, requests) as opened:
-            rate, closed = await stage.rate(opened, requests)
-            shape = constant(rate, stage.seconds)
-            return await opened.open(shape, requests, seed=stage.options.seed, sides=[side]), closed, shape
-
-    run, closed, shape = run_precisely(main())
+    run, plan, closed = run_precisely(stage.measure(requests, sides=[side]))
     with connect(stage.load.rest_url, ClientOptions(timeout_s=5.0)) as client:
         serving = [each.version for each in client.status(stage.load.model).versions if each.state.name == "AVAILABLE"]
     newest = max(int(each.name) for each in copy.iterdir() if each.name.isdecimal())
@@ -51,24 +36,15 @@ def rollout(stage: Stage) -> Report:
         text=f"{len(run.events)} versions were published; versions {serving} are served, expected {newest}",
     )  # fmt: skip
     events = [at for at, _ in run.events]
-    plan = {**plan_of(shape), "events": f"a new version every {every:g} s, {times} altogether"}
+    plan |= {"events": f"a new version every {every:g} s, {times} altogether"}
     return stage.report(run, plan, closed=closed, step_ms=latency_step(run.log, events), extra=[check])
 
 
-def latency_step(log: Log, events: Sequence[float], around_s: float = _AROUND_S) -> float | None:
-    """How much the 95th percentile is higher after events than elsewhere, in milliseconds.
-
-    Args:
-        log: The run.
-        events: Seconds since its begin.
-        around_s: How long after each is looked.
-
-    Returns:
-        The rise, 0 where there is none; None without events or answers on either side.
-    """
+def latency_step(log: Log, events: Sequence[float]) -> float | None:
+    """How many milliseconds the 95th percentile is higher after events; None without answers on either side."""
     near = np.zeros(len(log.intended), dtype=bool)
     for at in events:
-        near |= (log.intended >= at) & (log.intended < at + around_s)
+        near |= (log.intended >= at) & (log.intended < at + _AROUND_S)
     ok = log.ok
     if not (near & ok).any() or not (~near & ok).any():
         return None
@@ -78,14 +54,7 @@ def latency_step(log: Log, events: Sequence[float], around_s: float = _AROUND_S)
 
 
 def rolling_restart(stage: Stage) -> Report:
-    """Restarts two servers, one after the other, under load.
-
-    Args:
-        stage: What the scenario works with.
-
-    Raises:
-        ConfigurationError: The servers are somebody else's, or the requests are not gRPC's.
-    """
+    """Restarts two servers, one after the other, under load."""
     if stage.server is None or stage.options.repository is None:
         raise ConfigurationError("rolling-restart restarts servers that it started: give --serve REPOSITORY.")
     requests = stage.requests((stage.traffic.kind("grpc", "image"),))
@@ -96,24 +65,16 @@ def rolling_restart(stage: Stage) -> Report:
         both = [stage.server, second]
         every = min(stage.options.every_s, stage.seconds / 6)
 
-        async def main() -> tuple[Run, Measured, Shape]:
-            client = connect_async([each.grpc_url for each in both], options)
-            async with client:
-                senders = {"grpc": ClientSender(client)}
-                async with session(stage.load, requests, senders=senders) as opened:
-                    rate, closed = await stage.rate(opened, requests)
-                    shape = constant(rate, stage.seconds)
-                    side = restarter(both, first_s=every, pause_s=every)
-                    return await opened.open(shape, requests, seed=stage.options.seed, sides=[side]), closed, shape
+        async def main() -> tuple[Run, dict[str, str], Measured]:
+            async with connect_async([each.grpc_url for each in both], options) as client:
+                side = restarter(both, first_s=every, pause_s=every)
+                return await stage.measure(requests, sides=[side], senders={"grpc": ClientSender(client)})
 
-        run, closed, shape = run_precisely(main())
+        run, plan, _ = run_precisely(main())
     ready = sum("ready again" in text for _, text in run.events)
     check = Check(
         subject="restarts", name="restarted", limit=2, value=ready, kept=ready == 2,
         text=f"{ready} of 2 servers were restarted and ready within the run; a longer --seconds gives them more time",
     )  # fmt: skip
-    plan = {
-        **plan_of(shape),
-        "events": "two servers, restarted one after the other; the client retries on the other one",
-    }
+    plan |= {"events": "two servers, restarted one after the other; the client retries on the other one"}
     return stage.report(run, plan, extra=[check])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,11 +19,7 @@ _ROUND_S = 5.0
 
 
 def overload(stage: Stage) -> Report:
-    """Offers more than the server can do; how much that is, is measured before and after every round.
-
-    Args:
-        stage: What the scenario works with.
-    """
+    """Offers more than the server can do; how much that is, is measured before and after every round."""
     kinds = stage.traffic.kinds(stage.load, (stage.traffic.kind("grpc", "image_bytes"),))
     rows = max(stage.load.rows, 8) if stage.traffic.takes_rows(kinds) else stage.load.rows
     requests = stage.requests(kinds, rows=rows)
@@ -69,37 +66,30 @@ def _whole(run: Run) -> Run:
 
 
 def joined(runs: Sequence[Run]) -> Run:
-    """Runs of the same kinds of request as one, each after the one before.
-
-    Args:
-        runs: At least one.
-    """
+    """Runs of the same kinds of request as one, each after the one before."""
     starts = np.cumsum([0.0, *(run.log.seconds for run in runs)]).tolist()
-    kinds = tuple(dict.fromkeys(kind for run in runs for kind in run.log.kinds))
-    reasons: dict[str, int] = {}
-    for run in runs:
-        for text, count in run.log.reasons.items():
-            reasons[text] = reasons.get(text, 0) + count
+    placed = list(zip(runs, starts, strict=False))
     logs = [run.log for run in runs]
+    kinds = tuple(dict.fromkeys(kind for log in logs for kind in log.kinds))
     log = Log(
         kinds=kinds,
         kind=np.concatenate([np.array([kinds.index(each) for each in log.kinds], np.uint16)[log.kind] for log in logs]),
-        intended=np.concatenate([log.intended + start for log, start in zip(logs, starts, strict=False)]),
-        sent=np.concatenate([log.sent + start for log, start in zip(logs, starts, strict=False)]),
-        done=np.concatenate([log.done + start for log, start in zip(logs, starts, strict=False)]),
+        intended=np.concatenate([run.log.intended + start for run, start in placed]),
+        sent=np.concatenate([run.log.sent + start for run, start in placed]),
+        done=np.concatenate([run.log.done + start for run, start in placed]),
         outcome=np.concatenate([log.outcome for log in logs]),
         rows=np.concatenate([log.rows for log in logs]),
         hits=np.concatenate([log.hits for log in logs]),
         seconds=starts[-1],
-        reasons=reasons,
+        reasons=sum((Counter(log.reasons) for log in logs), Counter()),
     )
     return Run(
         log=log,
         server=tuple(
             dataclasses.replace(split, begin_s=split.begin_s + start, end_s=split.end_s + start)
-            for run, start in zip(runs, starts, strict=False)
+            for run, start in placed
             for split in run.server
         ),
-        events=tuple((at + start, text) for run, start in zip(runs, starts, strict=False) for at, text in run.events),
+        events=tuple((at + start, text) for run, start in placed for at, text in run.events),
         generator_cpu=sum(run.generator_cpu * run.log.seconds for run in runs) / starts[-1],
     )

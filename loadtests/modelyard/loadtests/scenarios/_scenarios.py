@@ -8,35 +8,26 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from modelyard.errors import ConfigurationError
-from modelyard.loadtests.generate import Run, Served, Side, endpoint, run_precisely, served, session, split_cores
-from modelyard.loadtests.options import Check, Limits, LoadTestOptions, Measured, Segment, Shape, constant, model_dir
+from modelyard.loadtests.generate import Served, endpoint, run_precisely, served, split_cores
+from modelyard.loadtests.options import Check, Limits, LoadTestOptions, Segment, Shape, constant, model_dir
 from modelyard.loadtests.report import Report
 from modelyard.loadtests.scenarios._disturb import slow_clients
 from modelyard.loadtests.scenarios._events import rolling_restart, rollout
 from modelyard.loadtests.scenarios._overload import overload
-from modelyard.loadtests.scenarios._stage import Scenario, ScenarioOptions, Stage, plan_of
+from modelyard.loadtests.scenarios._stage import Scenario, ScenarioOptions, Stage
 from modelyard.loadtests.traffic import APIS, find_traffic
 
 
 def _simple(shape_of: Callable[[float, float], Shape]) -> Callable[[Stage], Report]:
     """A scenario that is a shape of load and nothing else."""
 
-    def run(stage: Stage) -> Report:
-        requests = stage.requests()
+    def scenario(stage: Stage) -> Report:
+        run, plan, closed = run_precisely(stage.measure(stage.requests(), shape_of))
+        return stage.report(run, plan, closed=closed)
 
-        async def main() -> Report:
-            async with session(stage.load, requests) as opened:
-                rate, closed = await stage.rate(opened, requests)
-                shape = shape_of(rate, stage.seconds)
-                done = await opened.open(shape, requests, seed=stage.options.seed)
-            return stage.report(done, plan_of(shape), closed=closed)
-
-        return run_precisely(main())
-
-    return run
+    return scenario
 
 
 def _spike(rate: float, seconds: float) -> Shape:
@@ -53,24 +44,17 @@ def _slow(stage: Stage) -> Report:
         raise ConfigurationError(f"slow-clients send over REST: {reason}.")
     rest = stage.traffic.requests(stage.load, [kind], rows=1, distinct=1)[0]
     counts: list[tuple[int, int]] = []
-    side: Side = slow_clients(
+    side = slow_clients(
         endpoint(stage.load.grpc_url), endpoint(stage.load.rest_url), rest.body or b"", rest.path, count=50,
         tell=lambda sent, answered: counts.append((sent, answered)),
     )  # fmt: skip
-
-    async def main() -> tuple[Run, Measured, Shape]:
-        async with session(stage.load, requests) as opened:
-            rate, closed = await stage.rate(opened, requests)
-            shape = constant(rate, stage.seconds)
-            return await opened.open(shape, requests, seed=stage.options.seed, sides=[side]), closed, shape
-
-    run, closed, shape = run_precisely(main())
+    run, plan, closed = run_precisely(stage.measure(requests, sides=[side]))
     sent, answered = counts[0] if counts else (0, 0)
     check = Check(
         subject="slow clients", name="answered", limit=sent, value=answered, kept=bool(sent) and sent - answered <= 50,
-        text=f"{answered} of {sent} requests that came in small pieces were answered before the run was over",
+        text=f"{answered} of {sent} requests that came in small chunks were answered before the run was over",
     )  # fmt: skip
-    plan = {**plan_of(shape), "events": "50 clients that send in pieces, say nothing, or do not read"}
+    plan |= {"events": "50 clients that send slowly, send nothing, or do not read"}
     return stage.report(run, plan, closed=closed, extra=[check])
 
 
@@ -85,16 +69,9 @@ def _big(stage: Stage) -> Report:
         dataclasses.replace(request, kind=f"{request.kind} x512")
         for request in stage.traffic.requests(stage.load, kinds, rows=512, distinct=2, seed=seed)
     ]
-
-    async def main() -> tuple[Run, Measured, Shape]:
-        async with session(stage.load, [*big, *small]) as opened:
-            rate, closed = await stage.rate(opened, [*big, *small])
-            shape = constant(rate, stage.seconds)
-            return await opened.open(shape, [*big, *small], seed=stage.options.seed), closed, shape
-
-    run, closed, shape = run_precisely(main())
+    run, plan, closed = run_precisely(stage.measure([*big, *small]))
     stage.notes.append(f"Large requests have {max(len(each.body or b'') for each in big) / 1e3:.1f} kB at most.")
-    return stage.report(run, {**plan_of(shape), "payloads": "one in some sixty requests has 512 rows"}, closed=closed)
+    return stage.report(run, plan | {"payloads": "one in some sixty requests has 512 rows"}, closed=closed)
 
 
 def _mixed(stage: Stage) -> Report:
@@ -107,76 +84,56 @@ def _mixed(stage: Stage) -> Report:
             dataclasses.replace(stage.load, model=name), kinds, distinct=64, seed=stage.options.seed
         )
     ]
-
-    async def main() -> tuple[Run, Measured, Shape]:
-        async with session(stage.load, requests) as opened:
-            rate, closed = await stage.rate(opened, requests)
-            shape = constant(rate, stage.seconds)
-            return await opened.open(shape, requests, seed=stage.options.seed), closed, shape
-
-    run, closed, shape = run_precisely(main())
-    return stage.report(run, {**plan_of(shape), "models": ", ".join(names)}, closed=closed)
-
-
-def _limits(**values: Any) -> Limits:
-    return dataclasses.replace(Limits(min_agreement=0.4), **values)
+    run, plan, closed = run_precisely(stage.measure(requests))
+    return stage.report(run, plan | {"models": ", ".join(names)}, closed=closed)
 
 
 SCENARIOS: Mapping[str, Scenario] = {
     "smoke": Scenario(
         summary="every API for ten seconds at a fifth of what the server can do", seconds=10, share=0.2,
-        limits=_limits(max_p99_ms=250), run=_simple(constant),
+        limits=Limits(min_agreement=0.4, max_p99_ms=250), run=_simple(constant),
     ),
     "steady": Scenario(
         summary="a minute at half of what the server can do", seconds=60, share=0.5,
-        limits=_limits(max_p99_ms=250), run=_simple(constant),
+        limits=Limits(min_agreement=0.4, max_p99_ms=250), run=_simple(constant),
     ),
     "spike": Scenario(
         summary="three times the usual rate at once, and back", seconds=30, share=0.75,
-        limits=_limits(max_p99_ms=1000), run=_simple(_spike),
+        limits=Limits(min_agreement=0.4, max_p99_ms=1000), run=_simple(_spike),
     ),
     "soak": Scenario(
         summary="an hour at two fifths of what the server can do", seconds=3600, share=0.4,
-        limits=_limits(max_p99_ms=500), run=_simple(constant),
+        limits=Limits(min_agreement=0.4, max_p99_ms=500), run=_simple(constant),
     ),
     "rollout": Scenario(
         summary="new versions of the model are published under load", seconds=40, share=0.3,
-        limits=_limits(max_step_ms=100), run=rollout, own_server=True,
+        limits=Limits(min_agreement=0.4, max_step_ms=100), run=rollout, own_server=True,
     ),
     "rolling-restart": Scenario(
         summary="two servers are restarted one after the other under load", seconds=40, share=0.2,
-        limits=_limits(max_p99_ms=2000), run=rolling_restart, own_server=True,
+        limits=Limits(min_agreement=0.4, max_p99_ms=2000), run=rolling_restart, own_server=True,
     ),
     "overload": Scenario(
         summary="three times as much as the server can do", seconds=20, share=3.0,
-        limits=_limits(refusals_allowed=True, min_goodput=0.9, max_p99_ms=5000), run=overload,
+        limits=Limits(min_agreement=0.4, refusals_allowed=True, min_goodput=0.9, max_p99_ms=5000), run=overload,
     ),
     "slow-clients": Scenario(
         summary="fifty slow or silent clients beside the usual ones", seconds=20, share=0.2,
-        limits=_limits(max_p99_ms=500), run=_slow,
+        limits=Limits(min_agreement=0.4, max_p99_ms=500), run=_slow,
     ),
     "big-payloads": Scenario(
         summary="requests of 512 rows among small ones", seconds=20, share=0.3,
-        limits=_limits(max_p99_ms=2000), run=_big,
+        limits=Limits(min_agreement=0.4, max_p99_ms=2000), run=_big,
     ),
     "mixed-models": Scenario(
         summary="two models, all four APIs, both payloads", seconds=20, share=0.3,
-        limits=_limits(max_p99_ms=500), run=_mixed,
+        limits=Limits(min_agreement=0.4, max_p99_ms=500), run=_mixed,
     ),
 }  # fmt: skip
 
 
 def run_scenario(name: str, options: ScenarioOptions) -> Report:
-    """Runs a scenario, and the server that it needs.
-
-    Args:
-        name: One of :data:`SCENARIOS`.
-        options: How.
-
-    Raises:
-        ConfigurationError: No such scenario, it needs a repository, or nothing can be sent.
-        LoadTestError: The server does not start, or never answers.
-    """
+    """Runs a scenario, and the server that it needs."""
     scenario = SCENARIOS.get(name)
     if scenario is None:
         raise ConfigurationError(f"Unknown scenario {name!r}; expected one of {', '.join(SCENARIOS)}.")

@@ -1,4 +1,4 @@
-"""What every scenario works with: its server, its requests, its rate, its report."""
+"""What scenarios share: options, server, requests, rate, report."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.errors import LoadTestError
-from modelyard.loadtests.generate import Run, Served, Session
-from modelyard.loadtests.options import Check, Limits, LoadTestOptions, Measured, Shape, check_limits
+from modelyard.loadtests.generate import Run, Sender, Served, Session, Side, session
+from modelyard.loadtests.options import Check, Limits, LoadTestOptions, Measured, Shape, check_limits, constant
 from modelyard.loadtests.report import Report, generator_notes
 from modelyard.loadtests.traffic import Request, Traffic
 
@@ -51,7 +51,7 @@ class ScenarioOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One that ships.
+    """A scenario that ships.
 
     Attributes:
         summary: What it does.
@@ -102,34 +102,38 @@ class Stage:
         return self.options.seconds or self.scenario.seconds
 
     def requests(self, kinds: Sequence[str] = (), rows: int | None = None) -> list[Request]:
-        """What to send.
-
-        Args:
-            kinds: Where the caller named none; empty for all.
-            rows: Rows of a request, if not the caller's.
-
-        Raises:
-            ConfigurationError: A kind cannot be sent.
-        """
+        """What to send."""
         found = self.traffic.kinds(self.load, kinds)
         return self.traffic.requests(self.load, found, rows=rows or 0, seed=self.options.seed)
 
     async def rate(self, opened: Session, requests: Sequence[Request]) -> tuple[float, Measured]:
-        """The scenario's rate, and what the server does in a closed loop.
-
-        Args:
-            opened: Connections to the server.
-            requests: What to send.
-
-        Raises:
-            LoadTestError: The server gives no right answer.
-        """
+        """The scenario's rate, and what the server does in a closed loop."""
         closed = await opened.generator.closed(requests, in_flight=IN_FLIGHT, seconds=self.options.calibrate_s)
         row = closed.measured("closed loop")
         if row.failures == row.requests:
             raise LoadTestError(f"The server gave no right answer: {', '.join(closed.reasons)[:300]}")
         self.options.tell(f"closed loop, {IN_FLIGHT} in flight: {row.answered_per_s:.0f} right answers per second")
         return self.options.rate or self.scenario.share * row.answered_per_s, row
+
+    async def measure(
+        self,
+        requests: Sequence[Request],
+        shape_of: Callable[[float, float], Shape] = constant,
+        *,
+        sides: Sequence[Side] = (),
+        senders: Mapping[str, Sender] | None = None,
+    ) -> tuple[Run, dict[str, str], Measured]:
+        """Measure a closed loop, then an open loop at the scenario's rate: its run and plan, and the closed loop."""
+        async with session(self.load, requests, senders=senders) as opened:
+            rate, closed = await self.rate(opened, requests)
+            shape = shape_of(rate, self.seconds)
+            run = await opened.open(shape, requests, seed=self.options.seed, sides=sides)
+        peak = max(max(segment.start, segment.end) for segment in shape.segments)
+        load = (
+            f"open loop, Poisson arrivals, {shape.requests / shape.seconds:.1f} requests per second on average, "
+            f"{peak:.1f} at most, for {shape.seconds:g} s"
+        )
+        return run, {"load": load}, closed
 
     def report(
         self,
@@ -141,22 +145,12 @@ class Stage:
         step_ms: float | None = None,
         extra: Sequence[Check] = (),
     ) -> Report:
-        """The report of the scenario.
-
-        Args:
-            run: What came of it.
-            plan: What was done.
-            closed: What the server did in the closed loop.
-            goodput: Right answers as a share of what the server can do, in
-                each round; empty for those of the run by those of the closed loop.
-            step_ms: Rise of the latency around events.
-            extra: More checks.
-        """
+        """The report of the scenario."""
         rows, total = run.log.by_kind(), run.log.measured()
         if closed and not goodput:
             goodput = (total.answered_per_s / closed.answered_per_s,)
         checks = check_limits(self.limits, rows, total=total, step_ms=step_ms, goodput=goodput)
-        start = {"server": " ".join(self.server.command[1:])} if self.server else {"server": "started by somebody else"}
+        start = {"server": " ".join(self.server.command[1:])} if self.server else {"server": "not started by this run"}
         if self.cores:
             start["cores"] = f"server {sorted(self.cores)}, generator one other"
         if closed:
@@ -169,16 +163,3 @@ class Stage:
             run=run,
             notes=[*self.notes, *generator_notes(run)],
         )
-
-
-def plan_of(shape: Shape) -> dict[str, str]:
-    """What a report says of the load.
-
-    Args:
-        shape: Its shape.
-    """
-    peak = max(max(segment.start, segment.end) for segment in shape.segments)
-    return {
-        "load": f"open loop, Poisson arrivals, {shape.requests / shape.seconds:.1f} requests per second on average, "
-        f"{peak:.1f} at most, for {shape.seconds:g} s"
-    }

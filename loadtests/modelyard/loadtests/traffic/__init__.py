@@ -5,11 +5,12 @@ from modelyard.loadtests.traffic._decode import Checker, decode
 from modelyard.loadtests.traffic._find import find_traffic
 from modelyard.loadtests.traffic._images import PAYLOADS, Images, ImageTraffic, load_images
 from modelyard.loadtests.traffic._recording import Recording, read_recording
-from modelyard.loadtests.traffic._requests import APIS, Request
+from modelyard.loadtests.traffic._requests import APIS, Arrays, Request
 from modelyard.loadtests.traffic._source import Traffic
 
 __all__ = [
     "APIS",
+    "Arrays",
     "Checker",
     "ImageTraffic",
     "Images",

@@ -1,23 +1,22 @@
-"""Whether an answer can be right: what a signature says of its outputs, and what a classifier's must satisfy."""
+"""Checks of answers: against the signature's outputs, and what a classifier's outputs must satisfy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from modelyard.artifact import class_ids, holds_class_ids, holds_class_scores
 from modelyard.clients import TensorInfo
 from modelyard.errors import LoadTestError
+from modelyard.loadtests.traffic._requests import Array, Arrays
 from modelyard.wire import dtype_by_numpy
 
 #: How far float32 probabilities may be from a sum of 1.
 SUM_TOLERANCE = 1e-4
 
 
-def check_answer(outputs: Mapping[str, npt.NDArray[Any]], rows: int, class_names: Sequence[str]) -> None:
+def check_answer(outputs: Arrays, rows: int, class_names: Sequence[str]) -> None:
     """Checks shapes, dtypes and that the outputs agree with each other.
 
     Args:
@@ -56,23 +55,14 @@ def check_answer(outputs: Mapping[str, npt.NDArray[Any]], rows: int, class_names
 
 
 def check_outputs(
-    outputs: Mapping[str, npt.NDArray[Any]],
+    outputs: Arrays,
     known: Mapping[str, TensorInfo],
     rows: int | None = None,
-    recorded: Mapping[str, npt.NDArray[Any]] | None = None,
+    recorded: Arrays | None = None,
 ) -> None:
     """Checks names, dtypes and shapes of outputs against their signature, and that no float is NaN.
 
     NaN is right where the recorded answer has it: some models mask values with it.
-
-    Args:
-        outputs: The outputs of an answer.
-        known: What the signature says of them.
-        rows: Rows that were sent; None where outputs have not one for each.
-        recorded: The outputs as they were recorded; None where nothing is known.
-
-    Raises:
-        LoadTestError: The answer is wrong; the message says how.
     """
     if outputs.keys() != known.keys():
         raise LoadTestError(f"Wrong answer: expected the outputs {sorted(known)}; received {sorted(outputs)}.")
@@ -102,12 +92,6 @@ def class_output(known: Mapping[str, TensorInfo]) -> str:
 
     That is ``class_id``, integers ``[rows]`` or ``[rows, 1]``, or the only one
     of floats ``[rows, classes]`` of at least two classes.
-
-    Args:
-        known: What a signature says of its outputs.
-
-    Returns:
-        Its name; empty where there is none.
     """
     if "class_id" in known and holds_class_ids(known["class_id"].dtype, known["class_id"].shape):
         return "class_id"
@@ -115,14 +99,6 @@ def class_output(known: Mapping[str, TensorInfo]) -> str:
     return scores[0] if len(scores) == 1 else ""
 
 
-def classes_of(outputs: Mapping[str, npt.NDArray[Any]], known: Mapping[str, TensorInfo]) -> npt.NDArray[Any]:
-    """The class of each row.
-
-    Args:
-        outputs: The outputs of an answer.
-        known: What the signature says of them; one tells the class.
-
-    Returns:
-        Integers ``[rows]``.
-    """
+def classes_of(outputs: Arrays, known: Mapping[str, TensorInfo]) -> Array:
+    """The class of each row."""
     return class_ids(outputs[class_output(known)])

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from modelyard.errors import LoadTestError, ModelyardError
 from modelyard.loadtests.traffic._answers import check_answer, check_outputs, classes_of
-from modelyard.loadtests.traffic._requests import DATATYPES, Arrays, Request, strings
+from modelyard.loadtests.traffic._requests import DATATYPES, Array, Arrays, Request, strings
 from modelyard.wire import (
     PREDICTION_SERVICE,
     dtype_by_name,
@@ -26,6 +24,7 @@ from modelyard.wire import (
 _TOLERANCE = 1e-3
 _REMEMBERED = 50_000
 
+_Result = serving_pb2.InferenceResult | serving_pb2.ClassificationResult | serving_pb2.RegressionResult
 #: Fields of the Open Inference Protocol's contents, by kind of dtype.
 _CONTENTS = {
     "FP32": "fp32_contents", "FP64": "fp64_contents", "INT8": "int_contents", "INT16": "int_contents",
@@ -43,16 +42,7 @@ class Checker:
         self._known: dict[tuple[int, bytes], int] = {}
 
     def hits(self, request: Request, body: bytes) -> int:
-        """How many rows of an answer agree with what is expected; 0 where nothing is.
-
-        Args:
-            request: What was asked.
-            body: The answer.
-
-        Raises:
-            LoadTestError: The answer is wrong in itself: shapes, dtypes, sums,
-                or no message at all.
-        """
+        """How many rows of an answer agree with what is expected; 0 where nothing is."""
         key = (id(request), body)
         known = self._known.get(key)
         if known is not None:
@@ -62,16 +52,8 @@ class Checker:
             self._known[key] = hits
         return hits
 
-    def judge(self, request: Request, outputs: Mapping[str, npt.NDArray[Any]]) -> int:
-        """As :meth:`hits`, of an answer that is decoded already.
-
-        Args:
-            request: What was asked.
-            outputs: The outputs.
-
-        Raises:
-            LoadTestError: The answer is wrong in itself.
-        """
+    def judge(self, request: Request, outputs: Arrays) -> int:
+        """As :meth:`hits`, of an answer that is decoded already."""
         if request.class_names:
             check_answer(outputs, request.rows, request.class_names)
         elif request.outputs:
@@ -84,23 +66,15 @@ class Checker:
         return _agreeing(outputs, request.expected, request)
 
 
-def decode(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
-    """Reads an answer.
-
-    Args:
-        request: What was asked.
-        body: The answer of that API.
-
-    Raises:
-        LoadTestError: The answer is no answer of that API.
-    """
+def decode(request: Request, body: bytes) -> dict[str, Array]:
+    """Read the body of an answer; an error where it is none of that API."""
     try:
         return _DECODERS[request.api](request, body)
     except (DecodeError, KeyError, TypeError, ValueError, ModelyardError) as exc:
         raise LoadTestError(f"Wrong answer: not one of {request.kind}: {type(exc).__name__}: {exc}") from exc
 
 
-def _grpc(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
+def _grpc(request: Request, body: bytes) -> dict[str, Array]:
     name = request.path.rpartition("/")[2]
     if name != "Predict":
         answer = PREDICTION_SERVICE[name].response.FromString(body)
@@ -109,9 +83,9 @@ def _grpc(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
     return {key: tensor_to_array(tensor) for key, tensor in outputs.items()}
 
 
-def _results(results: Iterable[Any]) -> dict[str, npt.NDArray[Any]]:
+def _results(results: Iterable[_Result]) -> dict[str, Array]:
     """Classes and values of Classify, Regress and MultiInference."""
-    found: dict[str, npt.NDArray[Any]] = {}
+    found: dict[str, Array] = {}
     for index, result in enumerate(results):
         if isinstance(result, serving_pb2.InferenceResult):
             result = getattr(result, result.WhichOneof("result"))
@@ -124,7 +98,7 @@ def _results(results: Iterable[Any]) -> dict[str, npt.NDArray[Any]]:
     return found
 
 
-def _rest(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
+def _rest(request: Request, body: bytes) -> dict[str, Array]:
     outputs = json.loads(body)["outputs"]
     # JSON tells neither dtypes nor the name of an output that is alone.
     if len(request.outputs) == 1:
@@ -135,7 +109,7 @@ def _rest(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
     return {name: _array(values, known.get(name)) for name, values in outputs.items()}
 
 
-def _grpc_v2(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
+def _grpc_v2(request: Request, body: bytes) -> dict[str, Array]:
     answer = inference_pb2.ModelInferResponse.FromString(body)
     found = {}
     for index, output in enumerate(answer.outputs):
@@ -148,14 +122,14 @@ def _grpc_v2(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
     return found
 
 
-def _rest_v2(request: Request, body: bytes) -> dict[str, npt.NDArray[Any]]:
+def _rest_v2(request: Request, body: bytes) -> dict[str, Array]:
     return {
         output["name"]: _array(output["data"], DATATYPES[output["datatype"]]).reshape(output["shape"])
         for output in json.loads(body)["outputs"]
     }
 
 
-_DECODERS: Mapping[str, Callable[[Request, bytes], dict[str, npt.NDArray[Any]]]] = {
+_DECODERS: Mapping[str, Callable[[Request, bytes], dict[str, Array]]] = {
     "grpc": _grpc,
     "rest": _rest,
     "grpc-v2": _grpc_v2,
@@ -163,7 +137,7 @@ _DECODERS: Mapping[str, Callable[[Request, bytes], dict[str, npt.NDArray[Any]]]]
 }
 
 
-def _array(values: Any, dtype: str | None) -> npt.NDArray[Any]:
+def _array(values: object, dtype: str | None) -> Array:
     """Values of JSON as an array; without a dtype, of the one that numpy takes them for."""
     if dtype == "string":
         # Bytes in JSON are objects, which numpy leaves as they are.
@@ -174,16 +148,16 @@ def _array(values: Any, dtype: str | None) -> npt.NDArray[Any]:
         raise ValueError(f"received values that numpy takes for {found.dtype}; expected {dtype}")
     if wanted is not None:
         return found.astype(wanted)
-    return strings([_bytes(value) for value in values]) if found.dtype.kind in "USO" else found
+    return strings([_bytes(value) for value in found]) if found.dtype.kind in "USO" else found
 
 
-def _bytes(value: Any) -> bytes:
+def _bytes(value: object) -> bytes:
     if isinstance(value, dict):
         return base64.b64decode(value["b64"])
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def _from_raw(raw: bytes, datatype: str) -> npt.NDArray[Any]:
+def _from_raw(raw: bytes, datatype: str) -> Array:
     if datatype != "BYTES":
         return np.frombuffer(raw, dtype=dtype_by_name(DATATYPES[datatype]).numpy or np.dtype(np.uint16))
     values, at = [], 0

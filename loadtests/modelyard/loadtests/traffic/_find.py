@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from google.protobuf.message import Message
 
 from modelyard.clients import ModelMetadata, SignatureInfo
 from modelyard.errors import ConfigurationError
@@ -29,16 +30,6 @@ def find_traffic(options: LoadTestOptions, *, served: Path | None = None, seed: 
     is warmed up with; test images for a Fashion-MNIST classifier; the requests
     that the version is warmed up with, where the server's repository is known;
     else random values.
-
-    Args:
-        options: With the addresses; the server is asked about the model.
-        served: Repository of the server, where that is known; the options may name one, too.
-        seed: Of random values.
-
-    Raises:
-        ConfigurationError: The data cannot be read, or does not fit the model.
-        SignatureNotFoundError: The model has no signature that was named.
-        ModelyardError: The server does not answer.
     """
     own = options.data is not None or options.repository is not None
     if not own and any(kind.partition(" ")[2] in PAYLOADS for kind in options.kinds):
@@ -62,13 +53,13 @@ def find_traffic(options: LoadTestOptions, *, served: Path | None = None, seed: 
             return _of_log(options.data, options, known)
         found = {each.name: rows_of_file(options.data, each) for each in signatures_for(options, metadata)}
         texts = [f"{len(rows)} rows for signature {name}{rows.note}" for name, rows in found.items()]
-        return RowTraffic(f"{options.data}: {', '.join(texts)}", found)
+        return RowTraffic(f"{options.data}: {', '.join(texts)}", found, {})
     found = {each.name: random_rows(each, seed) for each in signatures_for(options, metadata)}
     texts = [
         f"{name} ({', '.join(f'{key} {describe(info)}' for key, info in rows.signature.inputs.items())})"
         for name, rows in found.items()
     ]
-    return RowTraffic(f"random values for signature {', '.join(texts)}, seed {seed}{why}", found)
+    return RowTraffic(f"random values for signature {', '.join(texts)}, seed {seed}{why}", found, {})
 
 
 def _warmup(folder: Path | None, options: LoadTestOptions, metadata: ModelMetadata) -> Path | None:
@@ -77,7 +68,7 @@ def _warmup(folder: Path | None, options: LoadTestOptions, metadata: ModelMetada
 
 def _of_log(path: Path, options: LoadTestOptions, known: Mapping[str, SignatureInfo]) -> RowTraffic:
     rows: dict[str, list[Row]] = {}
-    calls: dict[str, list[Any]] = {}
+    calls: dict[str, list[Message]] = {}
     for number, message in enumerate(itertools.islice(read_log(path), _MAX_CALLS), start=1):
         if message.WhichOneof("log_type") == "predict_log":
             name = message.predict_log.request.model_spec.signature_name or DEFAULT_SIGNATURE

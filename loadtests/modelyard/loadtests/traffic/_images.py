@@ -6,7 +6,6 @@ import io
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from modelyard.clients import SignatureInfo, TensorInfo
 from modelyard.errors import ConfigurationError, MissingDependencyError
 from modelyard.loadtests.options import LoadTestOptions
-from modelyard.loadtests.traffic._requests import DEFAULT_SIGNATURE, Request, encode, strings
+from modelyard.loadtests.traffic._requests import DEFAULT_SIGNATURE, Array, Request, encode, strings
 from modelyard.loadtests.traffic._source import DISTINCT, Traffic, ask
 from modelyard.training.data import load_fashion_mnist
 from modelyard.wire import tensorflow_pb2
@@ -46,31 +45,15 @@ class Images:
     source: str
 
     def choose(self, rows: int, rng: random.Random) -> npt.NDArray[np.int64]:
-        """Indices of some images.
-
-        Args:
-            rows: How many.
-            rng: Where the choice comes from.
-        """
+        """Indices of some images."""
         return np.array([rng.randrange(len(self.pixels)) for _ in range(rows)])
 
     def batch(self, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Images as the signature ``serving_default`` takes them: float32 ``[n, 28, 28, 1]``, 0 to 1.
-
-        Args:
-            chosen: Indices of images.
-        """
+        """Images as the signature ``serving_default`` takes them: float32 ``[n, 28, 28, 1]``, 0 to 1."""
         return self.pixels[chosen, :, :, None].astype(np.float32) / np.float32(255)
 
     def encoded(self, chosen: npt.NDArray[np.int64]) -> list[bytes]:
-        """Images as the signature ``image_bytes`` takes them: PNG files.
-
-        Args:
-            chosen: Indices of images.
-
-        Raises:
-            MissingDependencyError: Pillow is not installed.
-        """
+        """Images as the signature ``image_bytes`` takes them: PNG files."""
         try:
             from PIL import Image
         except ModuleNotFoundError as exc:
@@ -86,34 +69,19 @@ class Images:
 
 
 def load_images() -> Images:
-    """Loads the test images; the subset that ships with modelyard will do.
-
-    Raises:
-        DatasetNotFoundError: There are none.
-    """
+    """Loads the test images; the subset that ships with modelyard will do."""
     data = load_fashion_mnist(allow_download=False, allow_subset=True)
     return Images(pixels=data.test_images, labels=data.test_labels, class_names=data.class_names, source=data.source)
 
 
 def is_demo(signatures: Mapping[str, SignatureInfo]) -> bool:
-    """Whether a model is a Fashion-MNIST classifier such as the demo's.
-
-    Args:
-        signatures: What the server says of it.
-    """
+    """Whether a model is a Fashion-MNIST classifier such as the demo's."""
     found = signatures.get(DEFAULT_SIGNATURE)
     return found is not None and IMAGE_BYTES in signatures and (found.inputs, found.outputs) == (_INPUTS, _OUTPUTS)
 
 
 class ImageTraffic(Traffic):
-    """Test images of Fashion-MNIST as tensors and as PNG files, or as ``tf.Example`` messages.
-
-    Args:
-        images: None for those that there are.
-
-    Raises:
-        DatasetNotFoundError: There are none.
-    """
+    """Test images of Fashion-MNIST as tensors and as PNG files, or as ``tf.Example`` messages."""
 
     def __init__(self, images: Images | None = None) -> None:
         self._images = images or load_images()
@@ -121,30 +89,13 @@ class ImageTraffic(Traffic):
         self.payloads = (IMAGE, IMAGE_BYTES)
 
     def refused(self, api: str, payload: str) -> str:
-        """See :meth:`Traffic.refused`.
-
-        Args:
-            api: One of the APIs.
-            payload: Second part of a kind.
-        """
+        """See :meth:`Traffic.refused`."""
         return "" if payload in PAYLOADS else f"expected one of {', '.join(PAYLOADS)} behind the API"
 
     def requests(
         self, options: LoadTestOptions, kinds: Sequence[str], *, rows: int = 0, distinct: int = DISTINCT, seed: int = 0
     ) -> list[Request]:
-        """See :meth:`Traffic.requests`.
-
-        Args:
-            options: Addresses, model and rows.
-            kinds: From :meth:`Traffic.kinds`.
-            rows: Images in a request; 0 for those of the options.
-            distinct: Requests of each kind.
-            seed: Of the choice of images.
-
-        Raises:
-            ConfigurationError: The model takes no examples.
-            ModelyardError: The server, which is asked about those, does not answer.
-        """
+        """See :meth:`Traffic.requests`."""
         found = []
         images = self._images
         for kind in kinds:
@@ -154,7 +105,7 @@ class ImageTraffic(Traffic):
             rng = random.Random(seed)
             for _ in range(distinct):
                 chosen = images.choose(rows or options.rows, rng)
-                values: npt.NDArray[Any]
+                values: Array
                 if payload == IMAGE:
                     values = images.batch(chosen)
                 elif payload == IMAGE_BYTES:

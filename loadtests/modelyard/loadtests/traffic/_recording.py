@@ -29,7 +29,7 @@ METHODS = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recording:
-    """What was recorded.
+    """Recorded requests.
 
     Attributes:
         requests: In the order of the file; their answers are expected where the file has them.
@@ -41,14 +41,7 @@ class Recording:
     seconds: npt.NDArray[np.float64] | None
 
     def arrivals(self, speed: float) -> npt.NDArray[np.float64]:
-        """When each request is due.
-
-        Args:
-            speed: 1 for as recorded, 2 for twice as fast.
-
-        Raises:
-            ConfigurationError: The file has no times.
-        """
+        """When each request is due, at so many times the recorded speed."""
         if self.seconds is None:
             raise ConfigurationError(
                 "The recording has no times (log_metadata.timestamp_secs): give a rate with --rate."
@@ -61,12 +54,6 @@ def read_recording(path: Path) -> Recording:
     """Reads a TFRecord file of ``PredictionLog`` messages.
 
     Times are whole seconds: the requests of a second are spread over it evenly.
-
-    Args:
-        path: The file, such as a server's request log or a warm-up file.
-
-    Raises:
-        ConfigurationError: It cannot be read, is damaged, or holds no request.
     """
     requests, stamps = [], []
     for message in read_log(path):
@@ -79,17 +66,7 @@ def read_recording(path: Path) -> Recording:
 
 
 def read_log(path: Path) -> Iterator[serving_pb2.PredictionLog]:
-    """Reads the recorded calls of a TFRecord file of ``PredictionLog`` messages.
-
-    Args:
-        path: The file.
-
-    Yields:
-        Messages with a call.
-
-    Raises:
-        ConfigurationError: It cannot be read, is damaged, or holds something else.
-    """
+    """Reads the recorded calls of a TFRecord file of ``PredictionLog`` messages."""
     try:
         for record in read_records(path):
             message = serving_pb2.PredictionLog.FromString(record)
@@ -102,13 +79,7 @@ def read_log(path: Path) -> Iterator[serving_pb2.PredictionLog]:
 
 
 def recorded(entry: Any, method: str, model: str = "") -> Request:
-    """A call as it was recorded, for gRPC.
-
-    Args:
-        entry: With the request, and the answer where it was recorded.
-        method: Name of the call.
-        model: Model to send it to; empty for the recorded one.
-    """
+    """A call as it was recorded, for gRPC."""
     specs = (
         [task.model_spec for task in entry.request.tasks] if method == "MultiInference" else [entry.request.model_spec]
     )
@@ -137,14 +108,7 @@ def _spread(stamps: list[int]) -> npt.NDArray[np.float64]:
 
 
 def is_log(path: Path) -> bool:
-    """Whether a TFRecord file holds recorded calls, rather than ``tf.Example`` messages.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ConfigurationError: It cannot be read, or is damaged.
-    """
+    """Whether a TFRecord file holds recorded calls, rather than ``tf.Example`` messages."""
     try:
         first = next(read_records(path), b"")
     except IntegrityError as exc:

@@ -23,7 +23,8 @@ from modelyard.wire import (
     serving_pb2,
 )
 
-Arrays = Mapping[str, npt.NDArray[Any]]
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
 DEFAULT_SIGNATURE = "serving_default"
 
 #: The Open Inference Protocol's names of dtypes.
@@ -82,22 +83,11 @@ def encode(
     signature: str,
     inputs: Arrays,
     expected: npt.NDArray[np.int64] | Arrays | None = None,
-    **answer: Any,
+    outputs: Mapping[str, TensorInfo] | None = None,
+    per_row: bool = False,
+    class_names: tuple[str, ...] = (),
 ) -> Request:
-    """Encodes one prediction.
-
-    Args:
-        api: One of :data:`APIS`.
-        payload: Name of the payload, for the statistics.
-        model: Name of the model.
-        signature: Name of the signature.
-        inputs: Inputs by name; the first dimension counts rows.
-        expected: As the request has it.
-        **answer: What else the request has of its answer.
-
-    Raises:
-        ConfigurationError: There is no such API, or it cannot carry an input.
-    """
+    """Encode one prediction; the first dimension of its inputs counts rows."""
     if api not in APIS:
         raise ConfigurationError(f"Unknown API {api!r}; expected one of {', '.join(APIS)}.")
     path, body, headers = APIS[api](model, signature, inputs)
@@ -111,7 +101,9 @@ def encode(
         expected=expected,
         target=(model, signature),
         inputs=inputs,
-        **answer,
+        outputs=outputs or {},
+        per_row=per_row,
+        class_names=class_names,
     )
 
 
@@ -144,7 +136,7 @@ def _grpc_v2(model: str, signature: str, inputs: Arrays) -> _Encoded:
 def _rest_v2(model: str, signature: str, inputs: Arrays) -> _Encoded:
     """Tensors as bytes behind the JSON: the protocol's binary extension."""
     tails = [_raw(array) for array in inputs.values()]
-    head: dict[str, Any] = {
+    head: dict[str, object] = {
         "inputs": [
             {
                 "name": name,
@@ -172,37 +164,33 @@ APIS: Mapping[str, Callable[[str, str, Arrays], _Encoded]] = {
 
 
 def strings(values: Sequence[bytes]) -> npt.NDArray[np.object_]:
-    """Bytes as an array, which numpy would not make of them by itself.
-
-    Args:
-        values: The bytes.
-    """
+    """Bytes as an array, which numpy would not make of them by itself."""
     found = np.empty(len(values), dtype=object)
     found[:] = values
     return found
 
 
-def _json_value(array: npt.NDArray[Any]) -> Any:
+def _json_value(array: Array) -> object:
     if array.dtype == np.float32:
         # The shortest digits that are read back as the same float32, as thrifty clients send them.
         return np.array([float(str(value)) for value in array.ravel()]).reshape(array.shape).tolist()
     return _b64(array.tolist()) if array.dtype == object else array.tolist()
 
 
-def _b64(value: Any) -> Any:
+def _b64(value: Any) -> object:
     if isinstance(value, list):
         return [_b64(item) for item in value]
     return {"b64": base64.b64encode(value).decode()}
 
 
-def _datatype(array: npt.NDArray[Any]) -> str:
+def _datatype(array: Array) -> str:
     dtype = dtype_by_numpy(array.dtype).name
     if dtype not in _OF_DTYPES:
         raise ConfigurationError(f"The Open Inference Protocol has no datatype for {dtype}: give --kind grpc or rest.")
     return _OF_DTYPES[dtype]
 
 
-def _raw(array: npt.NDArray[Any]) -> bytes:
+def _raw(array: Array) -> bytes:
     if array.dtype == object:
         return b"".join(len(value).to_bytes(4, "little") + value for value in array.ravel())
     return array.tobytes()

@@ -7,7 +7,6 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,8 @@ import numpy.typing as npt
 from modelyard.clients import SignatureInfo, TensorInfo, prepare_inputs, read_rows
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.loadtests.traffic._answers import class_output
-from modelyard.loadtests.traffic._requests import Arrays, strings
-from modelyard.wire import dtype_by_name, serving_pb2, tensor_to_array
+from modelyard.loadtests.traffic._requests import Array, Arrays, strings
+from modelyard.wire import dtype_by_name, serving_pb2, tensor_to_array, tensorflow_pb2
 
 #: More of a file is not read.
 _MAX_ROWS, _MAX_BYTES = 10_000, 1 << 28
@@ -41,12 +40,6 @@ class Row:
 class Rows:
     """Rows for one signature.
 
-    Args:
-        signature: What they are for.
-        rows: At least one.
-
-        note: What there is to say about them.
-
     Attributes:
         per_row: Whether every input has a dimension of any length for the rows.
         note: What there is to say about them.
@@ -57,7 +50,7 @@ class Rows:
         self.signature = signature
         self.note = note
         self.per_row = _per_row(signature)
-        self._groups: dict[tuple[Any, ...], list[Row]] = {}
+        self._groups: dict[tuple[object, ...], list[Row]] = {}
         for row in rows:
             key = (type(row.expected), *(array.shape for array in row.inputs.values()))
             self._groups.setdefault(key, []).append(row)
@@ -71,16 +64,7 @@ class Rows:
         return max(sum(array.size for array in rows[0].inputs.values()) for rows in self._groups.values())
 
     def batches(self, rows: int, count: int, rng: random.Random) -> Iterator[Row]:
-        """Rows put together; rows of different shapes never are.
-
-        Args:
-            rows: How many to put together.
-            count: How many batches at most; rows are taken again only when all were.
-            rng: Of their order.
-
-        Raises:
-            ConfigurationError: The signature takes no several rows.
-        """
+        """Rows put together; rows of different shapes never are."""
         if rows > 1 and not self.per_row:
             taken = ", ".join(f"{info.name} {describe(info)}" for info in self.signature.inputs.values())
             raise ConfigurationError(
@@ -111,15 +95,9 @@ def _joined(rows: Sequence[Row]) -> Row:
 
 
 def rows_of_file(path: Path, signature: SignatureInfo) -> Rows:
-    """Reads rows from a file.
+    """Read rows from a file that modelyard's clients can read.
 
-    Args:
-        path: ``.npz``, ``.npy``, ``.jsonl``, ``.csv``, ``.tfrecord`` of ``tf.Example`` messages, or an image. An
-            array or a value ``labels`` that is no input is the class; arrays may be named ``SIGNATURE/INPUT``.
-        signature: What they are for.
-
-    Raises:
-        ConfigurationError: The file cannot be read, holds nothing, or does not fit.
+    A value ``labels`` that is no input is the class; arrays may be named ``SIGNATURE/INPUT``.
     """
     found: list[Row] = []
     size = 0
@@ -147,16 +125,7 @@ def rows_of_file(path: Path, signature: SignatureInfo) -> Rows:
 
 
 def rows_of_log(entry: serving_pb2.PredictLog, signature: SignatureInfo, where: str) -> list[Row]:
-    """The rows of a recorded Predict.
-
-    Args:
-        entry: Request, and answer where there is one.
-        signature: What it asked for.
-        where: Where it was found, for messages.
-
-    Raises:
-        ConfigurationError: It does not fit the signature.
-    """
+    """The rows of a recorded Predict; ``where`` it was found is for messages."""
     try:
         inputs = prepare_inputs(_arrays(entry.request.inputs), signature)
         # Of a filter the recorded answer has some outputs only; what is sent has no filter.
@@ -178,15 +147,7 @@ def rows_of_log(entry: serving_pb2.PredictLog, signature: SignatureInfo, where: 
 
 
 def random_rows(signature: SignatureInfo, seed: int) -> Rows:
-    """Random rows: floats from a standard normal distribution, integers from 0 to 1, strings of small letters.
-
-    Args:
-        signature: What they are for.
-        seed: Of the random numbers.
-
-    Raises:
-        ConfigurationError: An input of unknown rank, or of a dtype that numpy lacks.
-    """
+    """Random rows: floats from a standard normal distribution, integers from 0 to 1, strings of small letters."""
     rng = np.random.default_rng(seed)
     one = {name: _random(rng, signature, info) for name, info in signature.inputs.items()}
     size = max(sum(array.nbytes for array in one.values()), 1)
@@ -197,15 +158,11 @@ def random_rows(signature: SignatureInfo, seed: int) -> Rows:
 
 
 def describe(info: TensorInfo) -> str:
-    """An input in a few characters, such as ``float32[-1,3]``.
-
-    Args:
-        info: The input.
-    """
+    """An input in a few characters, such as ``float32[-1,3]``."""
     return info.dtype if info.shape is None else f"{info.dtype}[{','.join(map(str, info.shape))}]"
 
 
-def _random(rng: np.random.Generator, signature: SignatureInfo, info: TensorInfo) -> npt.NDArray[Any]:
+def _random(rng: np.random.Generator, signature: SignatureInfo, info: TensorInfo) -> Array:
     wanted = dtype_by_name(info.dtype).numpy
     if info.shape is None or wanted is None:
         raise ConfigurationError(
@@ -222,7 +179,7 @@ def _random(rng: np.random.Generator, signature: SignatureInfo, info: TensorInfo
     return rng.standard_normal(shape).astype(wanted)
 
 
-def _row(values: dict[str, Any], label: Any, signature: SignatureInfo, where: str) -> Row:
+def _row(values: Mapping[str, object], label: object, signature: SignatureInfo, where: str) -> Row:
     known = signature.inputs
     # An archive for several signatures, as modelyard export takes it.
     values = {
@@ -236,22 +193,22 @@ def _row(values: dict[str, Any], label: Any, signature: SignatureInfo, where: st
         raise ConfigurationError(f"{where} does not fit. {exc.message}") from exc
     if label is None:
         return Row(inputs=inputs)
-    if np.ndim(label) or np.asarray(label).dtype.kind not in "iu":
+    if np.asarray(label).ndim or np.asarray(label).dtype.kind not in "iu":
         raise ConfigurationError(f"{where}: the label is {label!r}; expected the number of a class.")
     return Row(inputs=inputs, expected=np.array([label], dtype=np.int64))
 
 
-def _one(value: Any, info: TensorInfo | None) -> Any:
+def _one(value: object, info: TensorInfo | None) -> object:
     """A value with the dimension for rows, where it lacks that."""
     try:
-        rank = np.ndim(value)
+        rank = np.asarray(value).ndim
     except ValueError:
         # Lists of different lengths: what is wrong with them is said where they are made an array.
         rank = -1
     return value if info is not None and info.shape is not None and rank == len(info.shape) else [value]
 
 
-def _arrays(tensors: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+def _arrays(tensors: Mapping[str, tensorflow_pb2.TensorProto]) -> dict[str, Array]:
     return {name: tensor_to_array(tensor, name=name) for name, tensor in tensors.items()}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+from google.protobuf.message import Message
 
 from modelyard.clients import ClientOptions, ModelMetadata, SignatureInfo, connect
 from modelyard.errors import ConfigurationError, ModelNotFoundError, SignatureNotFoundError
@@ -21,27 +22,18 @@ _VALUES = 1 << 21
 
 
 class Traffic(ABC):
-    """What a run sends.
+    """The requests of a run.
 
     Attributes:
         text: Where it comes from, in a line.
-        payloads: What an API is sent where nobody says more.
+        payloads: What an API is sent where no payload is named.
     """
 
     text: str
     payloads: tuple[str, ...]
 
     def kinds(self, options: LoadTestOptions, wanted: Sequence[str] = ()) -> tuple[str, ...]:
-        """Kinds of request: an API and a payload each.
-
-        Args:
-            options: With the addresses, and the kinds that the user named.
-            wanted: Where the user named none: kinds, or APIs, which are sent every payload; empty for TensorFlow
-                Serving's APIs.
-
-        Raises:
-            ConfigurationError: An unknown kind, one that has no server, or one that cannot be sent.
-        """
+        """Kinds of request, an API and a payload each: the user's, else `wanted`, else TensorFlow Serving's."""
         found: dict[str, None] = {}
         usual = [api for api, url in (("grpc", options.grpc_url), ("rest", options.rest_url)) if url]
         for kind in options.kinds or wanted or usual:
@@ -66,100 +58,48 @@ class Traffic(ABC):
         return tuple(found)
 
     def kind(self, api: str, payload: str) -> str:
-        """A kind of request with one payload.
-
-        Args:
-            api: One of :data:`APIS`.
-            payload: The payload, where there is such a one; else it is the first that there is.
-        """
+        """A kind of request with this payload where there is such a one, else with the first."""
         return f"{api} {payload if payload in self.payloads else self.payloads[0]}"
 
     def takes_rows(self, kinds: Sequence[str]) -> bool:
-        """Whether each request can have as many rows as one likes.
-
-        Args:
-            kinds: From :meth:`kinds`.
-        """
+        """Whether each request can have as many rows as one likes."""
         return True
 
     @abstractmethod
     def refused(self, api: str, payload: str) -> str:
-        """Why an API cannot be sent a payload; empty where it can.
-
-        Args:
-            api: One of :data:`APIS`.
-            payload: Second part of a kind.
-        """
+        """Why an API cannot be sent a payload; empty where it can."""
 
     @abstractmethod
     def requests(
         self, options: LoadTestOptions, kinds: Sequence[str], *, rows: int = 0, distinct: int = DISTINCT, seed: int = 0
     ) -> list[Request]:
-        """Encodes requests.
-
-        Args:
-            options: Addresses, model and rows.
-            kinds: From :meth:`kinds`.
-            rows: Rows of a request; 0 for those of the options.
-            distinct: Requests of each kind at most.
-            seed: Of the choice of rows.
-
-        Raises:
-            ConfigurationError: A kind cannot be sent.
-            ModelyardError: The server, which is asked about signatures, does not answer.
-        """
+        """Encode so many distinct requests of each kind at most, of so many rows (0: the options')."""
 
 
 class RowTraffic(Traffic):
-    """Rows for signatures of any model, and recorded calls that are no predictions.
+    """Rows for signatures of any model, and recorded calls that are no predictions."""
 
-    Args:
-        text: Where they come from.
-        rows: By name of the signature.
-        calls: Recorded calls that are no Predict, by name of the method; sent over gRPC as they are.
-    """
-
-    def __init__(self, text: str, rows: Mapping[str, Rows], calls: Mapping[str, Sequence[Any]] | None = None) -> None:
+    def __init__(self, text: str, rows: Mapping[str, Rows], calls: Mapping[str, Sequence[Message]]) -> None:
         self.text = text
         self._rows = rows
-        self._calls = {method.lower(): (method, entries) for method, entries in (calls or {}).items()}
+        self._calls = {method.lower(): (method, entries) for method, entries in calls.items()}
         self.payloads = (*rows, *self._calls)
 
     def refused(self, api: str, payload: str) -> str:
-        """See :meth:`Traffic.refused`.
-
-        Args:
-            api: One of :data:`APIS`.
-            payload: Second part of a kind.
-        """
+        """See :meth:`Traffic.refused`."""
         if payload in self._calls:
             return "" if api == "grpc" else f"recorded calls of {payload} are sent over gRPC as they are"
         return "" if payload in self._rows else f"expected one of {', '.join(self.payloads)} behind the API"
 
     def takes_rows(self, kinds: Sequence[str]) -> bool:
-        """See :meth:`Traffic.takes_rows`.
-
-        Args:
-            kinds: From :meth:`Traffic.kinds`.
-        """
+        """See :meth:`Traffic.takes_rows`."""
         payloads = [kind.partition(" ")[2] for kind in kinds]
         return all(payload in self._rows and self._rows[payload].per_row for payload in payloads)
 
     def requests(
         self, options: LoadTestOptions, kinds: Sequence[str], *, rows: int = 0, distinct: int = DISTINCT, seed: int = 0
     ) -> list[Request]:
-        """See :meth:`Traffic.requests`.
-
-        Args:
-            options: Addresses, model and rows.
-            kinds: From :meth:`Traffic.kinds`.
-            rows: Rows of a request; 0 for those of the options.
-            distinct: Requests of each kind at most.
-            seed: Of the choice of rows.
-
-        Raises:
-            ConfigurationError: The signature takes no several rows.
-        """
+        """See :meth:`Traffic.requests`."""
         found: list[Request] = []
         for kind in kinds:
             api, _, payload = kind.partition(" ")
@@ -182,15 +122,7 @@ class RowTraffic(Traffic):
 
 
 def ask(options: LoadTestOptions) -> ModelMetadata:
-    """Asks the server what the model takes.
-
-    Args:
-        options: Addresses, model and kinds: where all are of the Open Inference Protocol, it is asked by that.
-
-    Raises:
-        ModelNotFoundError: The server has no such model.
-        ModelyardError: It does not answer.
-    """
+    """Asks the server what the model takes."""
     kinds = [kind.partition(" ") for kind in options.kinds]
     v2 = all(api.endswith("-v2") and payload in ("", DEFAULT_SIGNATURE) for api, _, payload in kinds)
     grpc = options.grpc_url and (not kinds or any(api.startswith("grpc") for api, _, _ in kinds))
@@ -205,15 +137,7 @@ def ask(options: LoadTestOptions) -> ModelMetadata:
 
 
 def signatures_for(options: LoadTestOptions, metadata: ModelMetadata) -> tuple[SignatureInfo, ...]:
-    """The signatures that requests are made for: those of the kinds, else the default one or the only one.
-
-    Args:
-        options: With the kinds.
-        metadata: What the server said.
-
-    Raises:
-        SignatureNotFoundError: The model has no such signature, or none of them is the default one.
-    """
+    """The signatures that requests are made for: those of the kinds, else the default one or the only one."""
     known = metadata.signatures
     names = {payload for _, _, payload in (kind.partition(" ") for kind in options.kinds) if payload}
     if not names:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
 
 import gevent
 from locust.env import Environment
+from locust.event import Events
 from locust.runners import MasterRunner, WorkerRunner
 
 from modelyard.clients import connect
@@ -22,7 +22,7 @@ from modelyard.loadtests.users._users import GrpcUser, GrpcV2User, ReplayUser, R
 _USERS = (GrpcUser, RestUser, GrpcV2User, RestV2User)
 
 
-def install(events: Any) -> None:
+def install(events: Events) -> None:
     """Makes a locustfile's process ready; the locustfile calls it once, at its top.
 
     gRPC is told to wait the way that gevent wants: without that, one call would
@@ -41,7 +41,7 @@ def install(events: Any) -> None:
     events.quitting.add_listener(_on_quitting)
 
 
-def _on_init(environment: Environment, **_: Any) -> None:
+def _on_init(environment: Environment, **_: object) -> None:
     """Locust passes more arguments than these, and may pass others in later versions."""
     try:
         options = options_from(environment.parsed_options)
@@ -62,12 +62,13 @@ def _on_init(environment: Environment, **_: Any) -> None:
     if isinstance(environment.runner, WorkerRunner):
         environment.events.report_to_master.add_listener(lambda client_id, data: data.update({KEY: state.take()}))
     if isinstance(environment.runner, MasterRunner):
-        environment.events.worker_report.add_listener(lambda client_id, data: state.add(data[KEY]))
+        # A worker reports as soon as it is connected; counts are in it once its requests are loaded.
+        environment.events.worker_report.add_listener(lambda client_id, data: state.add(data.get(KEY, {})))
     # gevent's clock stood still while this process imported and loaded; --run-time would count that time, too.
     gevent.get_hub().loop.update_now()
 
 
-def _on_quitting(environment: Environment, **_: Any) -> None:
+def _on_quitting(environment: Environment, **_: object) -> None:
     """Prints what was measured, and sets the exit code of the process."""
     if isinstance(environment.runner, WorkerRunner) or getattr(environment, KEY, None) is None:
         return

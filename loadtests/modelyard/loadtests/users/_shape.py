@@ -10,12 +10,7 @@ from modelyard.loadtests.options import Shape
 
 
 class PlanShape(LoadTestShape):
-    """Follows a plan.
-
-    Args:
-        shape: Requests per second over time.
-        rate: Requests per second of each user.
-    """
+    """Follows a plan."""
 
     use_common_options = True
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from modelyard.errors import LoadTestError
 from modelyard.loadtests.options import LoadTestOptions
@@ -52,24 +51,13 @@ class State:
         return counts
 
     def add(self, counts: dict[str, dict[str, int]]) -> None:
-        """Adds what another process counted.
-
-        Args:
-            counts: From its :meth:`take`.
-        """
-        self.counted.update(counts["counted"])
-        self.hits.update(counts["hits"])
+        """Adds what another process counted."""
+        self.counted.update(counts.get("counted", {}))
+        self.hits.update(counts.get("hits", {}))
 
 
-def state_of(environment: Any) -> State:
-    """The state that was installed in an environment of Locust.
-
-    Args:
-        environment: A ``locust.env.Environment``.
-
-    Raises:
-        LoadTestError: The locustfile did not install it.
-    """
+def state_of(environment: object) -> State:
+    """The state that was installed in an environment of Locust."""
     state = getattr(environment, KEY, None)
     if not isinstance(state, State):
         raise LoadTestError("The locustfile must call modelyard.loadtests.users.install(locust.events).")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import random
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 import grpc
-import numpy.typing as npt
 from locust import User, constant_throughput, task
+from locust.env import Environment
 
 from modelyard.clients import Client, ClientOptions, connect
 from modelyard.errors import ModelyardError
 from modelyard.loadtests.options import token
-from modelyard.loadtests.traffic import Checker, Request
+from modelyard.loadtests.traffic import Arrays, Checker, Request
 from modelyard.loadtests.users._state import state_of
 
-Answer = bytes | Mapping[str, npt.NDArray[Any]]
+Answer = bytes | Arrays
 
 
 class RequestUser(User):
@@ -26,10 +26,10 @@ class RequestUser(User):
 
     abstract = True
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self.state = state_of(environment)
-        self._wait: Callable[[Any], float] = constant_throughput(self.state.options.rate)
+        self._wait: Callable[[User], float] = constant_throughput(self.state.options.rate)
         self._checker = Checker()
 
     def wait_time(self) -> float:
@@ -57,7 +57,6 @@ class RequestUser(User):
 
     @task
     def send(self) -> None:
-        """One request."""
         request = self.next_request()
         error: Exception | None = None
         size = 0
@@ -96,7 +95,7 @@ class _ApiUser(RequestUser):
     transport: ClassVar[str]
     client: Client
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         # Which requests are sent has nothing to keep secret.
         self._rng = random.Random()
@@ -113,7 +112,6 @@ class _ApiUser(RequestUser):
         self.client = connect(url, ClientOptions(timeout_s=options.timeout_s, token=token()))
 
     def on_stop(self) -> None:
-        """Closes the client."""
         self.client.close()
 
     def next_request(self) -> Request:
@@ -122,14 +120,7 @@ class _ApiUser(RequestUser):
         return self._rng.choice(self.state.requests[kind])
 
     def answer(self, request: Request) -> Answer:
-        """Sends a prediction.
-
-        Args:
-            request: What to send.
-
-        Raises:
-            ModelyardError: The server answers with an error, or not at all.
-        """
+        """Sends a prediction."""
         model, signature = request.target
         return self.client.predict(model, request.inputs, signature=signature)
 
@@ -145,20 +136,11 @@ class GrpcUser(_ApiUser):
         self._channel = open_channel(self.state.options.grpc_url)
 
     def on_stop(self) -> None:
-        """Closes both."""
         super().on_stop()
         self._channel.close()
 
     def answer(self, request: Request) -> Answer:
-        """Sends a prediction, or a recorded call as it is.
-
-        Args:
-            request: What to send.
-
-        Raises:
-            ModelyardError: The server answers with an error, or not at all.
-            RpcError: The same, of a recorded call.
-        """
+        """Sends a prediction, or a recorded call as it is."""
         if request.inputs:
             return super().answer(request)
         return send_bytes(self._channel, request, self.state.options.timeout_s)
@@ -190,11 +172,9 @@ class ReplayUser(RequestUser):
     """
 
     def on_start(self) -> None:
-        """Makes the channel."""
         self._channel = open_channel(self.state.options.grpc_url)
 
     def on_stop(self) -> None:
-        """Closes the channel."""
         self._channel.close()
 
     def next_request(self) -> Request:
@@ -202,23 +182,12 @@ class ReplayUser(RequestUser):
         return self.state.next_recorded()
 
     def answer(self, request: Request) -> Answer:
-        """Sends a recorded call.
-
-        Args:
-            request: What to send.
-
-        Raises:
-            RpcError: The server answers with an error, or not at all.
-        """
+        """Sends a recorded call."""
         return send_bytes(self._channel, request, self.state.options.timeout_s)
 
 
 def open_channel(url: str) -> grpc.Channel:
-    """Opens a channel.
-
-    Args:
-        url: Such as ``grpc://host:8500``.
-    """
+    """Opens a channel."""
     scheme, _, address = url.partition("://")
     if scheme == "grpcs":
         return grpc.secure_channel(address, grpc.ssl_channel_credentials())
@@ -226,16 +195,7 @@ def open_channel(url: str) -> grpc.Channel:
 
 
 def send_bytes(channel: grpc.Channel, request: Request, timeout_s: float) -> bytes:
-    """Sends a request as the bytes that it is.
-
-    Args:
-        channel: Where to.
-        request: What to send.
-        timeout_s: Its deadline, in seconds.
-
-    Raises:
-        RpcError: The server answers with an error, or not at all.
-    """
+    """Sends a request as the bytes that it is."""
     secret = token()
     metadata = None if secret is None else (("authorization", f"Bearer {secret}"),)
     method = channel.unary_unary(request.path, None, None)

@@ -1,9 +1,13 @@
 //! Batch queues and admission: which requests are computed together, when, and which are refused.
 
+mod output;
+mod places;
 mod plan;
+mod plans;
 mod queue;
 mod stats;
 
-pub use plan::{Batching, Key, Plan, Plans, Sampler};
+pub use plan::{Batching, Key, Plan};
+pub use plans::Plans;
 pub use queue::{Computed, Outcome, Request};
 pub use stats::{Api, Sample, Stats};

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -73,7 +74,7 @@ struct Running {
 
 impl Running {
     fn take(&self) -> Vec<oneshot::Sender<Outcome>> {
-        std::mem::take(&mut *self.replies.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.replies.lock())
     }
 }
 
@@ -110,7 +111,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Has a request computed; must be called inside of the runtime.

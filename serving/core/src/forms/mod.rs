@@ -4,6 +4,7 @@
 //! then goes whole to the Python handlers, so that one place words every error. Readers never panic, take memory only
 //! in proportion to the body, and know nothing of transports, queues or Python.
 
+mod floats;
 pub mod json;
 mod numbers;
 pub mod predict_grpc;
@@ -19,3 +20,4 @@ pub mod v2_rest;
 #[cfg(feature = "python")]
 pub(crate) use proto::{put_bytes, put_varint};
 pub use tensor::{AnswerSpec, DType, InputSpec, OutputView, Shape, Signature, Tensor, ends_of_strings};
+pub use texts::json_string;

@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::transport::ConnectionLimits;
+use crate::transport::thrift::Thrift;
+
+/// Others have their turn after so many bytes of a connection: small frames of many streams take milliseconds.
+const TURN: usize = 16 << 10;
 
 /// Which of its time limits a connection has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,11 +115,23 @@ impl Drop for Request {
 pub struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,
+    /// Of HTTP/2.
+    thrift: Option<Thrift>,
+    /// Bytes since others had their turn.
+    turn: usize,
 }
 
 impl<S> Watched<S> {
     pub fn new(stream: S, activity: Arc<Activity>) -> Watched<S> {
-        Watched { stream, activity }
+        let thrift = (!activity.heads).then(Thrift::new);
+        Watched { stream, activity, thrift, turn: 0 }
+    }
+
+    fn has_written(&mut self, bytes: usize) {
+        match &mut self.thrift {
+            None => self.activity.has_written(),
+            Some(thrift) => thrift.wrote(bytes),
+        }
     }
 }
 
@@ -125,10 +141,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.turn >= TURN {
+            self.turn = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
+        let bytes = &buffer.filled()[before..];
+        self.turn += bytes.len();
+        if !bytes.is_empty() {
             self.activity.has_read();
+        }
+        if self.thrift.as_mut().is_some_and(|thrift| !thrift.read(bytes)) {
+            return Poll::Ready(Err(io::Error::other("too many small frames")));
         }
         polled
     }
@@ -137,8 +163,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(context, data);
-        if self.activity.heads && polled.is_ready() {
-            self.activity.has_written();
+        if let Poll::Ready(Ok(bytes)) = &polled {
+            self.has_written(*bytes);
         }
         polled
     }
@@ -157,8 +183,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        if self.activity.heads && polled.is_ready() {
-            self.activity.has_written();
+        if let Poll::Ready(Ok(bytes)) = &polled {
+            self.has_written(*bytes);
         }
         polled
     }

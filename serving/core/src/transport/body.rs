@@ -13,6 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::record::{Facts, REQUEST_ID, Seen};
 use crate::transport::activity::Request;
+use crate::transport::limits::Charge;
 
 /// What follows the head of an answer.
 pub enum Reply {
@@ -74,7 +75,8 @@ pub struct Answering {
     /// What a stream's trailers are to have.
     id: Option<HeaderValue>,
     seen: Seen,
-    _request: Request,
+    /// The request, and what its head takes.
+    _held: (Request, Charge),
 }
 
 impl Answering {
@@ -82,7 +84,7 @@ impl Answering {
     pub fn response(
         response: Response<Reply>,
         id: HeaderValue,
-        request: Request,
+        held: (Request, Charge),
         mut seen: Seen,
     ) -> Response<Answering> {
         let (mut head, mut reply) = response.into_parts();
@@ -98,7 +100,7 @@ impl Answering {
             }
             Reply::Stream { .. } => late = Some(id),
         }
-        Response::from_parts(head, Answering { reply, id: late, seen, _request: request })
+        Response::from_parts(head, Answering { reply, id: late, seen, _held: held })
     }
 }
 

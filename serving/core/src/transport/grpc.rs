@@ -1,57 +1,34 @@
 //! The gRPC port: calls on HTTP/2 streams (gRPC over HTTP2, the protocol's own specification).
 
-use std::io::Read;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
-use bytes::{Buf, Bytes, BytesMut};
-use flate2::read::{GzDecoder, ZlibDecoder};
+use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
-use http_body::{Body, Frame};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::core::Core;
-use crate::forms::{put_bytes, put_varint};
 use crate::host::{self, CallEnd, OpenCall};
+use crate::predict;
 use crate::record::REQUEST_ID;
 use crate::transport::http::{drain, error};
-use crate::transport::limits::{Charge, Pace, RETRY, Refused};
+use crate::transport::limits::Refused;
+use crate::transport::message::{Room, read_message, split_message};
+use crate::transport::status::{
+    DEADLINE_EXCEEDED, GRPC, INTERNAL, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE, message_reply, status_fields,
+    status_reply,
+};
 use crate::transport::{Context, Reply};
-use crate::usual;
 
-pub const DEADLINE_EXCEEDED: u16 = 4;
-pub const RESOURCE_EXHAUSTED: u16 = 8;
-pub const UNIMPLEMENTED: u16 = 12;
-pub const INTERNAL: u16 = 13;
-pub const UNAVAILABLE: u16 = 14;
-
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
-const PREFIX: usize = 5;
 const MAX_TIMEOUT_DIGITS: usize = 8;
-/// Room for a message is taken as it comes, beyond so many bytes.
-const MAX_ROOM: usize = 1 << 20;
-/// A compressed message is inflated in pieces of so many bytes.
-const PIECE: u64 = 1 << 20;
-
-/// Why a call ends without an answer.
-pub struct Refusal {
-    pub code: u16,
-    pub text: String,
-    /// When there may be room, where there is none.
-    pub retry_after: Option<Duration>,
-}
+/// Streams of messages that Python has open: each costs it 25 kB, and time to begin and to end.
+pub const MAX_OPEN_STREAMS: usize = 4096;
 
 /// Where a message that is not taken is counted.
 fn counted<'a>(core: &'a Core, refusal: &Refusal) -> Option<&'a AtomicU64> {
@@ -61,39 +38,6 @@ fn counted<'a>(core: &'a Core, refusal: &Refusal) -> Option<&'a AtomicU64> {
         Refusal { code: RESOURCE_EXHAUSTED, .. } => Some(&core.refused.bytes),
         Refusal { code: DEADLINE_EXCEEDED, .. } => Some(&core.refused.slow),
         _ => None,
-    }
-}
-
-impl Refusal {
-    /// Trailing metadata: `grpc-retry-pushback-ms` is gRPC's own (proposal A6); `google.rpc.RetryInfo` in
-    /// `grpc-status-details-bin` is what Google's client libraries look for.
-    fn trailers(&self) -> HeaderMap {
-        let mut fields = HeaderMap::new();
-        let Some(pause) = self.retry_after else { return fields };
-        fields.insert(PUSHBACK, HeaderValue::from(pause.as_millis() as u64));
-        // The messages google.protobuf.Duration, Any and google.rpc.Status.
-        let (mut duration, mut retry, mut detail, mut status) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        put_number(&mut duration, 1 << 3, pause.as_secs());
-        put_number(&mut duration, 2 << 3, u64::from(pause.subsec_nanos()));
-        put_bytes(&mut retry, 1 << 3 | 2, &duration);
-        put_bytes(&mut detail, 1 << 3 | 2, RETRY_INFO.as_bytes());
-        put_bytes(&mut detail, 2 << 3 | 2, &retry);
-        put_number(&mut status, 1 << 3, u64::from(self.code));
-        put_bytes(&mut status, 2 << 3 | 2, self.text.as_bytes());
-        put_bytes(&mut status, 3 << 3 | 2, &detail);
-        // Base64 is always a valid value.
-        if let Ok(value) = HeaderValue::from_str(&BASE64.encode(status)) {
-            fields.insert(DETAILS, value);
-        }
-        fields
-    }
-
-    fn for_now(text: String) -> Refusal {
-        Refusal { code: RESOURCE_EXHAUSTED, text, retry_after: Some(RETRY) }
-    }
-
-    fn new(code: u16, text: impl Into<String>) -> Refusal {
-        Refusal { code, text: text.into(), retry_after: None }
     }
 }
 
@@ -156,7 +100,7 @@ async fn unary(
         };
         context.seen.received(room.received);
         let mut logged = false;
-        match usual::grpc(core, &parts, &message, context, deadline, &mut logged).await {
+        match predict::grpc(core, &parts, &message, context, deadline, &mut logged).await {
             Some(Ok(answer)) => message_reply(answer),
             Some(Err(refusal)) => status_reply(refusal.code, &refusal.text, refusal.trailers()),
             None => {
@@ -206,6 +150,10 @@ fn stream(
     timeout: Option<Duration>,
     context: &mut Context,
 ) -> Response<Reply> {
+    let Ok(opened) = core.streams.clone().try_acquire_owned() else {
+        let refusal = Refusal::for_now(format!("The server has {MAX_OPEN_STREAMS} streams already; ask again later."));
+        return status_reply(refusal.code, &refusal.text, refusal.trailers());
+    };
     parts.headers.insert(REQUEST_ID, context.id.clone());
     let encoding = parts.headers.get(ENCODING).cloned();
     let Some(open) = host::call(core, parts.uri.path(), parts.headers, None, context.peer.clone(), timeout) else {
@@ -216,6 +164,7 @@ fn stream(
     let facts = Arc::new(OnceLock::new());
     let told = facts.clone();
     tokio::spawn(async move {
+        let _opened = opened;
         let mut end = end;
         let deadline = tokio::time::sleep(timeout.unwrap_or(Duration::MAX));
         let mut feeding = std::pin::pin!(feed(&core, &waiting, body, &room, encoding));
@@ -270,7 +219,7 @@ async fn feed(
     let mut room = Room { core, encoding, charge: core.budget.charge(), received: 0 };
     let mut pace = None;
     loop {
-        while let Some(message) = split_message(&mut data, &mut room)? {
+        while let Some(message) = split_message(&mut data, &mut room).await? {
             if let Ok(permit) = free.acquire().await {
                 permit.forget();
             }
@@ -302,130 +251,6 @@ async fn feed(
     }
 }
 
-/// Takes the first message off a stream's bytes, where it is whole.
-fn split_message(data: &mut BytesMut, room: &mut Room<'_>) -> Result<Option<Bytes>, Refusal> {
-    let Some((flag, size)) = prefix(data) else { return Ok(None) };
-    room.take(size)?;
-    if data.len() < PREFIX + size {
-        return Ok(None);
-    }
-    data.advance(PREFIX);
-    room.plain(flag, data.split_to(size).freeze()).map(Some)
-}
-
-/// The message of a unary call.
-async fn read_message(body: &mut Incoming, room: &mut Room<'_>) -> Result<Bytes, Refusal> {
-    let mut first = Bytes::new();
-    let mut whole = BytesMut::new();
-    let pace = room.pace();
-    loop {
-        let received = first.len() + whole.len();
-        let frame = match pace.next(received, body.frame()).await {
-            None => return Err(Refusal::new(DEADLINE_EXCEEDED, pace.refusal(received))),
-            Some(None) => break,
-            // A client that has gone reads no answer.
-            Some(Some(frame)) => frame.map_err(|_| Refusal::new(INTERNAL, "The request was reset."))?,
-        };
-        let Ok(data) = frame.into_data() else { continue };
-        if first.is_empty() && whole.is_empty() {
-            first = data;
-        } else {
-            if whole.is_empty() {
-                let claimed = prefix(&first).map_or(0, |(_, size)| PREFIX + size);
-                whole.reserve(claimed.min(MAX_ROOM).max(first.len() + data.len()));
-                whole.extend_from_slice(&std::mem::take(&mut first));
-            }
-            whole.extend_from_slice(&data);
-        }
-        let known: &[u8] = if whole.is_empty() { &first } else { &whole };
-        room.take(prefix(known).map_or(0, |(_, size)| size).max(known.len().saturating_sub(PREFIX)))?;
-        if body.is_end_stream() {
-            break;
-        }
-    }
-    let mut message = if whole.is_empty() { first } else { whole.freeze() };
-    room.received = message.len();
-    match prefix(&message) {
-        Some((flag, size)) if size == message.len() - PREFIX => {
-            message.advance(PREFIX);
-            room.plain(flag, message)
-        }
-        _ => Err(Refusal::new(INTERNAL, "A unary call must have exactly one whole message.")),
-    }
-}
-
-/// Whether a message is compressed, and its size.
-fn prefix(data: &[u8]) -> Option<(u8, usize)> {
-    let (head, _) = data.split_at_checked(PREFIX)?;
-    Some((head[0], u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize))
-}
-
-/// What a message may take.
-struct Room<'a> {
-    core: &'a Core,
-    /// How messages are compressed.
-    encoding: Option<HeaderValue>,
-    charge: Charge,
-    /// Bytes of a unary call's message as it came.
-    received: usize,
-}
-
-impl Room<'_> {
-    fn pace(&self) -> Pace {
-        Pace::new(self.core.options.connections.body_timeout)
-    }
-
-    /// Takes room for a message of so many bytes in all.
-    fn take(&mut self, size: usize) -> Result<(), Refusal> {
-        let max_bytes = self.core.options.max_message_bytes;
-        if size > max_bytes {
-            return Err(too_large(size, max_bytes));
-        }
-        if self.charge.reach(size) { Ok(()) } else { Err(Refusal::for_now(self.core.budget.refusal())) }
-    }
-
-    /// The message itself.
-    fn plain(&mut self, flag: u8, data: Bytes) -> Result<Bytes, Refusal> {
-        if flag == 0 {
-            return Ok(data);
-        }
-        let name = self.encoding.as_ref().map_or("identity", |value| value.to_str().unwrap_or_default()).to_owned();
-        match &*name {
-            "gzip" if flag == 1 => self.inflate(&name, data.len(), GzDecoder::new(&*data)),
-            "deflate" if flag == 1 => self.inflate(&name, data.len(), ZlibDecoder::new(&*data)),
-            _ => {
-                let text = "A message says that it is compressed, but the call's headers do not say how.";
-                Err(Refusal::new(INTERNAL, text))
-            }
-        }
-    }
-
-    /// Inflates a message piece by piece, as there is room.
-    fn inflate(&mut self, name: &str, packed: usize, mut decoder: impl Read) -> Result<Bytes, Refusal> {
-        let max_bytes = self.core.options.max_message_bytes;
-        let mut inflated = Vec::new();
-        loop {
-            let before = inflated.len();
-            let read = decoder.by_ref().take(PIECE).read_to_end(&mut inflated);
-            read.map_err(|error| Refusal::new(INTERNAL, format!("A message is no {name}: {error}")))?;
-            if inflated.len() > max_bytes {
-                let text = format!("Received message larger than max (more than {max_bytes} after decompression)");
-                return Err(Refusal::new(RESOURCE_EXHAUSTED, text));
-            }
-            if inflated.len() == before {
-                return Ok(inflated.into());
-            }
-            if !self.charge.reach(packed + inflated.len()) {
-                return Err(Refusal::for_now(self.core.budget.refusal()));
-            }
-        }
-    }
-}
-
-fn too_large(size: usize, max_bytes: usize) -> Refusal {
-    Refusal::new(RESOURCE_EXHAUSTED, format!("Received message larger than max ({size} vs. {max_bytes})"))
-}
-
 fn known_encoding(headers: &HeaderMap) -> bool {
     headers.get(ENCODING).is_none_or(|value| matches!(value.as_bytes(), b"identity" | b"gzip" | b"deflate"))
 }
@@ -447,35 +272,6 @@ fn timeout_of(value: &HeaderValue) -> Option<Duration> {
     })
 }
 
-/// The answer of a unary call that succeeded: a message with its prefix.
-pub fn message_reply(frame: Bytes) -> Response<Reply> {
-    let mut trailers = HeaderMap::with_capacity(2);
-    trailers.insert(STATUS, HeaderValue::from_static("0"));
-    let mut response = Response::new(Reply::Whole { data: Some(frame), trailers: Some(trailers) });
-    response.headers_mut().insert(CONTENT_TYPE, GRPC);
-    response
-}
-
-/// The answer of a call that ends with a status and no message: all of it is in the header fields.
-pub fn status_reply(code: u16, text: &str, trailers: HeaderMap) -> Response<Reply> {
-    let mut response = Response::new(Reply::empty());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, GRPC);
-    headers.extend(status_fields(code, text, trailers));
-    response
-}
-
-/// Refuses a call for want of room.
-pub fn refuse_for_now(text: &str) -> Response<Reply> {
-    let refusal = Refusal::for_now(text.to_owned());
-    status_reply(refusal.code, text, refusal.trailers())
-}
-
-/// Refuses a call at the wrong port.
-pub fn refuse(code: u16, text: &str) -> Response<Reply> {
-    status_reply(code, text, HeaderMap::new())
-}
-
 /// Answers a client of HTTP/2 that does not speak gRPC, as gRPC asks for: it would take a 200 for success.
 fn foreign(request: &Request<Incoming>, text: &str) -> Response<Reply> {
     let mut response = error(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
@@ -486,39 +282,4 @@ fn foreign(request: &Request<Incoming>, text: &str) -> Response<Reply> {
         *trailers = Some(status_fields(INTERNAL, text, HeaderMap::new()));
     }
     response
-}
-
-fn status_fields(code: u16, text: &str, mut fields: HeaderMap) -> HeaderMap {
-    fields.insert(STATUS, HeaderValue::from(code));
-    if !text.is_empty() {
-        // Percent-encoded: always a valid value.
-        if let Ok(value) = HeaderValue::from_str(&percent_encoded(text)) {
-            fields.insert(MESSAGE, value);
-        }
-    }
-    if code == UNIMPLEMENTED {
-        fields
-            .insert(HeaderName::from_static("grpc-accept-encoding"), HeaderValue::from_static("identity,deflate,gzip"));
-    }
-    fields
-}
-
-/// A varint field, which proto3 leaves out where it is 0.
-fn put_number(out: &mut Vec<u8>, tag: u8, value: u64) {
-    if value > 0 {
-        out.push(tag);
-        put_varint(out, value);
-    }
-}
-
-/// A status message as header fields have it (gRPC over HTTP2, "Status-Message").
-fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for &byte in text.as_bytes() {
-        match byte {
-            b'%' | 0..0x20 | 0x7f.. => encoded.push_str(&format!("%{byte:02X}")),
-            _ => encoded.push(byte as char),
-        }
-    }
-    encoded
 }

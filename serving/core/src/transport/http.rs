@@ -1,21 +1,25 @@
 //! The REST port: requests of HTTP/1.1 and HTTP/2, whole.
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::core::Core;
+use crate::forms::json_string;
 use crate::host::{self, Answer, Problem, RestRequest};
+use crate::predict;
 use crate::transport::grpc;
 use crate::transport::limits::{Charge, Pace, RETRY, Refused};
+use crate::transport::status::{self, UNIMPLEMENTED, status_reply};
 use crate::transport::{Context, Reply};
-use crate::usual;
 
 /// Room for a body is taken as it comes, beyond so many bytes.
 const MAX_ROOM: usize = 1 << 20;
@@ -26,9 +30,14 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Answers one request with something, whatever happens.
 pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &mut Context) -> Response<Reply> {
     if grpc::is_grpc(request.headers()) {
-        return grpc::refuse(grpc::UNIMPLEMENTED, &core.options.wrong_rest_port);
+        return status_reply(UNIMPLEMENTED, &core.options.wrong_rest_port, HeaderMap::new());
     }
     let version = request.version();
+    if request.headers().get_all(HOST).iter().nth(1).is_some() {
+        drop(tokio::spawn(drain(request.into_body())));
+        let text = "The request has several Host fields; expected one.";
+        return finish(core, error(StatusCode::BAD_REQUEST, text), version, true);
+    }
     let (mut parts, mut incoming) = request.into_parts();
     core.traffic.stamp(&mut parts.headers);
     let mut charge = core.budget.charge();
@@ -46,6 +55,10 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
             drop(tokio::spawn(drain(incoming)));
             return finish(core, busy(&text), version, true);
         }
+        Ok(Err(Unread::Broken)) => {
+            let text = "The request's body is not in chunks as HTTP has them.";
+            return finish(core, error(StatusCode::BAD_REQUEST, text), version, true);
+        }
         // Nobody reads this but logs, which have nginx's number for it.
         Ok(Err(Unread::Gone)) => {
             let gone = StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST);
@@ -61,7 +74,7 @@ pub async fn serve_http(core: &Arc<Core>, request: Request<Incoming>, context: &
     let usual = match problem {
         None => {
             let left = core.options.rest_timeout.saturating_sub(context.arrived.elapsed());
-            let answering = usual::rest(core, &parts, &body, context, &mut logged);
+            let answering = predict::rest(core, &parts, &body, context, &mut logged);
             match tokio::time::timeout(left, answering).await {
                 Ok(usual) => usual,
                 Err(_) => {
@@ -105,7 +118,18 @@ enum Unread {
     Problem(Problem),
     Slow(String),
     Full(String),
+    Broken,
     Gone,
+}
+
+impl From<hyper::Error> for Unread {
+    fn from(error: hyper::Error) -> Unread {
+        // So says hyper of a chunk; a connection that ends has other kinds.
+        match error.source().and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind) {
+            Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => Unread::Broken,
+            _ => Unread::Gone,
+        }
+    }
 }
 
 /// The whole body, for which there is room.
@@ -121,7 +145,7 @@ async fn read(core: &Core, headers: &HeaderMap, body: &mut Incoming, charge: &mu
         let frame = match pace.next(size, body.frame()).await {
             None => return Err(Unread::Slow(pace.refusal(size))),
             Some(None) => break,
-            Some(Some(frame)) => frame.map_err(|_| Unread::Gone)?,
+            Some(Some(frame)) => frame?,
         };
         let Ok(data) = frame.into_data() else { continue };
         size += data.len();
@@ -175,7 +199,7 @@ fn busy(text: &str) -> Response<Reply> {
 /// Refuses a request of either API for want of room, and ends its connection.
 pub fn refuse_for_now(version: Version, headers: &HeaderMap, text: &str) -> Response<Reply> {
     if grpc::is_grpc(headers) {
-        return grpc::refuse_for_now(text);
+        return status::refuse_for_now(text);
     }
     let mut response = busy(text);
     if version < Version::HTTP_2 {
@@ -188,6 +212,5 @@ pub fn refuse_for_now(version: Version, headers: &HeaderMap, text: &str) -> Resp
 pub fn error(status: StatusCode, text: &str) -> Response<Reply> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, JSON);
-    // The texts come from here, and hold nothing that JSON would escape.
-    response(status, headers, Bytes::from(format!("{{\"error\": \"{text}\"}}")))
+    response(status, headers, Bytes::from(format!("{{\"error\": {}}}", json_string(text))))
 }

@@ -4,14 +4,15 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::RwLock;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,6 +36,8 @@ const REFUSING: Duration = Duration::from_secs(1);
 const HTTP2: &[u8; 3] = b"PRI";
 const METHODS: [&[u8; 3]; 9] = [b"GET", b"HEA", b"POS", b"PUT", b"DEL", b"CON", b"OPT", b"TRA", b"PAT"];
 const PEEK_PAUSE: Duration = Duration::from_millis(20);
+/// Header fields of so many bytes take no room of --max_inflight_bytes.
+const USUAL_HEAD: usize = 2048;
 /// hyper's own.
 const MIN_BUFFER: usize = 8192;
 /// What a client may send of a body, or a server of an answer, before the other side has read it.
@@ -91,7 +94,7 @@ impl Listener {
 
     fn spawn(&self, stream: TcpStream, mut peer: Peer, core: Arc<Core>) {
         let api = self.api;
-        let tls = self.tls.as_ref().map(|tls| tls.read().unwrap_or_else(PoisonError::into_inner).clone());
+        let tls = self.tls.as_ref().map(|tls| tls.read().clone());
         let counted = Counted::new(core.clone());
         let full = match core.options.connections.max_connections {
             0 => false,
@@ -210,12 +213,15 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, con
             let (arrived, id) = (Instant::now(), core.ids.of(request.headers()));
             let seen = Seen::begin(core.records.as_ref(), api, &request, &peer, &id, arrived);
             let mut context = Context { peer, arrived, id, seen };
+            let mut charge = core.budget.charge();
+            let fits = charge.reach(kept(request.headers()).saturating_sub(USUAL_HEAD));
             let response = match api {
                 _ if full => too_many(&core, &request),
+                _ if !fits => no_room(&core, &request),
                 Api::Rest => serve_http(&core, request, &mut context).await,
                 Api::Grpc => serve_grpc(&core, request, &mut context).await,
             };
-            Ok::<_, Infallible>(Answering::response(response, context.id, answered, context.seen))
+            Ok::<_, Infallible>(Answering::response(response, context.id, (answered, charge), context.seen))
         }
     });
     let mut phase = core.phase.subscribe();
@@ -300,6 +306,17 @@ fn too_many(core: &Core, request: &http::Request<hyper::body::Incoming>) -> http
         core.options.connections.max_connections
     );
     refuse_for_now(request.version(), request.headers(), &text)
+}
+
+/// Refuses a request for whose head there is no room.
+fn no_room(core: &Core, request: &http::Request<hyper::body::Incoming>) -> http::Response<Reply> {
+    Refused::one(&core.refused.bytes);
+    refuse_for_now(request.version(), request.headers(), &core.budget.refusal())
+}
+
+/// Bytes of header fields, as HTTP/2 counts them.
+fn kept(headers: &http::HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
 /// The answer to a head that does not come.

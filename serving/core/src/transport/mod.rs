@@ -6,13 +6,17 @@ mod grpc;
 mod http;
 mod limits;
 mod listener;
+mod message;
 mod peer;
+mod status;
+mod thrift;
 mod tls;
 
 pub use self::body::{Answering, Reply};
-pub use self::grpc::{DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE, serve_grpc};
+pub use self::grpc::{MAX_OPEN_STREAMS, serve_grpc};
 pub use self::http::serve_http;
 pub use self::limits::{Budget, Charge, ConnectionLimits, Refused};
 pub use self::listener::{Api, Listener, LiveTls};
 pub use self::peer::{Context, Peer};
+pub use self::status::{DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, Refusal, UNAVAILABLE};
 pub use self::tls::{TlsFiles, server_config};

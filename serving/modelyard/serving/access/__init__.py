@@ -1,11 +1,10 @@
-"""Who may do what: keys, web tokens, client certificates, scopes and quotas; and TLS whose files may change."""
+"""Authentication, authorization and quotas; and TLS whose files may change."""
 
 from modelyard.serving.access._access import Access, admitted
 from modelyard.serving.access._credentials import UNIX_SOCKET, Credentials
 from modelyard.serving.access._principals import Principal, Scope
 from modelyard.serving.access._quotas import Ticket
 from modelyard.serving.access._tls import LiveTls
-from modelyard.serving.access._watch import watch
 
 __all__ = [
     "Access",
@@ -16,5 +15,4 @@ __all__ = [
     "Ticket",
     "UNIX_SOCKET",
     "admitted",
-    "watch",
 ]

@@ -1,4 +1,4 @@
-"""The one place that decides who may do what."""
+"""Authentication and authorization of requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from modelyard.serving.access._credentials import UNIX_SOCKET, Credentials, subj
 from modelyard.serving.access._jwt import Tokens
 from modelyard.serving.access._principals import Principal, Rules, Scope, read_rules
 from modelyard.serving.access._quotas import Ticket
-from modelyard.serving.config import InsecureAdmin
+from modelyard.serving.config import Complaints, InsecureAdmin
 
 _LOG = logging.getLogger("modelyard.serving.access")
 
-#: The ticket of the gRPC call that this task answers.
+#: Ticket of the gRPC call that this task answers.
 admitted: ContextVar[Ticket | None] = ContextVar("admitted", default=None)
 
-_NOBODY = Principal(name="", grants=(("predict", "*"), ("metadata", "*"), ("metrics", "*")))
+_ANYBODY = Principal(name="", grants=(("predict", "*"), ("metadata", "*"), ("metrics", "*")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +31,7 @@ class _Known:
 
 
 class Access:
-    """Decides who may do what.
-
-    Args:
-        file: The principals; None for none, and then everybody may do everything but administer.
-        insecure_admin: Who may administer without credentials: nobody, callers on this machine, or anybody.
-        unix_socket: The server was told to listen on a UNIX socket; otherwise nobody comes by one.
-
-    Raises:
-        ConfigurationError: The file, or the keys that it names, cannot be used.
-    """
+    """Decides who may do what; without a file, everybody may do everything but administer."""
 
     def __init__(
         self, file: Path | None = None, *, insecure_admin: InsecureAdmin = "", unix_socket: bool = False
@@ -48,9 +39,9 @@ class Access:
         self._unix_socket = unix_socket
         self._file = file
         self._insecure_admin = insecure_admin
-        self._complaint = ""
-        self._text = b""
-        # Replaced as a whole: whoever decides reads it once.
+        self._complaints = Complaints(_LOG)
+        self._content = b""
+        # Replaced as a whole, so that no decision mixes old and new rules.
         self._known: _Known | None = None
         if file is not None:
             self._load(file)
@@ -61,72 +52,27 @@ class Access:
         return self._known is not None
 
     def asks(self, scope: Scope) -> bool:
-        """Whether callers must say who they are.
-
-        Args:
-            scope: What they want.
-        """
+        """Whether callers must show credentials."""
         return self._known is not None or scope == "admin"
 
     def identify(self, credentials: Credentials, scope: Scope) -> Principal:
-        """Who a caller is, before its request is read: strangers get no parser to play with.
-
-        Args:
-            credentials: What it shows. Of several things, the most explicit counts: a key or a token before a
-                certificate.
-            scope: What it wants.
-
-        Raises:
-            PermissionDeniedError: It has the scope for no model.
-            UnauthenticatedError: A key, token or certificate that nobody here has; or none, and one is needed.
-        """
+        """Returns the principal of a caller, before its request is parsed; a key or token wins over a certificate."""
         principal = self._find(credentials)
         if any(granted == scope for granted, _ in principal.grants) or self._administers(principal, scope, credentials):
             return principal
         raise self._refusal(principal, scope, None, credentials)
 
     def enter(self, principal: Principal, scope: Scope, model: str, credentials: Credentials) -> Ticket:
-        """Lets a request in.
-
-        Args:
-            principal: Whose it is.
-            scope: What it wants.
-            model: With which model; empty for the server as a whole.
-            credentials: What the caller showed.
-
-        Returns:
-            To be released when the request is answered.
-
-        Raises:
-            OverloadedError: The principal's quota is used up.
-            PermissionDeniedError: The principal may not.
-            UnauthenticatedError: Somebody who showed nothing may not.
-        """
+        """Admits a request to a model, or to the server as a whole; the ticket is released when it is answered."""
         if principal.may(scope, model) or self._administers(principal, scope, credentials):
             return Ticket(principal.name, principal.quota)
         raise self._refusal(principal, scope, model, credentials)
 
     def admit(self, credentials: Credentials, scope: Scope, model: str = "") -> Ticket:
-        """Who a caller is, and lets its request in; raises as :meth:`identify` and :meth:`enter` do.
-
-        Args:
-            credentials: What the caller shows.
-            scope: What it wants.
-            model: With which model; empty for the server as a whole.
-        """
         return self.enter(self.identify(credentials, scope), scope, model, credentials)
 
     def permit(self, credentials: Credentials, model: str, rows: int) -> Ticket | None:
-        """Lets a prediction of the native core in; may be called on any thread.
-
-        Args:
-            credentials: What the caller shows.
-            model: The model.
-            rows: Of the prediction.
-
-        Returns:
-            Its ticket; None where it is refused: the general path says why.
-        """
+        """Admits a prediction of the native core, on any thread; None where the general path is to refuse it."""
         try:
             ticket = self.admit(credentials, "predict", model)
         except ModelyardError:
@@ -137,7 +83,7 @@ class Access:
     def _find(self, credentials: Credentials) -> Principal:
         known = self._known
         if known is None:
-            return _NOBODY
+            return _ANYBODY
         rules = known.rules
         token = _bearer(credentials)
         if token is not None:
@@ -159,7 +105,7 @@ class Access:
         return rules.anonymous
 
     def _administers(self, principal: Principal, scope: Scope, credentials: Credentials) -> bool:
-        """Whether somebody without credentials may administer."""
+        """Whether a caller without credentials may administer."""
         if scope != "admin" or principal.name:
             return False
         if credentials.host == UNIX_SOCKET and not self._unix_socket:
@@ -185,44 +131,33 @@ class Access:
         )
 
     def look(self) -> None:
-        """Reads what has changed; what cannot be used is logged once, and what was in force stays."""
-        if self._file is None:
-            return
-        try:
-            self._load(self._file)
-            self._complaint = ""
-        except ConfigurationError as exc:
-            if exc.message != self._complaint:
-                _LOG.error("access stays as it was: %s", exc.message)
-            self._complaint = exc.message
+        """Reads the file where it has changed; rules that cannot be used are logged, and those in force stay."""
+        if self._file is not None:
+            with self._complaints.about("access stays as it was"):
+                self._load(self._file)
 
     def _load(self, file: Path) -> None:
         before = self._known
-        text = _bytes(file)
-        if before is not None and text == self._text:
+        try:
+            content = file.read_bytes()
+        except OSError as exc:
+            raise ConfigurationError(f"--access_file={file} cannot be read: {exc}.") from exc
+        if before is not None and content == self._content:
             if before.tokens is not None and before.tokens.refresh():
                 _LOG.info("%s: the keys of web tokens have changed", file)
             return
-        rules = read_rules(file, None if before is None else before.rules)
+        rules = read_rules(file, content, None if before is None else before.rules)
         tokens = None if before is None else before.tokens
         if rules.jwt is None:
             tokens = None
         elif tokens is None or tokens.options != rules.jwt:
             tokens = Tokens(rules.jwt)
         self._known = _Known(rules=rules, tokens=tokens)
-        self._text = text
+        self._content = content
         _LOG.info("%s: %d principals", file, len([each for each in rules.principals if each.name]))
 
 
-def _bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as exc:
-        raise ConfigurationError(f"--access_file={file} cannot be read: {exc}.") from exc
-
-
 def _bearer(credentials: Credentials) -> str | None:
-    """The key or token that a caller shows; None for none."""
     if credentials.key is not None:
         return credentials.key
     header = credentials.authorization

@@ -10,7 +10,7 @@ import secrets
 import sys
 
 from modelyard.errors import ConfigurationError
-from modelyard.serving.access._principals import SCOPES, check_scopes
+from modelyard.serving.access._principals import SCOPES, grants_of
 
 _DESCRIPTION = """\
 Makes a key for callers of a server. The key itself goes to the standard error,
@@ -30,20 +30,9 @@ _BYTES = 32
 
 
 def main(argv: list[str]) -> int:
-    """Runs ``modelyard keys``.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        0.
-
-    Raises:
-        ConfigurationError: A scope makes no sense.
-    """
     args = _parser().parse_args(argv)
     try:
-        check_scopes(args.scope)
+        grants_of(args.scope, "the key")
     except ValueError as exc:
         raise ConfigurationError(f"--scope: {exc}") from exc
     key = _PREFIX + secrets.token_urlsafe(_BYTES)

@@ -1,4 +1,4 @@
-"""What a caller shows of itself."""
+"""Credentials of a caller."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import ipaddress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from types import ModuleType
 
 from modelyard.errors import MissingDependencyError
 
@@ -16,12 +16,12 @@ UNIX_SOCKET = "unix:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credentials:
-    """What a caller shows of itself; secrets are in no text that is made of it.
+    """What a caller presents; its repr shows no secrets.
 
     Attributes:
-        authorization: The header field, or the gRPC metadata, ``authorization``; None where there is none.
-        key: So, ``x-api-key``.
-        certificate: The client's certificate in DER, verified by the transport; None without one.
+        authorization: The header field, or the gRPC metadata, of that name.
+        key: The same of ``x-api-key``.
+        certificate: The client's certificate in DER, verified by the transport.
         host: The caller's IP address, or :data:`UNIX_SOCKET`; None where the transport does not know it.
     """
 
@@ -32,7 +32,6 @@ class Credentials:
 
     @property
     def is_local(self) -> bool:
-        """Whether the caller is on this machine; somebody without an address is nobody that is known."""
         if self.host is None or self.host == UNIX_SOCKET:
             return self.host is not None
         with contextlib.suppress(ValueError):
@@ -43,34 +42,17 @@ class Credentials:
 
 @lru_cache(maxsize=1024)
 def subject_of(certificate: bytes) -> str:
-    """The subject of a certificate as RFC 4514 writes it, such as ``CN=ci,O=Example``.
-
-    Args:
-        certificate: DER; a certificate is no secret.
-
-    Raises:
-        MissingDependencyError: The package that reads certificates is not installed.
-        ValueError: It cannot be read.
-    """
+    """The subject of a certificate as RFC 4514 writes it, such as ``CN=ci,O=Example``."""
     text: str = _x509().load_der_x509_certificate(certificate).subject.rfc4514_string()
     return text
 
 
 def normal_subject(text: str) -> str:
-    """A subject as :func:`subject_of` would write it.
-
-    Args:
-        text: By RFC 4514.
-
-    Raises:
-        MissingDependencyError: As for :func:`subject_of`.
-        ValueError: It is none.
-    """
     normal: str = _x509().Name.from_rfc4514_string(text).rfc4514_string()
     return normal
 
 
-def _x509() -> Any:
+def _x509() -> ModuleType:
     try:
         from cryptography import x509
     except ModuleNotFoundError as exc:

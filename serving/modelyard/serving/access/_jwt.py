@@ -1,4 +1,4 @@
-"""JSON web tokens: verified by the public keys of whoever issues them."""
+"""Verification of JSON web tokens by the public keys of their issuer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modelyard.errors import ConfigurationError, MissingDependencyError, UnauthenticatedError
 from modelyard.serving.access._principals import JwtOptions
@@ -22,19 +22,16 @@ _TIMEOUT_S = 10.0
 _MAX_BYTES = 1 << 20
 #: Clocks may differ by so much.
 _LEEWAY_S = 30.0
+#: What is wrong with a token, by PyJWT's exceptions.
+_REASONS = {
+    "ExpiredSignatureError": "has expired; get a new one.",
+    "InvalidIssuerError": "is another issuer's.",
+    "InvalidAudienceError": "is meant for another audience.",
+    "ImmatureSignatureError": "is not valid yet; are the clocks right?",
+}
 
 
 class Tokens:
-    """Verifies tokens.
-
-    Args:
-        options: Which are believed.
-
-    Raises:
-        ConfigurationError: The keys cannot be had.
-        MissingDependencyError: PyJWT is not installed.
-    """
-
     def __init__(self, options: JwtOptions, clock: Callable[[], float] = time.monotonic) -> None:
         try:
             import jwt
@@ -50,14 +47,7 @@ class Tokens:
         self._fetch()
 
     def refresh(self) -> bool:
-        """Fetches the keys again where it is time.
-
-        Returns:
-            Whether they are others than before.
-
-        Raises:
-            ConfigurationError: They cannot be had; those that were known stay.
-        """
+        """Fetches the keys again where it is time; whether they have changed."""
         if isinstance(self.options.jwks, str):
             age = self._clock() - self._fetched_at
             if age < (_FETCH_SOON_S if self._wanted.is_set() else _FETCH_S):
@@ -65,7 +55,7 @@ class Tokens:
         return self._fetch()
 
     def _fetch(self) -> bool:
-        # Also where it fails: whoever has the keys is not asked in every turn.
+        # Also where it fails: the issuer is not asked at every poll.
         self._fetched_at = self._clock()
         self._wanted.clear()
         source = self.options.jwks
@@ -80,15 +70,8 @@ class Tokens:
         self._data = data
         return True
 
-    def claims(self, token: str) -> Mapping[str, Any]:
-        """What a token says.
-
-        Args:
-            token: As shown.
-
-        Raises:
-            UnauthenticatedError: It is not to be believed; the message has nothing of it.
-        """
+    def claims(self, token: str) -> Mapping[str, object]:
+        """Claims of a valid token; errors quote nothing of it."""
         jwt = self._jwt
         try:
             key_id = jwt.get_unverified_header(token).get("kid", "")
@@ -97,7 +80,7 @@ class Tokens:
                 # The issuer may have a new one.
                 self._wanted.set()
                 raise UnauthenticatedError("The web token is signed by a key that is not in the server's JWKS.")
-            claims: Mapping[str, Any] = jwt.decode(
+            claims: Mapping[str, object] = jwt.decode(
                 token,
                 key,
                 algorithms=list(self.options.algorithms),
@@ -107,16 +90,9 @@ class Tokens:
                 options={"require": ["exp", "iss", "aud"]},
             )
             return claims
-        except jwt.ExpiredSignatureError as exc:
-            raise UnauthenticatedError("The web token has expired; get a new one.") from exc
-        except jwt.InvalidIssuerError as exc:
-            raise UnauthenticatedError("The web token is another issuer's.") from exc
-        except jwt.InvalidAudienceError as exc:
-            raise UnauthenticatedError("The web token is meant for another audience.") from exc
-        except jwt.ImmatureSignatureError as exc:
-            raise UnauthenticatedError("The web token is not valid yet; are the clocks right?") from exc
         except (jwt.PyJWTError, ValueError, TypeError) as exc:
-            raise UnauthenticatedError("The web token is malformed, or its signature is wrong.") from exc
+            reason = _REASONS.get(type(exc).__name__, "is malformed, or its signature is wrong.")
+            raise UnauthenticatedError(f"The web token {reason}") from exc
 
 
 def _download(url: str) -> bytes:

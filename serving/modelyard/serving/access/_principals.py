@@ -1,4 +1,4 @@
-"""Who there is: the file that names principals, what they show, and what they may do."""
+"""The file of principals: their credentials, scopes and quotas."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import hashlib
 import hmac
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving.access._credentials import normal_subject
 from modelyard.serving.access._quotas import Limits, Quota
 
+_T = TypeVar("_T")
 Scope = Literal["predict", "metadata", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
@@ -23,47 +24,28 @@ _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 _PRINCIPAL_FIELDS = (
     "name", "scopes", "keys", "certificates", "claims", "requests_per_second", "rows_per_second", "max_in_flight"
 )  # fmt: skip
-_JWT_FIELDS = ("jwks", "issuer", "audience", "algorithms")
+_JWT_TEXTS = ("jwks", "issuer", "audience")
 #: Signatures that need no secret here; a shared secret would let the server make tokens.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Somebody, or something, that calls.
-
-    Attributes:
-        name: As logs have it.
-        grants: Scopes, and patterns of the models that they are for.
-        claims: What a web token must say to be this one's; empty for no web token.
-        quota: How much it may have; None for any amount.
-    """
+    """A caller that is known; ``grants`` are scopes with the patterns of the models that they are for."""
 
     name: str
     grants: tuple[tuple[Scope, str], ...]
-    claims: Mapping[str, Any] = field(default_factory=dict)
+    claims: Mapping[str, object] = field(default_factory=dict)
     quota: Quota | None = None
 
     def may(self, scope: Scope, model: str) -> bool:
-        """Whether something is allowed.
-
-        Args:
-            scope: What.
-            model: With which model; empty for the server as a whole, which only the pattern ``*`` is for.
-        """
+        """Whether a scope is granted for a model; the server as a whole, an empty name, matches ``*`` only."""
         return any(granted == scope and fnmatchcase(model, pattern) for granted, pattern in self.grants)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JwtOptions:
-    """Which web tokens are believed.
-
-    Attributes:
-        jwks: Where the keys are that sign them: a file, or an https URL.
-        issuer: The claim ``iss``.
-        audience: The claim ``aud``.
-        algorithms: The signatures.
-    """
+    """Which web tokens are accepted; ``jwks`` is the file, or the https URL, of the keys that sign them."""
 
     jwks: Path | str
     issuer: str
@@ -73,14 +55,7 @@ class JwtOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """All principals.
-
-    Attributes:
-        anonymous: Whoever shows nothing.
-        by_certificate: By subject.
-        by_claims: Those of web tokens, in the file's order: the first that fits decides.
-        jwt: Which web tokens are believed; None for none.
-    """
+    """All principals; of those with claims, the first in the file that fits a token is its principal."""
 
     anonymous: Principal
     by_key: Mapping[bytes, Principal] = field(repr=False)
@@ -95,14 +70,7 @@ class Rules:
         return tuple({principal.name: principal for principal in found}.values())
 
     def of_key(self, key: str) -> Principal | None:
-        """Whose a key is; None for nobody's.
-
-        Where an entry is found says nothing of a key: what is looked up is its hash, and that is compared in constant
-        time.
-
-        Args:
-            key: As shown.
-        """
+        """The principal of a key, whose hash is compared in constant time."""
         digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
         found = None
         for known, principal in self.by_key.items():
@@ -110,38 +78,25 @@ class Rules:
                 found = principal
         return found
 
-    def of_claims(self, claims: Mapping[str, Any]) -> Principal | None:
-        """Whose a verified web token is; None for nobody's.
-
-        Args:
-            claims: What it says.
-        """
+    def of_claims(self, claims: Mapping[str, object]) -> Principal | None:
         for principal in self.by_claims:
             if all(_says(claims.get(name), wanted) for name, wanted in principal.claims.items()):
                 return principal
         return None
 
 
-def _says(value: Any, wanted: Any) -> bool:
-    """Whether a claim is what is wanted, or holds it: groups and roles are lists, OAuth's scopes words."""
+def _says(value: object, wanted: object) -> bool:
+    """Whether a claim is or holds the wanted value: groups and roles are lists, OAuth's scopes are words."""
     if isinstance(value, str) and isinstance(wanted, str):
         return value == wanted or wanted in value.split()
     return wanted in value if isinstance(value, list) else bool(value == wanted)
 
 
-def read_rules(path: Path, before: Rules | None = None) -> Rules:
-    """Reads a file of principals.
-
-    Args:
-        path: TOML; see docs/securing.md.
-        before: What was in force: what principals have used of quotas that did not change stays used.
-
-    Raises:
-        ConfigurationError: It cannot be read, or makes no sense.
-    """
+def read_rules(path: Path, content: bytes, before: Rules | None = None) -> Rules:
+    """Parses a file of principals; quotas that did not change keep what was used of them ``before``."""
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        document = tomllib.loads(content.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigurationError(f"--access_file={path} cannot be read as TOML: {exc}.") from exc
     try:
         return _rules(document, path.parent, before)
@@ -149,23 +104,11 @@ def read_rules(path: Path, before: Rules | None = None) -> Rules:
         raise ConfigurationError(f"--access_file={path}: {exc}") from exc
 
 
-def check_scopes(texts: Sequence[str]) -> None:
-    """Checks scopes.
-
-    Args:
-        texts: Such as ``predict:fashion*``.
-
-    Raises:
-        ValueError: One makes no sense.
-    """
-    grants_of(list(texts), "the key")
-
-
 class _Wrong(ValueError):
-    """Something in the file makes no sense."""
+    """The file is not valid."""
 
 
-def _rules(document: Mapping[str, Any], folder: Path, before: Rules | None) -> Rules:
+def _rules(document: Mapping[str, object], folder: Path, before: Rules | None) -> Rules:
     _check_fields(document, ("principal", "jwt", "anonymous"), "the file")
     quotas = {principal.name: principal.quota for principal in (before.principals if before else ())}
     by_key: dict[bytes, Principal] = {}
@@ -188,7 +131,7 @@ def _rules(document: Mapping[str, Any], folder: Path, before: Rules | None) -> R
         )
         for text in _list(item.get("keys", []), str, f"keys of {what}", "texts"):
             match = _HASH.fullmatch(text)
-            # What stands there may be a key itself: it is not repeated.
+            # It may be a key itself: the error does not repeat it.
             if match is None:
                 raise _Wrong(
                     f"a key of {what} is not sha256: and 64 hexadecimal digits. The file holds hashes, as modelyard "
@@ -210,18 +153,12 @@ def _rules(document: Mapping[str, Any], folder: Path, before: Rules | None) -> R
                 raise _Wrong(f"{what} has claims, and there is no [jwt] that says which tokens are believed.")
             by_claims.append(principal)
         if not (item.get("keys") or item.get("certificates") or principal.claims):
-            raise _Wrong(f"{what} has neither keys nor certificates nor claims: nobody could be it.")
+            raise _Wrong(f"{what} has neither keys nor certificates nor claims: no caller can be it.")
     anonymous = Principal(name="", grants=grants_of(document.get("anonymous", []), "anonymous"))
     return Rules(anonymous=anonymous, by_key=by_key, by_certificate=by_certificate, by_claims=tuple(by_claims), jwt=jwt)
 
 
 def grants_of(texts: object, what: str) -> tuple[tuple[Scope, str], ...]:
-    """Scopes with their patterns.
-
-    Args:
-        texts: Such as ``predict:fashion*``; without a pattern, for all models.
-        what: Who has them, for errors.
-    """
     grants: list[tuple[Scope, str]] = []
     for text in _list(texts, str, f"scopes of {what}", "texts"):
         scope, colon, pattern = text.partition(":")
@@ -235,16 +172,18 @@ def grants_of(texts: object, what: str) -> tuple[tuple[Scope, str], ...]:
     return tuple(grants)
 
 
-def _quota(item: Mapping[str, Any], name: str, before: Quota | None) -> Quota | None:
-    values: dict[str, Any] = {}
-    for field_name, kinds in (
-        ("requests_per_second", (int, float)), ("rows_per_second", (int, float)), ("max_in_flight", (int,))
-    ):  # fmt: skip
+def _quota(item: Mapping[str, object], name: str, before: Quota | None) -> Quota | None:
+    def number(field_name: str, *kinds: type) -> float:
         value = item.get(field_name, 0)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < float("inf"):
-            raise _Wrong(f"principal {name!r} has {field_name} = {value!r}; expected a number, 0 for no limit.")
-        values[field_name] = value
-    limits = Limits(**values)
+        if isinstance(value, int | float) and type(value) in kinds and 0 <= value < float("inf"):
+            return value
+        raise _Wrong(f"principal {name!r} has {field_name} = {value!r}; expected a number, 0 for no limit.")
+
+    limits = Limits(
+        requests_per_second=number("requests_per_second", int, float),
+        rows_per_second=number("rows_per_second", int, float),
+        max_in_flight=int(number("max_in_flight", int)),
+    )
     if limits == Limits():
         return None
     return before if before is not None and before.limits == limits else Quota(name, limits)
@@ -252,38 +191,36 @@ def _quota(item: Mapping[str, Any], name: str, before: Quota | None) -> Quota | 
 
 def _jwt(table: object, folder: Path) -> JwtOptions:
     values = _table(table, "[jwt]")
-    _check_fields(values, _JWT_FIELDS, "[jwt]")
-    for name in ("jwks", "issuer", "audience"):
-        if not isinstance(values.get(name), str) or not values[name]:
-            raise _Wrong(
-                f"[jwt] has {name} = {values.get(name)!r}; expected a text. All of {', '.join(_JWT_FIELDS[:3])}"
-            )
+    _check_fields(values, (*_JWT_TEXTS, "algorithms"), "[jwt]")
+    texts: list[str] = []
+    for name in _JWT_TEXTS:
+        value = values.get(name)
+        if not isinstance(value, str) or not value:
+            raise _Wrong(f"[jwt] has {name} = {value!r}; expected a text. All of {', '.join(_JWT_TEXTS)}")
+        texts.append(value)
+    jwks, issuer, audience = texts
     algorithms = tuple(_list(values.get("algorithms", list(ALGORITHMS)), str, "algorithms of [jwt]", "texts"))
     if unknown := [name for name in algorithms if name not in ALGORITHMS]:
         raise _Wrong(f"[jwt] has the algorithm {unknown[0]!r}; expected some of {', '.join(ALGORITHMS)}.")
-    jwks = values["jwks"]
     if jwks.startswith("http://") and not jwks.startswith(("http://localhost:", "http://127.0.0.1:")):
         raise _Wrong(f"[jwt] has jwks = {jwks!r}; whoever is on the way could change keys: expected https, or a file.")
-    return JwtOptions(
-        jwks=jwks if jwks.startswith(("http://", "https://")) else folder / jwks,
-        issuer=values["issuer"],
-        audience=values["audience"],
-        algorithms=algorithms,
-    )
+    source = jwks if jwks.startswith(("http://", "https://")) else folder / jwks
+    return JwtOptions(jwks=source, issuer=issuer, audience=audience, algorithms=algorithms)
 
 
-def _check_fields(item: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+def _check_fields(item: Mapping[str, object], known: Sequence[str], what: str) -> None:
     if unknown := sorted(set(item) - set(known)):
         raise _Wrong(f"{what} has {unknown[0]!r}; expected some of {', '.join(known)}.")
 
 
-def _table(value: object, what: str) -> Mapping[str, Any]:
+def _table(value: object, what: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise _Wrong(f"{what} has {type(value).__name__}; expected a table.")
     return value
 
 
-def _list(value: object, kind: Callable[..., Any], what: str, expected: str) -> list[Any]:
-    if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):  # type: ignore[arg-type]
+def _list(value: object, kind: type[_T], what: str, expected: str) -> list[_T]:
+    found = [item for item in value if isinstance(item, kind)] if isinstance(value, list) else None
+    if found is None or found != value:
         raise _Wrong(f"{what}: expected a list of {expected}.")
-    return value
+    return found

@@ -1,4 +1,4 @@
-"""How much of the server one principal may have."""
+"""Quotas of principals."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ from types import TracebackType
 
 from modelyard.errors import OverloadedError
 
-#: When somebody is asked to come back who has too many requests in flight: nobody knows when one ends.
+#: Retry after too many requests in flight; when one of them ends is not known.
 _SOON_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of one principal; 0 for none.
-
-    Attributes:
-        requests_per_second: On average; what one second brings may come at once.
-        rows_per_second: So, rows of predictions. A request with more rows is answered, and those after it wait.
-        max_in_flight: Requests that are not answered yet.
-    """
+    """Limits of one principal; 0 for none. Requests and rows of one second may come at once."""
 
     requests_per_second: float = 0.0
     rows_per_second: float = 0.0
@@ -30,7 +24,7 @@ class Limits:
 
 
 class _Bucket:
-    """Tokens that come at a rate; a second's worth is kept, at least one."""
+    """A token bucket that holds the tokens of one second, at least one."""
 
     def __init__(self, rate: float, clock: Callable[[], float]) -> None:
         self._rate, self._clock = rate, clock
@@ -38,7 +32,7 @@ class _Bucket:
         self._tokens, self._at = self._most, clock()
 
     def wait_s(self) -> float:
-        """Seconds until a whole token is there; 0 where one is."""
+        """Seconds until a whole token is there."""
         if not self._rate:
             return 0.0
         now = self._clock()
@@ -52,13 +46,7 @@ class _Bucket:
 
 
 class Quota:
-    """What a principal has used, over all doors.
-
-    Args:
-        name: The principal's.
-        limits: The limits.
-        clock: Seconds that never go back.
-    """
+    """What a principal has used, over all protocols."""
 
     def __init__(self, name: str, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
@@ -69,11 +57,6 @@ class Quota:
         self._lock = threading.Lock()
 
     def enter(self) -> None:
-        """Counts a request that begins.
-
-        Raises:
-            OverloadedError: A limit is reached.
-        """
         limits = self.limits
         with self._lock:
             if limits.max_in_flight and self._in_flight >= limits.max_in_flight:
@@ -85,16 +68,11 @@ class Quota:
             self._requests.take(1)
 
     def charge(self, rows: int) -> None:
-        """Counts the rows of a request."""
         with self._lock:
             self._rows.take(rows)
 
     def leave(self, *, undo: bool = False) -> None:
-        """Counts a request that ends.
-
-        Args:
-            undo: It is as if it had not begun.
-        """
+        """Counts a request that ends; ``undo`` also returns what it took."""
         with self._lock:
             self._in_flight -= 1
             if undo:
@@ -107,12 +85,7 @@ class Quota:
 
 
 class Ticket:
-    """A request that was let in; a context manager, until it is answered.
-
-    Args:
-        principal: Whose request it is; empty for anybody's.
-        quota: What it is counted in; None where nothing is.
-    """
+    """An admitted request, until it is answered."""
 
     __slots__ = ("_quota", "_rows", "principal")
 
@@ -125,23 +98,22 @@ class Ticket:
 
     @property
     def counts(self) -> bool:
-        """Whether anybody must be told of its end."""
+        """Whether its end must be reported."""
         return self._quota is not None
 
     def charge(self, rows: int) -> None:
-        """Counts the rows of the request, once they are known."""
         if self._quota is not None:
             self._rows += rows
             self._quota.charge(rows)
 
     def release(self) -> None:
-        """The request is answered, or nobody waits for it any more; the second time means nothing."""
+        """Ends the request; a second call has no effect."""
         quota, self._quota = self._quota, None
         if quota is not None:
             quota.leave()
 
     def undo(self) -> None:
-        """The request is let in again elsewhere, and counted there."""
+        """Takes the request out of the quota, because it is admitted again elsewhere."""
         quota, self._quota = self._quota, None
         if quota is not None:
             quota.charge(-self._rows)

@@ -7,39 +7,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modelyard.errors import ConfigurationError
-from modelyard.serving.config import TlsConfig, read_tls_config
+from modelyard.serving.config import Complaints, TlsConfig, read_tls_config
 
 _LOG = logging.getLogger("modelyard.serving.access")
 
 
 class LiveTls:
-    """What ports speak TLS with, from the next connection on.
-
-    Args:
-        path: ``--ssl_config_file``.
-        client_ca: ``--ssl_client_ca_file``; None without one.
-        config: What is in force.
-    """
+    """What ports speak TLS with, from the next connection on."""
 
     def __init__(self, config: TlsConfig, path: Path | None = None, client_ca: Path | None = None) -> None:
         self.config = config
         self._path, self._client_ca = path, client_ca
-        self._complaint = ""
+        self._complaints = Complaints(_LOG)
         self._changed: list[Callable[[TlsConfig], None]] = []
 
     def on_change(self, use: Callable[[TlsConfig], None]) -> None:
-        """Has a port told of what is new.
-
-        Args:
-            use: Called with it, on any thread; raises ConfigurationError where it cannot be used.
-        """
+        """Calls ``use`` with each new configuration, on any thread; it raises ConfigurationError to refuse one."""
         self._changed.append(use)
 
     def look(self) -> None:
-        """Reads what has changed; what cannot be used is logged once, and what was in force stays."""
+        """Reads the files; what cannot be used is logged, and what was in force stays."""
         if self._path is None:
             return
-        try:
+        with self._complaints.about("TLS stays as it was"):
             config = read_tls_config(self._path, self._client_ca)
             if config.verify_client != self.config.verify_client:
                 raise ConfigurationError(
@@ -51,8 +41,3 @@ class LiveTls:
                     use(config)
                 self.config = config
                 _LOG.info("%s: key and certificates were read again; new connections use them", self._path)
-            self._complaint = ""
-        except ConfigurationError as exc:
-            if exc.message != self._complaint:
-                _LOG.error("TLS stays as it was: %s", exc.message)
-            self._complaint = exc.message

@@ -8,6 +8,7 @@ from modelyard.serving.backends._openvino import OpenVinoBackend
 from modelyard.serving.backends._runtimes import (
     RUNTIME_FILES,
     RUNTIME_FORMATS,
+    RUNTIMES,
     TRITON_ONNX,
     TRITON_SAVED_MODEL,
     Runtime,
@@ -27,6 +28,7 @@ __all__ = [
     "LitertBackend",
     "OnnxRuntimeBackend",
     "OpenVinoBackend",
+    "RUNTIMES",
     "RUNTIME_FILES",
     "RUNTIME_FORMATS",
     "Runtime",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -12,13 +12,7 @@ from modelyard.serving.backends._base import Arrays, Backend
 
 
 def adapt(backend: Backend, signatures: Mapping[str, Signature], entry: FormatEntry) -> Backend:
-    """The backend with what its format's entry says between files and signatures.
-
-    Args:
-        backend: With the graphs of the files.
-        signatures: Those of the manifest.
-        entry: Of the format, in the manifest.
-    """
+    """The backend with what its format's entry says between files and signatures."""
     if not entry.renamed and not entry.computed:
         return backend
     described = computing_signatures(signatures)
@@ -35,11 +29,10 @@ class _Adapted:
         self.name, self.checks_shapes = backend.name, backend.checks_shapes
         self.computes_in_caller = backend.computes_in_caller
         self._backend, self._adapters = backend, adapters
-        self._signatures = {**backend.signatures, **{name: each.signature for name, each in adapters.items()}}
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        return self._signatures
+        self.signatures: Mapping[str, Signature] = {
+            **backend.signatures,
+            **{name: each.signature for name, each in adapters.items()},
+        }
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         adapter = self._adapters.get(graph)
@@ -47,6 +40,9 @@ class _Adapted:
             return self._backend.run(graph, inputs, outputs)
         values = self._backend.run(graph, adapter.feeds(inputs), [adapter.fetched(name) for name in outputs])
         return {name: adapter.answer(name, values[adapter.fetched(name)]) for name in outputs}
+
+    def interrupt(self, threads: Collection[int] | None = None) -> bool:
+        return self._backend.interrupt(threads)
 
     def close(self) -> None:
         self._backend.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -29,17 +29,11 @@ class Backend(Protocol):
         ...
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-        """Computes one batch.
+        """Computes one batch."""
+        ...
 
-        Args:
-            graph: One of :attr:`signatures`.
-            inputs: Arrays by input name, dtypes checked.
-            outputs: The outputs to compute.
-
-        Raises:
-            InvalidInputError: The runtime refuses a shape.
-            PredictionError: The runtime failed on a valid batch.
-        """
+    def interrupt(self, threads: Collection[int] | None = None) -> bool:
+        """Ends calls that are running, those of some threads or all, with an error; False where the runtime cannot."""
         ...
 
     def close(self) -> None:

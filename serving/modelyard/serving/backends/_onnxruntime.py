@@ -2,73 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import Signature, TensorSpec
-from modelyard.errors import InvalidInputError, LoadError, MissingDependencyError, PredictionError
+from modelyard.artifact import Signature, onnx_options, onnx_signature
+from modelyard.errors import InvalidInputError, LoadError, PredictionError
 from modelyard.serving.backends._base import Arrays
 from modelyard.serving.backends._recurrent import check_values, recurrent_graphs
 from modelyard.serving.requests import without_paths
 
-_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-    "bool": "bool",
-    "string": "string",
-    "int8": "int8",
-    "int16": "int16",
-    "int32": "int32",
-    "int64": "int64",
-    "uint8": "uint8",
-    "uint16": "uint16",
-    "uint32": "uint32",
-    "uint64": "uint64",
-}
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, RunOptions
 
 #: Computes Pad with zeros followed by MaxPool wrongly where all values are negative, in 1.31 at least.
 _WRONG_OPTIMIZERS = ["Pad_Fusion"]
 
 
 class OnnxRuntimeBackend:
-    """One onnxruntime session per graph: sessions are safe to share between threads.
-
-    Args:
-        graphs: ONNX files by graph name.
-        threads: Intra-op threads of each session.
-
-    Raises:
-        LoadError: onnxruntime cannot read a file.
-        MissingDependencyError: onnxruntime is not installed.
-    """
+    """One onnxruntime session per graph: sessions are safe to share between threads."""
 
     name = "onnxruntime"
     checks_shapes = True
 
     def __init__(self, graphs: Mapping[str, Path], *, threads: int) -> None:
-        try:
-            import onnxruntime
-        except ModuleNotFoundError as exc:
-            if exc.name != "onnxruntime":
-                raise
-            raise MissingDependencyError(
-                package="onnxruntime", extra="serving", purpose="The onnxruntime backend"
-            ) from exc
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        # Idle worker threads that spin would take the cores from the request path.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # Its errors come as exceptions, too. Printed beside that they would look like the server's, and most are none:
-        # loading tries what a model takes, and clients send what it does not.
-        options.log_severity_level = 4
-        self._sessions: dict[str, Any] = {}
+        import onnxruntime
+
+        options = onnx_options(threads)
+        self._sessions: dict[str, InferenceSession] = {}
+        #: Of each thread's calls, by which they can be ended.
+        self._calls: dict[int, RunOptions] = {}
         self.computes_in_caller = threads == 1
         for graph, path in graphs.items():
             try:
@@ -80,58 +47,41 @@ class OnnxRuntimeBackend:
                 raise LoadError(f"onnxruntime cannot load {path}: {exc}") from exc
             self._sessions[graph] = session
         self._recurrent = recurrent_graphs(graphs)
-        self._signatures = {graph: _signature(graph, session) for graph, session in self._sessions.items()}
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """The graphs by name."""
-        return self._signatures
+        self.signatures: Mapping[str, Signature] = {
+            graph: onnx_signature(graph, session) for graph, session in self._sessions.items()
+        }
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-        """Computes one batch.
-
-        Args:
-            graph: One of :attr:`signatures`.
-            inputs: Arrays by input name.
-            outputs: The outputs to compute.
-
-        Raises:
-            InvalidInputError: onnxruntime refuses a shape, or would not survive it; or a string is not UTF-8.
-            PredictionError: onnxruntime failed.
-        """
         if graph in self._recurrent:
             check_values(graph, inputs)
         feeds = {name: _text(name, array) if array.dtype == object else array for name, array in inputs.items()}
         try:
-            values = self._sessions[graph].run(list(outputs), feeds)
+            values = self._sessions[graph].run(list(outputs), feeds, self._call())
         # As above: no common base class to name.
         except Exception as exc:
             kind = InvalidInputError if type(exc).__name__ == "InvalidArgument" else PredictionError
             raise kind(f"onnxruntime cannot run graph {graph!r} on these inputs: {without_paths(str(exc))}") from exc
         return dict(zip(outputs, (_bytes(value) if value.dtype == object else value for value in values), strict=True))
 
+    def _call(self) -> RunOptions:
+        thread = threading.get_ident()
+        found = self._calls.get(thread)
+        if found is None:
+            import onnxruntime
+
+            found = self._calls[thread] = onnxruntime.RunOptions()
+        return found
+
+    def interrupt(self, threads: Collection[int] | None = None) -> bool:
+        """Ends calls that are running, those of some threads or all, with an error."""
+        for thread in list(self._calls) if threads is None else threads:
+            call = self._calls.pop(thread, None)
+            if call is not None:
+                call.terminate = True
+        return True
+
     def close(self) -> None:
-        """Frees the sessions."""
         self._sessions.clear()
-
-
-def _signature(graph: str, session: Any) -> Signature:
-    return Signature(
-        inputs=tuple(_spec(node) for node in session.get_inputs()),
-        outputs=tuple(_spec(node) for node in session.get_outputs()),
-        compute=graph,
-    )
-
-
-def _spec(node: Any) -> TensorSpec:
-    kind = node.type.removeprefix("tensor(").removesuffix(")")
-    if kind not in _DTYPES:
-        hint = ' Convert scikit-learn models with options={id(model): {"zipmap": False}}.' if "map(" in kind else ""
-        raise LoadError(
-            f"ONNX value {node.name!r} has type {node.type}; expected a tensor of a dtype known here.{hint}"
-        )
-    shape = tuple(size if isinstance(size, int) else -1 for size in node.shape)
-    return TensorSpec(name=node.name, dtype=_DTYPES[kind], shape=shape)
 
 
 def _text(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -150,7 +100,7 @@ def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return _object_array(flat, array.shape)
 
 
-def _object_array(values: list[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _object_array(values: Sequence[object], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     result = np.empty(len(values), dtype=object)
     result[:] = values
     return result.reshape(shape)

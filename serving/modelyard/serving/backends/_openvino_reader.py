@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from modelyard.artifact import DEFAULT_SIGNATURE, Signature, TensorSpec
 from modelyard.errors import LoadError
@@ -20,6 +20,9 @@ from modelyard.serving.backends._saved_model import (
 )
 from modelyard.serving.backends._saved_model_state import state_changes
 from modelyard.wire import tensorflow_pb2
+
+if TYPE_CHECKING:
+    import openvino
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -44,31 +47,15 @@ _TAG = "serve"
 
 @dataclass(frozen=True, kw_only=True)
 class OpenVinoGraph:
-    """One graph, read but not compiled.
+    """One graph, read but not compiled, and the positions of its inputs and outputs in the model."""
 
-    Attributes:
-        model: The ``openvino.Model``.
-        signature: Its inputs and outputs.
-        inputs: Position of each input in the model, by name.
-        outputs: Position of each output in the model, by name.
-    """
-
-    model: Any
+    model: openvino.Model
     signature: Signature
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
 
 
 def read_onnx(graph: str, path: Path) -> OpenVinoGraph:
-    """Reads one ONNX file.
-
-    Args:
-        graph: The name to give it.
-        path: The file.
-
-    Raises:
-        LoadError: OpenVINO cannot read it, or would not compute what it says.
-    """
     try:
         model = _read("onnx", path)
         if not model.outputs:
@@ -97,15 +84,7 @@ def read_onnx(graph: str, path: Path) -> OpenVinoGraph:
 
 
 def read_saved_model(path: Path, tags: Sequence[str]) -> dict[str, OpenVinoGraph]:
-    """Reads the signatures of a SavedModel that OpenVINO can compute; the log names the others.
-
-    Args:
-        path: The SavedModel directory.
-        tags: Tags of the meta graph to read.
-
-    Raises:
-        LoadError: The directory cannot be read, or none of its signatures.
-    """
+    """Reads the signatures of a SavedModel that OpenVINO can compute; the others are logged."""
     meta_graph = read_meta_graph(path, tags)
     signatures = callable_signatures(meta_graph)
     graphs: dict[str, OpenVinoGraph] = {}
@@ -154,28 +133,34 @@ def _read_signature(path: Path, meta_graph: tensorflow_pb2.MetaGraphDef, signatu
         _write_view(view, path, meta_graph, signature.compute, inputs, outputs)
         shapes = {inputs[definition.inputs[spec.name].name]: spec.shape for spec in signature.inputs}
         model = _read("tf", view, shapes)
-    known_inputs = _positions(model.inputs, inputs.values())
-    known_outputs = _positions(model.outputs, outputs.values())
-    lost = [spec.name for spec in signature.outputs if outputs[definition.outputs[spec.name].name] not in known_outputs]
-    lost += [spec.name for spec in signature.inputs if inputs[definition.inputs[spec.name].name] not in known_inputs]
-    if lost:
-        raise LoadError(f"OpenVINO loses {', '.join(map(repr, lost))} on the way, as it does with constants")
     graph = OpenVinoGraph(
         model=model,
         signature=signature,
-        inputs={spec.name: known_inputs[inputs[definition.inputs[spec.name].name]] for spec in signature.inputs},
-        outputs={spec.name: known_outputs[outputs[definition.outputs[spec.name].name]] for spec in signature.outputs},
+        outputs=_positions(signature.outputs, definition.outputs, outputs, model.outputs),
+        inputs=_positions(signature.inputs, definition.inputs, inputs, model.inputs),
     )
-    for specs, ports, positions in (
-        (signature.inputs, model.inputs, graph.inputs),
-        (signature.outputs, model.outputs, graph.outputs),
-    ):
-        for spec in specs:
-            dtype = _spec(spec.name, ports[positions[spec.name]]).dtype
-            if dtype != spec.dtype:
-                raise LoadError(f"OpenVINO reads {spec.name!r} as {dtype}; the signature says {spec.dtype}")
     _check(model, signature)
     return graph
+
+
+def _positions(
+    specs: Iterable[TensorSpec],
+    infos: Mapping[str, tensorflow_pb2.TensorInfo],
+    names: Mapping[str, str],
+    ports: Sequence[openvino.Output],
+) -> dict[str, int]:
+    """Positions of a signature's tensors among the model's; ``names`` are those that the model has for tensors."""
+    known = {name: index for index, port in enumerate(ports) for name in port.get_names()}
+    wanted = {spec.name: known.get(names[infos[spec.name].name]) for spec in specs}
+    lost = [name for name, position in wanted.items() if position is None]
+    if lost:
+        raise LoadError(f"OpenVINO loses {', '.join(map(repr, lost))} on the way, as it does with constants")
+    positions = {name: position for name, position in wanted.items() if position is not None}
+    for spec in specs:
+        dtype = _spec(spec.name, ports[positions[spec.name]]).dtype
+        if dtype != spec.dtype:
+            raise LoadError(f"OpenVINO reads {spec.name!r} as {dtype}; the signature says {spec.dtype}")
+    return positions
 
 
 def _write_view(
@@ -211,7 +196,7 @@ def _write_view(
         raise LoadError(f"a view of it cannot be written to {view}: {exc}") from exc
 
 
-def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None] | None = None) -> Any:
+def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None] | None = None) -> openvino.Model:
     """Reads a model; ``shapes`` cuts it at these inputs, wherever they are in the graph."""
     import openvino
     from openvino.frontend import FrontEndManager
@@ -237,11 +222,7 @@ def _read(frontend: str, path: Path, shapes: Mapping[str, tuple[int, ...] | None
 
 
 def short_reason(exc: Exception) -> str:
-    """What an OpenVINO exception says, without the places in its own source that it says it from.
-
-    Args:
-        exc: The exception.
-    """
+    """What an OpenVINO exception says, without the places in its own source that it says it from."""
     text = str(exc)
     found = re.search(r"(?:No conversion rule found for operations?|Conversion is failed for): *(.+)", text)
     if found:
@@ -251,12 +232,7 @@ def short_reason(exc: Exception) -> str:
     return (" ".join(lines) or " ".join(text.split()) or type(exc).__name__)[:300].rstrip(".")
 
 
-def _positions(ports: Sequence[Any], names: Iterable[str]) -> dict[str, int]:
-    wanted = set(names)
-    return {name: index for index, port in enumerate(ports) for name in wanted & set(port.get_names())}
-
-
-def _spec(name: str, port: Any) -> TensorSpec:
+def _spec(name: str, port: openvino.Output) -> TensorSpec:
     kind = port.get_element_type().get_type_name()
     if kind not in _DTYPES:
         raise LoadError(
@@ -269,7 +245,7 @@ def _spec(name: str, port: Any) -> TensorSpec:
     return TensorSpec(name=name, dtype=_DTYPES[kind], shape=tuple(sizes))
 
 
-def _check(model: Any, signature: Signature) -> None:
+def _check(model: openvino.Model, signature: Signature) -> None:
     _check_specs(signature)
     for node in model.get_ops():
         if any(port.get_element_type().get_type_name() == "f64" for port in node.outputs()):

@@ -19,11 +19,7 @@ _OPERATORS = tuple(b'"' + bytes([len(name)]) + name for name in (b"LSTM", b"GRU"
 
 
 def recurrent_graphs(files: Mapping[str, Path]) -> frozenset[str]:
-    """The graphs that have an LSTM or a GRU anywhere, also in a branch or a loop.
-
-    Args:
-        files: ONNX files by graph name; each was loaded by a runtime.
-    """
+    """The graphs that have an LSTM or a GRU anywhere, also in a branch or a loop."""
     return frozenset(name for name, path in files.items() if _is_recurrent(path))
 
 
@@ -33,15 +29,7 @@ def _is_recurrent(path: Path) -> bool:
 
 
 def check_values(graph: str, inputs: Arrays) -> None:
-    """Refuses inputs without a value.
-
-    Args:
-        graph: One of :func:`recurrent_graphs`.
-        inputs: Its inputs.
-
-    Raises:
-        InvalidInputError: One has none.
-    """
+    """Refuses inputs without a value."""
     for name, array in inputs.items():
         if not array.size:
             raise InvalidInputError(

@@ -45,9 +45,6 @@ def available_runtimes(path: Path) -> tuple[Runtime, ...]:
     """The runtimes for which a version directory holds a file, best first.
 
     OpenVINO comes last: it is there for those who ask for it.
-
-    Args:
-        path: The version directory.
     """
     found: list[Runtime] = []
     # Variants of other precision count: a version may have nothing else.
@@ -63,7 +60,6 @@ def available_runtimes(path: Path) -> tuple[Runtime, ...]:
 
 
 def saved_model_of(path: Path) -> Path | None:
-    """The directory of a version's SavedModel."""
     places = (path, path / TRITON_SAVED_MODEL)
     return next((place for place in places if (place / SAVED_MODEL_NAME).is_file()), None)
 

@@ -17,18 +17,7 @@ INIT_SIGNATURE = "__saved_model_init_op"
 
 
 def read_meta_graph(path: Path, tags: Sequence[str]) -> tensorflow_pb2.MetaGraphDef:
-    """Reads what a SavedModel directory says about its signatures and its format.
-
-    Args:
-        path: The directory that holds ``saved_model.pb``.
-        tags: The tags of the meta graph to read.
-
-    Returns:
-        The meta graph; it has an ``object_graph_def`` in the TF2 format only.
-
-    Raises:
-        LoadError: The file is absent or damaged, or has no such meta graph.
-    """
+    """Reads what a SavedModel directory says about its signatures and its format."""
     file = path / SAVED_MODEL_NAME
     try:
         saved_model = tensorflow_pb2.SavedModel.FromString(file.read_bytes())
@@ -46,9 +35,6 @@ def callable_signatures(graph: tensorflow_pb2.MetaGraphDef) -> dict[str, Signatu
 
     A signature with a resource or variant among its tensors is left out: those
     cannot travel. It still shows in the metadata.
-
-    Args:
-        graph: The meta graph.
     """
     signatures = {}
     for name, definition in graph.signature_def.items():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from modelyard.errors import (
     InternalError,
     InvalidInputError,
     LoadError,
-    MissingDependencyError,
     PredictionError,
     UnsupportedError,
 )
@@ -26,19 +26,12 @@ from modelyard.serving.backends._saved_model import callable_signatures, read_me
 from modelyard.serving.requests import without_paths
 from modelyard.wire import dtype_by_enum, tensorflow_pb2
 
+#: Names of the inputs in the order of the arguments, and the prepared call.
+_Call = tuple[list[str], Callable[..., Sequence[object]]]
+
 
 class TensorFlowBackend:
-    """TensorFlow's own runtime; TF1 and TF2 formats alike.
-
-    Args:
-        path: The SavedModel directory.
-        tags: Tags of the meta graph to load.
-        threads: Intra-op threads of a TF1 session; TF2's pools are process-wide.
-
-    Raises:
-        LoadError: TensorFlow cannot load the directory.
-        MissingDependencyError: TensorFlow is not installed.
-    """
+    """TensorFlow's own runtime; TF1 and TF2 formats alike."""
 
     name = "tensorflow"
     checks_shapes = False
@@ -50,14 +43,6 @@ class TensorFlowBackend:
         try:
             with leave_out_keras():
                 import tensorflow as tf
-        except ModuleNotFoundError as exc:
-            if exc.name != "tensorflow":
-                raise
-            raise MissingDependencyError(
-                package="tensorflow",
-                extra="tensorflow",
-                purpose=f"Serving the SavedModel in {path}",
-            ) from exc
         except (ImportError, OSError) as exc:
             raise LoadError(
                 f"TensorFlow is installed but cannot be imported: {exc}. It needs a writable temporary directory, "
@@ -65,34 +50,22 @@ class TensorFlowBackend:
             ) from exc
         self._tf = tf
         graph = read_meta_graph(path, tags)
-        self._signatures = callable_signatures(graph)
-        # TF1's reference variables exist in a session only; TF2's functions need none.
-        kind = _Functions if graph.HasField("object_graph_def") else _Session
+        signatures = callable_signatures(graph)
+        self._runner: _Functions | _Session | None
         try:
-            self._runner: _Functions | _Session | None = kind(tf, path, graph, tuple(self._signatures), tags, threads)
+            if graph.HasField("object_graph_def"):
+                self._runner = _Functions(tf, path, tags, signatures)
+            else:
+                # TF1's reference variables exist in a session only; TF2's functions need none.
+                self._runner = session = _Session(tf, path, tags, graph, threads)
+                signatures = session.corrected(signatures)
         # TensorFlow raises classes of its own, ValueError, OSError, KeyError and more: the boundary maps them all.
         except Exception as exc:
             raise LoadError(f"TensorFlow cannot load {path}: {exc}") from exc
-        if isinstance(self._runner, _Session):
-            self._signatures = self._runner.corrected(self._signatures)
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """The SavedModel's signatures that can be called."""
-        return self._signatures
+        #: The SavedModel's signatures that can be called.
+        self.signatures: Mapping[str, Signature] = signatures
 
     def run(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-        """Computes one batch.
-
-        Args:
-            graph: One of :attr:`signatures`.
-            inputs: Arrays by input name.
-            outputs: The outputs to return.
-
-        Raises:
-            InvalidInputError: A kernel refuses the inputs.
-            PredictionError: A kernel failed.
-        """
         tf, runner = self._tf, self._runner
         if runner is None:
             raise InternalError(f"Signature {graph!r} was called after close. This is a bug.")
@@ -105,8 +78,11 @@ class TensorFlowBackend:
         except tf.errors.OpError as exc:
             raise PredictionError(f"TensorFlow failed on signature {graph!r}: {without_paths(str(exc))}") from exc
 
+    def interrupt(self, threads: Collection[int] | None = None) -> bool:
+        """The runtime cannot."""
+        return False
+
     def close(self) -> None:
-        """Frees the model."""
         runner, self._runner = self._runner, None
         if isinstance(runner, _Session):
             runner.close()
@@ -115,15 +91,7 @@ class TensorFlowBackend:
 class _Functions:
     """The signatures of a TF2-format model."""
 
-    def __init__(
-        self,
-        tf: Any,
-        path: Path,
-        graph: tensorflow_pb2.MetaGraphDef,
-        names: Sequence[str],
-        tags: Sequence[str],
-        threads: int,
-    ) -> None:
+    def __init__(self, tf: ModuleType, path: Path, tags: Sequence[str], names: Iterable[str]) -> None:
         self._tf = tf
         # The functions do not keep the variables alive: the model must.
         self._model = tf.saved_model.load(str(path), tags=list(tags))
@@ -143,13 +111,7 @@ class _Session:
     """The signatures of a TF1-format model."""
 
     def __init__(
-        self,
-        tf: Any,
-        path: Path,
-        graph: tensorflow_pb2.MetaGraphDef,
-        names: Sequence[str],
-        tags: Sequence[str],
-        threads: int,
+        self, tf: ModuleType, path: Path, tags: Sequence[str], graph: tensorflow_pb2.MetaGraphDef, threads: int
     ) -> None:
         from tensorflow.core.protobuf import config_pb2
 
@@ -158,9 +120,9 @@ class _Session:
         self._session = v1.Session(graph=tf.Graph(), config=config)
         with self._session.graph.as_default():
             v1.saved_model.load(self._session, list(tags), str(path))
-        self._definitions = {name: graph.signature_def[name] for name in names}
+        self._definitions = graph.signature_def
         self._config = config_pb2
-        self._calls: dict[tuple[str, tuple[str, ...]], tuple[list[str], Any]] = {}
+        self._calls: dict[tuple[str, tuple[str, ...]], _Call] = {}
 
     def corrected(self, signatures: Mapping[str, Signature]) -> dict[str, Signature]:
         """The signatures with the dtypes that the graph's tensors have, whatever the SavedModel says of them.
@@ -194,7 +156,7 @@ class _Session:
         values = function(*(inputs[name] for name in names))
         return {name: _as_array(value) for name, value in zip(outputs, values, strict=True)}
 
-    def _make_call(self, graph: str, outputs: Sequence[str]) -> tuple[list[str], Any]:
+    def _make_call(self, graph: str, outputs: Sequence[str]) -> _Call:
         """A prepared call: unlike ``Session.run`` it leaves the check of shapes to the kernels, as upstream does."""
         definition = self._definitions[graph]
         names = sorted(definition.inputs)
@@ -210,6 +172,6 @@ class _Session:
         self._session.close()
 
 
-def _as_array(value: Any) -> npt.NDArray[Any]:
+def _as_array(value: object) -> npt.NDArray[Any]:
     # A rank-0 string comes back as plain bytes, which numpy would make a fixed-width string of.
     return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)

@@ -16,10 +16,10 @@ from modelyard.serving.requests import Caller
 NEWEST = 0.2
 #: One pause of the machine must not shut a model for long: what took so many times as long as expected counts as this.
 OUTLIER = 4.0
-#: Whoever is refused is asked to come back when there may be room: in whole steps of the first, so that answers to
+#: A refused caller is told when to try again: in whole steps of the first, so that answers to
 #: callers that are refused together are alike, and not later than the second.
 RETRY_S = (0.05, 10.0)
-#: Threads that wait for company or for a slot take memory only; queues of one model are rarely more at a time.
+#: Threads that wait for more requests or for a slot take memory only; queues of one model are rarely more at a time.
 _WAITING_THREADS = 64
 
 
@@ -37,20 +37,11 @@ class Cost:
         self._size = 0.0
 
     def of(self, size: int) -> float:
-        """Seconds that work of a size takes; 0 until some was done.
-
-        Args:
-            size: 0 where it is not known.
-        """
+        """Seconds that work of a size takes; 0 until some was done."""
         return self.seconds * (size / self._size if size and self._size else 1.0)
 
     def learn(self, seconds: float, size: int) -> None:
-        """Follows what work takes.
-
-        Args:
-            seconds: By the clock on the wall: those behind it waited as long.
-            size: As for :meth:`of`.
-        """
+        """Follows what work takes."""
         usual = max(self.of(size), self.seconds)
         self.seconds += NEWEST * (min(seconds, OUTLIER * usual) - self.seconds) if usual else seconds
         if size:
@@ -58,15 +49,7 @@ class Cost:
 
 
 class ModelThreads:
-    """The threads of one model, and what waits for them; no other model waits for what this one does.
-
-    Args:
-        threads: Batches that are computed at the same time.
-        workers: Requests that are decoded, or otherwise answered, at the same time.
-        max_waiting: Requests that may wait; 0 for any number.
-        max_delay_s: Seconds that a request may have to wait; 0 for any time.
-        refused: Told why a request is not let in, in a word.
-    """
+    """The threads of one model, and what waits for them; no other model waits for what this one does."""
 
     def __init__(
         self,
@@ -87,7 +70,7 @@ class ModelThreads:
         self.waiting = 0
         #: Nothing is begun any more.
         self.closed = False
-        #: Whoever computes holds one.
+        #: A thread that computes holds one.
         self.slots = threading.Semaphore(threads)
         self.batches = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="modelyard-batch")
         #: Large bodies, images and messages are decoded here, and what is no prediction is answered.
@@ -97,13 +80,7 @@ class ModelThreads:
     def enter(self, caller: Caller | None, cost: float, *, least: float = 0.0) -> None:
         """Lets a request in.
 
-        Args:
-            caller: Who waits for it.
-            cost: Seconds of a thread that it will take.
-            least: Seconds that it will take in any case: a batch takes what it takes, however many share it.
-
-        Raises:
-            OverloadedError: Too many wait, or the wait would be longer than the caller's time, or than the limit.
+        ``least`` is what it takes in any case: a batch takes what it takes, however many share it.
         """
         with self.condition:
             expected = max(least, (self._backlog_s + cost) / self.threads)
@@ -117,7 +94,7 @@ class ModelThreads:
             limit = self._max_delay_s
             if caller is not None and caller.deadline is not None:
                 limit = min(limit, caller.deadline - time.monotonic())
-            # A model that nobody waits for takes any request: or else a wrong guess would never be put right.
+            # An idle model takes any request: or else a wrong estimate would never be corrected.
             if expected > limit and self.waiting:
                 self.refused("too_late")
                 raise _overloaded(
@@ -129,22 +106,14 @@ class ModelThreads:
             self._backlog_s += cost
 
     def leave(self, cost: float) -> None:
-        """A request was computed, or given up.
-
-        Args:
-            cost: As on entering.
-        """
+        """A request was computed, or given up."""
         with self.condition:
             self.waiting -= 1
             # Rounding must not leave a ghost of a backlog behind.
             self._backlog_s = self._backlog_s - cost if self.waiting else 0.0
 
     def refusal(self, caller: Caller | None) -> ModelyardError | None:
-        """Why a request should not be computed any more; None where it should.
-
-        Args:
-            caller: Who waits for it.
-        """
+        """Why a request should not be computed any more; None where it should."""
         if self.closed:
             return UnavailableError("The server is stopping; ask another one.")
         return None if caller is None else caller.refusal()

@@ -15,7 +15,7 @@ from modelyard.serving.batching._admission import ModelThreads
 from modelyard.serving.batching._counts import BatchCounts
 from modelyard.serving.batching._queue import BatchQueue, Task
 from modelyard.serving.config import BatchParameters
-from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.metrics import Metrics, ModelStatistics, RequestTimes
 from modelyard.serving.requests import Arrays, current_caller
 from modelyard.serving.servables import Plan, Servable, plan_of
 
@@ -24,38 +24,21 @@ _MAX_QUEUES = 64
 
 
 class Batcher:
-    """Queues requests, by TensorFlow Serving's parameters where a version has some.
-
-    Args:
-        metrics: Where the batches of such versions are counted.
-        statistics: Where all requests and batches are counted.
-        max_rows: Rows of a batch at most, of versions without parameters.
-        measured: Batches are recorded by signature, too.
-    """
+    """Queues requests, by TensorFlow Serving's parameters where a version has some."""
 
     def __init__(self, metrics: Metrics, statistics: ModelStatistics, *, max_rows: int, measured: bool = True) -> None:
-        self._measured = measured
+        # A warm-up is no use of its signatures: only TensorFlow Serving's metrics of batching count it.
+        self._signatures = metrics if measured else Metrics()
         self._metrics = metrics
         self._statistics = statistics
         self._greedy = BatchParameters.greedy(max_rows)
 
     def submit(self, plan: Plan, threads: ModelThreads, task: Task) -> None:
-        """Queues a request whose inputs are complete.
-
-        Args:
-            plan: What it asks for.
-            threads: Its model's.
-            task: The request.
-
-        Raises:
-            InvalidInputError: It cannot be batched, and was to be.
-            OverloadedError: Too much work waits already.
-            UnavailableError: The queue is full, or the server is stopping.
-        """
+        """Queues a request whose inputs are complete."""
         batching = plan.servable.batching
         parameters = batching or self._greedy
         shapes = {array.shape[:1] for array in task.inputs.values()}
-        # A model that broadcasts takes inputs of different rows, too, but not beside a neighbour's.
+        # A model that broadcasts takes inputs of different rows, too, but not in a shared batch.
         shared = plan.shared and len(shapes) == 1 and () not in shapes
         if batching is not None:
             # What has state, or takes no batch, is one call.
@@ -71,9 +54,7 @@ class Batcher:
         queue: BatchQueue | None = plan.queues.get(key)
         if queue is None:
             counts = BatchCounts(self._metrics, batching) if batching is not None and shared else None
-            queue = BatchQueue(
-                plan, threads, parameters, self._statistics, counts=counts, shared=shared, measured=self._measured
-            )
+            queue = BatchQueue(plan, threads, parameters, self._statistics, counts=counts, shared=shared)
             if len(plan.queues) < _MAX_QUEUES:
                 queue = plan.queues.setdefault(key, queue)
         queue.submit(task)
@@ -91,33 +72,21 @@ class Batcher:
             raise
 
     def failed(self, plan: Plan, task: Task, error: ModelyardError) -> None:
-        """Counts a request that failed before it came into a queue.
-
-        Args:
-            plan: What it asked for.
-            task: The request.
-            error: Why.
-        """
+        """Counts a request that failed before it came into a queue."""
         if task.arrived_ns:
-            now = time.perf_counter_ns()
-            servable = plan.servable
-            self._statistics.record(servable.name, servable.version, ok=False, total_ns=now - task.arrived_ns)
+            servable, total_ns = plan.servable, time.perf_counter_ns() - task.arrived_ns
+            self._statistics.record(servable.name, servable.version, [RequestTimes(False, total_ns)])
             plan.failed(error)
 
     def batched(self, servable: Servable, threads: ModelThreads) -> Servable:
-        """A version that computes what its caller waits for in batches, where it has parameters.
-
-        Args:
-            servable: The version.
-            threads: Its model's.
-        """
+        """A version that computes what its caller waits for in batches, where it has parameters."""
         if servable.batching is None:
             return servable
 
         def compute(graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
             name = next(name for name, signature in servable.signatures.items() if signature.compute == graph)
-            plan = plan_of(servable, name, tuple(outputs), self._metrics)
-            future: Future[Any] = Future()
+            plan = plan_of(servable, name, tuple(outputs), self._signatures)
+            future: Future[Arrays] = Future()
 
             def done(result: Any, error: BaseException | None) -> None:
                 if error is None:

@@ -2,7 +2,7 @@
 
 A batch starts when a thread of the model is free and the batch is full, or its
 oldest request has waited for the timeout: with a timeout of zero, which is the
-default, whatever is there is computed, and nothing waits for company. What
+default, whatever is there is computed, and nothing waits for more. What
 upstream answers with an error for a whole batch costs only its cause here: a
 batch that the runtime refuses is computed again one request at a time.
 """
@@ -34,8 +34,8 @@ _LOG = logging.getLogger("modelyard.serving")
 #: Numbers of batches; the core's begin at 1.
 _BATCHES = itertools.count(1 << 40)
 
-Done = Callable[[Any, BaseException | None], object]
-_Answer = tuple[Any, BaseException | None]
+Done = Callable[[object, BaseException | None], object]
+_Answer = tuple[object, BaseException | None]
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -43,21 +43,15 @@ class Task:
     """A request that is to be computed.
 
     Attributes:
-        inputs: Complete inputs, with equal numbers of rows where it may share a batch.
-        rows: Its rows.
         encode: Turns the prediction into the answer; called on the thread that computed it.
-        done: Called with the answer, or with an error, on a thread of the model.
-        caller: Who waits for it; None for somebody who waits for ever.
-        arrived_ns: When the request arrived; 0 where somebody else records it.
-        started_ns: When it began to be decoded.
-        decoded_ns: When its inputs were complete.
-        cost: What it was let in with.
+        caller: Who waits for it; None for a caller that always waits.
+        arrived_ns: When the request arrived; 0 where it is recorded elsewhere.
         answered: ``done`` was called.
     """
 
     inputs: Arrays
     rows: int
-    encode: Callable[[Prediction], Any]
+    encode: Callable[[Prediction], object]
     done: Done
     caller: Caller | None = None
     arrived_ns: int = 0
@@ -73,17 +67,7 @@ class Task:
 
 
 class BatchQueue:
-    """The requests that wait for one plan, and for inputs of one inner shape.
-
-    Args:
-        plan: What they ask for.
-        threads: Their model's.
-        parameters: How they are batched.
-        statistics: Where they are counted.
-        counts: Where batches are counted, too; None for nowhere.
-        shared: Requests are computed together.
-        measured: Batches are recorded by signature.
-    """
+    """The requests that wait for one plan, and for inputs of one inner shape."""
 
     def __init__(
         self,
@@ -94,9 +78,7 @@ class BatchQueue:
         *,
         counts: BatchCounts | None = None,
         shared: bool = True,
-        measured: bool = True,
     ) -> None:
-        self._measured = measured
         self._plan = plan
         self._threads = threads
         self._parameters = parameters
@@ -109,20 +91,11 @@ class BatchQueue:
         self._tasks: deque[Task] = deque()
         self._rows = self._running = 0
         self._cost = Cost()
-        #: What is computed, by thread; and why nobody waits for some of them any more.
+        #: What is computed, by thread; and of threads that were given up, the error for new requests.
         self._computing: dict[int, list[Task]] = {}
         self._given_up: dict[int, ModelyardError] = {}
 
     def submit(self, task: Task) -> None:
-        """Queues a request.
-
-        Args:
-            task: The request.
-
-        Raises:
-            OverloadedError: As :meth:`ModelThreads.enter`.
-            UnavailableError: The queue is full, or the server is stopping.
-        """
         with self._condition:
             if refusal := self._threads.refusal(None) or next(iter(self._given_up.values()), None):
                 raise refusal
@@ -173,13 +146,7 @@ class BatchQueue:
                 self._threads.slots.acquire()
 
     def give_up(self, threads: Sequence[int], error: ModelyardError, refusal: ModelyardError) -> None:
-        """Answers what some threads compute and what waits for them; other threads of the model take their places.
-
-        Args:
-            threads: They take too long.
-            error: For what they compute.
-            refusal: For what waits.
-        """
+        """Answers what some threads compute and what waits for them; other threads of the model take their places."""
         answers: list[tuple[Task, _Answer]] = []
         with self._condition:
             for thread in self._computing.keys() & set(threads):
@@ -202,7 +169,7 @@ class BatchQueue:
         return self._tasks[0].decoded_ns / 1e9 + self._parameters.timeout_s - time.perf_counter()
 
     def _take(self) -> list[Task]:
-        """The next batch, without what nobody waits for any more; low priority goes last."""
+        """The next batch, without requests whose callers have gone; low priority goes last."""
         batch: list[Task] = []
         rows, most = 0, self._parameters.execution_batch_size
         if any(task.patient for task in self._tasks):
@@ -221,7 +188,7 @@ class BatchQueue:
         plan = self._plan
         name, version = plan.servable.name, plan.servable.version
         begun_ns = time.perf_counter_ns()
-        execution = None
+        counted: list[Execution] = []
         executions: list[tuple[int, int, int]] = []
         answers: list[_Answer]
         try:
@@ -232,7 +199,7 @@ class BatchQueue:
             if threading.get_ident() in self._given_up:
                 return
             if len(batch) > 1:
-                # Somebody's input is bad: everybody else must not pay for it.
+                # One input is bad: the other requests must not fail by it.
                 for task in batch:
                     self._compute([task])
                 return
@@ -243,25 +210,24 @@ class BatchQueue:
                 return
             seconds = (computed_ns - begun_ns) / 1e9
             self._cost.learn(seconds, sum(task.rows for task in batch))
-            counted = sum(task.arrived_ns > 0 for task in batch)
-            plan.succeeded.add(counted)
-            plan.latency.add(seconds * 1e6, counted)
+            requests = sum(task.arrived_ns > 0 for task in batch)
+            plan.succeeded.add(requests)
+            plan.latency.add(seconds * 1e6, requests)
             answers = _encoded(plan, batch, outputs)
+            for rows, padding, ns in executions:
+                plan.parts.batch(rows=rows, padding=padding, requests=len(batch), infer_ns=ns)
             *others, (size, _, _) = executions
             # What all of them took besides, such as merging, is the last one's: the sums are those of the requests.
             infer_ns = computed_ns - begun_ns - sum(ns for _, _, ns in others)
-            for rows, _, ns in others:
-                self._statistics.record_execution(name, version, rows=rows, infer_ns=ns)
-            for rows, padding, ns in executions if self._measured else ():
-                plan.parts.batch(rows=rows, padding=padding, requests=len(batch), infer_ns=ns)
             input_ns = sum(task.decoded_ns - task.started_ns for task in batch)
-            execution = Execution(size, input_ns, infer_ns, time.perf_counter_ns() - computed_ns)
+            counted = [Execution(rows, 0, ns, 0) for rows, _, ns in others]
+            counted.append(Execution(size, input_ns, infer_ns, time.perf_counter_ns() - computed_ns))
         times = [
             _times(task, begun_ns, computed_ns, ok=error is None)
             for task, (_, error) in zip(batch, answers, strict=True)
             if task.arrived_ns
         ]
-        self._statistics.record_all(name, version, times, execution, plan.parts)
+        self._statistics.record(name, version, times, counted, plan.parts)
         _note(batch, executions, begun_ns, computed_ns)
         for task, answer in zip(batch, answers, strict=True):
             self._deliver(task, answer)
@@ -334,7 +300,7 @@ class BatchQueue:
 
 
 def _note(batch: Sequence[Task], executions: Sequence[tuple[int, int, int]], begun_ns: int, computed_ns: int) -> None:
-    """Tells the requests of a batch that are recorded where their time went."""
+    """Notes where the time of a batch went, for the records of its requests."""
     recorded = [
         (task, task.caller.facts) for task in batch if task.caller is not None and task.caller.facts is not None
     ]
@@ -375,15 +341,7 @@ def _times(task: Task, begun_ns: int, computed_ns: int, *, ok: bool) -> RequestT
 
 
 def merge(parts: Sequence[Arrays], parameters: BatchParameters) -> Arrays:
-    """Several requests' inputs as one batch; a batch of one is not copied.
-
-    Args:
-        parts: Inputs of the same names and dtypes, and of the same inner shapes unless those are padded.
-        parameters: How inner dimensions are padded.
-
-    Raises:
-        InvalidInputError: Inner dimensions cannot be padded.
-    """
+    """Several requests' inputs as one batch; a batch of one is not copied."""
     if len(parts) == 1:
         return parts[0]
     merged: dict[str, npt.NDArray[Any]] = {}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.artifact import EXPERIMENT_ROWS, Signature, row_experiment
+from modelyard.artifact import EXPERIMENT_ROWS, Signature, row_experiment, within
 from modelyard.errors import ModelyardError
 from modelyard.serving.backends import Backend
 from modelyard.serving.requests import Arrays
@@ -18,13 +18,15 @@ from modelyard.wire import dtype_by_name
 
 _LOG = logging.getLogger("modelyard.serving")
 
-#: Rows of the batch that is timed: with fewer, gains are lost in the noise; with more, loading takes longer.
+#: Rows of the batch that is timed: with fewer, noise hides what is saved; with more, loading takes longer.
 _PROBE_ROWS = 8
 #: A model that takes longer for a row is not tried: loading waits for it, and what a call costs besides is little.
 _PATIENCE_S = 0.1
 #: A batch must save at least so much of the time: its first row waits for its last.
 _WORTH_IT = 0.95
 _TRIES = 5
+#: Seconds of an experiment: a loop that waits for numbers to converge may have no end for some.
+_LIMIT_S = 20.0
 
 
 def shared_graphs(servable: Servable) -> frozenset[str]:
@@ -32,9 +34,6 @@ def shared_graphs(servable: Servable) -> frozenset[str]:
 
     What an export has shown counts. Of anything else an experiment decides, see
     :func:`modelyard.artifact.row_experiment`, and whether a batch is faster.
-
-    Args:
-        servable: A version that was just loaded.
     """
     shared = set()
     said = []
@@ -53,7 +52,7 @@ def shared_graphs(servable: Servable) -> frozenset[str]:
         elif not servable.check_shapes:
             reason = "nothing says which shapes it takes"
         elif verdicts != {"independent"}:
-            reason, how = _probe(servable.backend, graph), "as an experiment shows"
+            reason, how = _limited_probe(servable.backend, graph), "as an experiment shows"
         elif servable.gainless & set(names):
             reason = "its batches were no faster at export"
         shared |= set() if reason else {graph}
@@ -63,6 +62,15 @@ def shared_graphs(servable: Servable) -> frozenset[str]:
     return frozenset(shared)
 
 
+def _limited_probe(backend: Backend, graph: str) -> str:
+    """As :func:`_probe`, on a thread that is not waited for beyond a limit."""
+    try:
+        return within(_LIMIT_S, lambda: _probe(backend, graph))
+    except TimeoutError:
+        ended = "it was ended" if backend.interrupt() else "its thread goes on"
+        return f"an experiment took longer than {_LIMIT_S:g} s ({ended}): a loop may have no end for some inputs"
+
+
 def _probe(backend: Backend, graph: str) -> str:
     """Why requests for a graph should not share batches; empty where they should."""
     described = backend.signatures.get(graph)
@@ -70,7 +78,7 @@ def _probe(backend: Backend, graph: str) -> str:
     if described is None or batch is None:
         return "rows cannot be told apart, or are no numbers"
     outputs = [spec.name for spec in described.outputs]
-    # Whoever shares the processor with this thread must not decide.
+    # Time of other threads on the processor must not count.
     clock = time.thread_time if backend.computes_in_caller else time.perf_counter
 
     def run(inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
@@ -99,14 +107,9 @@ def _probe(backend: Backend, graph: str) -> str:
 
 
 def probe(described: Signature, rows: int) -> dict[str, npt.NDArray[Any]] | None:
-    """Inputs that any model of this signature may take.
+    """Arrays by input name that any model of this signature may take.
 
-    Args:
-        described: The signature.
-        rows: How many rows.
-
-    Returns:
-        Arrays by input name; None where rows cannot be told apart, or are no numbers.
+    None where rows cannot be told apart, or are no numbers.
     """
     rng = np.random.default_rng(0)
     batch: dict[str, npt.NDArray[Any]] = {}

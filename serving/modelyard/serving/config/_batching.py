@@ -1,4 +1,4 @@
-"""Batching parameters, as TensorFlow Serving's file has them."""
+"""TensorFlow Serving's batching parameters."""
 
 from __future__ import annotations
 
@@ -16,22 +16,17 @@ PER_MODEL_FILE = "batching_params.pbtxt"
 
 @dataclass(frozen=True, kw_only=True)
 class BatchParameters:
-    """How requests are batched.
+    """How requests are batched, as ``BatchingParameters`` says.
 
     Attributes:
-        max_batch_size: Rows of a request at most, and of a batch unless
-            ``max_execution_batch_size`` says less.
-        timeout_s: How long a request waits for company.
-        max_enqueued_batches: Batches that may wait in one queue.
+        timeout_s: Seconds that a request waits for others.
         threads: Batches computed at the same time; None for the cores.
         pool_name: Name of the threads in metrics.
         allowed_batch_sizes: Batches are padded to one of these; empty for any.
-        pad_variable_length: Inner dimensions are padded to the batch's largest.
-        pad_with_zeros: They are padded with zeros, or empty strings, and not with the tensor's own first element.
-        split_large: A request larger than a batch is split.
-        max_execution_batch_size: Rows of a batch at most, when splitting; None
-            for ``max_batch_size``.
-        accept_larger: A request with more rows than a batch is a batch of its own, where it would be refused.
+        pad_with_zeros: Inner dimensions are padded with zeros, or empty strings, and not with the tensor's own first
+            element.
+        max_execution_batch_size: Rows of a batch at most, when splitting; None for ``max_batch_size``.
+        accept_larger: A request with more rows than a batch is computed alone, not refused.
     """
 
     max_batch_size: int = 1000
@@ -55,37 +50,18 @@ class BatchParameters:
 
     @property
     def max_queued_rows(self) -> int:
-        """Rows that may wait in one queue."""
         return self.max_enqueued_batches * self.max_batch_size
 
     def padded_size(self, rows: int) -> int:
-        """The size that a batch of so many rows is computed with.
-
-        Args:
-            rows: Its rows.
-        """
         return next((size for size in self.allowed_batch_sizes if size >= rows), rows)
 
     @classmethod
     def greedy(cls, max_rows: int) -> BatchParameters:
-        """What is there when a thread is free is computed together; nothing waits for company, or is refused for it.
-
-        Args:
-            max_rows: Rows of a batch at most.
-        """
+        """Batches of the requests that wait when a thread is free: none waits for others, or is too large."""
         return cls(max_batch_size=max_rows, max_enqueued_batches=sys.maxsize, accept_larger=True)
 
 
 def read_batch_parameters(path: Path, *, pad_with_zeros: bool = False) -> BatchParameters:
-    """Reads a batching parameters file.
-
-    Args:
-        path: ``BatchingParameters`` in protobuf text format.
-        pad_with_zeros: As :attr:`BatchParameters.pad_with_zeros`; upstream's file has no field for it.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or its numbers make no sense.
-    """
     message = read_text_proto(path, config_pb2.BatchingParameters(), flag="--batching_parameters_file")
     defaults = BatchParameters()
 

@@ -17,13 +17,6 @@ def available_cpus(*, root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int
     all of them, but is throttled as soon as it uses more than 1.5: threads
     beyond that only wait for each other. Kernel documentation:
     ``cgroup-v2.rst`` (``cpu.max``) and ``sched-bwc.rst`` (``cpu.cfs_quota_us``).
-
-    Args:
-        root: Where control groups are mounted.
-        membership: The file that names the groups of this process.
-
-    Returns:
-        At least 1; a quota is rounded up.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = _quotas(root, membership)

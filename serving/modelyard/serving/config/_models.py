@@ -1,11 +1,11 @@
-"""Which models to serve: TensorFlow Serving's model config, from flags, a file, a repository or a reload request."""
+"""The models to serve: TensorFlow Serving's model config, from flags, a file, a repository or a reload request."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 
 from modelyard.artifact import AnyVersion, Location, RemotePath, check_model_name, list_models, list_versions, locate
 from modelyard.errors import ArtifactError, ConfigurationError, ModelNotFoundError
@@ -15,11 +15,11 @@ from modelyard.wire import serving_pb2
 
 _LOG = logging.getLogger("modelyard.serving")
 
-#: Of a model's name, and of a label's.
+#: Longest name of a model or a label, in bytes.
 _MAX_NAME = 255
 #: The only platform that upstream knows: here, whatever files a version has.
 PLATFORM = "tensorflow"
-#: The platforms that models may be of, Triton's names among them, and the runtime that each asks for.
+#: Platforms, Triton's names among them, and the runtime that each requires.
 _PLATFORMS: Mapping[str, Runtime | None] = {
     PLATFORM: None,
     "tensorflow_savedmodel": None,
@@ -78,21 +78,11 @@ class ModelConfig:
 
     @property
     def runtime(self) -> Runtime | None:
-        """The runtime that its platform asks for; None for any."""
+        """The runtime that its platform requires; None for any."""
         return _PLATFORMS[self.platform]
 
 
 def models_from_message(config: serving_pb2.ModelServerConfig) -> tuple[ModelConfig, ...]:
-    """Decodes and checks a model config.
-
-    Args:
-        config: The message; one with nothing in it lists no models.
-
-    Raises:
-        ConfigurationError: Another kind of config than a model list, a model
-            without a name, with a relative path, or with no or an unknown
-            platform, or the same model twice.
-    """
     kind = config.WhichOneof("config")
     if kind == "custom_model_config":
         raise ConfigurationError(
@@ -112,14 +102,7 @@ def models_from_message(config: serving_pb2.ModelServerConfig) -> tuple[ModelCon
 
 
 def models_of_repository(repository: Location) -> tuple[ModelConfig, ...]:
-    """One model for each folder of a repository that has a version, and a name that requests can have.
-
-    Args:
-        repository: The repository.
-
-    Raises:
-        ConfigurationError: It does not exist, cannot be read or reached, or holds something else than models.
-    """
+    """One model for each folder of a repository that has a version, and a name that requests can have."""
     try:
         names = list_models(repository)
         if not names:
@@ -133,8 +116,8 @@ def models_of_repository(repository: Location) -> tuple[ModelConfig, ...]:
     )
 
 
-# Said once, not whenever the repository is looked at.
-@cache
+# Logged once, not at every poll of the repository.
+@lru_cache(maxsize=1000)
 def _is_routable(repository: Location, name: str) -> bool:
     try:
         check_model_name(name)
@@ -150,12 +133,7 @@ def _is_routable(repository: Location, name: str) -> bool:
 
 
 def not_models(repository: Location, models: Sequence[ModelConfig]) -> list[str]:
-    """What somebody may have taken for a model in a repository, and is none: a sentence for each.
-
-    Args:
-        repository: The repository.
-        models: Its models.
-    """
+    """A sentence for each folder of a repository that looks like a model and is none."""
     if not models:
         return [f"{repository} holds no model yet; expected folders {repository / 'NAME'}/1 with a model's files"]
     if isinstance(repository, RemotePath):
@@ -166,7 +144,7 @@ def not_models(repository: Location, models: Sequence[ModelConfig]) -> list[str]
 
 
 def _check_repository(repository: Location) -> None:
-    """Tells an empty repository, which may fill, from a folder that was taken for one."""
+    # An empty repository may fill; a folder of another kind is an error.
     hint = _instead_of_versions(repository)
     if not hint and list_versions(repository):
         hint = (
@@ -178,11 +156,7 @@ def _check_repository(repository: Location) -> None:
 
 
 def describe_base_path(base_path: Location) -> str:
-    """What a base path without versions holds instead, and what to do about it; empty where that is nothing.
-
-    Args:
-        base_path: The base path.
-    """
+    """What a base path without versions holds instead, and what to do about it; may be empty."""
     try:
         hint = _instead_of_versions(base_path)
         models = () if hint else list_models(base_path)
@@ -210,16 +184,6 @@ def _instead_of_versions(path: Location) -> str:
 
 
 def base_location(text: str, *, what: str) -> Location:
-    """The directory that a base path names.
-
-    Args:
-        text: An absolute path, also as a ``file://`` URI, or a URL such as ``s3://bucket/models/fashion``.
-        what: What it belongs to, for errors.
-
-    Raises:
-        ConfigurationError: It is relative, or a URL of a file system that is not known here.
-        MissingDependencyError: What speaks to that file system is not installed.
-    """
     if "\0" in text:
         raise ConfigurationError(f"Expected {what} to have a path; received {text!r}, which holds a NUL character.")
     path = locate(text)
@@ -237,13 +201,6 @@ def check_name(name: str, what: str) -> None:
     """Checks the name of a model, or of a label, that may come from a caller.
 
     Slashes are allowed, as upstream: such a model can be asked for over gRPC.
-
-    Args:
-        name: The name.
-        what: Whose it is, for the error.
-
-    Raises:
-        ConfigurationError: It is long, a relative or absolute path, or holds what is no text.
     """
     parts = name.split("/")
     if len(name.encode("utf-8", "replace")) > _MAX_NAME or not name.isprintable() or {"", ".", ".."} & set(parts):

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from modelyard.errors import ConfigurationError
+from modelyard.serving.config._flag import flag
 from modelyard.wire import serving_pb2
 
-#: The collector that is there; upstream's own server has none.
+#: The only collector; upstream's own server has none.
 _COLLECTOR = "tfrecord"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionLogConfig:
-    """What of one model's requests is logged, and where.
-
-    Attributes:
-        prefix: Files are called so, followed by a time; its folder exists.
-        rate: Share of the requests, more than 0 and at most 1.
-    """
+    """The share of a model's requests that are logged, and the prefix of the files' names."""
 
     prefix: Path
     rate: float
@@ -29,30 +24,28 @@ class PredictionLogConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionLogLimits:
-    """When a file ends, and what waits for the disk.
+    """When a file of logged predictions ends, and what waits for the disk; fields are described by their flags."""
 
-    Attributes:
-        max_bytes: Size of a file at which the next one begins.
-        max_records: So, too; 0 for any number.
-        max_age_s: So, too, in seconds since its first record.
-        queue_bytes: Bytes of requests and answers that wait to be written; more are dropped.
-    """
-
-    max_bytes: int = 64 << 20
-    max_records: int = 1000
-    max_age_s: float = 600.0
-    queue_bytes: int = 64 << 20
+    max_bytes: int = flag(
+        "prediction_log_max_bytes", 64 << 20,
+        "a file of a model's logging_config ends at this size, and is renamed to what it is called",
+        positive=True,
+    )  # fmt: skip
+    max_records: int = flag(
+        "prediction_log_max_records", 1000,
+        "so, too, at so many records; the default is the most that a warm-up file may have (0: any number)",
+    )  # fmt: skip
+    max_age_s: float = flag(
+        "prediction_log_max_seconds", 600.0, "so, too, so long after its first record", positive=True
+    )
+    queue_bytes: int = flag(
+        "prediction_log_queue_bytes", 64 << 20,
+        "bytes of logged requests and answers that wait for the disk; more are dropped, and counted",
+    )  # fmt: skip
 
 
 def prediction_log(item: serving_pb2.ModelConfig) -> PredictionLogConfig | None:
-    """The log that a model's ``logging_config`` asks for; None where nothing is to be logged.
-
-    Args:
-        item: The model.
-
-    Raises:
-        ConfigurationError: It makes no sense, or its folder cannot be written to.
-    """
+    """The log that a model's ``logging_config`` requests; None for none."""
     if not item.HasField("logging_config"):
         return None
     collector, rate = item.logging_config.log_collector_config, item.logging_config.sampling_config.sampling_rate
@@ -73,24 +66,3 @@ def prediction_log(item: serving_pb2.ModelConfig) -> PredictionLogConfig | None:
     if not (prefix.parent.is_dir() and os.access(prefix.parent, os.W_OK | os.X_OK)):
         raise ConfigurationError(f"{place}: {prefix.parent} is no folder that the server may write to; make it first.")
     return PredictionLogConfig(prefix=prefix, rate=rate) if rate else None
-
-
-def prediction_log_limits(args: argparse.Namespace) -> PredictionLogLimits:
-    """The limits that flags set.
-
-    Args:
-        args: The flags.
-
-    Raises:
-        ConfigurationError: One makes no sense.
-    """
-    for name in ("bytes", "seconds"):
-        value = getattr(args, f"prediction_log_max_{name}")
-        if value <= 0:
-            raise ConfigurationError(f"--prediction_log_max_{name}={value:g}; expected more than 0.")
-    return PredictionLogLimits(
-        max_bytes=args.prediction_log_max_bytes,
-        max_records=args.prediction_log_max_records,
-        max_age_s=args.prediction_log_max_seconds,
-        queue_bytes=args.prediction_log_queue_bytes,
-    )

@@ -1,4 +1,4 @@
-"""What Amazon SageMaker's hosting means for a server's flags."""
+"""Flags of a server that Amazon SageMaker hosts."""
 
 from __future__ import annotations
 
@@ -23,15 +23,6 @@ def apply_sagemaker(
     but environment variables, and calls the port 8080, or the one that
     ``SAGEMAKER_BIND_TO_PORT`` names. The archive holds the model's versions, or
     one directory of the model's name that holds them.
-
-    Args:
-        args: The parsed flags; changed in place.
-        environment: The process's environment.
-        default_name: ``--model_name`` where nobody gave it.
-        image_base_path: ``MODEL_BASE_PATH`` where nobody changed it.
-
-    Raises:
-        ConfigurationError: ``SAGEMAKER_BIND_TO_PORT`` is not a port.
     """
     port = environment.get("SAGEMAKER_BIND_TO_PORT") or _PORT
     if not port.isdecimal() or not 0 < int(port) <= 65535:

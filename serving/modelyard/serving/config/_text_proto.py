@@ -14,17 +14,7 @@ _M = TypeVar("_M", bound=Message)
 
 
 def read_text_proto(path: Path, message: _M, *, flag: str, secret: bool = False) -> _M:
-    """Reads a configuration file in protobuf text format.
-
-    Args:
-        path: The file.
-        message: An empty message of the file's type, which is filled.
-        flag: The flag that named the file, for errors.
-        secret: Errors say where they are and quote nothing.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or is not such a message.
-    """
+    """Reads a file into an empty message; errors name the flag, and quote nothing of a secret file."""
     try:
         return text_format.Parse(path.read_text("utf-8"), message)
     except (OSError, UnicodeDecodeError) as exc:

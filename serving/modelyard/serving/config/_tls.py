@@ -14,14 +14,7 @@ from modelyard.wire import config_pb2
 
 @dataclass(frozen=True, kw_only=True)
 class TlsConfig:
-    """Key, certificate and, for client certificates, the authority that signs them.
-
-    Attributes:
-        key: PEM text; never shown.
-        certificate: PEM text.
-        authority: PEM text; empty for the system's.
-        verify_client: Clients must show a certificate.
-    """
+    """Key, certificate and authority of client certificates, as PEM text; an empty authority is the system's."""
 
     key: str = field(repr=False)
     certificate: str = field(repr=False)
@@ -29,11 +22,6 @@ class TlsConfig:
     verify_client: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """A context for an HTTPS port.
-
-        Raises:
-            ConfigurationError: OpenSSL refuses the key or the certificate.
-        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -57,16 +45,6 @@ _KEY, _CERTIFICATE = "tls.key", "tls.crt"
 
 
 def read_tls_config(path: Path, client_ca: Path | None = None) -> TlsConfig:
-    """Reads key and certificates.
-
-    Args:
-        path: A ``SSLConfig`` in protobuf text format, or a folder with ``tls.key`` and ``tls.crt``.
-        client_ca: PEM file of the authorities that sign clients' certificates; None for what the ``SSLConfig`` says.
-
-    Raises:
-        ConfigurationError: A file cannot be read, lacks key or certificate,
-            or OpenSSL refuses them.
-    """
     if path.is_dir():
         tls = TlsConfig(
             key=_read(path / _KEY, "--ssl_config_file"), certificate=_read(path / _CERTIFICATE, "--ssl_config_file")

@@ -22,29 +22,22 @@ _TOLERANCE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficTarget:
-    """A version that requests may go to.
-
-    Attributes:
-        version: Its number; None where a label says which it is.
-        label: Its label; None where the number is given.
-    """
+    """A version that requests may go to, by its number or by a label."""
 
     version: int | None = None
     label: str | None = None
 
     @property
     def name(self) -> str:
-        """How a request's header, metrics and the log name it."""
+        """Its name in headers, metrics and the log."""
         return str(self.version) if self.label is None else self.label
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficShadow:
-    """Who computes requests once more that another version has answered.
+    """The version that computes a share of the requests once more, after another one has answered them.
 
     Attributes:
-        target: The version.
-        share: Of the requests, from 0 to 1.
         tolerance: Largest difference of numbers that are no class scores.
     """
 
@@ -55,15 +48,13 @@ class TrafficShadow:
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackLimits:
-    """When a version gets no more requests; None is no limit.
+    """When a version is rolled back; None is no limit.
 
     Attributes:
         max_error_rate: Failed requests of all, beyond the stable version's; from 0 to 1.
         max_latency_ratio: Mean latency, divided by the stable version's.
-        max_p99_ms: 99th percentile of the latency, in milliseconds.
         max_disagreement: Rows that a shadow answers otherwise, of all; from 0 to 1.
-        min_samples: Requests, or rows of a shadow, before anything is said.
-        window_s: Seconds that are looked back.
+        min_samples: Requests, or rows of a shadow, that are needed for a decision.
     """
 
     max_error_rate: float | None = None
@@ -76,15 +67,12 @@ class RollbackLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficRule:
-    """What requests of one model get that name neither a version nor a label.
+    """The versions that answer requests of one model that name neither a version nor a label.
 
     Attributes:
-        model: The model.
         split: Targets and their shares, which sum to 1; the first is the stable one.
         version_header: The header that names one of the split; empty for none.
         sticky_header: The header by whose value a request always gets the same target; empty for none.
-        shadow: Who computes requests once more; None for nobody.
-        limits: When a target is rolled back.
     """
 
     model: str
@@ -96,7 +84,7 @@ class TrafficRule:
 
     @property
     def stable(self) -> TrafficTarget:
-        """The target that takes the share of the others where they are out."""
+        """The target that takes the share of others that are rolled back."""
         return self.split[0][0]
 
     @property
@@ -107,7 +95,7 @@ class TrafficRule:
 
     @property
     def digest(self) -> str:
-        """A name for just these rules, over restarts."""
+        """An identity of these rules that survives restarts."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
     @property
@@ -118,26 +106,14 @@ class TrafficRule:
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficOptions:
-    """Where traffic rules are.
-
-    Attributes:
-        path: The rules; they may change while the server runs.
-        state_file: Where rollbacks are kept over restarts; None for nowhere.
-    """
+    """The file of traffic rules, and the one that keeps rollbacks over restarts."""
 
     path: Path
     state_file: Path | None = None
 
 
 def traffic_options(args: argparse.Namespace) -> TrafficOptions | None:
-    """What the flags say of traffic rules; None where there are none.
-
-    Args:
-        args: The flags.
-
-    Raises:
-        ConfigurationError: The file cannot be read, a rule makes no sense, or there is a state file without rules.
-    """
+    """The options that flags set; the rules are read once, so that errors in them are reported at the start."""
     state_file = Path(args.version_traffic_state_file) if args.version_traffic_state_file else None
     if not args.version_traffic_file:
         if state_file is not None:
@@ -146,23 +122,12 @@ def traffic_options(args: argparse.Namespace) -> TrafficOptions | None:
             )
         return None
     path = Path(args.version_traffic_file)
-    # Flags that make no sense are told before anything begins.
     read_traffic_file(path)
     return TrafficOptions(path=path, state_file=state_file)
 
 
 def read_traffic_file(path: Path) -> Mapping[str, TrafficRule]:
-    """Reads the file.
-
-    Args:
-        path: A ``VersionTraffic`` in protobuf text format.
-
-    Returns:
-        The rules by model.
-
-    Raises:
-        ConfigurationError: It cannot be read, or a rule makes no sense.
-    """
+    """The rules of a ``VersionTraffic`` in protobuf text format, by model."""
     message = read_text_proto(path, traffic_pb2.VersionTraffic(), flag=FLAG)
     rules: dict[str, TrafficRule] = {}
     if not message.model:

@@ -5,7 +5,7 @@ from modelyard.serving.metrics._families import FAMILIES, LATENCY_BUCKETS_US, Fa
 from modelyard.serving.metrics._metrics import Metrics
 from modelyard.serving.metrics._parts import Parts
 from modelyard.serving.metrics._process import resident_bytes, watch_process
-from modelyard.serving.metrics._series import Exemplar, Native
+from modelyard.serving.metrics._series import Exemplar, HistogramValue, Native, percentile
 from modelyard.serving.metrics._statistics import (
     Duration,
     Execution,
@@ -22,6 +22,7 @@ __all__ = [
     "Exemplar",
     "FAMILIES",
     "Family",
+    "HistogramValue",
     "LATENCY_BUCKETS_US",
     "Metrics",
     "ModelStatistics",
@@ -30,6 +31,7 @@ __all__ = [
     "RequestTimes",
     "VersionStatistics",
     "exposition",
+    "percentile",
     "resident_bytes",
     "watch_process",
 ]

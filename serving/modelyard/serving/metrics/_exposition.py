@@ -8,16 +8,15 @@ on these names must go on working.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from modelyard.serving.metrics._families import FAMILIES, Family
-from modelyard.serving.metrics._series import NATIVE_SCHEMA, Exemplar
+from modelyard.serving.metrics._series import NATIVE_SCHEMA, HistogramValue, Labels
 from modelyard.wire import metrics_pb2, varint
 
-#: By family, its series: ``[kind, [[label, value], ...], number]``; a histogram's number is
-#: ``[counts, sum, native buckets, zeros, exemplars]``.
-Snapshot = dict[str, list[list[Any]]]
+#: By family, the labels and the value of its series.
+Snapshot = dict[str, list[tuple[Labels, float | HistogramValue]]]
+_Series = Iterable[tuple[Labels, float | HistogramValue]]
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -29,15 +28,7 @@ _MAX_INT = float(1 << 53)
 
 
 def exposition(snapshot: Snapshot, accept: str) -> tuple[str, bytes]:
-    """The page, in the form that a client prefers.
-
-    Args:
-        snapshot: What is on it.
-        accept: The request's ``Accept``; empty for none.
-
-    Returns:
-        Its content type, and its bytes.
-    """
+    """The page, in the form that a client prefers."""
     kind = _preferred(accept)
     if kind == PROTOBUF:
         return kind, b"".join(_delimited(_message(family, snapshot.get(family.name, ()))) for family in FAMILIES)
@@ -74,7 +65,7 @@ def _preferred(accept: str) -> str:
     return best
 
 
-def _lines(family: Family, series: Iterable[Sequence[Any]], *, strict: bool) -> Iterable[str]:
+def _lines(family: Family, series: _Series, *, strict: bool) -> Iterator[str]:
     name, kind = family.name, family.kind
     # OpenMetrics has no counters without the suffix, and its families' names lack it.
     if strict and kind == "counter":
@@ -83,32 +74,29 @@ def _lines(family: Family, series: Iterable[Sequence[Any]], *, strict: bool) -> 
         described, declared = name, kind
     yield f"# HELP {described} {_escape(family.help) if strict else family.help}"
     yield f"# TYPE {described} {declared}"
-    for what, labels, number in series:
-        if what == "histogram":
-            yield from _histogram_lines(family, labels, number, strict=strict)
+    for labels, value in series:
+        if isinstance(value, HistogramValue):
+            yield from _histogram_lines(family, labels, value, strict=strict)
         else:
-            yield f"{name}{_labels(labels)} {_number(number)}"
+            yield f"{name}{_labels(labels)} {_number(value)}"
 
 
-def _histogram_lines(
-    family: Family, labels: Sequence[Sequence[str]], number: Sequence[Any], *, strict: bool
-) -> Iterable[str]:
+def _histogram_lines(family: Family, labels: Labels, value: HistogramValue, *, strict: bool) -> Iterator[str]:
     name, total = family.name, 0
-    exemplars = dict(number[4]) if strict else {}
     # Six digits, as upstream prints bounds: they are part of a series' name.
     bounds = [*(f"{bucket:g}" for bucket in family.buckets), "+Inf"]
-    for index, (bound, count) in enumerate(zip(bounds, number[0], strict=True)):
+    for index, (bound, count) in enumerate(zip(bounds, value.counts, strict=True)):
         total += count
+        exemplar = value.exemplars.get(index) if strict else None
         tail = ""
-        if index in exemplars:
-            exemplar = Exemplar(*exemplars[index])
+        if exemplar is not None:
             tail = f' # {{trace_id="{exemplar.trace}"}} {_number(exemplar.value)} {exemplar.seconds:.3f}'
-        yield f"{name}_bucket{_labels([*labels, ('le', bound)])} {total}{tail}"
-    yield f"{name}_sum{_labels(labels)} {_number(number[1])}"
+        yield f"{name}_bucket{_labels((*labels, ('le', bound)))} {total}{tail}"
+    yield f"{name}_sum{_labels(labels)} {_number(value.native.sum)}"
     yield f"{name}_count{_labels(labels)} {total}"
 
 
-def _labels(labels: Sequence[Sequence[str]]) -> str:
+def _labels(labels: Labels) -> str:
     pairs = (f'{name}="{_escape(value)}"' for name, value in labels)
     return "{" + ",".join(pairs) + "}"
 
@@ -126,47 +114,46 @@ def _delimited(message: metrics_pb2.MetricFamily) -> bytes:
     return varint(len(data)) + data if message.metric else b""
 
 
-def _message(family: Family, series: Iterable[Sequence[Any]]) -> metrics_pb2.MetricFamily:
+def _message(family: Family, series: _Series) -> metrics_pb2.MetricFamily:
     message = metrics_pb2.MetricFamily(name=family.name, help=family.help, type=family.kind.upper())
-    for what, labels, number in series:
+    for labels, value in series:
         metric = message.metric.add(label=_pairs(labels))
-        if what == "histogram":
-            _fill(metric.histogram, family, number)
+        if isinstance(value, HistogramValue):
+            _fill(metric.histogram, family, value)
         else:
-            part = metric.counter if what == "counter" else metric.gauge
-            part.value = number
+            part = metric.counter if family.kind == "counter" else metric.gauge
+            part.value = value
             part.SetInParent()
     return message
 
 
-def _pairs(labels: Sequence[Sequence[str]]) -> list[metrics_pb2.LabelPair]:
+def _pairs(labels: Labels) -> list[metrics_pb2.LabelPair]:
     return [metrics_pb2.LabelPair(name=name, value=value) for name, value in labels]
 
 
-def _fill(histogram: metrics_pb2.Histogram, family: Family, number: Sequence[Any]) -> None:
-    counts, total, buckets, zeros, exemplars = number
-    histogram.sample_count, histogram.sample_sum = sum(counts), total
-    found, cumulative = dict(exemplars), 0
+def _fill(histogram: metrics_pb2.Histogram, family: Family, value: HistogramValue) -> None:
+    histogram.sample_count, histogram.sample_sum = sum(value.counts), value.native.sum
+    cumulative = 0
     # The last, up to infinity, is the count.
-    for index, (bound, count) in enumerate(zip(family.buckets, counts[:-1], strict=True)):
+    for index, (bound, count) in enumerate(zip(family.buckets, value.counts[:-1], strict=True)):
         cumulative += count
         bucket = histogram.bucket.add(cumulative_count=cumulative, upper_bound=bound)
-        if index in found:
-            exemplar = Exemplar(*found[index])
-            bucket.exemplar.label.extend(_pairs([("trace_id", exemplar.trace)]))
+        exemplar = value.exemplars.get(index)
+        if exemplar is not None:
+            bucket.exemplar.label.extend(_pairs((("trace_id", exemplar.trace),)))
             bucket.exemplar.value = exemplar.value
             whole, part = divmod(exemplar.seconds, 1)
             bucket.exemplar.timestamp.seconds, bucket.exemplar.timestamp.nanos = int(whole), int(part * 1e9)
-    histogram.schema, histogram.zero_threshold, histogram.zero_count = NATIVE_SCHEMA, _ZERO, zeros
+    histogram.schema, histogram.zero_threshold, histogram.zero_count = NATIVE_SCHEMA, _ZERO, value.native.zeros
     last, before = None, 0
-    for bucket_number, count in sorted(buckets):
-        if last is not None and bucket_number == last + 1:
+    for number, count in sorted(value.native.buckets):
+        if last is not None and number == last + 1:
             histogram.positive_span[-1].length += 1
         else:
-            offset = bucket_number if last is None else bucket_number - last - 1
+            offset = number if last is None else number - last - 1
             histogram.positive_span.add(offset=offset, length=1)
         histogram.positive_delta.append(count - before)
-        last, before = bucket_number, count
-    if not buckets:
+        last, before = number, count
+    if last is None:
         # Prometheus tells a native histogram by its spans: this is one without a value.
         histogram.positive_span.add(offset=0, length=0)

@@ -19,16 +19,6 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Family(NamedTuple):
-    """One metric.
-
-    Attributes:
-        name: Its name.
-        kind: Its type.
-        help: What it counts.
-        labels: The names of its labels.
-        buckets: Upper bounds of a histogram, ascending.
-    """
-
     name: str
     kind: Kind
     help: str

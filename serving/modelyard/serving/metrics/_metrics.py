@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from modelyard.serving.metrics._exposition import Snapshot
-from modelyard.serving.metrics._families import FAMILIES, Kind
+from modelyard.serving.metrics._families import FAMILIES
 from modelyard.serving.metrics._parts import Parts
-from modelyard.serving.metrics._series import Counter, Exemplar, Histogram, Native
-
-Labels = tuple[tuple[str, str], ...]
+from modelyard.serving.metrics._series import Counter, Exemplar, Histogram, Labels, Native
 
 #: Versions of a model that are unloaded, and whose counters stay for a while: so many of the newest.
 _GONE_VERSIONS = 4
@@ -25,7 +23,6 @@ _OTHER = "other"
 
 @dataclass
 class _Family:
-    kind: Kind
     buckets: tuple[float, ...] = ()
     counters: dict[Labels, Counter] = field(default_factory=dict)
     histograms: dict[Labels, Histogram] = field(default_factory=dict)
@@ -53,15 +50,10 @@ class Metrics:
         #: How often each version is loaded now, and those that are no more, the newest last.
         self._loaded: Tally[tuple[str, int]] = Tally()
         self._gone: dict[str, deque[tuple[int, str]]] = {}
-        self._families = {family.name: _Family(kind=family.kind, buckets=family.buckets) for family in FAMILIES}
+        self._families = {family.name: _Family(family.buckets) for family in FAMILIES}
 
     def counter(self, name: str, labels: Mapping[str, str]) -> Counter:
-        """One series of a counter, for those who count often.
-
-        Args:
-            name: One of :data:`FAMILIES`.
-            labels: Label names and values.
-        """
+        """One series of a counter, for those who count often."""
         key = tuple(labels.items())
         with self._lock:
             counters = self._families[name].counters
@@ -71,12 +63,7 @@ class Metrics:
             return counter
 
     def histogram(self, name: str, labels: Mapping[str, str]) -> Histogram:
-        """One series of a histogram, for those who observe often.
-
-        Args:
-            name: One of :data:`FAMILIES`.
-            labels: Label names and values.
-        """
+        """One series of a histogram, for those who observe often."""
         key = tuple(labels.items())
         with self._lock:
             family = self._families[name]
@@ -86,55 +73,22 @@ class Metrics:
             return histogram
 
     def watch(self, name: str, labels: Mapping[str, str], read: Callable[[], float]) -> None:
-        """Shows a number that is kept anyway: it is read when the page is, and costs no request anything.
-
-        Args:
-            name: One of :data:`FAMILIES`.
-            labels: Label names and values.
-            read: Returns the number; called on whatever thread renders the page.
-        """
+        """Shows a number that is kept anyway: it is read when the page is, and costs no request anything."""
         with self._lock:
             self._families[name].gauges[tuple(labels.items())] = read
 
     def watch_all(self, name: str, read: Callable[[], Iterable[tuple[Mapping[str, str], float]]]) -> None:
-        """As :meth:`watch`, for numbers whose labels come and go.
-
-        Args:
-            name: One of :data:`FAMILIES`.
-            read: Returns labels and numbers.
-        """
+        """As :meth:`watch`, for numbers whose labels come and go."""
         with self._lock:
             self._families[name].readers.append(read)
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
-        """Raises a counter.
-
-        Args:
-            name: One of :data:`FAMILIES`.
-            labels: Label names and values.
-            amount: By how much.
-        """
         self.counter(name, labels).add(amount)
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Adds a value to a histogram.
-
-        Args:
-            name: One of :data:`FAMILIES`.
-            labels: Label names and values.
-            value: In the histogram's unit.
-        """
         self.histogram(name, labels).add(value)
 
     def parts(self, model: str, version: int, signature: str, runtime: str) -> Parts:
-        """Where the parts of requests for one signature are recorded.
-
-        Args:
-            model: The model.
-            version: The version that answers.
-            signature: A name that the model has.
-            runtime: What computes it.
-        """
         key = (model, version, signature, runtime)
         parts = self._parts.get(key)
         if parts is None:
@@ -155,14 +109,7 @@ class Metrics:
     ) -> None:
         """Records a request as upstream does: the latency of successes only.
 
-        Args:
-            model: The model asked for.
-            api: Such as ``Predict`` (gRPC) or ``predict`` (REST).
-            entrypoint: ``GRPC`` or ``REST``.
-            status: Name of the status code.
-            seconds: How long it took.
-            client: The caller's name; empty for callers without one.
-            trace: Id of its trace, where that is recorded.
+        ``api`` is such as ``Predict`` (gRPC) or ``predict`` (REST), ``entrypoint`` ``GRPC`` or ``REST``.
         """
         key = (model, api, entrypoint, status)
         series = self._requests.get(key)
@@ -176,14 +123,6 @@ class Metrics:
             self.count_client(client, model, status)
 
     def count_client(self, client: str, model: str, status: str, amount: int = 1) -> None:
-        """Counts requests of one caller.
-
-        Args:
-            client: The caller's name.
-            model: The model asked for.
-            status: Name of the status code.
-            amount: How many.
-        """
         with self._lock:
             if client not in self._clients:
                 if len(self._clients) < _MAX_CLIENTS:
@@ -194,18 +133,12 @@ class Metrics:
         self.count(":modelyard:serving:client_requests", labels, amount)
 
     def refuse(self, reason: str, model: str = "", amount: int = 1) -> None:
-        """Counts requests that were not let in.
-
-        Args:
-            reason: Why, in a word.
-            model: The model asked for; empty where that is not known.
-            amount: How many.
-        """
+        """Counts requests that were not let in."""
         labels = {"model": self._label_of(model), "reason": reason}
         self.count(":modelyard:serving:refused", labels, amount)
 
     def _label_of(self, model: str) -> str:
-        # Names that strangers make up must not grow the page without end.
+        # Callers may send any names: they must not grow the page without end.
         return model if self.is_known(model) else ""
 
     def _request_series(self, model: str, api: str, entrypoint: str, status: str) -> tuple[Counter, Histogram | None]:
@@ -220,32 +153,18 @@ class Metrics:
         return requests, latency
 
     def know(self, model: str) -> None:
-        """Makes a model's name one that labels may hold.
-
-        Args:
-            model: The name.
-        """
+        """Makes a model's name one that labels may hold."""
         with self._lock:
             self._models.add(model)
 
     def is_known(self, model: str) -> bool:
-        """Whether a version of a model was found at some time.
-
-        Args:
-            model: The name.
-        """
+        """Whether a version of a model was found at some time."""
         return model in self._models
 
     def version_loaded(self, model: str, version: int, path: str) -> Callable[[], None]:
-        """A version is there: its series stay, until some newer ones have come and gone.
+        """A version is loaded.
 
-        Args:
-            model: The model.
-            version: The version.
-            path: What series name it by that have no version.
-
-        Returns:
-            To be called when it is unloaded.
+        Its series stay until some newer ones were unloaded. Call the result when it is unloaded.
         """
         with self._lock:
             self._loaded[model, version] += 1
@@ -273,11 +192,7 @@ class Metrics:
                     family.forget(partial(_is_of, model=model, version=oldest, path=its_path))
 
     def before_reading(self, fetch: Callable[[], None]) -> None:
-        """Has somebody who counts by himself add his numbers before the series are read.
-
-        Args:
-            fetch: Called without the lock.
-        """
+        """Calls a function, without the lock, before the series are read: it adds what is counted elsewhere."""
         self._before_reading.append(fetch)
 
     def add_requests(
@@ -290,52 +205,34 @@ class Metrics:
         native: Native,
         exemplars: Iterable[tuple[int, Exemplar]] = (),
     ) -> None:
-        """Records requests that succeeded and were counted elsewhere; see :meth:`record_request`.
-
-        Args:
-            model: The model.
-            api: As for one request.
-            entrypoint: So, too.
-            counts: Requests by upstream's buckets for latencies, and those above.
-            native: Their microseconds in native buckets.
-            exemplars: By bucket.
-        """
+        """Records requests that succeeded and were counted elsewhere; see :meth:`record_request`."""
         requests, latency = self._request_series(model, api, entrypoint, "OK")
         requests.add(sum(counts))
         if latency is not None:
             latency.merge(native, counts, exemplars)
 
     def add_failures(self, model: str, *, api: str, entrypoint: str, status: str, count: int) -> None:
-        """Records requests that failed and were counted elsewhere; see :meth:`record_request`.
-
-        Args:
-            model: The model.
-            api: As for one request.
-            entrypoint: So, too.
-            status: Name of the status code, which is not ``OK``.
-            count: How many.
-        """
+        """Records requests that failed and were counted elsewhere; see :meth:`record_request`."""
         self._request_series(model, api, entrypoint, status)[0].add(count)
 
     def snapshot(self) -> Snapshot:
-        """All series as plain data."""
         for fetch in self._before_reading:
             fetch()
         with self._lock:
             readers = [(name, read) for name, family in self._families.items() for read in family.readers]
-        # Whoever reads may take locks of its own.
+        # Readers may take locks of their own.
         read_now = [(name, list(read())) for name, read in readers]
         with self._lock:
             found: Snapshot = {
                 name: [
-                    *(["counter", labels, counter.value] for labels, counter in family.counters.items()),
-                    *([family.kind, labels, read()] for labels, read in family.gauges.items()),
-                    *(["histogram", labels, each.numbers()] for labels, each in family.histograms.items()),
+                    *((labels, counter.value) for labels, counter in family.counters.items()),
+                    *((labels, read()) for labels, read in family.gauges.items()),
+                    *((labels, histogram.value()) for labels, histogram in family.histograms.items()),
                 ]
                 for name, family in self._families.items()
             }
         for name, values in read_now:
-            found[name].extend([self._families[name].kind, tuple(labels.items()), value] for labels, value in values)
+            found[name].extend((tuple(labels.items()), value) for labels, value in values)
         return found
 
 

@@ -11,11 +11,7 @@ _PREFIX = ":modelyard:serving:"
 
 
 class Parts:
-    """The histograms of one signature of one version.
-
-    Args:
-        histogram: Gives the one of a name.
-    """
+    """The histograms of one signature of one version."""
 
     def __init__(self, histogram: Callable[[str], Histogram]) -> None:
         self._queue, self._decode, self._compute, self._encode = (
@@ -26,38 +22,18 @@ class Parts:
         )
 
     def request(self, *, queue_ns: int, input_ns: int, output_ns: int) -> None:
-        """Records a request that was answered.
-
-        Args:
-            queue_ns: Nanoseconds that it waited for its batch.
-            input_ns: For reading and checking it.
-            output_ns: From the end of the computation to the encoded answer.
-        """
         self._queue.add(queue_ns / 1e3)
         self._decode.add(input_ns / 1e3)
         self._encode.add(output_ns / 1e3)
 
     def batch(self, *, rows: int, padding: int, requests: int, infer_ns: int) -> None:
-        """Records a batch that was computed.
-
-        Args:
-            rows: Its rows, those that pad it included.
-            padding: How many those are.
-            requests: Requests that share it.
-            infer_ns: Nanoseconds inside the runtime.
-        """
         self._rows.add(rows)
         self._padding.add(padding)
         self._requests.add(requests)
         self._compute.add(infer_ns / 1e3)
 
     def merge(self, found: Mapping[str, Any]) -> None:
-        """Adds what the core has counted.
-
-        Args:
-            found: Native histograms ``queue``, ``input``, ``output``, ``batch_rows``, ``batch_padding`` and
-                ``batch_requests``, and ``runtime`` with upstream's counts before it.
-        """
+        """Adds what the core has counted: native histograms by name; ``runtime`` has upstream's counts before it."""
         for name, histogram in (
             ("queue", self._queue),
             ("input", self._decode),

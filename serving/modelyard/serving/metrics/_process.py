@@ -22,11 +22,7 @@ def resident_bytes() -> int | None:
 
 
 def watch_process(metrics: Metrics) -> None:
-    """Shows what this process takes, as far as the system says.
-
-    Args:
-        metrics: Where.
-    """
+    """Shows what this process takes, as far as the system says."""
     # By the clock now: what is before the server starts is over in a moment.
     started = time.time() - time.process_time()
     metrics.watch("process_start_time_seconds", {}, lambda: started)

@@ -7,10 +7,11 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 #: Prometheus' native histograms have 2^3 buckets for each factor of two; the core counts in the same ones.
 NATIVE_SCHEMA = 3
+Labels = tuple[tuple[str, str], ...]
 _FRACTIONS = tuple(0.5 * 2 ** (index / 8) for index in range(8))
 
 
@@ -19,8 +20,6 @@ class Native(NamedTuple):
 
     Attributes:
         buckets: By their numbers, how many; a bucket's upper bound is 2^(number/8).
-        zeros: Values that are 0.
-        sum: Of all.
     """
 
     buckets: Iterable[tuple[int, int]]
@@ -29,17 +28,19 @@ class Native(NamedTuple):
 
 
 class Exemplar(NamedTuple):
-    """One value, and the trace that it belongs to.
-
-    Attributes:
-        trace: The trace's id.
-        value: In the histogram's unit.
-        seconds: When it was, since 1970.
-    """
+    """One value, and the trace that it belongs to."""
 
     trace: str
     value: float
     seconds: float
+
+
+class HistogramValue(NamedTuple):
+    """What a histogram holds: counts by bucket and above, the values in native buckets, exemplars by bucket."""
+
+    counts: list[int]
+    native: Native
+    exemplars: dict[int, Exemplar]
 
 
 class Counter:
@@ -52,21 +53,12 @@ class Counter:
         self.value: float = 0
 
     def add(self, amount: float = 1) -> None:
-        """Raises the counter.
-
-        Args:
-            amount: By how much.
-        """
         with self._lock:
             self.value += amount
 
 
 class Histogram:
-    """One series of a histogram, in its buckets and in native ones; safe to use from several threads.
-
-    Args:
-        bounds: Upper bounds of its buckets, ascending.
-    """
+    """One series of a histogram, in its buckets and in native ones; safe to use from several threads."""
 
     __slots__ = ("_bounds", "_counts", "_exemplars", "_lock", "_native", "_sum", "_zeros")
 
@@ -81,13 +73,6 @@ class Histogram:
         self._exemplars: dict[int, Exemplar] = {}
 
     def add(self, value: float, times: int = 1, *, trace: str = "") -> None:
-        """Adds a value.
-
-        Args:
-            value: In the histogram's unit, not negative.
-            times: How often.
-            trace: Id of the trace that it belongs to, where that is recorded.
-        """
         index = bisect.bisect_left(self._bounds, value)
         number = native_bucket(value) if value > 0 else None
         with self._lock:
@@ -103,10 +88,7 @@ class Histogram:
     def merge(self, native: Native, counts: Sequence[int] = (), exemplars: Iterable[tuple[int, Exemplar]] = ()) -> None:
         """Adds values that were counted elsewhere.
 
-        Args:
-            native: In native buckets.
-            counts: In the histogram's own, and above; empty where those end where native ones do.
-            exemplars: By bucket.
+        Without ``counts`` (in the histogram's own buckets, and above) its bounds are native buckets' bounds, too.
         """
         with self._lock:
             self._sum += native.sum
@@ -121,19 +103,28 @@ class Histogram:
                 self._counts[index] += count
             self._exemplars.update(exemplars)
 
-    def numbers(self) -> list[Any]:
-        """Counts by bucket and above, sum, native buckets, zeros and exemplars, as of one moment."""
+    def value(self) -> HistogramValue:
         with self._lock:
-            return [
-                list(self._counts), self._sum, list(self._native.items()), self._zeros, list(self._exemplars.items()),
-            ]  # fmt: skip
+            native = Native(list(self._native.items()), self._zeros, self._sum)
+            return HistogramValue(list(self._counts), native, dict(self._exemplars))
+
+
+def percentile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:
+    """The value that a share of the values is below, as Prometheus reads it from buckets; None without a value.
+
+    Within a bucket it is interpolated; what is above all bounds counts as the last of them.
+    """
+    wanted, below = share * sum(counts), 0
+    for index, count in enumerate(counts):
+        if count and below + count >= wanted:
+            low = bounds[index - 1] if index else 0.0
+            high = bounds[min(index, len(bounds) - 1)]
+            return low + (high - low) * (wanted - below) / count
+        below += count
+    return None
 
 
 def native_bucket(value: float) -> int:
-    """The number of the native bucket that a value is in.
-
-    Args:
-        value: More than 0.
-    """
+    """The number of the native bucket that a value is in."""
     fraction, exponent = math.frexp(value)
     return bisect.bisect_left(_FRACTIONS, fraction) + (exponent - 1) * len(_FRACTIONS)

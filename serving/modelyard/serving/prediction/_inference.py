@@ -6,18 +6,29 @@ regressor.cc and multi_inference.cc.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from modelyard.artifact import CLASSIFY_METHOD, REGRESS_METHOD, Signature
-from modelyard.errors import InvalidInputError, InvalidModelSpecError, InvalidRequestError, UnsupportedError
+from modelyard.errors import (
+    InvalidInputError,
+    InvalidModelSpecError,
+    InvalidRequestError,
+    ModelyardError,
+    UnsupportedError,
+)
+from modelyard.serving.metrics import Metrics, Parts
 from modelyard.serving.requests import ModelSpec, format_shape
 from modelyard.serving.servables import Servable
+from modelyard.wire import grpc_status_of
 
+Method = Literal["Classify", "Regress", "MultiInference"]
 _INPUT = "inputs"
 _CLASSES = "classes"
 _SCORES = "scores"
@@ -29,7 +40,6 @@ class InferenceTask:
     """One task of a request over examples.
 
     Attributes:
-        spec: The servable and the signature.
         method: ``tensorflow/serving/classify`` or ``tensorflow/serving/regress``.
     """
 
@@ -42,7 +52,6 @@ class Classification:
     """The answer of a classify task over N examples with K classes.
 
     Attributes:
-        spec: The task's spec, resolved.
         labels: bytes ``[N, K]``, or None where the signature has none.
         scores: float32 ``[N, K]``, or None where the signature has none.
     """
@@ -57,7 +66,6 @@ class Regression:
     """The answer of a regress task over N examples.
 
     Attributes:
-        spec: The task's spec, resolved.
         values: float32 ``[N]``.
     """
 
@@ -66,15 +74,6 @@ class Regression:
 
 
 def check_tasks(tasks: Sequence[InferenceTask]) -> None:
-    """Checks that the tasks of a MultiInference request go together.
-
-    Args:
-        tasks: At least one.
-
-    Raises:
-        InvalidModelSpecError: A task names no model, or another one than the first.
-        InvalidRequestError: Two tasks ask for the same signature.
-    """
     seen: set[str] = set()
     for task in tasks:
         if not task.spec.name:
@@ -89,19 +88,44 @@ def check_tasks(tasks: Sequence[InferenceTask]) -> None:
         seen.add(task.spec.signature_name)
 
 
+def check_signature(servable: Servable, task: InferenceTask, method: Method, *, check_method: bool) -> None:
+    """Checks that a version has a task's signature, and where asked that it is for the task's method."""
+    signature = servable.signatures.get(task.spec.signature_name)
+    if signature is None:
+        complaint = "No signature was found with the name"
+        if method == "MultiInference":
+            complaint = "Requested signature not found in model graph"
+        raise InvalidRequestError(
+            f"{complaint}: {task.spec.signature_name}; the model has {', '.join(sorted(servable.signatures))}."
+        )
+    if check_method and signature.method != task.method:
+        raise InvalidRequestError(f"Expected signature method_name to be {task.method}. Was: {signature.method}")
+
+
+def parts_of(metrics: Metrics, servable: Servable, signature: str) -> Parts | None:
+    """Where a call is recorded by its signature; None for a name that the model does not have."""
+    if signature not in servable.signatures:
+        return None
+    return metrics.parts(servable.name, servable.version, signature, servable.backend.name)
+
+
+@contextmanager
+def timed(metrics: Metrics, servable: Servable, api: str) -> Iterator[None]:
+    """Records the runtime's part of a call."""
+    labels = {"model": servable.name, "version": str(servable.version)}
+    started = time.perf_counter()
+    try:
+        yield
+    except ModelyardError as exc:
+        metrics.count(":modelyard:serving:predictions", {**labels, "status": grpc_status_of(exc)})
+        raise
+    microseconds = (time.perf_counter() - started) * 1e6
+    metrics.count(":modelyard:serving:predictions", {**labels, "status": "OK"})
+    runtime = {"model_name": servable.name, "API": api, "runtime": servable.backend.name}
+    metrics.observe(":tensorflow:serving:runtime_latency", runtime, microseconds)
+
+
 def infer(servable: Servable, task: InferenceTask, examples: Sequence[bytes]) -> Classification | Regression:
-    """Computes one task.
-
-    Args:
-        servable: The servable that the task's spec means.
-        task: What to compute.
-        examples: Serialized ``tf.Example`` messages.
-
-    Raises:
-        InvalidInputError: There are no examples, or the model refuses them.
-        InvalidRequestError: The signature does not suit the task.
-        UnsupportedError: The method is neither classify nor regress.
-    """
     if task.method not in (CLASSIFY_METHOD, REGRESS_METHOD):
         raise UnsupportedError(f"Unsupported signature method_name: {task.method}")
     name = task.spec.signature_name

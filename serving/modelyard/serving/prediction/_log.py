@@ -6,6 +6,7 @@ waits for the disk: what is faster than a thread can write is dropped, and count
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import queue
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import google_crc32c
 import numpy.typing as npt
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature
 from modelyard.serving.config import PredictionLogConfig, PredictionLogLimits
 from modelyard.serving.metrics import Metrics
-from modelyard.serving.prediction._inference import Classification, InferenceTask, Regression
+from modelyard.serving.prediction._inference import Classification, InferenceTask, Method, Regression
 from modelyard.serving.prediction._messages import (
     fill_classification,
     fill_multi_inference,
@@ -37,7 +38,6 @@ from modelyard.wire import array_to_tensor, frame_record, serving_pb2
 _LOG = logging.getLogger("modelyard.serving")
 _T = TypeVar("_T")
 
-Method = Literal["Classify", "Regress", "MultiInference"]
 _COUNT = ":tensorflow:serving:request_log_count"
 #: Of a message beside its tensors.
 _MESSAGE_BYTES = 256
@@ -54,12 +54,7 @@ class _Entry:
 
 
 class PredictionLogs:
-    """Writes what models log, on a thread of its own.
-
-    Args:
-        limits: Of the files, and of what waits for them.
-        metrics: Where logged and dropped requests are counted.
-    """
+    """Writes what models log, on a thread of its own."""
 
     def __init__(self, limits: PredictionLogLimits, metrics: Metrics) -> None:
         self._limits = limits
@@ -75,13 +70,7 @@ class PredictionLogs:
     ) -> tuple[PredictRequest, Callable[[Prediction], _T]]:
         """Has a request logged when it is answered, where it is chosen.
 
-        Args:
-            config: Its model's log; None for none.
-            request: The request.
-            encode: Makes its answer.
-
-        Returns:
-            Both as the data plane should use them.
+        Returns both as the data plane should use them.
         """
         if config is None or not _is_chosen(config, request.caller):
             return request, encode
@@ -125,21 +114,12 @@ class PredictionLogs:
         answers: Sequence[Classification | Regression],
         caller: Caller | None,
     ) -> None:
-        """Logs a call over examples that was answered, where it is chosen.
-
-        Args:
-            config: Its model's log; None for none.
-            method: The call.
-            tasks: What was asked for.
-            examples: Serialized ``tf.Example`` messages.
-            answers: One for each task.
-            caller: Who waits for it.
-        """
+        """Logs a call over examples that was answered, where it is chosen."""
         if config is None or not _is_chosen(config, caller):
             return
 
         def fill(log: serving_pb2.PredictionLog) -> None:
-            _FILL[method](log, tasks, answers)
+            _fill_inferred(log, method, tasks, answers)
             entry = getattr(log, str(log.WhichOneof("log_type")))
             for data in examples:
                 entry.request.input.example_list.examples.add().ParseFromString(data)
@@ -194,17 +174,12 @@ class PredictionLogs:
 
 
 class _File:
-    """The file of one prefix that is written now: hidden until it is whole.
-
-    Args:
-        prefix: What its name begins with.
-        limits: When it ends.
-    """
+    """The file of one prefix that is written now: hidden until it is whole."""
 
     def __init__(self, prefix: Path, limits: PredictionLogLimits) -> None:
         self._prefix = prefix
         self._limits = limits
-        self._file: IO[bytes] | None = None
+        self._file: io.FileIO | None = None
         self._path = prefix
         self._bytes = self._records = 0
         self._failed = False
@@ -218,7 +193,8 @@ class _File:
         except OSError as exc:
             if not self._failed:
                 _LOG.error("the log of predictions %s cannot be written: %s", self._path, exc)
-            self._failed, self._file, self.ends_at = True, None, None
+            self._failed = True
+            self._give_up()
             return False
         # One request that cannot be written must not end the log of all others.
         except Exception:
@@ -232,10 +208,13 @@ class _File:
             # Two servers, or two models, may have the same prefix.
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             self._path = self._prefix.with_name(f"{self._prefix.name}-{stamp}-{secrets.token_hex(4)}.tfrecord")
-            self._file = self._hidden.open("xb")
+            # Without a buffer: what is counted as written is on its way to the disk.
+            self._file = self._hidden.open("xb", buffering=0)
             self._bytes = self._records = 0
             self.ends_at = time.monotonic() + self._limits.max_age_s
-        self._file.write(data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
         self._bytes += len(data)
         self._records += 1
         if self._bytes >= self._limits.max_bytes or self._records == self._limits.max_records:
@@ -255,13 +234,26 @@ class _File:
         self._hidden.rename(self._path)
         _LOG.info("the log of predictions %s is complete: %d records", self._path, self._records)
 
+    def _give_up(self) -> None:
+        """Ends a file that cannot be written on, with the records that are whole; one that has none goes."""
+        file, self._file, self.ends_at = self._file, None, None
+        if file is None:
+            return
+        try:
+            with file:
+                file.truncate(self._bytes)
+            if self._records:
+                self._hidden.rename(self._path)
+            else:
+                self._hidden.unlink()
+        except OSError as exc:
+            _LOG.error("the log of predictions %s cannot be completed: %s", self._path, exc)
+
     def end_if_old(self) -> None:
-        """Ends the file where its time is over."""
         if self.ends_at is not None and self.ends_at <= time.monotonic():
             self.end()
 
     def end(self) -> None:
-        """Ends the file, where there is one."""
         try:
             self._publish()
         except OSError as exc:
@@ -288,32 +280,26 @@ def _fill_request_spec(message: serving_pb2.ModelSpec, spec: ModelSpec) -> None:
         message.version_label = spec.label
 
 
-_Tasks = Sequence[InferenceTask]
-_Answers = Sequence[Classification | Regression]
-
-
-def _fill_classify(log: serving_pb2.PredictionLog, tasks: _Tasks, answers: _Answers) -> None:
-    _fill_request_spec(log.classify_log.request.model_spec, tasks[0].spec)
-    fill_spec(log.classify_log.response.model_spec, answers[0].spec)
-    if isinstance(answers[0], Classification):
-        fill_classification(log.classify_log.response.result, answers[0])
-
-
-def _fill_regress(log: serving_pb2.PredictionLog, tasks: _Tasks, answers: _Answers) -> None:
-    _fill_request_spec(log.regress_log.request.model_spec, tasks[0].spec)
-    fill_spec(log.regress_log.response.model_spec, answers[0].spec)
-    if isinstance(answers[0], Regression):
-        fill_regression(log.regress_log.response.result, answers[0])
-
-
-def _fill_multi_inference(log: serving_pb2.PredictionLog, tasks: _Tasks, answers: _Answers) -> None:
-    for task in tasks:
-        item = log.multi_inference_log.request.tasks.add(method_name=task.method)
-        _fill_request_spec(item.model_spec, task.spec)
-    fill_multi_inference(log.multi_inference_log.response, answers)
-
-
-_FILL = {"Classify": _fill_classify, "Regress": _fill_regress, "MultiInference": _fill_multi_inference}
+def _fill_inferred(
+    log: serving_pb2.PredictionLog,
+    method: Method,
+    tasks: Sequence[InferenceTask],
+    answers: Sequence[Classification | Regression],
+) -> None:
+    answer = answers[0]
+    if method == "MultiInference":
+        for task in tasks:
+            item = log.multi_inference_log.request.tasks.add(method_name=task.method)
+            _fill_request_spec(item.model_spec, task.spec)
+        fill_multi_inference(log.multi_inference_log.response, answers)
+        return
+    entry = log.classify_log if isinstance(answer, Classification) else log.regress_log
+    _fill_request_spec(entry.request.model_spec, tasks[0].spec)
+    fill_spec(entry.response.model_spec, answer.spec)
+    if isinstance(answer, Classification):
+        fill_classification(log.classify_log.response.result, answer)
+    else:
+        fill_regression(log.regress_log.response.result, answer)
 
 
 def _size(arrays: Mapping[str, npt.NDArray[Any]]) -> int:

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from modelyard.artifact import Signature
 from modelyard.errors import InvalidModelSpecError, InvalidRequestError
 from modelyard.serving.prediction._inference import Classification, Regression
-from modelyard.serving.prediction._metadata import ModelMetadata
 from modelyard.serving.repository import VersionStatus
-from modelyard.serving.requests import Arrays, ModelSpec, PredictRequest
-from modelyard.wire import error_code_of, serving_pb2, tensor_to_array
+from modelyard.serving.requests import Arrays, ModelSpec, Prediction, PredictRequest
+from modelyard.wire import array_to_tensor, error_code_of, serving_pb2, tensor_to_array, tensorflow_pb2
 
 #: Bodies up to this size are decoded on the event loop where the model is fast: a hop to a thread would cost more.
 SMALL_BYTES = 1 << 16
 SIGNATURE_DEF_FIELD = "signature_def"
 
 
-def spec_from_message(message: Any) -> ModelSpec:
-    """Decodes the ``model_spec`` of any request.
+@dataclass(frozen=True, kw_only=True)
+class ModelMetadata:
+    """What a metadata request is answered with.
 
-    Args:
-        message: A request message that has the field.
-
-    Raises:
-        InvalidModelSpecError: The field is absent.
+    Attributes:
+        spec: The request's spec with the version filled in.
+        definitions: SignatureDefs by signature name.
     """
+
+    spec: ModelSpec
+    definitions: Mapping[str, tensorflow_pb2.SignatureDef]
+
+
+def spec_from_message(message: Any) -> ModelSpec:
     if not message.HasField("model_spec"):
         raise InvalidModelSpecError("Missing ModelSpec")
     spec = message.model_spec
@@ -34,11 +39,7 @@ def spec_from_message(message: Any) -> ModelSpec:
 
 
 def spec_of(spec: serving_pb2.ModelSpec) -> ModelSpec:
-    """Decodes a model spec; whether its name is known is the data plane's to say.
-
-    Args:
-        spec: The message.
-    """
+    """Decodes a model spec; whether its name is known is the data plane's to say."""
     choice = spec.WhichOneof("version_choice")
     return ModelSpec(
         name=spec.name,
@@ -49,15 +50,7 @@ def spec_of(spec: serving_pb2.ModelSpec) -> ModelSpec:
 
 
 def predict_request(message: serving_pb2.PredictRequest, *, size: int | None = None) -> PredictRequest:
-    """Decodes a Predict request; its tensors are decoded later, on a worker thread.
-
-    Args:
-        message: The request.
-        size: Its bytes, where they were counted.
-
-    Raises:
-        InvalidModelSpecError: The model spec is absent.
-    """
+    """Decodes a Predict request; its tensors are decoded later, on a worker thread."""
     if size is None:
         size = message.ByteSize()
 
@@ -73,14 +66,30 @@ def predict_request(message: serving_pb2.PredictRequest, *, size: int | None = N
     )
 
 
+def read_predict(data: bytes) -> PredictRequest:
+    return predict_request(serving_pb2.PredictRequest.FromString(data), size=len(data))
+
+
+def predict_writer(*, as_content: bool) -> Callable[[Prediction], bytes]:
+    def write(prediction: Prediction) -> bytes:
+        parts = []
+        # One by one, since protobuf writes the entries of a map in any order: the native core keeps the signature's.
+        for name, array in prediction.outputs.items():
+            output = serving_pb2.PredictResponse()
+            output.outputs[name].CopyFrom(array_to_tensor(array, as_content=as_content))
+            parts.append(output.SerializeToString())
+        rest = serving_pb2.PredictResponse()
+        fill_spec(rest.model_spec, prediction.spec)
+        return b"".join([*parts, rest.SerializeToString()])
+
+    return write
+
+
 def examples_of(message: serving_pb2.Input) -> list[bytes]:
     """The serialized examples of an ``Input``; a context is merged into each.
 
     Merging is concatenation, so that a feature of the example overrides the
     context's.
-
-    Args:
-        message: The input.
     """
     if message.WhichOneof("kind") == "example_list_with_context":
         both = message.example_list_with_context
@@ -90,12 +99,6 @@ def examples_of(message: serving_pb2.Input) -> list[bytes]:
 
 
 def fill_classification(message: serving_pb2.ClassificationResult, answer: Classification) -> None:
-    """Writes the answer of a classify task.
-
-    Args:
-        message: The message to fill.
-        answer: The answer.
-    """
     shape = next(array.shape for array in (answer.labels, answer.scores) if array is not None)
     for row in range(shape[0]):
         classes = message.classifications.add().classes
@@ -108,12 +111,6 @@ def fill_classification(message: serving_pb2.ClassificationResult, answer: Class
 
 
 def fill_regression(message: serving_pb2.RegressionResult, answer: Regression) -> None:
-    """Writes the answer of a regress task.
-
-    Args:
-        message: The message to fill.
-        answer: The answer.
-    """
     for value in answer.values.tolist():
         message.regressions.add().value = value
 
@@ -121,12 +118,6 @@ def fill_regression(message: serving_pb2.RegressionResult, answer: Regression) -
 def fill_multi_inference(
     message: serving_pb2.MultiInferenceResponse, answers: Iterable[Classification | Regression]
 ) -> None:
-    """Writes the answers of several tasks.
-
-    Args:
-        message: The message to fill.
-        answers: The answers.
-    """
     for answer in answers:
         result = message.results.add()
         fill_spec(result.model_spec, answer.spec)
@@ -137,12 +128,6 @@ def fill_multi_inference(
 
 
 def fill_spec(message: serving_pb2.ModelSpec, spec: ModelSpec) -> None:
-    """Writes a resolved model spec.
-
-    Args:
-        message: The message to fill.
-        spec: The spec.
-    """
     message.name = spec.name
     message.signature_name = spec.signature
     if spec.version is not None:
@@ -150,14 +135,6 @@ def fill_spec(message: serving_pb2.ModelSpec, spec: ModelSpec) -> None:
 
 
 def check_metadata_fields(fields: Iterable[str]) -> None:
-    """Checks the fields that a metadata request asks for.
-
-    Args:
-        fields: Their names.
-
-    Raises:
-        InvalidRequestError: There are none, or an unknown one.
-    """
     names = list(fields)
     if not names:
         raise InvalidRequestError("GetModelMetadataRequest must specify at least one metadata_field")
@@ -167,11 +144,6 @@ def check_metadata_fields(fields: Iterable[str]) -> None:
 
 
 def metadata_response(metadata: ModelMetadata) -> serving_pb2.GetModelMetadataResponse:
-    """Encodes the answer of GetModelMetadata.
-
-    Args:
-        metadata: The answer.
-    """
     response = serving_pb2.GetModelMetadataResponse()
     definitions = serving_pb2.SignatureDefMap()
     for name, definition in metadata.definitions.items():
@@ -182,11 +154,6 @@ def metadata_response(metadata: ModelMetadata) -> serving_pb2.GetModelMetadataRe
 
 
 def status_response(statuses: Iterable[VersionStatus]) -> serving_pb2.GetModelStatusResponse:
-    """Encodes the answer of GetModelStatus.
-
-    Args:
-        statuses: The versions, newest first.
-    """
     response = serving_pb2.GetModelStatusResponse()
     for status in statuses:
         row = response.model_version_status.add()

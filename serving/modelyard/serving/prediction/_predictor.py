@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD, Signature
+from modelyard.artifact import CLASSIFY_METHOD, PREDICT_METHOD, REGRESS_METHOD
 from modelyard.errors import (
     DeadlineExceededError,
     InternalError,
@@ -23,10 +21,21 @@ from modelyard.errors import (
     UnavailableError,
 )
 from modelyard.serving.batching import Batcher, Done, ModelThreads, Task
-from modelyard.serving.metrics import Metrics, ModelStatistics, Parts
-from modelyard.serving.prediction._inference import Classification, InferenceTask, Regression, check_tasks, infer
-from modelyard.serving.prediction._log import Method, PredictionLogs
-from modelyard.serving.prediction._metadata import ModelMetadata
+from modelyard.serving.metrics import Metrics, ModelStatistics
+from modelyard.serving.prediction._inference import (
+    Classification,
+    InferenceTask,
+    Method,
+    Regression,
+    check_signature,
+    check_tasks,
+    infer,
+    parts_of,
+    timed,
+)
+from modelyard.serving.prediction._log import PredictionLogs
+from modelyard.serving.prediction._messages import ModelMetadata
+from modelyard.serving.prediction._workers import Workers, settle
 from modelyard.serving.repository import ModelManager, ModelWatcher, Version, VersionStatus
 from modelyard.serving.requests import (
     Arrays,
@@ -40,12 +49,10 @@ from modelyard.serving.requests import (
 )
 from modelyard.serving.rollout import Rollout
 from modelyard.serving.servables import Plan, Servable, plan_of
-from modelyard.wire import grpc_status_of
 
 _T = TypeVar("_T")
-#: More rows gain nothing as a rule, and make the first of them wait.
+#: Larger batches are rarely faster for each row, and their first row waits longer.
 _MAX_ROWS = 64
-_NO_SIGNATURE = "No signature was found with the name"
 
 
 class Predictor:
@@ -61,7 +68,7 @@ class Predictor:
         max_queued_requests: Requests of one model that may wait; 0 for any number.
         max_queue_delay_s: Seconds that a request may have to wait; 0 for any time.
         rollout: Chooses the version of requests that name none; None for the newest.
-        statistics: What every door's requests are counted in.
+        statistics: Counts the requests of all protocols.
         logs: Writes what models log; None for nothing.
     """
 
@@ -86,33 +93,25 @@ class Predictor:
         self.rollout = rollout
         self._metrics = metrics
         self._check_methods = check_methods
-        self._max_batch_rows = max_batch_rows
-        self._new_threads = partial(
+        #: Rows that are computed together at most.
+        self.max_batch_rows = max_batch_rows
+        new_threads = partial(
             ModelThreads,
             threads=batch_threads or workers,
             workers=workers,
             max_waiting=max_queued_requests,
             max_delay_s=max_queue_delay_s,
         )
-        #: What every door's requests are counted in.
+        self._workers = Workers(new_threads, metrics)
+        #: Counts the requests of all protocols.
         self.statistics = statistics or ModelStatistics()
         self._batcher = Batcher(metrics, self.statistics, max_rows=max_batch_rows)
-        #: By model; what has none, such as the metrics page, is under the empty name, which no model has.
-        self._threads: dict[str, ModelThreads] = {}
-        self._lock = threading.Lock()
-        #: By thread, the answer that it works for, where it is no batch's.
-        self._working: dict[int, Future[Any]] = {}
         manager.before_suspending(self._give_up)
-
-    @property
-    def max_batch_rows(self) -> int:
-        """Rows that are computed together at most."""
-        return self._max_batch_rows
 
     @property
     def waiting(self) -> int:
         """Requests that were let in and are not answered yet."""
-        return sum(threads.waiting for threads in list(self._threads.values()))
+        return self._workers.waiting
 
     async def submit(self, request: PredictRequest, encode: Callable[[Prediction], _T]) -> _T:
         """Computes one prediction, on a thread of its model.
@@ -138,7 +137,7 @@ class Predictor:
         if request.caller is None:
             request = replace(request, caller=Caller())
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self.begin(request, encode, partial(_settle, future))
+        self.begin(request, encode, partial(settle, future))
         try:
             return await future
         except asyncio.CancelledError:
@@ -149,7 +148,7 @@ class Predictor:
             # An error that is raised here holds this frame by its traceback, and the future holds the error.
             del future
 
-    def begin(self, request: PredictRequest, encode: Callable[[Prediction], Any], done: Done) -> None:
+    def begin(self, request: PredictRequest, encode: Callable[[Prediction], object], done: Done) -> None:
         """Starts one prediction; :meth:`submit` for transports that have no task to wait in.
 
         Args:
@@ -172,7 +171,7 @@ class Predictor:
             if request.caller is not None and request.caller.facts is not None:
                 _note(request.caller.facts, plan.servable, plan.name)
             back = partial(_deliver, watcher, version, loop, done)
-            threads = self._threads_of(plan.servable.name)
+            threads = self._workers.of(plan.servable.name)
             task = Task(
                 inputs={}, rows=1, encode=encode, done=back, caller=request.caller,
                 arrived_ns=arrived_ns, started_ns=arrived_ns, decoded_ns=arrived_ns,
@@ -183,54 +182,19 @@ class Predictor:
             else:
                 # Large bodies and what is encoded are decoded where they do not hold anybody up.
                 decode = partial(self._decode, plan, request, task)
-                future = self._work(threads, request.caller, request.size, decode)
+                future = self._workers.run(threads, request.caller, request.size, decode)
                 future.add_done_callback(partial(self._prepared, plan, threads, task))
         except Exception as exc:
             if watcher is not None and version is not None:
                 watcher.give_back(version)
             done(None, exc)
 
-    def _threads_of(self, model: str) -> ModelThreads:
-        """The threads of a model that was found."""
-        with self._lock:
-            threads = self._threads.get(model)
-            if threads is None:
-                refused = partial(self._metrics.refuse, model=model)
-                threads = self._threads[model] = self._new_threads(refused=refused)
-            return threads
-
-    def _work(self, threads: ModelThreads, caller: Caller | None, size: int, work: Callable[[], _T]) -> Future[_T]:
-        """Runs work on a thread of a model, if it is let in."""
-        cost = threads.work_cost.of(size)
-        threads.enter(caller, cost)
-
-        def run() -> _T:
-            if refusal := threads.refusal(caller):
-                raise refusal
-            current_caller.set(caller)
-            started = time.perf_counter()
-            ok = False
-            try:
-                result = work()
-                ok = True
-                return result
-            finally:
-                seconds = time.perf_counter() - started
-                # What fails early says nothing of what the others cost.
-                if ok or seconds > cost:
-                    threads.work_cost.learn(seconds, size)
-
-        future = threads.work.submit(run)
-        # Also where it was given up before it began.
-        future.add_done_callback(lambda _: threads.leave(cost))
-        return future
-
     def _prepared(self, plan: Plan, threads: ModelThreads, task: Task, decoded: Future[None]) -> None:
         """Queues a request that was decoded on a thread of its model."""
         try:
             decoded.result()
             self._batcher.submit(plan, threads, task)
-        # The thread has nobody else to tell.
+        # The thread has no other way to report it.
         except Exception as exc:
             task.done(None, exc)
 
@@ -239,7 +203,11 @@ class Predictor:
         inputs: Arrays | None = None
         try:
             inputs = request.inputs(plan.signature)
-            self._check_method(plan.signature)
+            if self._check_methods and plan.signature.method != PREDICT_METHOD:
+                # Upstream's code for this is INTERNAL, for the other methods INVALID_ARGUMENT.
+                raise InternalError(
+                    f"Expected prediction signature method_name to be {PREDICT_METHOD}. Was: {plan.signature.method}"
+                )
             inputs = plan.servable.complete(plan.signature, inputs)
             task.rows = plan.rows(inputs)
             if request.caller is not None and request.caller.charge is not None:
@@ -254,47 +222,22 @@ class Predictor:
             raise
         task.decoded_ns = time.perf_counter_ns()
 
-    def _check_method(self, signature: Signature) -> None:
-        if self._check_methods and signature.method != PREDICT_METHOD:
-            # Upstream's code for this is INTERNAL, for the other methods INVALID_ARGUMENT.
-            raise InternalError(
-                f"Expected prediction signature method_name to be {PREDICT_METHOD}. Was: {signature.method}"
-            )
-
     async def offload(self, work: Callable[[], _T], caller: Caller | None = None, *, model: str = "") -> _T:
         """Runs work that would block the event loop on a worker thread.
 
         Args:
             work: Called without arguments.
-            caller: Who waits for it; work that nobody waits for any more is not begun.
-            model: The model that answers, whose threads do it; where it has answered nothing yet, and for what no
-                model answers, threads that all share.
+            caller: Who waits for it; work that no caller waits for is not begun.
+            model: The model that answers, whose threads do it; empty for what no model answers.
 
         Raises:
             DeadlineExceededError: The caller's deadline passed before the work began.
             OverloadedError: Too much work waits already.
             RequestCancelledError: The caller went away before the work began.
         """
-        threads = self._threads_of(model if model in self._threads or self._manager.has(model) else "")
-        if caller is None:
-            return await asyncio.get_running_loop().run_in_executor(threads.work, work)
-        answer: Future[_T] = Future()
-
-        def run() -> None:
-            self._working[threading.get_ident()] = answer
-            try:
-                _settle(answer, work(), None)
-            finally:
-                del self._working[threading.get_ident()]
-
-        future = self._work(threads, caller, 0, run)
-        future.add_done_callback(partial(_settle_failed, answer))
-        try:
-            return await asyncio.wrap_future(answer)
-        except asyncio.CancelledError:
-            caller.leave()
-            future.cancel()
-            raise
+        # Threads for every name that callers make up would be too many.
+        known = self._workers.has(model) or model in self._manager.names
+        return await self._workers.offload(work, caller, model if known else "")
 
     def _give_up(self, servable: Servable, threads: Sequence[int], limit_s: float, text: str) -> None:
         """Answers who waits for a version that computes for too long; another server may answer those that waited."""
@@ -302,10 +245,7 @@ class Predictor:
         for plan in list(servable.plans.values()):
             for queue in list(plan.queues.values()):
                 queue.give_up(threads, late, UnavailableError(text))
-        for thread in threads:
-            answer = self._working.get(thread)
-            if answer is not None:
-                _settle(answer, None, late)
+        self._workers.give_up(threads, late)
 
     def classify(self, spec: ModelSpec, examples: Sequence[bytes]) -> Classification:
         """Classifies examples, on the calling thread.
@@ -320,11 +260,7 @@ class Predictor:
             ModelNotFoundError: Unknown model or version.
             UnavailableError: The model was not loaded yet.
         """
-        task = InferenceTask(spec=spec, method=CLASSIFY_METHOD)
-        (answer,) = self._infer([task], examples, _NO_SIGNATURE, "Classify")
-        if not isinstance(answer, Classification):
-            raise InternalError("A classify task was answered with a regression. This is a bug.")
-        return answer
+        return self._one(InferenceTask(spec=spec, method=CLASSIFY_METHOD), examples, "Classify", Classification)
 
     def regress(self, spec: ModelSpec, examples: Sequence[bytes]) -> Regression:
         """Regresses examples, on the calling thread; raises as :meth:`classify` does.
@@ -333,11 +269,7 @@ class Predictor:
             spec: The servable and the signature.
             examples: Serialized ``tf.Example`` messages.
         """
-        task = InferenceTask(spec=spec, method=REGRESS_METHOD)
-        (answer,) = self._infer([task], examples, _NO_SIGNATURE, "Regress")
-        if not isinstance(answer, Regression):
-            raise InternalError("A regress task was answered with a classification. This is a bug.")
-        return answer
+        return self._one(InferenceTask(spec=spec, method=REGRESS_METHOD), examples, "Regress", Regression)
 
     def multi_inference(
         self, tasks: Sequence[InferenceTask], examples: Sequence[bytes]
@@ -358,82 +290,56 @@ class Predictor:
         if not tasks:
             raise InvalidModelSpecError("ModelSpec has no name specified.")
         check_tasks(tasks)
-        return self._infer(tasks, examples, "Requested signature not found in model graph", "MultiInference")
+        return self._infer(tasks, examples, "MultiInference")
+
+    def _one(self, task: InferenceTask, examples: Sequence[bytes], method: Method, kind: type[_T]) -> _T:
+        (answer,) = self._infer([task], examples, method)
+        if not isinstance(answer, kind):
+            raise InternalError(f"{method} was answered with a {type(answer).__name__}. This is a bug.")
+        return answer
 
     def _infer(
-        self, tasks: Sequence[InferenceTask], examples: Sequence[bytes], complaint: str, method: Method
+        self, tasks: Sequence[InferenceTask], examples: Sequence[bytes], method: Method
     ) -> tuple[Classification | Regression, ...]:
         # One servable for all tasks: their answers belong to the same version.
         spec = tasks[0].spec
+        name, caller = spec.signature_name, current_caller.get()
         with (
-            nullcontext(spec) if self.rollout is None else self.rollout.chosen(spec, current_caller.get()) as spec,
+            nullcontext(spec) if self.rollout is None else self.rollout.chosen(spec, caller) as spec,
             self._manager.acquire(spec) as servable,
             self.statistics.measure(
                 servable.name,
                 servable.version,
                 arrived_ns=time.perf_counter_ns(),
                 executed=servable.batching is None,
-                parts=self._parts_of(servable, tasks[0].spec.signature_name),
+                parts=parts_of(self._metrics, servable, name),
             ) as timing,
         ):
             for task in tasks:
-                if task.spec.signature_name not in servable.signatures:
-                    raise InvalidRequestError(
-                        f"{complaint}: {task.spec.signature_name}; the model has "
-                        f"{', '.join(sorted(servable.signatures))}."
-                    )
-                signature = servable.signatures[task.spec.signature_name]
-                if self._check_methods and signature.method != task.method:
-                    raise InvalidRequestError(
-                        f"Expected signature method_name to be {task.method}. Was: {signature.method}"
-                    )
+                check_signature(servable, task, method, check_method=self._check_methods)
             timing.decoded(len(examples))
-            caller = current_caller.get()
             if caller is not None and caller.charge is not None:
                 caller.charge(len(examples))
             facts = caller and caller.facts
             if facts:
-                _note(facts, servable, tasks[0].spec.signature_name)
+                _note(facts, servable, name)
                 facts.rows = len(examples)
                 facts.decoded_ns = facts.begun_ns = time.perf_counter_ns()
             model = {"model": servable.name}
             self._metrics.observe(":tensorflow:serving:request_example_counts", model, len(examples))
             self._metrics.count(":tensorflow:serving:request_example_count_total", model, len(examples))
             api = "MultiInference" if len(tasks) > 1 else tasks[0].method.rpartition("/")[2].capitalize()
-            batched = self._batcher.batched(servable, self._threads_of(servable.name))
-            answers = self._timed(servable, api, lambda: tuple(infer(batched, task, examples) for task in tasks))
+            batched = self._batcher.batched(servable, self._workers.of(servable.name))
+            with timed(self._metrics, servable, api):
+                answers = tuple(infer(batched, task, examples) for task in tasks)
             timing.computed()
             if facts and not facts.batch:
                 facts.ended_ns = time.perf_counter_ns()
                 facts.compute_ns = facts.ended_ns - facts.begun_ns
             if self._logs is not None:
                 config = self._manager.watcher(tasks[0].spec).config.prediction_log
-                self._logs.inferred(config, method, tasks, examples, answers, current_caller.get())
+                self._logs.inferred(config, method, tasks, examples, answers, caller)
             return answers
-
-    def _parts_of(self, servable: Servable, signature: str) -> Parts | None:
-        """Where a request is recorded by its signature; None for a name that the model does not have."""
-        if signature not in servable.signatures:
-            return None
-        return self._metrics.parts(servable.name, servable.version, signature, servable.backend.name)
-
-    def _timed(self, servable: Servable, api: str, work: Callable[[], _T]) -> _T:
-        """Runs the runtime's part of a request, and records it."""
-        labels = {"model": servable.name, "version": str(servable.version)}
-        started = time.perf_counter()
-        try:
-            result = work()
-        except ModelyardError as exc:
-            self._metrics.count(":modelyard:serving:predictions", {**labels, "status": grpc_status_of(exc)})
-            raise
-        microseconds = (time.perf_counter() - started) * 1e6
-        self._metrics.count(":modelyard:serving:predictions", {**labels, "status": "OK"})
-        self._metrics.observe(
-            ":tensorflow:serving:runtime_latency",
-            {"model_name": servable.name, "API": api, "runtime": servable.backend.name},
-            microseconds,
-        )
-        return result
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """Describes a servable's signatures.
@@ -468,8 +374,7 @@ class Predictor:
 
         What was let in is answered as the event loop goes on: call this from another thread.
         """
-        for threads in list(self._threads.values()):
-            threads.close()
+        self._workers.close()
 
 
 def _note(facts: Facts, servable: Servable, signature: str) -> None:
@@ -482,38 +387,10 @@ def _deliver(
     version: Version,
     loop: asyncio.AbstractEventLoop,
     done: Done,
-    result: Any,
+    result: object,
     error: BaseException | None,
 ) -> None:
     watcher.give_back(version)
-    # Nobody waits where there is no loop any more, and those behind it must be told all the same.
+    # Without a loop no caller waits, and the version must be given back all the same.
     if not loop.is_closed():
         loop.call_soon_threadsafe(done, result, error)
-
-
-def _settle(future: asyncio.Future[Any] | Future[Any], result: Any, error: BaseException | None) -> None:
-    # Of two who know an answer, the first counts.
-    with contextlib.suppress(InvalidStateError, asyncio.InvalidStateError):
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(_bare(error))
-
-
-def _settle_failed(answer: Future[Any], work: Future[None]) -> None:
-    """Work that was not begun, or has failed."""
-    if work.cancelled():
-        answer.cancel()
-    elif (error := work.exception()) is not None:
-        _settle(answer, None, error)
-
-
-def _bare(error: BaseException) -> BaseException:
-    """An error of ours, whose message says everything, without the frames that hold whoever is told of it.
-
-    Each refusal would be a cycle of some fifty objects otherwise, and a server
-    that refuses much would stand still for the garbage collector.
-    """
-    return error.with_traceback(None) if isinstance(error, ModelyardError) else error

@@ -31,17 +31,6 @@ def warm_up(servable: Servable, *, iterations: int, metrics: Metrics) -> None:
     """Replays the records of a servable's version directory, if it has some.
 
     Records for signatures with state are left out: they would change it.
-
-    Args:
-        servable: Loaded, not yet available.
-        iterations: How often each record is replayed.
-        metrics: Where the records are counted.
-
-    Raises:
-        IntegrityError: The file is not in TFRecord format.
-        InvalidRequestError: There are too many records, one is no
-            ``PredictionLog``, or the model refuses one.
-        UnsupportedError: A record of a kind that cannot be replayed.
     """
     path = servable.path / WARMUP_FILE
     if not path.is_file():

@@ -1,9 +1,9 @@
 """Models and their versions: what is there, what should be, and who is asked."""
 
 from modelyard.serving.repository._admin import Admin
+from modelyard.serving.repository._cache import VersionCache
 from modelyard.serving.repository._manager import ModelManager
-from modelyard.serving.repository._states import VersionState, VersionStatus
-from modelyard.serving.repository._versions import Version, file_stamp
+from modelyard.serving.repository._versions import Version, VersionState, VersionStatus, file_stamp
 from modelyard.serving.repository._watcher import ModelWatcher
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "ModelManager",
     "ModelWatcher",
     "Version",
+    "VersionCache",
     "VersionState",
     "VersionStatus",
     "file_stamp",

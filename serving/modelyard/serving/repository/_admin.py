@@ -9,13 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from modelyard.artifact import Location
-from modelyard.errors import (
-    ConfigurationError,
-    FixedConfigurationError,
-    ModelyardError,
-    ServerError,
-)
-from modelyard.serving.config import ModelConfig, models_from_message, models_of_repository, read_text_proto
+from modelyard.errors import ConfigurationError, FixedConfigurationError, ServerError
+from modelyard.serving.config import Complaints, ModelConfig, models_from_message, models_of_repository, read_text_proto
 from modelyard.serving.repository._manager import ModelManager
 from modelyard.wire import serving_pb2
 
@@ -26,12 +21,6 @@ _RELOAD_TIMEOUT_S = 600.0
 
 
 class Admin:
-    """Changes the models that are served.
-
-    Args:
-        manager: The models.
-    """
-
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
         self._repository: Location | None = None
@@ -39,21 +28,9 @@ class Admin:
         self._changing = asyncio.Lock()
 
     async def reload_message(self, config: serving_pb2.ModelServerConfig) -> None:
-        """Replaces the configuration by that of a reload request.
-
-        Args:
-            config: The request's.
-
-        Raises:
-            ConfigurationError: Another kind of config than a model list, or one
-                whose models make no sense.
-            FixedConfigurationError: The models are those of a repository that is polled.
-            ModelNotReadyError: A label points to a version that is not loaded.
-            ServerError: A new model did not become available.
-        """
         if self._repository is not None:
             raise FixedConfigurationError(
-                f"The models are those of --model_repository={self._repository}, which is looked at again and again: "
+                f"The models are those of --model_repository={self._repository}, which is polled: "
                 "a reload would be undone. For labels use labels.json (modelyard repo label); for reloads start the "
                 "server with --model_control_mode=none, or with --model_config_file."
             )
@@ -68,25 +45,11 @@ class Admin:
             await self.reload(models_from_message(config))
 
     async def load(self, name: str) -> None:
-        """Loads a model, and returns when it can answer.
-
-        Args:
-            name: The model.
-
-        Raises:
-            LoadError: A version cannot be loaded, or there is none.
-            ModelNotFoundError: The model is not configured.
-            UnsupportedError: The server is not in explicit mode.
-        """
         async with self._changing:
             await asyncio.to_thread(self._manager.load_model, name)
 
     async def unload(self, name: str) -> None:
-        """Unloads a model, and returns when that is done; raises as :meth:`load` does.
-
-        Args:
-            name: The model.
-        """
+        """Unloads a model, and returns when that is done; raises as :meth:`load` does."""
         async with self._changing:
             await asyncio.to_thread(self._manager.unload_model, name)
 
@@ -101,16 +64,7 @@ class Admin:
                 )
 
     async def reload(self, configs: Sequence[ModelConfig], *, timeout_s: float = _RELOAD_TIMEOUT_S) -> None:
-        """Replaces the configuration, off the event loop.
-
-        Args:
-            configs: The new models.
-            timeout_s: Seconds to wait for them; 0 only begins to load them.
-
-        Raises:
-            ModelNotReadyError: A label points to a version that is not loaded.
-            ServerError: A new model did not become available.
-        """
+        """Replaces the configuration, off the event loop."""
         try:
             await asyncio.to_thread(self._manager.reload, configs, timeout_s=timeout_s)
         except ServerError as exc:
@@ -122,10 +76,6 @@ class Admin:
         """Applies a model config file again and again; what is wrong with it is logged once, and nothing changes.
 
         As upstream, the file wins over reload requests.
-
-        Args:
-            path: The file.
-            wait_s: Seconds between two looks.
         """
         await self._poll(lambda: self._read_file(path), wait_s, str(path))
 
@@ -133,29 +83,12 @@ class Admin:
         """Serves what models a repository has, again and again; as :meth:`poll_file` does.
 
         Meanwhile, reload requests are refused.
-
-        Args:
-            repository: The repository.
-            wait_s: Seconds between two looks.
         """
         self._repository = repository
         await self._poll(lambda: self._read_repository(repository), wait_s, str(repository))
 
     async def reload_files(self, path: Path | None, repository: Location | None) -> str:
-        """Reads what says which models there are again, and looks for versions of all of them.
-
-        Args:
-            path: The model config file; None for none.
-            repository: The repository that the models were found in; None for none.
-
-        Returns:
-            What changed; empty where nothing did.
-
-        Raises:
-            ArtifactError: The repository cannot be read; nothing has changed.
-            ConfigurationError: What was read makes no sense; nothing has changed.
-            ModelNotReadyError: A label points to a version that is not loaded; nothing has changed.
-        """
+        """Reads what says which models there are again, and looks for versions of all of them."""
         said = ""
         reads = [
             *([] if path is None else [partial(self._read_file, path)]),
@@ -170,20 +103,16 @@ class Admin:
         return said
 
     async def _poll(self, read: Callable[[], Sequence[ModelConfig]], wait_s: float, what: str) -> None:
-        complaint = ""
+        complaints = Complaints(_LOG)
         while True:
             await asyncio.sleep(wait_s)
             try:
-                configs = await asyncio.to_thread(read)
-                if configs != self._manager.configs:
-                    # The next change may come while these load.
-                    await self.reload(configs, timeout_s=0.0)
-                complaint = ""
-            except ModelyardError as exc:
-                if exc.message != complaint:
-                    _LOG.error("the configuration stays as it was: %s", exc.message)
-                complaint = exc.message
-            # Nobody waits for this task: if it died, changes of the file would go unnoticed.
+                with complaints.about("the configuration stays as it was"):
+                    configs = await asyncio.to_thread(read)
+                    if configs != self._manager.configs:
+                        # The next change may come while these load.
+                        await self.reload(configs, timeout_s=0.0)
+            # If this task ended, changes of the file would go unnoticed.
             except Exception:
                 _LOG.exception("%s could not be applied; trying again", what)
 

@@ -28,12 +28,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 class VersionCache:
-    """Downloads the versions of one model, each once.
-
-    Args:
-        model: Name of the model.
-        folder: Where to; None for a temporary folder, which goes with the process.
-    """
+    """Downloads the versions of one model, each once."""
 
     def __init__(self, model: str, folder: Path | None) -> None:
         self._model = model
@@ -44,15 +39,6 @@ class VersionCache:
         """A local directory with the files of a version; a version that is local is there already.
 
         Nothing is kept that is not what the manifest says.
-
-        Args:
-            version: The version.
-
-        Raises:
-            ArtifactError: The store cannot be reached, or refuses.
-            IntegrityError: A file is missing or damaged.
-            LoadError: The copy cannot be written.
-            ManifestError: There is no valid manifest, or a path in it leaves the version.
         """
         if not isinstance(version, RemoteVersion):
             return version.path
@@ -102,11 +88,7 @@ class VersionCache:
         return (self._root(),) if self._started else ()
 
     def forget(self, path: Path) -> None:
-        """Removes a copy that is not needed any more; what is no copy stays.
-
-        Args:
-            path: What :meth:`fetch` returned.
-        """
+        """Removes a copy that is not needed any more; what is no copy stays."""
         if self._started and path.is_relative_to(self._root()):
             shutil.rmtree(path.parent, ignore_errors=True)
 

@@ -1,11 +1,11 @@
-"""The model manager: one watcher per configured model, replaced as a whole when the configuration changes."""
+"""The configured models, and a watcher for each."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from modelyard.errors import (
     InvalidModelSpecError,
@@ -16,15 +16,16 @@ from modelyard.errors import (
     UnsupportedError,
 )
 from modelyard.serving.config import ModelConfig, WatchOptions
-from modelyard.serving.repository._states import VersionState, VersionStatus
+from modelyard.serving.repository._versions import VersionState, VersionStatus
 from modelyard.serving.repository._watcher import Loader, ModelWatcher
 from modelyard.serving.requests import ModelSpec
 from modelyard.serving.servables import Servable
 
-#: Answers who waits for a version: the servable, threads that compute in it for longer than so many seconds, and why.
+#: Answers requests that wait for a version: its servable, the threads that compute in it for longer than so many
+#: seconds, and the text of the error.
 GiveUp = Callable[[Servable, Sequence[int], float, str], None]
 
-#: Longest wait at the end for versions that are being loaded: nobody will ask for them.
+#: Longest wait at the end for versions that are being loaded, in seconds.
 _STOP_S = 3.0
 
 
@@ -54,7 +55,7 @@ class ModelManager:
         self._options = options
         self._allow_new_labels = allow_new_labels
         self._reloading = threading.Lock()
-        #: What models of a traffic rule prefer and keep, so that one that is added knows it from its first request on.
+        #: By model, what its traffic rule prefers and keeps; also for models that are added later.
         self._preferred: Mapping[str, tuple[ModelSpec | None, frozenset[int]]] = {}
         # Replaced, never changed: readers need no lock.
         self._watchers: dict[str, ModelWatcher] = {}
@@ -66,16 +67,13 @@ class ModelManager:
         # Those that a reload added.
         self._added: frozenset[ModelWatcher] = frozenset()
         self._stopped = False
-        self._leaving = False
+        #: Whether the server is about to stop.
+        self.leaving = False
         self._give_up: list[GiveUp] = []
         self._when_configured: list[Callable[[str], None]] = []
 
     def when_configured(self, tell: Callable[[str], None]) -> None:
-        """Has somebody told the names of models whose configuration has changed.
-
-        Args:
-            tell: Called on whatever thread changes it.
-        """
+        """Calls ``tell`` with the name of each model whose configuration changes, on any thread."""
         self._when_configured.append(tell)
 
     def _watcher(self, config: ModelConfig) -> ModelWatcher:
@@ -84,22 +82,14 @@ class ModelManager:
         return watcher
 
     def prefer(self, preferred: Mapping[str, tuple[ModelSpec | None, frozenset[int]]]) -> None:
-        """Says what requests without version and label get; see :meth:`ModelWatcher.prefer`.
-
-        Args:
-            preferred: By model; the others answer with their newest version.
-        """
+        """Sets by model the version of requests without one, and versions to keep; others use their newest version."""
         with self._reloading:
             self._preferred = dict(preferred)
             for name, watcher in self._watchers.items():
                 watcher.prefer(*self._preferred.get(name, (None, frozenset())))
 
     def resolve(self, spec: ModelSpec) -> int | None:
-        """The version that a spec means, where it can answer now; else None.
-
-        Args:
-            spec: With a version or a label.
-        """
+        """The version that a spec means, where it can answer now; else None."""
         watcher = self._watchers.get(spec.name)
         if watcher is None:
             return None
@@ -112,64 +102,54 @@ class ModelManager:
             watcher.start()
 
     def leave(self) -> None:
-        """Says from now on that nothing is ready, and goes on lending: the server is about to stop."""
-        self._leaving = True
-
-    @property
-    def leaving(self) -> bool:
-        """Whether the server is about to stop."""
-        return self._leaving
+        """Reports nothing as ready from now on, and goes on serving: the server is about to stop."""
+        self.leaving = True
 
     def loaded(self) -> list[Servable]:
-        """What is loaded, of models that are not configured any more as well."""
-        watchers = [*self._watchers.values(), *list(self._retired.values())]
-        return [servable for watcher in watchers for servable in watcher.loaded()]
+        """Every version in memory, also of models that are not configured any more."""
+        return [servable for watcher in self._all_watchers() for servable in watcher.loaded()]
+
+    def _all_watchers(self) -> list[ModelWatcher]:
+        # A copy: another thread may retire a model meanwhile.
+        return [*self._watchers.values(), *list(self._retired.values())]
 
     def before_suspending(self, give_up: GiveUp) -> None:
-        """Has somebody answer who waits for a version that is suspended.
-
-        Args:
-            give_up: Called each time that a batch is found to take too long, on the thread that found it.
-        """
+        """Calls ``give_up`` whenever a batch takes too long, on the thread that found it."""
         self._give_up.append(give_up)
 
     def suspend(self, servable: Servable, text: str, *, threads: Sequence[int], limit_s: float) -> None:
-        """Lends a version to nobody until :meth:`resume`, and answers who waits for it.
+        """Takes a version out of service until :meth:`resume`, and answers requests that wait for it.
 
         Args:
             servable: One of :meth:`loaded`.
-            text: Why.
-            threads: Those whose batches take too long.
-            limit_s: How long those took at least.
+            text: The error that they are answered with.
+            threads: Threads whose batches take too long.
+            limit_s: Seconds that these have taken at least.
         """
-        for watcher in (*self._watchers.values(), *list(self._retired.values())):
+        for watcher in self._all_watchers():
             watcher.suspend(servable, UnavailableError(text))
         for give_up in self._give_up:
             give_up(servable, threads, limit_s, text)
 
     def resume(self, servable: Servable) -> None:
-        """Ends what :meth:`suspend` began.
-
-        Args:
-            servable: As it was suspended.
-        """
-        for watcher in (*self._watchers.values(), *list(self._retired.values())):
+        """Ends what :meth:`suspend` began."""
+        for watcher in self._all_watchers():
             watcher.resume(servable)
 
     def look(self) -> None:
-        """Looks for versions of all models now, whenever the next look would be."""
+        """Polls the base paths of all models now."""
         for watcher in self._watchers.values():
             watcher.look()
 
     def stop(self) -> bool:
-        """Stops watching, unloads everything, once no request holds it, and ends what waits for a model.
+        """Stops watching, and unloads every version once no request holds it.
 
         Returns:
-            Whether everything is unloaded; what is loaded or computes for more than a few seconds is left behind.
+            Whether everything is unloaded; a version that loads or computes for more than a few seconds is left behind.
         """
         with self._reloading:
             self._stopped = True
-            watchers = [*self._watchers.values(), *self._retired.values()]
+            watchers = self._all_watchers()
         for watcher in watchers:
             watcher.request_stop()
         end = time.monotonic() + _STOP_S
@@ -186,11 +166,7 @@ class ModelManager:
         return tuple(watcher.config for watcher in self._watchers.values())
 
     def labels(self, name: str) -> Mapping[str, int]:
-        """The labels of a model that requests may name: of its configuration, and of ``labels.json``.
-
-        Args:
-            name: The model.
-        """
+        """The labels of a model that requests may name: of its configuration, and of ``labels.json``."""
         watcher = self._watchers.get(name)
         return {} if watcher is None else watcher.labels
 
@@ -261,7 +237,7 @@ class ModelManager:
                 )
 
     def count_states(self) -> list[tuple[dict[str, str], int]]:
-        """How many versions of each model are in which state, for the metrics; what was unloaded does not count."""
+        """Versions of each model by state, for the metrics; without those that were unloaded."""
         found = []
         for name, watcher in self._watchers.items():
             counts = dict.fromkeys(("available", "loading", "unloading", "failed"), 0)
@@ -274,32 +250,25 @@ class ModelManager:
         return found
 
     def ready(self, name: str) -> bool:
-        """Whether a model has a version that can answer.
-
-        Args:
-            name: The model.
-        """
+        """Whether a model has a version that can answer."""
         watcher = self._watchers.get(name)
-        return not self._leaving and watcher is not None and watcher.is_ready()
+        return not self.leaving and watcher is not None and watcher.is_ready()
 
     def all_ready(self) -> bool:
-        """Whether every model that is meant to be loaded can answer; one that was added counts when it was tried.
+        """Whether every enabled model can answer; one that was added counts once it was tried.
 
-        A model whose batch does not end takes no others out of service: it counts where there is no other.
+        A model whose batch does not end does not make the others unready: it counts where it is the only one.
         """
         watchers = [watcher for watcher in self._watchers.values() if watcher.enabled]
         others = [watcher for watcher in watchers if not watcher.is_suspended()]
         all_others = all(watcher.is_ready() or self._is_coming(watcher) for watcher in others)
-        return not self._leaving and all_others and (bool(others) or not watchers)
+        return not self.leaving and all_others and (bool(others) or not watchers)
 
     def _is_coming(self, watcher: ModelWatcher) -> bool:
         return watcher in self._added and not watcher.wait_until_polled(0.0)
 
     def load_model(self, name: str) -> None:
         """Loads a model's aspired versions, on the calling thread; in explicit mode only.
-
-        Args:
-            name: The model.
 
         Raises:
             LoadError: A version cannot be loaded, or there is none.
@@ -310,9 +279,6 @@ class ModelManager:
 
     def unload_model(self, name: str) -> None:
         """Unloads a model, on the calling thread, once no request holds it; in explicit mode only.
-
-        Args:
-            name: The model.
 
         Raises:
             ModelNotFoundError: The model is not configured.
@@ -332,48 +298,22 @@ class ModelManager:
         return watcher
 
     def wait_until_polled(self, timeout_s: float) -> bool:
-        """Waits until every model's versions were tried once.
-
-        Args:
-            timeout_s: Seconds to wait at most.
-
-        Returns:
-            Whether that happened in time.
-        """
+        """Waits until every model's versions were tried once."""
         end = time.monotonic() + timeout_s
         return all(watcher.wait_until_polled(max(0.0, end - time.monotonic())) for watcher in self._watchers.values())
 
-    @contextmanager
-    def acquire(self, spec: ModelSpec) -> Iterator[Servable]:
-        """Lends a servable; it stays loaded until it is given back.
-
-        Args:
-            spec: Which one.
-
-        Yields:
-            The servable.
+    def acquire(self, spec: ModelSpec) -> AbstractContextManager[Servable]:
+        """A context with a servable, which stays loaded until the context ends.
 
         Raises:
             InvalidModelSpecError: No name, or an unknown version label.
             ModelNotFoundError: Unknown model or version.
             UnavailableError: The model is configured but was not loaded yet.
         """
-        with self.watcher(spec).acquire(spec) as servable:
-            yield servable
-
-    def has(self, name: str) -> bool:
-        """Whether there is a model of that name.
-
-        Args:
-            name: The model.
-        """
-        return name in self._watchers
+        return self.watcher(spec).acquire(spec)
 
     def watcher(self, spec: ModelSpec) -> ModelWatcher:
-        """Who lends a model's servables, for callers that hold one across callbacks.
-
-        Args:
-            spec: Which model.
+        """The watcher of a model, for callers that hold a servable across callbacks.
 
         Raises:
             InvalidModelSpecError: No name.

@@ -1,30 +1,46 @@
-"""What a watcher knows of its versions, and which of them it unloads first: upstream's two policies."""
+"""States of versions, as TensorFlow Serving reports them, and its two policies of unloading."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from modelyard.artifact import Location, RemotePath
 from modelyard.errors import ArtifactError, InternalError, ModelyardError
-from modelyard.serving.repository._states import VersionState
 from modelyard.serving.servables import Servable
+
+
+class VersionState(enum.IntEnum):
+    """State of one version; the numbers are those of ``ModelVersionStatus.State``."""
+
+    UNKNOWN = 0
+    START = 10
+    LOADING = 20
+    AVAILABLE = 30
+    UNLOADING = 40
+    END = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionStatus:
+    """The state of one version, and why it failed."""
+
+    version: int
+    state: VersionState
+    error: ModelyardError | None = None
 
 
 @dataclass
 class Version:
-    """A version that a watcher knows of.
+    """A version of a watched model.
 
     Attributes:
-        number: The version.
-        path: Its directory.
         stamp: Of its files, when they were loaded.
-        state: Its state.
-        error: Why it, or what was to replace it, could not be loaded.
-        servable: The loaded version; None where it is not.
+        error: Why it, or its replacement, could not be loaded.
         requests: How many hold it.
-        rejected: Directory and stamp of what was to replace it and failed.
-        suspended: It is loaded, and a batch of it does not end: nobody may ask for it, or unload it.
+        rejected: Directory and stamp of a replacement that failed.
+        suspended: It is loaded, and a batch of it does not end: it can neither answer nor be unloaded.
     """
 
     number: int
@@ -39,7 +55,6 @@ class Version:
 
     @property
     def available(self) -> bool:
-        """Whether it can answer."""
         return self.state is VersionState.AVAILABLE
 
     @property
@@ -51,11 +66,7 @@ class Version:
 
 
 def file_stamp(path: Location) -> tuple[int | str, ...]:
-    """A value that changes when files of a version are replaced.
-
-    Args:
-        path: The version directory.
-    """
+    """A value that changes when files of a version are replaced."""
     if isinstance(path, RemotePath):
         try:
             return tuple(f"{name} {file.stamp}" for name, file in sorted(path.tree().items()))
@@ -65,7 +76,8 @@ def file_stamp(path: Location) -> tuple[int | str, ...]:
         stats = [item.stat() for item in sorted(path.rglob("*")) if item.is_file()]
     except OSError:
         return ()
-    return tuple(value for stat in stats for value in (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    # The time of the last change includes permissions and renames.
+    return tuple(value for stat in stats for value in (stat.st_ctime_ns, stat.st_mtime_ns, stat.st_size, stat.st_ino))
 
 
 def surplus(aspired: Collection[int], available: Collection[int], *, resource_preserving: bool) -> tuple[int, ...]:
@@ -73,11 +85,6 @@ def surplus(aspired: Collection[int], available: Collection[int], *, resource_pr
 
     The decisions of upstream's ``AvailabilityPreservingPolicy`` and
     ``ResourcePreservingPolicy``.
-
-    Args:
-        aspired: The versions to serve.
-        available: The versions that can answer now.
-        resource_preserving: Memory matters more than availability.
     """
     unaspired = tuple(sorted(set(available) - set(aspired)))
     if resource_preserving or not aspired or set(aspired) & set(available):

@@ -1,4 +1,4 @@
-"""What a request asks for, and what an answer holds."""
+"""Requests and answers of the data plane, and checks of them."""
 
 from modelyard.serving.requests._context import (
     Facts,
@@ -19,6 +19,7 @@ from modelyard.serving.requests._requests import (
     current_caller,
     request_id_of,
     trace_id_of,
+    trace_parent_of,
 )
 from modelyard.serving.requests._texts import without_paths
 from modelyard.serving.requests._validation import (
@@ -55,6 +56,7 @@ __all__ = [
     "request_id_of",
     "shape_fits",
     "trace_id_of",
+    "trace_parent_of",
     "unexpected",
     "whole_number",
     "without_paths",

@@ -1,4 +1,4 @@
-"""What is known of one request beside what it asks for: its name, and what whoever answers it finds out."""
+"""The context of one request: its id, and what is learned of it while it is answered."""
 
 from __future__ import annotations
 
@@ -27,19 +27,11 @@ class Facts:
     """What is found out while a request is answered, for logs and traces.
 
     Attributes:
-        model: As the request names it.
         version: The version that answered; 0 for none.
-        signature: Its signature.
-        backend: What computed it.
         principal: Who asked, where callers have names.
-        rows: Rows (examples) of the request.
         batch: Number of its batch; 0 for none.
-        batch_rows: Rows of the batch, those that pad it included.
-        batch_requests: Requests in it.
         decoded_ns: When its inputs were complete, by ``time.perf_counter_ns()``; 0 where it was not computed.
-        begun_ns: When its batch was begun.
         compute_ns: Nanoseconds that the model took.
-        ended_ns: When its batch was computed.
     """
 
     model: str = ""
@@ -62,7 +54,7 @@ class Facts:
         return self.begun_ns - self.decoded_ns, max(0, batch_ns - self.compute_ns), self.compute_ns, batch_ns
 
     def told(self) -> Told:
-        """What the native core is told, which knows the rest."""
+        """What the native core does not know of the request."""
         times = None if not self.ended_ns else (*self.durations(), time.perf_counter_ns() - self.ended_ns)
         batch = (self.batch, self.batch_rows, self.batch_requests)
         return (self.model, self.version, self.signature, self.backend, self.principal, self.rows, batch, times)
@@ -73,30 +65,19 @@ class RequestContext:
     """One request.
 
     Attributes:
-        request_id: Its caller's name for it, or one that was made here.
-        facts: What is found out of it; None where nobody wants to know.
+        facts: What is learned of it, for records; None where it is not recorded.
     """
 
     request_id: str
     facts: Facts | None = None
 
 
-_NOBODYS = RequestContext(request_id="-")
+_NO_REQUEST = RequestContext(request_id="-")
 #: The gRPC call that this task answers.
-current_request: ContextVar[RequestContext] = ContextVar("current_request", default=_NOBODYS)
+current_request: ContextVar[RequestContext] = ContextVar("current_request", default=_NO_REQUEST)
 
 
 def unexpected(error: BaseException, what: str, request_id: str, log: logging.Logger) -> str:
-    """Reports an error that is a bug, once: its text may hold what strangers must not read.
-
-    Args:
-        error: The error.
-        what: What failed, for the log.
-        request_id: Of the request.
-        log: Where to.
-
-    Returns:
-        What the caller is told.
-    """
+    """Reports an error that is a bug, once: its text may hold secrets."""
     log.error("request %s: %s failed unexpectedly", request_id, what, exc_info=error)
     return f"Internal error. The server's log has the details under request {request_id}."

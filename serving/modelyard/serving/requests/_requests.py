@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -47,11 +47,12 @@ class ModelSpec:
 #: The header, and the key of gRPC metadata, whose value ``low`` lets all others go first.
 PRIORITY_KEY = "x-modelyard-priority"
 #: The header, and the key of gRPC metadata, by which callers find their requests again: answers repeat it, and so does
-#: the log where it tells of a failure.
+#: the log of failures.
 REQUEST_ID = "x-request-id"
 #: Longer ones, and what would need an escape somewhere, are ignored.
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
+#: Later versions of W3C Trace Context may add fields behind the flags.
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})(?:-.*)?")
 #: Header fields that are different in every call, and that nothing here depends on.
 FIELDS_OF_ONE_CALL = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
@@ -61,14 +62,7 @@ current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default
 
 
 def request_id_of(value: bytes) -> str:
-    """A caller's request id.
-
-    Args:
-        value: Of the header.
-
-    Returns:
-        The id; empty for one that cannot be repeated as it is.
-    """
+    """The request id in the header's value; empty for one that cannot be repeated as it is."""
     return value.decode("ascii") if _REQUEST_ID.fullmatch(value) else ""
 
 
@@ -76,85 +70,66 @@ def _no_header(_: str) -> str:
     return ""
 
 
+class TraceParent(NamedTuple):
+    """A caller's trace context."""
+
+    trace_id: str
+    recorded: bool
+
+
+def trace_parent_of(text: str) -> TraceParent | None:
+    """Parses the header ``traceparent`` (W3C Trace Context); None where it is absent or malformed."""
+    match = _TRACEPARENT.fullmatch(text)
+    return None if match is None else TraceParent(match[1], bool(int(match[2], 16) & 1))
+
+
 def trace_id_of(traceparent: str) -> str:
-    """The id of the trace that a request belongs to, where that is recorded.
-
-    Args:
-        traceparent: The header (W3C Trace Context); empty for none.
-
-    Returns:
-        The id; empty where there is none, or where the trace is not recorded.
-    """
-    match = _TRACEPARENT.fullmatch(traceparent)
-    return match[1] if match is not None and int(match[2], 16) & 1 else ""
+    """The id of a trace that is recorded, by the header ``traceparent``; empty for none."""
+    parent = trace_parent_of(traceparent)
+    return parent.trace_id if parent is not None and parent.recorded else ""
 
 
+# Made for every call: a frozen dataclass would set each of its attributes by a call.
+@dataclass(kw_only=True, slots=True, eq=False)
 class Caller:
-    """Who waits for an answer, and for how long: nobody pays for work that nobody wants any more.
+    """The caller of a request, and how long it waits: work that no caller waits for is not done.
 
-    Args:
+    Attributes:
         deadline: ``time.monotonic()`` after which the answer is of no use; None for never.
         gone: Asks the transport whether the caller has hung up; None where it says so by :meth:`leave`.
-        low_priority: Computed only when nothing else waits.
-        request_id: Its name.
-        facts: What is found out of it; None where nobody wants to know.
+        facts: What is learned of the request, for records; None where it is not recorded.
         header: Looks a header field, or a key of gRPC metadata, up by its lower-case name; empty where there is none.
         principal: Who it is, by its credentials; empty for anybody.
-        charge: Told of the request's rows, once they are known; None where nobody counts them.
+        charge: Called with the request's rows; None where there are no quotas.
         logged: The transport has chosen the request for the log of predictions.
+        left: It has hung up, or its time is over.
     """
 
-    __slots__ = (
-        "_gone",
-        "_left",
-        "charge",
-        "deadline",
-        "facts",
-        "header",
-        "logged",
-        "low_priority",
-        "principal",
-        "request_id",
-    )
-
-    def __init__(
-        self,
-        *,
-        deadline: float | None = None,
-        gone: Callable[[], bool] | None = None,
-        low_priority: bool = False,
-        header: Callable[[str], str] | None = None,
-        principal: str = "",
-        charge: Callable[[int], None] | None = None,
-        request_id: str = "-",
-        facts: Facts | None = None,
-        logged: bool = False,
-    ) -> None:
-        self.principal = principal
-        self.charge = charge
-        self.deadline = deadline
-        self.header = header or _no_header
-        self.facts = facts
-        self.logged = logged
-        self.low_priority = low_priority
-        self.request_id = request_id
-        self._gone = gone
-        self._left = False
+    deadline: float | None = None
+    gone: Callable[[], bool] | None = None
+    low_priority: bool = False
+    header: Callable[[str], str] = _no_header
+    principal: str = ""
+    charge: Callable[[int], None] | None = None
+    request_id: str = "-"
+    facts: Facts | None = None
+    logged: bool = False
+    left: bool = False
 
     def leave(self) -> None:
         """The caller has hung up, or its time is over."""
-        self._left = True
+        self.left = True
 
     def refusal(self) -> ModelyardError | None:
         """Why the request should not be computed any more; None where it should."""
-        if self._left or (self._gone is not None and self._gone()):
+        if self.left or (self.gone is not None and self.gone()):
             return RequestCancelledError("The caller went away before the request was computed.")
         if self.deadline is not None and time.monotonic() > self.deadline:
             return DeadlineExceededError("The deadline passed before the request was computed.")
         return None
 
 
-# Made for every call: a frozen dataclass would set each of its attributes by a call.
+# As above.
 @dataclass(kw_only=True, slots=True)
 class PredictRequest:
     """One prediction.
@@ -166,7 +141,7 @@ class PredictRequest:
             the event loop and with the dtypes of the very version that will answer.
         output_filter: Outputs to return; empty for all.
         small: The body is small, so that decoding it takes no time to speak of.
-        caller: Who waits for the answer; None for somebody who waits for ever.
+        caller: Who waits for the answer; None for a caller that always waits.
         size: Bytes of the body, by which it is guessed what the request will
             cost; 0 where the transport does not say.
         names: The inputs that were sent, for errors where ``inputs`` refuses them; None where it takes any.

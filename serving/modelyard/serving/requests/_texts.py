@@ -15,9 +15,7 @@ _PATH = re.compile(
 def without_paths(text: str, roots: Iterable[object] = ()) -> str:
     """A text in which of every path only the last part is left: the log has all of it.
 
-    Args:
-        text: The text.
-        roots: Folders that it may name, whatever characters they have; parts below them stay, too.
+    ``roots`` are folders that it may name, whatever characters they have; parts below them stay, too.
     """
     for root in sorted((str(root) for root in roots), key=len, reverse=True):
         text = text.replace(root, Path(root).name)

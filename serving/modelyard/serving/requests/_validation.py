@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError
@@ -17,21 +16,12 @@ _CPP_NAMES = {"float32": "float", "float64": "double", "float16": "half"}
 
 
 def cpp_dtype_name(name: str) -> str:
-    """TensorFlow's C++ name of a dtype, as its error messages use it.
-
-    Args:
-        name: The Python name, such as ``float32``.
-    """
+    """TensorFlow's C++ name of a dtype, as its error messages use it."""
     return _CPP_NAMES.get(name, name)
 
 
 def whole_number(text: str, most: int) -> int | None:
-    """Reads digits, however many; None for anything else, and for more than allowed.
-
-    Args:
-        text: What was received.
-        most: The largest number that is meant.
-    """
+    """Reads digits, however many; None for anything else, and for more than allowed."""
     if not (text.isascii() and text.isdecimal()):
         return None
     digits = text.lstrip("0") or "0"
@@ -50,19 +40,8 @@ def complete_inputs(
 ) -> Arrays:
     """Checks names, dtypes and, where asked, shapes; and fills in the signature's defaults.
 
-    Args:
-        signature: What the servable expects.
-        inputs: What was received.
-        check_shapes: Whether shapes must fit the signature. TensorFlow's own
-            runtime does not insist on that, the others do.
-        defaults: Values for inputs that may be left out.
-        feed_name: The graph's name of an input, for error messages.
-
-    Returns:
-        Every input of the signature.
-
-    Raises:
-        InvalidInputError: The first thing that does not fit.
+    TensorFlow's own runtime does not insist on shapes, the others do. ``feed_name`` has the graph's name of an input,
+    for error messages.
     """
     expected = {spec.name: spec for spec in signature.inputs}
     if expected.keys() != inputs.keys():
@@ -86,8 +65,8 @@ def complete_inputs(
 
 def _check_names(
     expected: Mapping[str, TensorSpec],
-    received: Mapping[str, Any],
-    defaults: Mapping[str, Any],
+    received: Mapping[str, object],
+    defaults: Mapping[str, object],
     feed_name: Callable[[str], str],
 ) -> None:
     """Checks that what was sent, completed by defaults, is exactly the signature's inputs."""
@@ -111,16 +90,7 @@ def _check_names(
 
 
 def other_signature(names: Iterable[str], signature: Signature, signatures: Mapping[str, Signature]) -> str:
-    """What to say of a request whose inputs are those of another signature.
-
-    Args:
-        names: The inputs that were received.
-        signature: The signature that was called.
-        signatures: All that there are.
-
-    Returns:
-        A sentence about the first such input; empty where there is none.
-    """
+    """A sentence about the first input that belongs to another signature; empty where there is none."""
     known = {spec.name for spec in signature.inputs}
     for name in sorted(set(names) - known):
         owners = sorted(key for key, other in signatures.items() if any(spec.name == name for spec in other.inputs))
@@ -135,18 +105,7 @@ def other_signature(names: Iterable[str], signature: Signature, signatures: Mapp
 
 
 def check_output_filter(signature: Signature, output_filter: Sequence[str]) -> tuple[str, ...]:
-    """Resolves an output filter.
-
-    Args:
-        signature: What the servable offers.
-        output_filter: Outputs asked for; empty means all.
-
-    Returns:
-        The outputs to compute.
-
-    Raises:
-        InvalidInputError: An output is unknown or asked for twice.
-    """
+    """The outputs to compute: those of the filter, or all where it is empty."""
     names = [spec.name for spec in signature.outputs]
     seen: set[str] = set()
     for name in output_filter:
@@ -161,25 +120,16 @@ def check_output_filter(signature: Signature, output_filter: Sequence[str]) -> t
 
 
 def shape_fits(shape: Sequence[int], expected: Sequence[int] | None) -> bool:
-    """Whether a shape is one that a signature allows.
-
-    Args:
-        shape: Sizes of an array.
-        expected: Sizes of the signature, ``-1`` for any; None for unknown rank.
-    """
+    """Whether a shape is one that a signature allows: ``-1`` is any size, None any rank."""
     if expected is None:
         return True
     return len(shape) == len(expected) and all(want in (-1, have) for have, want in zip(shape, expected, strict=True))
 
 
 def format_shape(shape: Sequence[int] | None) -> str:
-    """A shape as messages show it: ``[-1,28,28,1]``, or ``[?]`` for an unknown rank.
-
-    Args:
-        shape: The sizes.
-    """
+    """A shape as messages show it: ``[-1,28,28,1]``, or ``[?]`` for an unknown rank."""
     return "[?]" if shape is None else f"[{','.join(map(str, shape))}]"
 
 
-def _set(names: Mapping[str, Any] | Sequence[str]) -> str:
+def _set(names: Mapping[str, object] | Sequence[str]) -> str:
     return "{" + ",".join(sorted(names)) + "}"

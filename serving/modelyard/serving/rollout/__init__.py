@@ -1,6 +1,5 @@
 """Which version answers requests that name none: canaries, shadows, and what is rolled back."""
 
-from modelyard.serving.rollout._rollout import CoreTraffic, Rollout
-from modelyard.serving.rollout._rows import TrafficRow
+from modelyard.serving.rollout._rollout import Rollout
 
-__all__ = ["CoreTraffic", "Rollout", "TrafficRow"]
+__all__ = ["Rollout"]

@@ -19,8 +19,6 @@ class Comparison:
 
     Attributes:
         rows: Rows of the answers; one where they have none.
-        disagreed: Rows that are another answer.
-        max_error: Largest difference of a number.
     """
 
     rows: int
@@ -34,11 +32,6 @@ def compare(answer: Arrays, shadow: Arrays, *, tolerance: float) -> Comparison:
     Floating-point numbers ``[rows, classes]``, with at least two classes, are class scores: a row disagrees where its
     highest score is another class's. In other numbers it disagrees where one differs by more than the tolerance, in
     whole numbers, booleans and strings where one differs at all; and everywhere where names, dtypes or shapes do.
-
-    Args:
-        answer: What the caller got.
-        shadow: What the shadow computed.
-        tolerance: Largest difference of numbers that are no class scores.
     """
     sizes = {array.shape[:1] for array in answer.values()}
     (first,) = sizes if len(sizes) == 1 else {()}

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from modelyard.artifact import Signature
 from modelyard.errors import (
-    ConfigurationError,
     InvalidModelSpecError,
     ModelNotFoundError,
     ModelyardError,
@@ -24,7 +23,7 @@ from modelyard.errors import (
     UnavailableError,
 )
 from modelyard.serving.batching import Done
-from modelyard.serving.config import TrafficOptions, TrafficRule, read_traffic_file
+from modelyard.serving.config import Complaints, TrafficOptions, TrafficRule, read_traffic_file
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.requests import Arrays, Caller, ModelSpec, Prediction, PredictRequest
@@ -34,6 +33,9 @@ from modelyard.serving.rollout._shadow import Shadow, ShadowJob
 from modelyard.serving.rollout._state import RuleState, TargetState
 from modelyard.serving.rollout._store import RolledBack, read_rolled_back, write_rolled_back
 from modelyard.wire import grpc_status_of
+
+if TYPE_CHECKING:
+    import modelyard_core
 
 _LOG = logging.getLogger("modelyard.serving")
 
@@ -45,78 +47,35 @@ _NOT_ITS_FAULT = (
 )  # fmt: skip
 
 
-class CoreTraffic(Protocol):
-    """The native core, as far as it spreads requests itself."""
-
-    def set_traffic(
-        self,
-        rules: Sequence[tuple[str, str, str, float, Sequence[tuple[str, int | None, str | None, float, bool]]]],
-    ) -> None:
-        """Takes over rules.
-
-        Args:
-            rules: Of each model its name, both headers, the shadow's share, and of each target name, version, label,
-                share, and whether it is rolled back.
-        """
-        ...
-
-    def take_traffic(self) -> Sequence[tuple[str, str, Sequence[int], float]]:
-        """What was answered since the last time: model, target, counts by bucket, and microseconds."""
-        ...
-
-
 class Rollout:
-    """The rules in force.
-
-    Args:
-        manager: The models.
-        metrics: Where everything is counted.
-        options: Where the rules are.
-
-    Raises:
-        ConfigurationError: A file cannot be read, or a rule makes no sense.
-    """
+    """The rules in force."""
 
     def __init__(self, manager: ModelManager, metrics: Metrics, options: TrafficOptions) -> None:
         self._manager = manager
         self._metrics = metrics
         self._options = options
         self._shadow = Shadow(manager)
-        self._core: CoreTraffic | None = None
+        self._core: modelyard_core.Server | None = None
         #: By model; replaced, never changed, so that requests need no lock.
         self._states: Mapping[str, RuleState] = {}
         #: The file's, of which some may wait for their stable version.
         self._wanted: Mapping[str, TrafficRule] = {}
-        #: What was said of the file, and of models.
-        self._said: dict[str, str] = {}
+        self._complaints = Complaints(_LOG)
         self._remembered = read_rolled_back(options.state_file)
         metrics.before_reading(self._fetch)
         self._want(read_traffic_file(options.path))
 
-    def attach(self, core: CoreTraffic) -> None:
-        """Has the native core spread the requests that it answers itself.
-
-        Args:
-            core: The core.
-        """
+    def attach(self, core: modelyard_core.Server) -> None:
+        """Has the native core spread the requests that it answers itself."""
         self._core = core
         self._publish()
 
     def begin(
-        self, request: PredictRequest, encode: Callable[[Prediction], Any], done: Done
-    ) -> tuple[PredictRequest, Callable[[Prediction], Any], Done]:
+        self, request: PredictRequest, encode: Callable[[Prediction], object], done: Done
+    ) -> tuple[PredictRequest, Callable[[Prediction], object], Done]:
         """Chooses the version of a prediction, has it counted, and computed once more where a shadow is to.
 
-        Args:
-            request: The request; one that names a version or a label stays as it is.
-            encode: Turns the prediction into the answer.
-            done: Takes the answer.
-
-        Returns:
-            What takes the place of the arguments.
-
-        Raises:
-            InvalidModelSpecError: A header names a version that is not in the split.
+        Returns what takes the place of the arguments; a request that names a version or a label stays as it is.
         """
         state = self._states.get(request.spec.name)
         if state is None or request.spec.version is not None or request.spec.label is not None:
@@ -124,22 +83,22 @@ class Rollout:
         target = self._choose(state, request.caller)
         begun = time.perf_counter()
         spec = replace(target.spec(request.spec.name), signature=request.spec.signature)
-        seen: dict[str, Any] = {}
+        inputs: list[Arrays] = []
+        predictions: list[Prediction] = []
 
         def kept_inputs(signature: Signature) -> Arrays:
-            arrays = seen["inputs"] = request.inputs(signature)
-            return arrays
+            inputs.append(request.inputs(signature))
+            return inputs[0]
 
-        def kept_outputs(prediction: Prediction) -> Any:
-            seen["prediction"] = prediction
+        def kept_outputs(prediction: Prediction) -> object:
+            predictions.append(prediction)
             return encode(prediction)
 
-        def finished(result: Any, error: BaseException | None) -> None:
+        def finished(result: object, error: BaseException | None) -> None:
             done(result, error)
             self._count(state, target, error, time.perf_counter() - begun)
-            if error is None and seen:
-                prediction: Prediction = seen["prediction"]
-                self._compare(state, prediction.spec, seen["inputs"], prediction.outputs)
+            if error is None and predictions:
+                self._compare(state, predictions[0].spec, inputs[0], predictions[0].outputs)
 
         # Not for secrets: it picks requests.
         if random.random() < state.shadow_share:  # noqa: S311
@@ -148,18 +107,7 @@ class Rollout:
 
     @contextmanager
     def chosen(self, spec: ModelSpec, caller: Caller | None) -> Iterator[ModelSpec]:
-        """Chooses the version of a call that is no prediction, and counts it.
-
-        Args:
-            spec: What the call asks for.
-            caller: Who waits for it.
-
-        Yields:
-            The spec to answer.
-
-        Raises:
-            InvalidModelSpecError: A header names a version that is not in the split.
-        """
+        """Chooses the version of a call that is no prediction, and counts it."""
         state = self._states.get(spec.name)
         if state is None or spec.version is not None or spec.label is not None:
             yield spec
@@ -176,15 +124,7 @@ class Rollout:
             self._count(state, target, error, time.perf_counter() - begun)
 
     def shadow(self, model: str, *, version: int, signature: str, inputs: Arrays, outputs: Arrays) -> None:
-        """Has a request computed once more that the native core has answered.
-
-        Args:
-            model: The model.
-            version: That answered.
-            signature: Its name, resolved.
-            inputs: The request's.
-            outputs: The answer's.
-        """
+        """Has a request computed once more that the native core has answered."""
         state = self._states.get(model)
         if state is not None:
             self._compare(state, ModelSpec(name=model, version=version, signature=signature), inputs, outputs)
@@ -201,15 +141,10 @@ class Rollout:
         )
 
     def table(self, model: str) -> Sequence[Mapping[str, str]]:
-        """What a model's rule does at present, as people read it: text by heading, the same headings in each row.
-
-        Args:
-            model: The model; one without a rule has no rows.
-        """
+        """What a model's rule does at present, as people read it: text by heading, the same headings in each row."""
         return [texts_of(row) for row in self.rows() if row.model == model]
 
     def rows_json(self) -> str:
-        """The rows as a JSON document."""
         return json.dumps({"targets": [asdict(row) for row in self.rows()]}, indent=2) + "\n"
 
     async def watch(self) -> None:
@@ -218,17 +153,14 @@ class Rollout:
             await asyncio.sleep(_STEP_S)
             try:
                 await asyncio.to_thread(self.step)
-            # Nobody waits for this task: if it died, nothing would be rolled back, and nobody would know.
+            # If this task ended, nothing would be rolled back, without a sign of it.
             except Exception:
                 _LOG.exception("traffic rules could not be looked at; trying again")
 
     def step(self) -> None:
         """Looks once at the file, the labels and the limits."""
-        try:
+        with self._complaints.about("traffic rules stay as they were"):
             self._want(read_traffic_file(self._options.path))
-            self._say("file", "")
-        except ConfigurationError as exc:
-            self._say("file", f"traffic rules stay as they were: {exc.message}")
         self._fetch()
         changed = False
         for state in self._states.values():
@@ -240,11 +172,10 @@ class Rollout:
             for target in state.targets.values():
                 target.window.move(time.monotonic())
         if changed:
-            self._remember()
             self._publish()
+            self._remember()
 
     def close(self) -> None:
-        """Ends the shadow's thread."""
         self._shadow.close()
 
     def _choose(self, state: RuleState, caller: Caller | None) -> TargetState:
@@ -318,10 +249,10 @@ class Rollout:
             if known is not None and known.rule == rule:
                 continue
             if self._manager.ready(name) and self._manager.resolve(_spec(rule)) is None:
-                # What answers goes on: nobody gains by errors, or by a canary that gets everything.
-                self._say(name, f"model {name}: its traffic rule begins when {rule.stable.name} can answer")
+                # Until then requests are answered as before: neither by errors, nor all by a canary.
+                self._complaints.say(name, f"model {name}: its traffic rule begins when {rule.stable.name} can answer")
                 continue
-            self._say(name, "")
+            self._complaints.say(name, "")
             states[name] = RuleState(rule=rule)
             self._restore(states[name])
         if states != self._states:
@@ -331,7 +262,7 @@ class Rollout:
                 self._watch_gauges(state)
             self._remember()
             self._publish()
-        # Behind the new rules: a version that they do not need any more is unloaded when nobody is sent to it.
+        # Behind the new rules: a version that they do not need any more is unloaded when no request is sent to it.
         self._manager.prefer(
             {
                 name: (
@@ -344,12 +275,6 @@ class Rollout:
 
     def _in_force(self, name: str) -> bool:
         return name in self._states and self._states[name].rule == self._wanted.get(name)
-
-    def _say(self, about: str, text: str) -> None:
-        """Says once what is wrong, not at every look; an empty text is nothing."""
-        if text and text != self._said.get(about):
-            _LOG.error("%s", text)
-        self._said[about] = text
 
     def _follow(self, state: RuleState) -> bool:
         """Sees where labels have moved: another version begins anew. Whether a rollback has ended by that."""

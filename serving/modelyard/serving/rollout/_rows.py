@@ -1,4 +1,4 @@
-"""What traffic rules do at present, as rows for whoever looks at it."""
+"""What traffic rules do at present, as rows for the console and the API."""
 
 from __future__ import annotations
 
@@ -13,22 +13,13 @@ class TrafficRow:
     """One target of one model's rule.
 
     Attributes:
-        model: The model.
-        target: The version or label that the rule names.
         version: The version that it is now; None where that cannot answer.
         role: ``stable``, ``canary`` or ``shadow``; a canary that is the shadow, too, is a canary.
         state: ``serving``, ``not loaded``, ``rolled back``, or ``waiting`` for a rule that begins when its stable
             version can answer.
         weight: Its share by the file, from 0 to 1.
-        share: The share that it has now.
         reason: Why it is rolled back; empty where it is not.
         requests: In the rule's window; so are the next ones.
-        failed: Of them.
-        mean_ms: Mean latency of the others.
-        p99_ms: So, too.
-        shadow_rows: Rows that it computed as a shadow.
-        disagreed: Of them, those that were answered otherwise.
-        max_error: Largest difference of a number in them.
     """
 
     model: str
@@ -49,14 +40,6 @@ class TrafficRow:
 
 
 def row_of(rule: RuleState, target: TargetState, *, version: int | None, waiting: bool = False) -> TrafficRow:
-    """The row of one target.
-
-    Args:
-        rule: The rule.
-        target: One of its targets.
-        version: The version that it is now; None where that cannot answer.
-        waiting: The rule is not in force yet.
-    """
     seen = target.window.total()
     state = "serving" if version is not None else "not loaded"
     if waiting or target.rolled_back:
@@ -81,11 +64,7 @@ def row_of(rule: RuleState, target: TargetState, *, version: int | None, waiting
 
 
 def texts_of(row: TrafficRow) -> Mapping[str, str]:
-    """A row as people read it: the same headings for each.
-
-    Args:
-        row: The row.
-    """
+    """A row as people read it: the same headings for each."""
     counted, compared = bool(row.requests), bool(row.shadow_rows)
     return {
         "Target": row.target,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from modelyard.serving.metrics import LATENCY_BUCKETS_US
+from modelyard.serving.metrics import LATENCY_BUCKETS_US, percentile
 
 
 @dataclass(kw_only=True)
@@ -16,13 +16,7 @@ class Samples:
     """Counts of some time.
 
     Attributes:
-        succeeded: Requests that were answered.
-        failed: Requests that failed, not by the fault of whoever asked too much or went away.
-        latencies: The answered ones by :data:`LATENCY_BUCKETS_US`, and those above.
         sum_us: Their microseconds.
-        rows: That were computed as a shadow.
-        disagreed: Of them, those that were answered otherwise.
-        max_error: Largest difference of a number in them.
     """
 
     succeeded: int = 0
@@ -35,7 +29,6 @@ class Samples:
 
     @property
     def requests(self) -> int:
-        """All of them."""
         return self.succeeded + self.failed
 
     @property
@@ -50,16 +43,8 @@ class Samples:
 
     @property
     def p99_ms(self) -> float:
-        """The 99th percentile of the latency in milliseconds, as Prometheus reads it from buckets; 0 of none."""
-        wanted = 0.99 * self.succeeded
-        below = 0
-        for index, count in enumerate(self.latencies):
-            if count and below + count >= wanted:
-                low = LATENCY_BUCKETS_US[index - 1] if index else 0.0
-                high = LATENCY_BUCKETS_US[min(index, len(LATENCY_BUCKETS_US) - 1)]
-                return (low + (high - low) * (wanted - below) / count) / 1e3
-            below += count
-        return 0.0
+        """The 99th percentile of the latency in milliseconds; 0 of none."""
+        return (percentile(self.latencies, LATENCY_BUCKETS_US, 0.99) or 0.0) / 1e3
 
     @property
     def disagreement(self) -> float:
@@ -67,11 +52,6 @@ class Samples:
         return self.disagreed / self.rows if self.rows else 0.0
 
     def add(self, other: Samples) -> None:
-        """Adds other counts.
-
-        Args:
-            other: The counts.
-        """
         self.succeeded += other.succeeded
         self.failed += other.failed
         self.latencies = [mine + more for mine, more in zip(self.latencies, other.latencies, strict=True)]
@@ -82,11 +62,7 @@ class Samples:
 
 
 class Window:
-    """Counts of the last seconds; safe to use from several threads.
-
-    Args:
-        length_s: How many seconds.
-    """
+    """Counts of the last seconds; safe to use from several threads."""
 
     def __init__(self, length_s: float) -> None:
         self._length_s = length_s
@@ -95,12 +71,6 @@ class Window:
         self._past: deque[tuple[float, Samples]] = deque()
 
     def request(self, *, ok: bool, seconds: float) -> None:
-        """Counts a request.
-
-        Args:
-            ok: It was answered.
-            seconds: Its latency, which counts where it was.
-        """
         with self._lock:
             if not ok:
                 self._now.failed += 1
@@ -110,32 +80,15 @@ class Window:
             self._now.sum_us += seconds * 1e6
 
     def requests(self, latencies: Sequence[int], sum_us: float) -> None:
-        """Counts requests that were answered, and were counted elsewhere.
-
-        Args:
-            latencies: How many are in each bucket, and above.
-            sum_us: Their microseconds.
-        """
         with self._lock:
             self._now.add(Samples(succeeded=sum(latencies), latencies=list(latencies), sum_us=sum_us))
 
     def shadow(self, *, rows: int, disagreed: int, max_error: float) -> None:
-        """Counts the rows of a request that were computed as a shadow.
-
-        Args:
-            rows: How many.
-            disagreed: Of them, those that were answered otherwise.
-            max_error: Largest difference of a number.
-        """
         with self._lock:
             self._now.add(Samples(rows=rows, disagreed=disagreed, max_error=max_error))
 
     def move(self, now_s: float) -> None:
-        """Begins another part of the window, and forgets those that are too old.
-
-        Args:
-            now_s: By whatever clock.
-        """
+        """Begins another part of the window, and forgets those that are too old."""
         with self._lock:
             self._past.append((now_s, self._now))
             self._now = Samples()
@@ -149,7 +102,6 @@ class Window:
             self._now = Samples()
 
     def total(self) -> Samples:
-        """The counts of the whole window."""
         total = Samples()
         with self._lock:
             for _, samples in self._past:

@@ -18,7 +18,7 @@ _LOG = logging.getLogger("modelyard.serving")
 #: Requests that may wait for their shadow, and the bytes of their inputs and outputs.
 _MAX_WAITING = 64
 _MAX_BYTES = 64 << 20
-#: Longest wait at the end for what is computed: nobody waits for it.
+#: Longest wait at a stop for what is computed: no caller waits for it.
 _STOP_S = 3.0
 
 
@@ -27,11 +27,6 @@ class ShadowJob:
     """A request that was answered.
 
     Attributes:
-        spec: The shadow's version or label, and the signature.
-        answered: The version that answered.
-        inputs: The request's.
-        outputs: The answer's.
-        tolerance: As :func:`compare` has it.
         report: Takes what came of it: None where the shadow failed.
     """
 
@@ -44,7 +39,6 @@ class ShadowJob:
 
     @property
     def size(self) -> int:
-        """Bytes that it holds."""
         return sum(array.nbytes for arrays in (self.inputs, self.outputs) for array in arrays.values())
 
 
@@ -52,9 +46,6 @@ class Shadow:
     """Computes on one thread of its own: whatever a shadow takes, requests get the other processors.
 
     What comes while too much waits is dropped.
-
-    Args:
-        manager: Where the versions are.
     """
 
     def __init__(self, manager: ModelManager) -> None:
@@ -66,14 +57,7 @@ class Shadow:
         self._thread: threading.Thread | None = None
 
     def submit(self, job: ShadowJob) -> bool:
-        """Takes a request, and returns at once.
-
-        Args:
-            job: The request.
-
-        Returns:
-            Whether there was room for it.
-        """
+        """Takes a request, and returns at once."""
         with self._condition:
             if self._closed or len(self._jobs) >= _MAX_WAITING or self._bytes + job.size > _MAX_BYTES:
                 return False
@@ -104,7 +88,7 @@ class Shadow:
                 self._bytes -= job.size
             try:
                 self._compute(job)
-            # The thread must outlive whatever a version does: nobody would miss it.
+            # The thread must survive errors of a version: its end would not be seen.
             except Exception:
                 _LOG.exception("model %s: a shadow failed unexpectedly", job.spec.name)
                 job.report(None)

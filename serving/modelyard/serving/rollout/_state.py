@@ -12,7 +12,7 @@ from modelyard.serving.config import TrafficRule, TrafficTarget
 from modelyard.serving.requests import Caller, ModelSpec
 from modelyard.serving.rollout._samples import Samples, Window
 
-#: The header by which the native core hands on where it has drawn a request: whoever answers it draws the same.
+#: The header with the number that the native core has drawn for a request: Python uses the same.
 TICKET = "x-modelyard-ticket"
 
 
@@ -21,9 +21,7 @@ class TargetState:
     """One target of a rule in force.
 
     Attributes:
-        target: The target.
         weight: Its share by the file; 0 of a shadow that is in no split.
-        window: What was counted of it lately.
         serving: The version that it was when it was last looked at; None where that cannot answer.
         rolled_back: Why it gets no more requests; empty where it does.
     """
@@ -36,7 +34,6 @@ class TargetState:
 
     @property
     def name(self) -> str:
-        """The target's."""
         return self.target.name
 
     @property
@@ -45,11 +42,6 @@ class TargetState:
         return 0.0 if self.rolled_back else self.weight
 
     def spec(self, model: str) -> ModelSpec:
-        """What the target is asked by.
-
-        Args:
-            model: Of the rule.
-        """
         return ModelSpec(name=model, version=self.target.version, label=self.target.label)
 
 
@@ -58,12 +50,12 @@ class RuleState:
     """A rule in force.
 
     Attributes:
-        rule: The rule.
         targets: By name: the split in its order, and the shadow where it is in none.
     """
 
     rule: TrafficRule
     targets: dict[str, TargetState] = field(init=False)
+    split: list[TargetState] = field(init=False)
 
     def __post_init__(self) -> None:
         shares = dict(self.rule.split)
@@ -72,31 +64,21 @@ class RuleState:
             each.name: TargetState(target=each, weight=shares.get(each, 0.0), window=Window(window_s))
             for each in self.rule.targets
         }
-        self._split = [self.targets[target.name] for target, _ in self.rule.split]
+        self.split = [self.targets[target.name] for target, _ in self.rule.split]
 
     @property
     def stable(self) -> TargetState:
-        """The first of the split."""
-        return self._split[0]
-
-    @property
-    def split(self) -> list[TargetState]:
-        """In the rule's order."""
-        return self._split
+        return self.split[0]
 
     def share(self, target: TargetState) -> float:
-        """The share that a target has now: the stable one has what the others leave.
-
-        Args:
-            target: One of them.
-        """
+        """The share that a target has now: the stable one has what the others leave."""
         if target is self.stable:
-            return 1.0 - sum(each.share for each in self._split[1:])
+            return 1.0 - sum(each.share for each in self.split[1:])
         return target.share
 
     @property
     def shadow(self) -> TargetState | None:
-        """Who computes requests once more; None where nobody does, or no more."""
+        """The shadow; None where there is none, or it is rolled back."""
         if self.rule.shadow is None:
             return None
         state = self.targets[self.rule.shadow.target.name]
@@ -104,37 +86,25 @@ class RuleState:
 
     @property
     def shadow_share(self) -> float:
-        """Of the requests, those that the shadow is to compute; 0 where nobody does."""
+        """Share of the requests that the shadow computes; 0 without one."""
         return 0.0 if self.rule.shadow is None or self.shadow is None else self.rule.shadow.share
 
     def named(self, caller: Caller | None) -> TargetState | None:
-        """The target that a request names by its header; None where it names none.
-
-        Args:
-            caller: Who sent it.
-
-        Raises:
-            InvalidModelSpecError: The name is of none in the split.
-        """
+        """The target that a request names by its header; None where it names none."""
         rule = self.rule
         name = caller.header(rule.version_header) if caller is not None and rule.version_header else ""
         if not name:
             return None
-        for state in self._split:
+        for state in self.split:
             if state.name == name:
                 return self.stable if state.rolled_back else state
         raise InvalidModelSpecError(
             f"{rule.version_header}: {name!r} is no version of model {rule.model!r} that the header may name; expected "
-            f"one of {', '.join(state.name for state in self._split)}."
+            f"one of {', '.join(state.name for state in self.split)}."
         )
 
     def draw(self, caller: Caller | None, *, tickets: bool) -> TargetState:
-        """The target of a request that names none.
-
-        Args:
-            caller: Who sent it.
-            tickets: The native core may have drawn already.
-        """
+        """The target of a request that names none."""
         number = None
         if caller is not None and self.rule.sticky_header and (key := caller.header(self.rule.sticky_header)):
             number = fraction_of(self.rule.model, key)
@@ -143,7 +113,7 @@ class RuleState:
         if number is None:
             # Not for secrets: it spreads requests.
             number = random.random()  # noqa: S311
-        for state in self._split[1:]:
+        for state in self.split[1:]:
             number -= state.share
             if number < 0:
                 return state
@@ -206,11 +176,6 @@ def _ticket(text: str) -> float | None:
 
 
 def fraction_of(model: str, key: str) -> float:
-    """Where a sticky key always falls, from 0 to 1: the same in every process, and in the native core.
-
-    Args:
-        model: The model: users of several are spread anew for each.
-        key: The header's value.
-    """
+    """Where a sticky key always falls, from 0 to 1: the same in every process, and in the native core."""
     digest = hashlib.sha256(model.encode() + b"\0" + key.encode("latin-1", "replace")).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)

@@ -15,15 +15,7 @@ _LOG = logging.getLogger("modelyard.serving")
 
 @dataclass(frozen=True, kw_only=True)
 class RolledBack:
-    """One target that was rolled back.
-
-    Attributes:
-        model: Its model.
-        target: Its name.
-        version: The version that it was.
-        rule: Digest of the rule that was in force.
-        reason: Why.
-    """
+    """One target that was rolled back."""
 
     model: str
     target: str
@@ -33,31 +25,19 @@ class RolledBack:
 
 
 def read_rolled_back(path: Path | None) -> tuple[RolledBack, ...]:
-    """Reads the file; one that is not there yet says nothing.
-
-    Args:
-        path: The file; None for none.
-
-    Raises:
-        ConfigurationError: It cannot be read, or is not what was written.
-    """
+    """Reads the file; one that is not there yet says nothing."""
     if path is None or not path.exists():
         return ()
     try:
         return tuple(RolledBack(**item) for item in json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as exc:
+    except (OSError, ValueError, TypeError, RecursionError) as exc:
         raise ConfigurationError(
             f"--version_traffic_state_file={path} cannot be read: {exc}. Delete it to begin without any rollback."
         ) from exc
 
 
 def write_rolled_back(path: Path | None, found: tuple[RolledBack, ...]) -> None:
-    """Writes the file anew; where that fails, the log says so, and what is rolled back stays so.
-
-    Args:
-        path: The file; None for none.
-        found: Everything that is rolled back.
-    """
+    """Writes the file anew; where that fails, the log says so, and what is rolled back stays so."""
     if path is None:
         return
     staged = path.with_name(f".{path.name}.new")

@@ -1,8 +1,6 @@
-"""``modelyard serve --autotune``: threads, instances and batch size for a latency limit, from a short measurement.
+"""``modelyard serve --autotune``: measures threads, instances and batch size for a latency limit.
 
-What is written is a file of flags, with everything that was measured as comments:
-it is to be reviewed, kept beside the model's configuration, and given to
-``--flagfile``.
+The result is a file of flags for ``--flagfile``, with all measurements as comments.
 """
 
 from __future__ import annotations
@@ -25,21 +23,13 @@ from modelyard.serving.servables import Servable, load_servable
 
 #: Length of one measurement in seconds, and the least number of batches in it.
 _SECONDS, _LEAST = 0.4, 5
-#: Of a batch: more gain nothing as a rule.
+#: Most rows of a batch; larger ones are rarely faster.
 _MOST_ROWS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One configuration, measured.
-
-    Attributes:
-        threads: Of the runtime, for one batch.
-        instances: Batches that are computed at the same time.
-        rows: In a batch.
-        examples_per_s: By all instances together.
-        batch_s: 99th percentile of the seconds that a batch takes.
-    """
+    """A measured configuration: the throughput of all instances, and the 99th percentile of a batch's seconds."""
 
     threads: int
     instances: int
@@ -49,24 +39,14 @@ class Trial:
 
     @property
     def latency_s(self) -> float:
-        """What a request waits at most, in seconds: it may come just after a batch began, and then takes one itself."""
+        """Longest time of a request, in seconds: it may come just after a batch began, and then takes one itself."""
         return 2 * self.batch_s
 
 
-def autotune(options: ServerOptions, file: Path, *, latency_s: float, say: Callable[[str], object]) -> None:
-    """Measures the newest version of the model, and writes the flags that serve the most within the limit.
-
-    Args:
-        options: The server's; one model, in a local directory.
-        file: The file to write.
-        latency_s: Longest time of a request in seconds, without the network.
-        say: Called with a line of text for each measurement.
-
-    Raises:
-        ConfigurationError: Several models, none, one that says too little about its inputs, or a limit that no
-            configuration keeps.
-        ArtifactError: The version cannot be loaded.
-    """
+def autotune(options: ServerOptions) -> None:
+    """Measures the newest version of the model, and writes the flags that serve the most within the limit."""
+    file, latency_s = Path(options.autotune_file), options.autotune_latency_s
+    sys.stderr.write(_HEAD + "\n")
     name, version, path = _newest(options)
     trials: list[Trial] = []
     runtime = ""
@@ -77,7 +57,7 @@ def autotune(options: ServerOptions, file: Path, *, latency_s: float, say: Calla
         try:
             for trial in _rows(servable, threads, instances, latency_s):
                 trials.append(trial)
-                say(_line(trial, latency_s))
+                sys.stderr.write(_line(trial, latency_s) + "\n")
         finally:
             servable.close()
     best = choose(trials, latency_s)
@@ -99,28 +79,17 @@ def autotune(options: ServerOptions, file: Path, *, latency_s: float, say: Calla
         staged.replace(file)
     except OSError as exc:
         raise ConfigurationError(f"--autotune cannot write {file}: {exc.strerror}.") from exc
+    sys.stderr.write(f"Wrote {file}. Review it, and serve with --flagfile={file}\n")
 
 
 def shapes(cpus: int) -> Iterator[tuple[int, int]]:
-    """Threads and instances that use so many CPUs, or fewer.
-
-    Args:
-        cpus: There are so many.
-    """
+    """Threads and instances that use so many CPUs, or fewer."""
     for threads in sorted({*(1 << power for power in range(cpus.bit_length()) if 1 << power <= cpus), cpus}):
         yield from ((threads, instances) for instances in sorted({1, cpus // threads}))
 
 
 def choose(trials: Sequence[Trial], latency_s: float) -> Trial:
-    """The most examples a second within the limit; of those within a twentieth of it, the fastest to answer.
-
-    Args:
-        trials: What was measured.
-        latency_s: The limit, in seconds.
-
-    Raises:
-        ConfigurationError: None is within the limit.
-    """
+    """The most examples a second within the limit; of those within a twentieth of it, the fastest to answer."""
     good = [trial for trial in trials if trial.latency_s <= latency_s]
     if not good:
         least = min(trial.latency_s for trial in trials)
@@ -210,18 +179,3 @@ def _line(trial: Trial, latency_s: float, best: Trial | None = None) -> str:
         f"{trial.threads:7}  {trial.instances:9}  {trial.rows:4}  {trial.examples_per_s:10,.0f}  "
         f"{trial.batch_s * 1e3:11.2f} ms  {verdict}"
     ).rstrip()
-
-
-def run_autotune(options: ServerOptions) -> None:
-    """Does what the options ask for, and says so.
-
-    Args:
-        options: The server's, with a file to write.
-
-    Raises:
-        ConfigurationError: As :func:`autotune`.
-    """
-    file = Path(options.autotune_file)
-    sys.stderr.write(_HEAD + "\n")
-    autotune(options, file, latency_s=options.autotune_latency_s, say=lambda line: sys.stderr.write(line + "\n"))
-    sys.stderr.write(f"Wrote {file}. Review it, and serve with --flagfile={file}\n")

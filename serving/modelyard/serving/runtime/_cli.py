@@ -9,28 +9,19 @@ import sys
 from modelyard.console import quiet_libraries, take_verbose
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.serving.config import parse_flags
-from modelyard.serving.runtime._autotune import run_autotune
-from modelyard.serving.runtime._server import run
+from modelyard.serving.runtime._autotune import autotune
+from modelyard.serving.runtime._process import run
 from modelyard.serving.telemetry import configure_logging
 
 
 def main(argv: list[str]) -> int:
-    """Runs a server.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The process's exit code: 0 after a clean stop, 1 on an error, 2 on
-        flags that make no sense.
-    """
     argv = take_verbose(argv)
     quiet_libraries()
     # A thread that comes back from a runtime must not wait 5 ms, the default, for the event loop's turn to end.
     sys.setswitchinterval(0.0005)
-    # What flags say of the log is not known while they are read.
+    # Until the flags are read, which may change it.
     configure_logging("info", "text", sys.stderr)
-    # Their chatter says nothing about the models served; warnings that matter come as errors of ours.
+    # What matters of their messages comes as errors of ours.
     for chatty, level in (("tensorflow", logging.ERROR), ("absl", logging.ERROR)):
         logging.getLogger(chatty).setLevel(level)
     try:
@@ -41,7 +32,7 @@ def main(argv: list[str]) -> int:
     configure_logging(options.telemetry.log_level, options.telemetry.log_form, sys.stderr)
     try:
         if options.autotune_file:
-            run_autotune(options)
+            autotune(options)
             return 0
         run(options)
     except ModelyardError as exc:

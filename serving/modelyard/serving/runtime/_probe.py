@@ -32,22 +32,7 @@ def probe_version(
     warmup_iterations: int,
     experiment: bool,
 ) -> None:
-    """Loads a version in another process, which replays its warm-up and computes batches of no row and of one.
-
-    Args:
-        name: Name of the model.
-        version: Its version.
-        path: The version directory.
-        load: How to load.
-        options: What the process may take.
-        warmup_iterations: How often warm-up records are replayed.
-        experiment: Find out which graphs share batches, as the server will.
-
-    Raises:
-        IntegrityError: As loading it in the server would.
-        LoadError: It cannot be loaded, or ended the process, or took too much.
-        ManifestError: As loading it in the server would.
-    """
+    """Loads a version in another process, which replays its warm-up and computes batches of no row and of one."""
     started = time.perf_counter()
     job = {
         "name": name, "version": version, "path": str(path), "load": asdict(load),

@@ -33,11 +33,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def main(text: str) -> None:
-    """Tries a version, writes what was found, and ends the process.
-
-    Args:
-        text: The job, as JSON.
-    """
+    """Tries a version, writes what was found, and ends the process."""
     answers = os.fdopen(os.dup(1), "w")
     # What runtimes print is no answer.
     os.dup2(2, 1)
@@ -87,7 +83,7 @@ def _predict(servable: Servable, name: str, signature: Signature, rows: int) -> 
     try:
         servable.compute(signature.compute, inputs, [spec.name for spec in signature.outputs])
     except ModelyardError as exc:
-        # A model may refuse what nobody would send; what memory it needs for one row, it will need.
+        # A model may refuse rows of zeros; but the memory that it needs for one row, it will need.
         if rows and _NO_MEMORY.search(exc.message):
             raise LoadError(f"Signature {name!r} has not enough memory for one row: {exc.message}") from exc
 

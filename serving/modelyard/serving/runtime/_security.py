@@ -1,21 +1,19 @@
-"""What a server keeps of keys and certificates while it runs."""
+"""Access rules and TLS of a running server, which follow their files."""
 
 from __future__ import annotations
 
-from modelyard.serving.access import Access, LiveTls, watch
+import asyncio
+import logging
+
+from modelyard.serving.access import Access, LiveTls
 from modelyard.serving.config import ServerOptions
+
+_LOG = logging.getLogger("modelyard.serving.access")
+#: Longest time between two polls, in seconds: a key that was revoked is refused soon.
+_POLL_S = 2.0
 
 
 class Security:
-    """Who may do what, and key and certificates; both follow their files.
-
-    Args:
-        options: The server's.
-
-    Raises:
-        ConfigurationError: The file of principals cannot be used.
-    """
-
     def __init__(self, options: ServerOptions) -> None:
         files = options.access
         self._wait_s = options.watch.poll_wait_s
@@ -27,6 +25,13 @@ class Security:
         )
 
     async def watch(self) -> None:
-        """Looks at the files until it is cancelled."""
+        """Polls the files until it is cancelled, off the event loop."""
         looks = [self.access.look] if self.tls is None else [self.access.look, self.tls.look]
-        await watch(looks, self._wait_s)
+        while True:
+            await asyncio.sleep(min(self._wait_s, _POLL_S) if self._wait_s > 0 else _POLL_S)
+            for look in looks:
+                try:
+                    await asyncio.to_thread(look)
+                # Without this task, a key that was revoked would stay valid.
+                except Exception:
+                    _LOG.exception("a look at keys and certificates failed; trying again")

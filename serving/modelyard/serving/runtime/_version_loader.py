@@ -1,4 +1,4 @@
-"""From a version directory to a servable that can take traffic."""
+"""Loads versions until they can answer: backend, batching, warm-up."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ _LOG = logging.getLogger("modelyard.serving")
 
 
 class VersionLoader:
-    """Makes versions ready: backend, batching, warm-up; and counts the attempts.
-
-    Args:
-        options: How versions are loaded, batched and warmed up.
-        metrics: Where attempts are counted.
-        settle: Called when a version is ready.
-    """
-
     def __init__(
         self,
         options: ServerOptions,
@@ -46,18 +38,7 @@ class VersionLoader:
         return self._options.greedy_batching and self._options.batching is None
 
     def load(self, config: ModelConfig, version: int, path: Path) -> Servable:
-        """Loads one version, in the runtime of the flags, or else the one that the model's platform asks for.
-
-        Args:
-            config: The model.
-            version: Its version.
-            path: The version directory.
-
-        Raises:
-            ArtifactError: The version cannot be loaded.
-            ConfigurationError: Its batching parameters make no sense.
-            RequestError: A warm-up record cannot be replayed.
-        """
+        """Loads one version, in the runtime of the flags, or else the one that the model's platform requires."""
         labels = {"model_path": str(path)}
         attempts = ":tensorflow:cc:saved_model:load_attempt_count"
         self._metrics.know(config.name)
@@ -114,7 +95,7 @@ class VersionLoader:
         return read_batch_parameters(file, pad_with_zeros=parameters.pad_with_zeros) if file.is_file() else None
 
     def _warm_up(self, servable: Servable) -> None:
-        # In batches as later, of allowed sizes; but they are no use of the model, and nobody else may join them.
+        # In batches of allowed sizes, as later; but they are not counted, and no request joins them.
         batcher = Batcher(self._metrics, ModelStatistics(), max_rows=1, measured=False)
         threads = ModelThreads(threads=1, workers=1)
         try:

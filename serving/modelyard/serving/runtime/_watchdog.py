@@ -19,14 +19,9 @@ _TICK_S, _SHORTEST_S = 1.0, 0.05
 class Watchdog:
     """Looks at all batches that are computed; a thread of its own, since the event loop may be what waits.
 
-    A runtime's call cannot be ended from outside: its thread is left to it. Its
-    requests are answered with an error, its version is suspended, and resumed
-    when no batch of it is over the limit any more.
-
-    Args:
-        manager: The models.
-        metrics: Where batches over the limit are shown.
-        limit_s: Seconds that a batch may take.
+    The requests of a batch that is over the limit are answered with an error, its version is suspended, its call is
+    interrupted where the runtime can (onnxruntime) and left to its thread where not, and the version is resumed when no
+    batch of it is over the limit any more.
     """
 
     def __init__(self, manager: ModelManager, metrics: Metrics, limit_s: float) -> None:
@@ -42,18 +37,16 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="modelyard-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Starts to look."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Looks no more."""
         self._stopping.set()
 
     def _watch(self) -> None:
         while not self._stopping.wait(self._tick_s):
             try:
                 self._look()
-            # Nobody would see that nobody looks any more.
+            # If this thread ended, nothing would show it.
             except Exception:
                 _LOG.exception("the watchdog failed unexpectedly; it goes on")
 
@@ -92,6 +85,7 @@ class Watchdog:
             _LOG.error("model %s: %s", name, text)
             threads = [thread for thread, _ in new]
             self._manager.suspend(servable, f"{text[0].upper()}{text[1:]}.", threads=threads, limit_s=self._limit_s)
+            servable.backend.interrupt(threads)
         elif before and not over:
             _LOG.warning("model %s version %d: its batch has ended; it gets requests again", name, version)
             self._manager.resume(servable)

@@ -14,11 +14,7 @@ from modelyard.serving.servables._servable import Compute
 
 
 class Computing:
-    """Computes batches, and can be asked for how long it has.
-
-    Args:
-        compute: Computes one batch.
-    """
+    """Computes batches, and knows since when each thread computes one."""
 
     __slots__ = ("_begun", "_compute")
 
@@ -27,7 +23,6 @@ class Computing:
         self._begun: dict[int, float] = {}
 
     def __call__(self, graph: str, inputs: Arrays, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-        """Computes one batch."""
         thread = threading.get_ident()
         self._begun[thread] = time.monotonic()
         try:

@@ -1,9 +1,10 @@
-"""From a version directory to a servable: which backend, which signatures."""
+"""Loads a version directory: chooses runtime, precision and signatures."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,20 +52,12 @@ from modelyard.wire import dtype_by_name, shape_to_proto, tensor_to_array, tenso
 
 _LOG = logging.getLogger("modelyard.serving")
 
-#: Large batches must be so many times as fast, row by row, as rows alone: the first row of a batch waits for its last.
+#: How much faster rows of a large batch must be than single rows: the first row of a batch waits for its last.
 _GAIN = 1.05
 
 
 def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> Servable:
-    """Loads one version.
-
-    Where the directory has a manifest, every file is checked against it first.
-
-    Args:
-        name: Name of the model.
-        version: Its version.
-        path: The version directory.
-        options: How to load.
+    """Loads one version from its directory; where that has a manifest, every file is checked against it first.
 
     Raises:
         IntegrityError: A file is missing or damaged, or the version is not
@@ -79,11 +72,11 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
     plan = _plan(path, manifest, runtime, options)
     files = format_key(RUNTIME_FORMATS[runtime], plan.precision)
     _LOG.info("%s: %s with %s, %d thread(s)", path, files, runtime, plan.threads)
-    backend = _BACKENDS[runtime](path, plan)
+    backend = _load_backend(path, runtime, plan)
     try:
         signatures = _signatures(path, backend, manifest, plan)
         definitions = _definitions(path, signatures, backend, options)
-        entry = None if manifest is None else manifest.formats.get(format_key(RUNTIME_FORMATS[runtime], plan.precision))
+        entry = None if manifest is None else manifest.formats.get(files)
         if manifest is not None and entry is not None:
             backend = adapt(backend, manifest.signatures, entry)
         if runtime == "openvino":
@@ -125,7 +118,8 @@ def _gainless(manifest: Manifest, runtime: Runtime, plan: _Plan) -> frozenset[st
 def _verified(version: int, path: Path, options: LoadOptions) -> Manifest | None:
     if options.trusted_keys:
         return verify_version(ModelVersion(number=version, path=path), trusted_keys=options.trusted_keys)
-    if not (path / MANIFEST_NAME).is_file():
+    # A manifest that cannot be read is no reason to serve what it describes unchecked.
+    if not os.path.lexists(path / MANIFEST_NAME):
         return None
     manifest = read_manifest(path)
     verify_files(path, manifest)
@@ -171,7 +165,7 @@ def _choose(path: Path, manifest: Manifest | None, options: LoadOptions) -> Runt
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """What is left to do: every choice made."""
+    """How a version is loaded, with every choice made."""
 
     precision: str
     threads: int
@@ -180,15 +174,16 @@ class _Plan:
 
 
 def _plan(path: Path, manifest: Manifest | None, runtime: Runtime, options: LoadOptions) -> _Plan:
-    """Precision and threads: what is asked for, or else what was measured to be best for the runtime."""
+    """Precision and threads: those of the options, or else those measured to be best for the runtime."""
     choice = next((each for each in (manifest.choices if manifest else ()) if each.runtime == runtime), None)
     format = RUNTIME_FORMATS[runtime]
     precision = options.precision or ("float32" if choice is None else choice.precision)
     if options.precision is None and options.prefer_tflite and _has_files(path, format, "float32"):
         # What upstream's flag means is model.tflite itself.
         precision = "float32"
-    if options.precision is not None and not _is_served(path, manifest, runtime, precision):
-        verified = ", ".join(each for each in _precisions(manifest) if _is_served(path, manifest, runtime, each))
+    if options.precision is not None and not _is_served(manifest, runtime, precision):
+        known = ["float32"] if manifest is None else [each.precision for each in manifest.formats.values()]
+        verified = ", ".join(each for each in dict.fromkeys(known) if _is_served(manifest, runtime, each))
         raise LoadError(
             f"{path} has nothing of precision {precision} that was verified in {runtime}; there is "
             f"{verified or 'none'}. Export it with: modelyard export --precision {precision}"
@@ -199,13 +194,7 @@ def _plan(path: Path, manifest: Manifest | None, runtime: Runtime, options: Load
     return _Plan(precision=precision, threads=threads, interpreters=options.interpreters, tags=options.tags)
 
 
-def _precisions(manifest: Manifest | None) -> list[str]:
-    return (
-        ["float32"] if manifest is None else list(dict.fromkeys(each.precision for each in manifest.formats.values()))
-    )
-
-
-def _is_served(path: Path, manifest: Manifest | None, runtime: Runtime, precision: str) -> bool:
+def _is_served(manifest: Manifest | None, runtime: Runtime, precision: str) -> bool:
     if manifest is None:
         return precision == "float32"
     entry = manifest.formats.get(format_key(RUNTIME_FORMATS[runtime], precision))
@@ -220,37 +209,22 @@ def _has_files(path: Path, format: str, precision: str) -> bool:
     return place.is_file() or any(place.glob("*.onnx"))
 
 
-def _onnxruntime(path: Path, plan: _Plan) -> Backend:
-    return OnnxRuntimeBackend(onnx_graphs(path, plan.precision), threads=plan.threads)
-
-
-def _litert(path: Path, plan: _Plan) -> Backend:
-    file = path / format_path("tflite", plan.precision)
-    return LitertBackend(file, threads=plan.threads, interpreters=plan.interpreters)
-
-
-def _openvino(path: Path, plan: _Plan) -> Backend:
+def _load_backend(path: Path, runtime: Runtime, plan: _Plan) -> Backend:
+    if runtime == "litert":
+        file = path / format_path("tflite", plan.precision)
+        return LitertBackend(file, threads=plan.threads, interpreters=plan.interpreters)
+    if runtime == "tensorflow":
+        return TensorFlowBackend(saved_model_of(path) or path, threads=plan.threads, tags=plan.tags)
     graphs = onnx_graphs(path, plan.precision)
+    if runtime == "onnxruntime":
+        return OnnxRuntimeBackend(graphs, threads=plan.threads)
     return OpenVinoBackend(
-        graphs=graphs or None,
-        saved_model=None if graphs else saved_model_of(path),
+        graphs or saved_model_of(path) or path,
         tags=plan.tags,
         threads=plan.threads,
         requests=plan.interpreters,
         bfloat16=plan.precision == "bfloat16",
     )
-
-
-def _tensorflow(path: Path, plan: _Plan) -> Backend:
-    return TensorFlowBackend(saved_model_of(path) or path, threads=plan.threads, tags=plan.tags)
-
-
-_BACKENDS: Mapping[Runtime, Callable[[Path, _Plan], Backend]] = {
-    "onnxruntime": _onnxruntime,
-    "litert": _litert,
-    "openvino": _openvino,
-    "tensorflow": _tensorflow,
-}
 
 
 def _signatures(path: Path, backend: Backend, manifest: Manifest | None, plan: _Plan) -> dict[str, Signature]:
@@ -279,14 +253,11 @@ def _signatures(path: Path, backend: Backend, manifest: Manifest | None, plan: _
 def _with_state(path: Path, plan: _Plan, signatures: Mapping[str, Signature]) -> dict[str, Signature]:
     """Signatures of a SavedModel without a manifest, with what its graph says of their state."""
     graph = read_meta_graph(saved_model_of(path) or path, plan.tags)
+    outputs = {name: [info.name for info in graph.signature_def[name].outputs.values()] for name in signatures}
     return {
-        name: replace(signature, stateful=bool(state_changes(graph, _tensors(graph, name))))
+        name: replace(signature, stateful=bool(state_changes(graph, outputs[name])))
         for name, signature in signatures.items()
     }
-
-
-def _tensors(graph: tensorflow_pb2.MetaGraphDef, signature: str) -> list[str]:
-    return [info.name for info in graph.signature_def[signature].outputs.values()]
 
 
 def _defaults(definitions: Mapping[str, tensorflow_pb2.SignatureDef]) -> dict[str, Arrays]:

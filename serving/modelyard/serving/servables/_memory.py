@@ -1,39 +1,59 @@
-"""Memory of models: what lives long is out of the garbage collector's sight, and what is unloaded is given back."""
+"""Memory of models and the garbage collector."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import sys
 from collections.abc import Callable
 from functools import cache
 
+#: How often the memory of the process is looked at, and how much more of it than the last time is looked into.
+_LOOK_S, _KEPT_BYTES = 5.0, 32 << 20
+
 
 def settle_memory() -> None:
-    """Takes everything that lives now out of the garbage collector's sight, for a process that only serves.
+    """Excludes all present objects from garbage collection, for a process that only serves.
 
-    A full collection looks at each object of each imported library, and all
-    requests wait for it: 15 to 30 ms, where those that came later are looked at in one.
+    A full collection visits each object of each imported library, and all requests wait for it.
     """
     gc.freeze()
 
 
 def release_memory() -> None:
-    """Collects garbage, also what was settled, and hands freed heap pages back to the operating system.
+    """Collects garbage, also settled objects, and returns freed heap pages to the operating system.
 
-    A runtime that frees a model gives its memory back to the C library, which
-    keeps it for later: the process stays as large as it ever was. Where the C
-    library has ``malloc_trim`` (glibc), it is asked to let go of it.
+    A runtime that frees a model returns its memory to the C library, which
+    keeps it for later; ``malloc_trim`` of glibc releases it.
     """
     settled = gc.get_freeze_count() > 0
     gc.unfreeze()
-    # Models of Python runtimes are full of cycles: without this their memory is not even freed.
+    # Models of Python runtimes are full of reference cycles.
     gc.collect()
     if settled:
         gc.freeze()
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
+
+
+async def return_memory(resident_bytes: Callable[[], int | None]) -> None:
+    """Returns what bursts of requests have taken and freed to the operating system, for as long as it runs.
+
+    glibc keeps freed megabytes below others that live, in as many heaps as there are threads.
+    """
+    trim, least = _malloc_trim(), resident_bytes()
+    if trim is None or least is None:
+        return
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        used = resident_bytes() or 0
+        if used > least + _KEPT_BYTES:
+            await asyncio.to_thread(trim, 0)
+            least = resident_bytes() or 0
+        else:
+            least = min(least, used)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What the data plane needs to know of a signature, worked out once per version and not per request."""
+"""What the data plane needs to know of a signature, computed once per version and not per request."""
 
 from __future__ import annotations
 
@@ -12,20 +12,12 @@ from modelyard.serving.servables._servable import Servable
 from modelyard.wire import grpc_status_of
 
 _PREDICTIONS = ":modelyard:serving:predictions"
-#: Strangers may ask for any order of any outputs: so many are remembered per version.
+#: Clients may send any order of any outputs: so many plans are kept per version.
 _MAX_PLANS = 64
 
 
 class Plan:
-    """One signature of one version, with the outputs asked for.
-
-    Args:
-        servable: The version.
-        signature: The signature.
-        name: Its name.
-        outputs: The outputs to compute.
-        metrics: Where predictions are counted.
-    """
+    """One signature of one version, with the outputs asked for."""
 
     def __init__(
         self, servable: Servable, signature: Signature, *, name: str, outputs: tuple[str, ...], metrics: Metrics
@@ -37,7 +29,7 @@ class Plan:
         self._rows_of = next((spec.name for spec in signature.inputs if not spec.shape or spec.shape[0] == -1), None)
         #: Whether requests may share a batch.
         self.shared = signature.compute in servable.row_wise
-        #: What answers say of the request: all of a plan's say the same.
+        #: The model spec of its answers.
         self.spec = ModelSpec(name=servable.name, version=servable.version, signature=name)
         #: The batch queues, by inner shape.
         self.queues: dict[Any, Any] = {}
@@ -52,38 +44,17 @@ class Plan:
         self.parts = metrics.parts(servable.name, servable.version, name, servable.backend.name)
 
     def failed(self, error: ModelyardError) -> None:
-        """Counts a prediction that failed.
-
-        Args:
-            error: Why.
-        """
         self._metrics.count(_PREDICTIONS, {**self._labels, "status": grpc_status_of(error)})
 
     def rows(self, inputs: Arrays) -> int:
-        """How many examples a request holds: the size of the batch dimension, where there is one.
-
-        Args:
-            inputs: Complete inputs.
-        """
+        """The size of the batch dimension of a request; 1 where there is none."""
         array = None if self._rows_of is None else inputs.get(self._rows_of)
         return len(array) if array is not None and array.ndim else 1
 
 
 def plan_of(servable: Servable, name: str, output_filter: tuple[str, ...], metrics: Metrics) -> Plan:
-    """The plan for a request.
-
-    Args:
-        servable: The version.
-        name: The signature's resolved name.
-        output_filter: Outputs asked for; empty for all.
-        metrics: Where predictions are counted.
-
-    Raises:
-        InvalidInputError: An output is unknown or asked for twice.
-        SignatureNotFoundError: There is no such signature.
-    """
     key = (name, output_filter)
-    plan: Plan | None = servable.plans.get(key)
+    plan = servable.plans.get(key)
     if plan is None:
         signature = servable.signature(name)
         outputs = check_output_filter(signature, output_filter)

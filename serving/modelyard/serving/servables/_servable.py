@@ -20,17 +20,13 @@ from modelyard.wire import dtype_by_name, tensorflow_pb2
 
 if TYPE_CHECKING:
     from modelyard.serving.config import BatchParameters
+    from modelyard.serving.servables._plans import Plan
 
 Compute = Callable[[str, Arrays, Sequence[str]], dict[str, npt.NDArray[Any]]]
 
 
 def one_at_a_time(compute: Compute, signatures: Iterable[Signature]) -> Compute:
-    """Computes calls of graphs with state one after the other, whatever thread they are on.
-
-    Args:
-        compute: Computes a batch.
-        signatures: Of one version: its variables are shared.
-    """
+    """Computes calls of graphs with state one after the other, whatever thread they are on."""
     stateful = {signature.compute for signature in signatures if signature.stateful}
     if not stateful:
         return compute
@@ -50,15 +46,11 @@ class Servable:
     """One loaded version.
 
     Attributes:
-        name: The model.
-        version: Its version.
         path: The version directory.
-        backend: The runtime that holds the graphs.
         signatures: What requests may call.
         definitions: The SignatureDefs that metadata requests are answered with.
         defaults: Values for inputs that may be left out, by signature.
-        compute: Computes one batch: the backend but for batches without a row. Called with graph, inputs and output
-            names.
+        compute: Computes a batch of any number of rows, also of none, from graph, inputs and output names.
         check_shapes: Whether shapes must fit the signatures: where the runtime
             insists on it, or a manifest vouches for them.
         rows: By signature, what the manifest says of its rows in this runtime; None of a foreign model.
@@ -84,7 +76,7 @@ class Servable:
     gainless: frozenset[str] = frozenset()
     row_wise: frozenset[str] = frozenset()
     batching: BatchParameters | None = None
-    plans: dict[tuple[str, tuple[str, ...]], Any] = field(default_factory=dict, compare=False, repr=False)
+    plans: dict[tuple[str, tuple[str, ...]], Plan] = field(default_factory=dict, compare=False, repr=False)
     closed: Callable[[], None] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -93,10 +85,7 @@ class Servable:
         return None if self.batching is None else self.batching.max_batch_size
 
     def signature(self, name: str) -> Signature:
-        """Looks a signature up.
-
-        Args:
-            name: Its resolved name.
+        """Returns the signature of a name.
 
         Raises:
             SignatureNotFoundError: There is none of that name.
@@ -127,11 +116,7 @@ class Servable:
         return self.compute(signature.compute, self.decoded(signature, inputs), outputs)
 
     def complete(self, signature: Signature, inputs: Arrays) -> Arrays:
-        """Checks inputs, and fills in the signature's defaults.
-
-        Args:
-            signature: One of :attr:`signatures`.
-            inputs: Arrays by input name.
+        """Checks inputs, and adds the signature's defaults.
 
         Raises:
             InvalidInputError: Names, dtypes or shapes do not fit.
@@ -145,11 +130,7 @@ class Servable:
         )
 
     def decoded(self, signature: Signature, inputs: Arrays) -> Arrays:
-        """The inputs of a signature's graph, decoded where the signature says so.
-
-        Args:
-            signature: One of :attr:`signatures`.
-            inputs: Complete inputs.
+        """Decodes complete inputs where the signature says so.
 
         Raises:
             ImageDecodeError: An encoded image is not one.

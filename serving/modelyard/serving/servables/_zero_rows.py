@@ -25,18 +25,12 @@ _MAX_VALUES = 1 << 16
 
 
 def answer_zero_rows(compute: Compute, graphs: Mapping[str, Signature], signatures: Iterable[Signature]) -> Compute:
-    """Answers batches without a row, and hands all others on.
+    """Answers batches without a row, and passes all others on.
 
-    Such a batch has no rows in any input, of a graph where the first dimension of
-    every input and output is one of any size: of any other graph, nobody but the
-    model knows what no rows mean. Its outputs have no rows either. Inner sizes
-    that the signature leaves open are those of the answer to one row of zeros, or
-    0 where the model takes no such row, or it would have more than 65,536 values.
-
-    Args:
-        compute: Computes a batch; raises as :meth:`Backend.run` does.
-        graphs: What it computes, by name, as the runtime sees it.
-        signatures: What clients are told of the outputs.
+    The first dimension of every input and output of the graph must be of any size;
+    other graphs get such batches themselves. The outputs have no rows either. Inner
+    sizes that the signature leaves open are those of the answer to one row of
+    zeros, or 0 where the model refuses that or it has more than 65,536 values.
     """
     outputs_of = {name: graph.outputs for name, graph in graphs.items()}
     signatures = list(signatures)
@@ -82,7 +76,7 @@ def answer_zero_rows(compute: Compute, graphs: Mapping[str, Signature], signatur
     return run
 
 
-def _zero(array: npt.NDArray[Any]) -> Any:
+def _zero(array: npt.NDArray[Any]) -> bytes | int:
     return b"" if array.dtype == object else 0
 
 

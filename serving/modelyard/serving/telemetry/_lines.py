@@ -15,31 +15,17 @@ _PLAIN = re.compile(r"[\w./:~@+-]+", re.ASCII)
 
 
 def fields_of(record: RequestRecord) -> dict[str, str | int | float]:
-    """The fields of a record that are not empty.
-
-    Args:
-        record: The record.
-    """
-    values = ((field, field.value(record)) for field in FIELDS)
+    """The fields of a record that are not empty."""
+    values = ((field, field.of(record)) for field in FIELDS)
     return {field.name: value for field, value in values if value or field.always}
 
 
 def text_of(fields: dict[str, str | int | float]) -> str:
-    """Fields as ``name=value``, quoted where that is not plain.
-
-    Args:
-        fields: The fields.
-    """
+    """Fields as ``name=value``, quoted where that is not plain."""
     return " ".join(f"{name}={_quoted(str(value))}" for name, value in fields.items())
 
 
 def line_of(record: RequestRecord, form: Form) -> str:
-    """A record's line in the access log.
-
-    Args:
-        record: The record.
-        form: How it looks.
-    """
     fields = fields_of(record)
     return (json.dumps(fields, separators=(",", ":")) if form == "json" else text_of(fields)) + "\n"
 
@@ -75,23 +61,16 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname).1s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
-        """The line, with the fields that the record has."""
         text = super().formatMessage(record)
         fields = getattr(record, "fields", None)
         return f"{text} {text_of(fields)}" if fields else text
 
 
 def configure_logging(level: str, form: Form, stream: TextIO) -> None:
-    """Sets up the log of a process that is a server.
-
-    Args:
-        level: Least severity of modelyard's own lines.
-        form: How lines look.
-        stream: Where they go.
-    """
+    """Sets up the log of a process that is a server."""
     root = logging.getLogger()
     handler = next((each for each in root.handlers if isinstance(each, _Handler)), None)
-    # Whoever runs a server inside of another program has set up the log already.
+    # A program that runs a server inside has set up the log already.
     if handler is None and not root.handlers:
         handler = _Handler(stream)
         root.addHandler(handler)
@@ -102,16 +81,10 @@ def configure_logging(level: str, form: Form, stream: TextIO) -> None:
 
 
 def set_log_level(level: str) -> None:
-    """Sets the least severity of modelyard's own lines.
-
-    Args:
-        level: ``debug``, ``info``, ``warning``, ``error`` or ``critical``.
-    """
     logging.getLogger("modelyard").setLevel(level.upper())
 
 
 def log_level() -> str:
-    """The least severity of modelyard's own lines."""
     return logging.getLevelName(logging.getLogger("modelyard").getEffectiveLevel()).lower()
 
 

@@ -20,7 +20,7 @@ _SLOW = logging.getLogger("modelyard.serving.slow")
 
 #: How often records are fetched.
 _PERIOD_S = 0.1
-#: How long the last records may take at the end: whoever reads the log may have stopped to.
+#: How long the last records may take at a stop: the reader of the log may have stopped, too.
 _LAST_S = 5.0
 _LOST = ":modelyard:serving:request_records_dropped"
 
@@ -35,45 +35,32 @@ class Sink(Protocol):
         """Takes records, on the thread that writes."""
 
     def close(self) -> None:
-        """Finishes what was begun."""
+        """Finishes what was begun; nothing, where every record is written at once."""
+        return
 
 
-class AccessLog:
-    """A line for each request of the access log's share.
-
-    Args:
-        form: How lines look.
-        stream: Where they go; None for the standard output, which is the access log's alone.
-    """
+class AccessLog(Sink):
+    """A line for each request of the access log's share."""
 
     def __init__(self, form: Form, stream: TextIO | None = None) -> None:
         self._form: Form = form
         self._stream = stream
 
     def write(self, records: Sequence[RequestRecord]) -> None:
-        """Writes their lines at once."""
         lines = "".join(line_of(record, self._form) for record in records if record.logged)
         if lines:
             stream = self._stream or sys.stdout
             stream.write(lines)
             stream.flush()
 
-    def close(self) -> None:
-        """Does nothing: every line is written."""
 
-
-class SlowLog:
-    """A warning for each request that took long, with its times.
-
-    Args:
-        limit_s: What is long, in seconds.
-    """
+class SlowLog(Sink):
+    """A warning for each request that took long, with its times."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_ns = limit_s * 1e9
 
     def write(self, records: Sequence[RequestRecord]) -> None:
-        """Logs those of them that took long."""
         for record in records:
             if record.total_ns >= self._limit_ns:
                 fields = fields_of(record)
@@ -81,22 +68,9 @@ class SlowLog:
                 fields["came"] = fields.pop("time")
                 _SLOW.warning("slow request", extra={"fields": fields})
 
-    def close(self) -> None:
-        """Does nothing: every line is written."""
-
 
 class Telemetry:
-    """Fetches records about ten times a second, and gives them to the sinks.
-
-    Args:
-        options: What is logged.
-        metrics: Where records are counted that were lost.
-        environment: Where OpenTelemetry's variables are.
-        sinks: More sinks, which get every record that is fetched.
-
-    Raises:
-        ConfigurationError: The environment asks for traces, and what sends them is not installed.
-    """
+    """Fetches records about ten times a second, and writes them to the sinks."""
 
     def __init__(
         self,
@@ -120,7 +94,7 @@ class Telemetry:
             traced=tracing is not None,
             parents=tracing is not None and tracing.parents_decide,
         )
-        #: For transports; None where nobody wants a record.
+        #: For transports; None where no records are written.
         self.recorder = Recorder(wanted) if self._sinks else None
         self._takes: list[Take] = [] if self.recorder is None else [self.recorder.take]
         self._lost = metrics.counter(_LOST, {})
@@ -129,15 +103,9 @@ class Telemetry:
         self._thread = threading.Thread(target=self._run, name="modelyard-telemetry", daemon=True)
 
     def add_source(self, take: Take) -> None:
-        """Has records fetched from somebody else, too.
-
-        Args:
-            take: Returns them.
-        """
         self._takes.append(take)
 
     def start(self) -> None:
-        """Starts to fetch records, if anybody wants some."""
         if self.recorder is not None:
             self._thread.start()
 
@@ -147,7 +115,7 @@ class Telemetry:
         if self._thread.is_alive():
             self._thread.join(_LAST_S)
             if self._thread.is_alive():
-                _LOG.warning("the last requests are not in the log: whoever reads it has stopped to")
+                _LOG.warning("the last requests are not in the log: its reader has stopped, too")
 
     def _run(self) -> None:
         stopping = False
@@ -169,7 +137,7 @@ class Telemetry:
                 self._lost.add(len(records))
 
     def _try(self, work: Callable[[], None]) -> bool:
-        """Does a sink's work: one that fails is no reason for the others to stop, and is told of once."""
+        """Does a sink's work: one that fails does not stop the others, and is logged once."""
         try:
             work()
         except Exception as exc:

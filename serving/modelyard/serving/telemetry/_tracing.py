@@ -5,10 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from modelyard.errors import ConfigurationError
 from modelyard.serving.telemetry._records import RequestRecord
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Link, Span
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _SERVICE = "OTEL_SERVICE_NAME"
@@ -18,29 +24,14 @@ _BATCH_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Tracing:
-    """How spans are made and sent.
+    """How spans are made and sent."""
 
-    Attributes:
-        provider: The SDK's tracer provider.
-        parents_decide: Requests whose callers trace others, but not these, are not traced.
-    """
-
-    provider: Any
+    provider: TracerProvider
     parents_decide: bool
 
 
 def tracing_of(environment: Mapping[str, str]) -> Tracing | None:
-    """What the environment asks for.
-
-    Args:
-        environment: With OpenTelemetry's variables.
-
-    Returns:
-        None where it asks for no traces: no endpoint is named, the SDK is disabled, or the exporter is none.
-
-    Raises:
-        ConfigurationError: It asks for traces, and what sends them is not installed, or not known.
-    """
+    """Tracing by the environment; None where it names no endpoint, disables the SDK, or its exporter is none."""
     asked = environment.get("OTEL_TRACES_EXPORTER", "")
     endpoint = next((environment[name] for name in _ENDPOINTS if environment.get(name)), "")
     disabled = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
@@ -71,7 +62,7 @@ def tracing_of(environment: Mapping[str, str]) -> Tracing | None:
     return Tracing(provider=provider, parents_decide=sampler.startswith("parentbased_"))
 
 
-def _exporter(environment: Mapping[str, str]) -> Any:
+def _exporter(environment: Mapping[str, str]) -> SpanExporter:
     names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
     protocol = next((environment[name] for name in names if environment.get(name)), "http/protobuf")
     if protocol == "http/protobuf":
@@ -89,7 +80,7 @@ def _exporter(environment: Mapping[str, str]) -> Any:
 class _OpenBatch:
     """A batch whose span is not ended: more of its requests may come."""
 
-    span: Any
+    span: Span
     missing: int
     end_ns: int
     since: float = field(default_factory=time.monotonic)
@@ -100,9 +91,6 @@ class Spans:
 
     A request's span has children for what its time went to: receive, queue, compute and write. A batch is computed once
     for all its requests: its span is in the trace of the first of them, and linked to all.
-
-    Args:
-        tracing: How spans are made.
     """
 
     def __init__(self, tracing: Tracing) -> None:
@@ -116,7 +104,6 @@ class Spans:
         self._batches: dict[int, _OpenBatch] = {}
 
     def write(self, records: Sequence[RequestRecord]) -> None:
-        """Makes their spans."""
         for record in records:
             if record.traced:
                 self._request(record)
@@ -151,16 +138,18 @@ class Spans:
             self._child("write", inside, ended, ended + record.write_ns)
         span.end(record.time_ns + record.total_ns)
 
-    def _child(self, name: str, inside: Any, start_ns: int, end_ns: int, *, links: Sequence[Any] = ()) -> None:
+    def _child(self, name: str, inside: Context, start_ns: int, end_ns: int, *, links: Sequence[Link] = ()) -> None:
         self._tracer.start_span(name, inside, links=links, start_time=start_ns).end(max(start_ns, end_ns))
 
-    def _batch(self, record: RequestRecord, span: Any, inside: Any, begun_ns: int, ended_ns: int) -> Sequence[Any]:
+    def _batch(
+        self, record: RequestRecord, span: Span, inside: Context, begun_ns: int, ended_ns: int
+    ) -> Sequence[Link]:
         """Links the span of a request's batch to the request; returns the link the other way."""
         if not record.batch:
             return ()
         batch = self._batches.get(record.batch)
         if batch is None:
-            attributes = {
+            attributes: dict[str, str | int] = {
                 "modelyard.model": record.model,
                 "modelyard.version": record.version,
                 "modelyard.backend": record.backend,
@@ -193,7 +182,7 @@ def _route(record: RequestRecord) -> str:
         if len(parts) > 5 and parts[4] in ("versions", "labels"):
             parts[5] = "{version}" + "".join(parts[5].partition(":")[1:])
         return "/".join(parts[:7])
-    # Strangers may ask for anything.
+    # Callers may send any path.
     return record.path if record.status < 400 else ""
 
 

@@ -9,14 +9,7 @@ BACKLOG = 2048
 
 
 def listen(port: int) -> socket.socket:
-    """Listens on a port, on all addresses of both families.
-
-    Args:
-        port: The port.
-
-    Raises:
-        OSError: The port cannot be had.
-    """
+    """Listens on a port, on all addresses of both families."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             # Kernels with IPv6 switched off still say that they have it.

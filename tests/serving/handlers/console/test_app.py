@@ -13,16 +13,16 @@ import pytest
 
 from modelyard.errors import ModelyardError, PermissionDeniedError, UnauthenticatedError
 from modelyard.serving.access import Access
-from modelyard.serving.config import LoadOptions, ModelConfig, WatchOptions
+from modelyard.serving.config import LoadOptions, ModelConfig, ServerOptions, WatchOptions
 from modelyard.serving.handlers.console import ConsoleApp
 from modelyard.serving.handlers.console._models import readable
-from modelyard.serving.handlers.openapi import openapi_json
-from modelyard.serving.handlers.rest import RestApp, RestOptions
+from modelyard.serving.handlers.openapi import openapi_document
+from modelyard.serving.handlers.rest import RestApp, signatures_of
 from modelyard.serving.metrics import Metrics, exposition
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.servables import load_servable
-from modelyard.serving.transports.http import Answer, HttpRequest
+from modelyard.serving.transports.http import Answer, HttpRequest, answer_of
 from tests.support.models import publish_affine
 
 Make = Callable[..., ConsoleApp]
@@ -46,12 +46,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def make(api: type[RestApp] = RestApp, **fields: Any) -> ConsoleApp:
         return ConsoleApp(
-            api(predictor, metrics, RestOptions(), Access(), metrics_page=page),
+            api(predictor, metrics, ServerOptions(), Access(), metrics_page=page),
             manager=manager,
             predictor=predictor,
             metrics=metrics,
             statistics=predictor.statistics,
-            document=lambda: openapi_json(manager, version="1"),
+            document=lambda: json.dumps(
+                openapi_document({name: signatures_of(manager, name) for name in manager.names}, version="1")
+            ),
             version="1",
             **fields,
         )
@@ -63,7 +65,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 def ask(app: ConsoleApp, path: str, method: str = "GET", body: bytes = b"", **headers: str) -> Answer:
     request = HttpRequest(method=method, path=path, query="", headers=headers, body=body, client="127.0.0.1")
-    return asyncio.run(app.answer(request))
+    return asyncio.run(answer_of(app, request))
 
 
 def test_who_has_no_credentials_is_asked_for_them(make: Make) -> None:
@@ -134,7 +136,7 @@ def test_what_fails_by_our_fault_says_no_more_than_an_id(make: Make, caplog: pyt
 
 def test_a_body_that_did_not_come_whole_is_refused(make: Make) -> None:
     app = make()
-    problem: ModelyardError = app.too_large()
+    problem: ModelyardError = app.limits.too_large()
     request = HttpRequest(
         method="POST", path="/console/models/affine", query="", headers={}, body=b"", client=None, problem=problem
     )

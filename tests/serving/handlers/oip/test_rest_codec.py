@@ -9,8 +9,8 @@ import pytest
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError, InvalidRequestError
+from modelyard.serving.handlers.oip import InferOutput, InferResult
 from modelyard.serving.handlers.oip._rest_codec import infer_request, infer_response, raw_request
-from modelyard.serving.handlers.oip._types import InferOutput, InferResult
 
 
 def signature(dtype: str, shape: tuple[int, ...] | None, *, inputs: int = 1) -> Signature:

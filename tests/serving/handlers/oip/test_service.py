@@ -17,11 +17,18 @@ from modelyard.errors import (
     SignatureNotFoundError,
     UnsupportedError,
 )
-from modelyard.serving import LoadOptions, ModelConfig, ModelManager, Predictor, Servable, WatchOptions, load_servable
+from modelyard.serving import (
+    LoadOptions,
+    ModelConfig,
+    ModelManager,
+    Predictor,
+    Servable,
+    ServerOptions,
+    WatchOptions,
+    load_servable,
+)
 from modelyard.serving.access import Access
-from modelyard.serving.handlers.oip import OipRest, OipService
-from modelyard.serving.handlers.oip._types import IndexEntry, InferRequest, RequestedOutput
-from modelyard.serving.handlers.rest import RestOptions
+from modelyard.serving.handlers.oip import InferRequest, OipRest, OipService, RequestedOutput
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.repository import Admin
 from modelyard.serving.transports.http import HttpRequest
@@ -67,18 +74,20 @@ def ask(*outputs: RequestedOutput, **fields: str) -> InferRequest:
 def test_a_model_is_loaded_and_unloaded_on_request(room: Room) -> None:
     assert room.service.ready()
     assert not room.service.model_ready("affine", "")
-    assert room.service.index() == (IndexEntry(name="affine", version="", state="UNAVAILABLE", reason="not loaded"),)
+    (row,) = room.service.index().models
+    assert (row.name, row.version, row.state, row.reason) == ("affine", "", "UNAVAILABLE", "not loaded")
     with pytest.raises(ModelNotFoundError, match="loaded on request only"):
         asyncio.run(room.service.infer(ask(), lambda result: result))
 
     asyncio.run(room.service.load("affine", []))
     assert room.service.model_ready("affine", "1")
-    assert room.service.index(ready=True) == (IndexEntry(name="affine", version="1", state="READY"),)
+    (row,) = room.service.index(ready=True).models
+    assert (row.name, row.version, row.state, row.reason) == ("affine", "1", "READY", "")
     result = asyncio.run(room.service.infer(ask(id="3"), lambda result: result))
     assert (result.version, result.id, result.outputs[0].array.tolist()) == ("1", "3", [3.0, 5.0])
 
     asyncio.run(room.service.unload("affine", ["unload_dependents"]))
-    assert room.service.index(ready=True) == ()
+    assert not room.service.index(ready=True).models
     with pytest.raises(ModelNotFoundError, match="is not loaded"):
         room.service.statistics("affine", "")
 
@@ -95,7 +104,7 @@ def test_a_load_that_fails_is_an_error_and_shows_in_the_index(room: Room) -> Non
     with pytest.raises(LoadError, match=r"'affine' cannot be loaded: version 2: .* holds no model"):
         asyncio.run(room.service.load("affine", []))
     assert not room.service.ready()
-    (entry,) = room.service.index()
+    (entry,) = room.service.index().models
     assert (entry.version, entry.state, "holds no model" in entry.reason) == ("2", "UNAVAILABLE", True)
 
 
@@ -111,7 +120,7 @@ def test_what_may_not_load(room: Room) -> None:
 
 @pytest.mark.parametrize(("client", "status"), [(LOCAL, 200), (REMOTE, 403), (None, 403)])
 def test_who_may_load_over_rest(room: Room, client: str | None, status: int) -> None:
-    rest = OipRest(room.service, room.predictor, RestOptions(), Access(insecure_admin="loopback"), Metrics())
+    rest = OipRest(room.service, room.predictor, ServerOptions(), Access(insecure_admin="loopback"), Metrics())
     request = HttpRequest(
         method="POST", path="/v2/repository/models/affine/load", query="", headers={}, body=b"", client=client
     )

@@ -70,7 +70,7 @@ def test_what_is_routed_below_v1_is_documented(data: st.DataObject) -> None:
 def test_every_route_below_v2_is_documented_and_nothing_else() -> None:
     routed = {
         (method, re.sub(r"\[[^]]*\]", "", path) if short else re.sub(r"[\[\]]", "", path))
-        for method, path, _ in ROUTES
+        for method, path, *_ in ROUTES
         for short in (True, False)
         # There is one repository, without a name.
         if short or "{repository}" not in path

@@ -5,35 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from modelyard.errors import ConfigurationError, DeadlineExceededError, ModelyardError, RequestTooLargeError
+from modelyard.errors import ConfigurationError
 from modelyard.serving.config import TransportLimits
 from modelyard.serving.requests import Caller
 from modelyard.serving.transports.asgi import UvicornServer
-from modelyard.serving.transports.http import Answer, HttpRequest
+from modelyard.serving.transports.http import Answer, HttpLimits, HttpRequest
 from tests.support.server import free_port
+from tests.support.waiting import until_async
 
 LIMIT = 1 << 20
+LIMITS = HttpLimits(max_body_bytes=LIMIT)
 
 
 class Echo:
     """Answers with what it was sent: ``/slow`` after a while, ``/never`` when its client has gone."""
 
-    max_body_bytes = LIMIT
-
     def __init__(self, timeout_s: float = 30.0) -> None:
-        self.timeout_s = timeout_s
+        self.limits = replace(LIMITS, timeout_s=timeout_s)
         self.requests: list[HttpRequest] = []
         self.callers: list[Caller] = []
-
-    def late(self) -> ModelyardError:
-        return DeadlineExceededError("late")
-
-    def too_large(self) -> ModelyardError:
-        return RequestTooLargeError("too large")
 
     async def answer(self, request: HttpRequest) -> Answer:
         self.requests.append(request)
@@ -131,7 +126,7 @@ def test_a_client_that_waits_for_leave_gets_it_and_head_no_body() -> None:
         assert (await client.answer())[2] == b"abc"
         client.send(f"Content-Length: {LIMIT + 1}", "Expect: 100-continue")
         status, headers, content = await client.answer()
-        assert (status, headers["connection"], content) == (400, "close", b"too large")
+        assert (status, headers["connection"], content) == (400, "close", LIMITS.too_large().message.encode())
 
     run(test)
 
@@ -147,7 +142,7 @@ def test_a_body_that_is_too_large_is_answered_before_it_is_whole(chunked: bool) 
         await client.writer.drain()
         client.writer.write(b"0\r\n\r\n" if chunked else b"")
         status, headers, content = await client.answer()
-        assert (status, headers["connection"], content) == (400, "close", b"too large")
+        assert (status, headers["connection"], content) == (400, "close", LIMITS.too_large().message.encode())
         assert await client.ended()
 
     run(test)
@@ -156,7 +151,7 @@ def test_a_body_that_is_too_large_is_answered_before_it_is_whole(chunked: bool) 
 def test_a_body_that_does_not_come_is_late() -> None:
     async def test(client: Client, app: Echo, _: UvicornServer) -> None:
         client.send("Content-Length: 10", body=b"abc")
-        assert (await client.answer())[::2] == (400, b"late")
+        assert (await client.answer())[::2] == (400, b"No answer within 0.1 s, the server's --rest_api_timeout_in_ms.")
         assert [request.body for request in app.requests] == [b""]
         # The time of a body, and no other: the application minds that of its answers itself.
         reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
@@ -171,12 +166,10 @@ def test_a_body_that_does_not_come_is_late() -> None:
 def test_whoever_hangs_up_waits_no_more() -> None:
     async def test(client: Client, app: Echo, _: UvicornServer) -> None:
         client.send("Content-Length: 3", body=b"abc", start="POST /never HTTP/1.1")
-        while not app.callers:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: app.callers)
         assert app.callers[0].refusal() is None
         client.writer.close()
-        while app.callers[0].refusal() is None:
-            await asyncio.sleep(0.01)
+        await until_async(app.callers[0].refusal)
 
     run(test)
 
@@ -242,8 +235,7 @@ def test_a_stop_answers_what_runs_and_says_goodbye() -> None:
     async def test(client: Client, app: Echo, server: UvicornServer) -> None:
         client.send("Content-Length: 3", body=b"abc", start="POST /slow HTTP/1.1")
         idle, writer = await asyncio.open_connection("127.0.0.1", client.port)
-        while not app.requests:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: app.requests)
         stop = asyncio.create_task(server.stop(5.0))
         _, headers, content = await client.answer()
         assert (headers["connection"], content) == ("close", b"abc")
@@ -260,8 +252,7 @@ def test_a_stop_answers_what_runs_and_says_goodbye() -> None:
 def test_a_stop_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     async def test(client: Client, app: Echo, server: UvicornServer) -> None:
         client.send("Content-Length: 3", body=b"abc", start="POST /never HTTP/1.1")
-        while not app.callers:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: app.callers)
         await server.stop(0.1)
         assert app.callers[0].refusal() is not None
         # An end or a reset: either way nobody answers.

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from pathlib import Path
 
 from modelyard.errors import TrainingError
-from modelyard.training.run import EvalResult, Evaluated, Event, RunStarted
+from modelyard.training.run import EvalResult, Evaluated, Event, RunStarted, replace_file
 
 
 class CsvLog:
     """Action that keeps a table with one row for each evaluation, those of earlier runs included.
 
-    The columns are ``epoch``, ``step``, the averages of ``train_step``, those
-    of ``eval_step`` as ``test_<name>``, ``seconds``, ``eval_seconds`` and
-    ``examples_per_second``. The file is whole at any time: each new version
+    The columns are ``epoch``, ``step``, the averages of ``train_step``, those of ``eval_step`` as ``test_<name>``,
+    ``seconds``, ``eval_seconds`` and ``examples_per_second``. The file is complete at any time: each new version
     replaces the old one.
 
     Args:
@@ -28,10 +26,7 @@ class CsvLog:
         self._history: tuple[EvalResult, ...] = ()
 
     def __call__(self, event: Event) -> None:
-        """Writes the table anew where an evaluation has come to it.
-
-        Args:
-            event: From the trainer.
+        """Writes the table anew after an evaluation.
 
         Raises:
             TrainingError: The file cannot be written.
@@ -48,13 +43,7 @@ class CsvLog:
         writer = csv.DictWriter(text, fieldnames=list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
-        temporary = self._path.with_name(self._path.name + ".new")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text.getvalue(), "utf-8", newline="")
-            os.replace(temporary, self._path)
-        except OSError as exc:
-            raise TrainingError(f"The table {self._path} cannot be written: {exc}") from exc
+        replace_file(self._path, text.getvalue(), error=TrainingError)
 
 
 def _row(result: EvalResult) -> dict[str, float]:

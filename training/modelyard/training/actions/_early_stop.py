@@ -12,13 +12,9 @@ class EarlyStop:
     It is exact after a resume, and a run that it has ended stays ended.
 
     Args:
-        goal: What better means.
+        goal: What better means; the trainer makes sure that the evaluation has its number.
         patience: How many evaluations in a row may be no better.
         min_delta: By how much an evaluation must be better to count.
-
-    Attributes:
-        goal: What better means; the trainer makes sure that the evaluation has its number.
-        should_stop: Whether the trainer shall end the run; it looks after each evaluation.
 
     Raises:
         ConfigurationError: ``patience`` is below 1 or ``min_delta`` below 0.
@@ -42,9 +38,6 @@ class EarlyStop:
 
     def __call__(self, event: Event) -> None:
         """Looks at the numbers of an evaluation.
-
-        Args:
-            event: From the trainer.
 
         Raises:
             ConfigurationError: The evaluation has no number of the goal's name.

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from modelyard.errors import TrainingError
-from modelyard.training.run import CheckpointSaved, Evaluated, Event, RunEnded, RunStarted, StepsDone
+from modelyard.training.run import CheckpointSaved, Evaluated, Event, RunEnded, RunStarted, StepsDone, replace_file
 
 
 class JsonlLog:
     """Action that appends one line for each event.
 
-    Every line has ``time`` (UTC, ISO 8601), ``kind``, ``task``, ``step`` and
-    ``epoch``; the others are those that the class of the event has. When a
-    killed run goes on, lines of steps that will be done again are removed
-    first, so that no step is in the log twice.
+    Every line has ``time`` (UTC, ISO 8601), ``kind``, ``task``, ``step`` and ``epoch``, and what the class of the event
+    adds. When a killed run goes on, lines of steps that will be done again are removed first.
 
     Args:
         path: The file; its folder is made when absent.
@@ -31,12 +28,8 @@ class JsonlLog:
     def __call__(self, event: Event) -> None:
         """Writes one event.
 
-        Args:
-            event: From the trainer.
-
         Raises:
-            TrainingError: The file cannot be read or written, or holds lines
-                that are not of this log.
+            TrainingError: The file cannot be read or written, or holds lines that are not of this log.
         """
         try:
             if isinstance(event, RunStarted):
@@ -60,9 +53,7 @@ class JsonlLog:
             raise TrainingError(
                 f"{self._path} has a line that this log did not write ({exc}); move the file away or name another."
             ) from exc
-        temporary = self._path.with_name(self._path.name + ".new")
-        temporary.write_text("".join(kept), "utf-8")
-        os.replace(temporary, self._path)
+        replace_file(self._path, "".join(kept), error=TrainingError)
 
 
 def _record(event: Event) -> dict[str, Any]:

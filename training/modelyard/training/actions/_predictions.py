@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,7 @@ _POOL = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePredictions:
-    """Test images with the labels that a model gives them.
-
-    Attributes:
-        images: float32 ``[N, H, W, C]``.
-        predicted: A label for each.
-        actual: The true label for each.
-    """
+    """Test images, float32 ``[N, H, W, C]``, and for each the label that a model predicts and the true one."""
 
     images: npt.NDArray[np.float32]
     predicted: tuple[str, ...]
@@ -36,8 +30,8 @@ def predict_images(task: Task, count: int = 25, *, seed: int = 0) -> ImagePredic
     """Runs the serving function of an image classifier on random test images.
 
     Args:
-        task: Trained or not, but built. Its signature ``serving_default`` takes
-            images ``[B, H, W, C]`` and returns ``label`` or ``class_id``.
+        task: Trained or not, but built. Its signature ``serving_default`` takes images ``[B, H, W, C]`` and returns
+            ``label`` or ``class_id``.
         count: How many, at most.
         seed: Chooses them, among the first thousand.
 
@@ -51,14 +45,7 @@ def predict_images(task: Task, count: int = 25, *, seed: int = 0) -> ImagePredic
 
 
 def find_predictions(task: Task) -> ImagePredictions | None:
-    """As :func:`predict_images`, for any task.
-
-    Args:
-        task: Trained or not, but built.
-
-    Returns:
-        None where the task is no image classifier.
-    """
+    """As :func:`predict_images`, for any task."""
     found = _predict(task, 25, 0)
     return None if isinstance(found, str) else found
 
@@ -87,11 +74,11 @@ def _predict(task: Task, count: int, seed: int) -> ImagePredictions | str:
     )
 
 
-def _labels(outputs: Any, class_names: Any) -> tuple[str, ...]:
+def _labels(outputs: Mapping[str, tf.Tensor], class_names: Sequence[str]) -> tuple[str, ...]:
     if "label" in outputs:
         return tuple(value.decode("utf-8") for value in outputs["label"].numpy())
     return tuple(_name(int(value), class_names) for value in outputs["class_id"].numpy())
 
 
-def _name(index: int, class_names: Any) -> str:
+def _name(index: int, class_names: Sequence[str]) -> str:
     return str(class_names[index]) if class_names else str(index)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
@@ -15,20 +14,17 @@ from modelyard.training.user import Task
 
 
 class TensorBoardLog:
-    """Action that writes scalars, in two runs that TensorBoard overlays.
+    """Action that writes scalars, in two runs that TensorBoard overlays; the x axis is the training step.
 
-    ``<folder>/train`` has, after each device loop, the averages since the last
-    evaluation and ``examples_per_second``, and after each evaluation histograms of the
-    weights; ``<folder>/test`` has the averages of each evaluation, and images
-    with what the model says about them. The x axis is the training step. Where
-    a killed run goes on, the steps done again are in the files twice, with the
-    same values.
+    ``<folder>/train`` has, after each device loop, the averages since the last evaluation and
+    ``examples_per_second``, and after each evaluation histograms of the weights; ``<folder>/test`` has the averages of
+    each evaluation, and images with their predictions. Steps that a killed run does again are in the files twice,
+    with the same values.
 
     Args:
         folder: Where to; show it with ``tensorboard --logdir <folder>``.
         histograms: The task whose weights to show as histograms; None for none.
-        predictions: Called after each evaluation for images; None for none. Such as
-            ``lambda: predict_images(task)``.
+        predictions: Called after each evaluation for images, such as ``lambda: predict_images(task)``; None for none.
     """
 
     def __init__(
@@ -41,14 +37,10 @@ class TensorBoardLog:
         self._folder = folder
         self._histograms = histograms
         self._predictions = predictions
-        self._writers: dict[str, Any] = {}
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
 
     def __call__(self, event: Event) -> None:
-        """Writes the numbers of one event.
-
-        Args:
-            event: From the trainer.
-        """
+        """Writes the numbers of one event."""
         if isinstance(event, StepsDone):
             self._write("train", {**event.values, "examples_per_second": event.examples_per_second}, event.step)
         elif isinstance(event, Evaluated):
@@ -62,7 +54,7 @@ class TensorBoardLog:
                 writer.close()
             self._writers = {}
 
-    def _writer(self, run: str) -> Any:
+    def _writer(self, run: str) -> tf.summary.SummaryWriter:
         if run not in self._writers:
             self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
         return self._writers[run]

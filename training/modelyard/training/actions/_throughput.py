@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from modelyard.errors import TrainingError
-from modelyard.training.run import Evaluated, Event, RunEnded, RunStarted, StepsDone
+from modelyard.training.run import Evaluated, Event, RunEnded, RunStarted, StepsDone, replace_file
+
+_WRITTEN = ("step", "steps", "seconds", "examples_per_second")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,84 +34,50 @@ class Throughput:
 class ThroughputLog:
     """Action that keeps the time of every device loop.
 
-    A loop of many steps is measured as a whole and counts with the average for
-    each of them; ``steps_per_loop=1``, or the loop form ``step``, shows single steps.
+    A loop of many steps counts with the average for each of them; ``steps_per_loop=1``, or the loop form ``step``,
+    shows single steps.
 
     Args:
-        path: A JSON file for the summary and the history, written after each
-            evaluation and at the end; None for none.
+        path: A JSON file for summary and history, written after each evaluation and at the end; None for none.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._loops: list[_Loop] = []
-        self._skipped = False
+        #: The first of them pays for tracing.
+        self._loops: list[StepsDone] = []
 
     def __call__(self, event: Event) -> None:
         """Adds a device loop.
-
-        Args:
-            event: From the trainer.
 
         Raises:
             TrainingError: The file cannot be written.
         """
         if isinstance(event, RunStarted):
-            self._loops, self._skipped = [], False
+            self._loops = []
         elif isinstance(event, StepsDone) and event.steps:
-            if self._skipped:
-                self._loops.append(
-                    _Loop(
-                        step=event.step,
-                        steps=event.steps,
-                        seconds=event.seconds,
-                        examples_per_second=event.examples_per_second,
-                    )
-                )
-            self._skipped = True
+            self._loops.append(event)
         elif isinstance(event, Evaluated | RunEnded):
             self._write()
 
     def summary(self) -> Throughput | None:
         """The speed so far; None before the second device loop."""
-        if not self._loops:
+        loops = self._loops[1:]
+        if not loops:
             return None
-        seconds = sum(loop.seconds for loop in self._loops)
-        examples = sum(loop.examples_per_second * loop.seconds for loop in self._loops)
+        steps, seconds = [loop.steps for loop in loops], [loop.seconds for loop in loops]
+        each = np.repeat(np.divide(seconds, steps), steps)
+        p50, p95 = np.quantile(each, [0.5, 0.95], method="inverted_cdf")
         return Throughput(
-            steps=sum(loop.steps for loop in self._loops),
-            examples_per_second=examples / seconds,
-            step_seconds_p50=self._percentile(0.5),
-            step_seconds_p95=self._percentile(0.95),
+            steps=sum(steps),
+            examples_per_second=sum(loop.examples_per_second * loop.seconds for loop in loops) / sum(seconds),
+            step_seconds_p50=float(p50),
+            step_seconds_p95=float(p95),
         )
-
-    def _percentile(self, share: float) -> float:
-        wanted = share * sum(loop.steps for loop in self._loops)
-        seen = 0
-        times = sorted((loop.seconds / loop.steps, loop.steps) for loop in self._loops)
-        for step_seconds, steps in times:
-            seen += steps
-            if seen >= wanted:
-                return step_seconds
-        return times[-1][0]
 
     def _write(self) -> None:
         summary = self.summary()
         if self._path is None or summary is None:
             return
-        document = {"summary": asdict(summary), "loops": [asdict(loop) for loop in self._loops]}
-        temporary = self._path.with_name(self._path.name + ".new")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-            os.replace(temporary, self._path)
-        except OSError as exc:
-            raise TrainingError(f"The file {self._path} cannot be written: {exc}") from exc
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Loop:
-    step: int
-    steps: int
-    seconds: float
-    examples_per_second: float
+        loops = [{name: getattr(loop, name) for name in _WRITTEN} for loop in self._loops[1:]]
+        document = {"summary": asdict(summary), "loops": loops}
+        replace_file(self._path, json.dumps(document, indent=1) + "\n", error=TrainingError)

@@ -21,19 +21,16 @@ _RUN_ID = "wandb-run-id"
 
 
 class WandbLog:
-    """Action that logs a run to Weights & Biases.
+    """Action that logs a run to Weights & Biases; a run that goes on from a checkpoint goes on in the same W&B run.
 
-    After each device loop the averages since the last evaluation and the images per
-    second, as ``train/<name>``; after each evaluation its averages, as
-    ``test/<name>``, and a panel of test images with the labels that the model
-    gives them. A run that goes on from a checkpoint goes on in the same W&B run.
+    After each device loop the averages since the last evaluation and ``examples_per_second``, as ``train/<name>``;
+    after each evaluation its averages, as ``test/<name>``, and a panel of test images with their predictions.
 
     Args:
         project: Of W&B.
-        folder: Where the package keeps its files, and where the id of the W&B
-            run is remembered.
-        predictions: Called after each evaluation for the images; None for none, and
-            so may its answer be. Such as ``lambda: predict_images(task)``.
+        folder: Where the package keeps its files, and where the id of the W&B run is remembered.
+        predictions: Called after each evaluation for the images, such as ``lambda: predict_images(task)``; may return
+            None.
         mode: ``online``, ``offline`` (``wandb sync`` sends it later), or ``disabled``.
         config: Further entries of the run's configuration.
 
@@ -65,11 +62,7 @@ class WandbLog:
         self._run: Any = None
 
     def __call__(self, event: Event) -> None:
-        """Logs one event.
-
-        Args:
-            event: From the trainer.
-        """
+        """Logs one event."""
         if isinstance(event, RunStarted):
             self._start(event)
         elif self._run is None:

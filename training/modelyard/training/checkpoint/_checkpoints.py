@@ -37,17 +37,9 @@ _VARIABLES = "variables"
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """Where a run is, apart from its variables.
+    """Where a run is, apart from its variables: epochs are numbered from 0, totals and seconds are of the current one.
 
-    Attributes:
-        task: Name of the task.
-        config: The options that decide the numbers; a run may only go on with the same.
-        step: Steps done since the start of the run.
-        epoch: Number of the current epoch, from 0.
-        epoch_step: Steps done in the current epoch.
-        totals: Sums over the current epoch.
-        seconds: Training time in the current epoch.
-        history: Numbers of the finished epochs.
+    ``config`` has the options that decide the numbers; a run may only go on with the same.
     """
 
     task: str
@@ -65,16 +57,7 @@ class RunState:
 
     @classmethod
     def from_json(cls, text: str) -> RunState:
-        """Parses ``state.json``.
-
-        Args:
-            text: The file's text.
-
-        Raises:
-            ValueError: It is not JSON, or of another version.
-            KeyError: A field is missing.
-            TypeError: A field has the wrong type.
-        """
+        """Parses ``state.json``."""
         document = json.loads(text)
         version = document.pop("version")
         if version != STATE_VERSION:
@@ -86,22 +69,12 @@ class RunState:
 
 
 class Checkpoints:
-    """The checkpoints of one run.
-
-    Args:
-        folder: Their folder; made when the first is saved.
-        trackables: What they hold. Variables that a Keras object lists but
-            that TensorFlow does not find in it, such as the random state of
-            dropout, are held as well; of a metric, what it has counted.
-        keep: How many of the newest to keep.
-        goal: Keeps that of the best epoch as well.
-        background: Writes from a copy in host memory, while the caller goes on.
-    """
+    """The checkpoints of one run."""
 
     def __init__(
         self,
         folder: Path,
-        trackables: Mapping[str, Any],
+        trackables: Mapping[str, object],
         *,
         keep: int,
         goal: Goal | None = None,
@@ -127,11 +100,6 @@ class Checkpoints:
         random = tf.random.get_global_generator()
         self._checkpoint = tf.train.Checkpoint(objects=tracked, unfound=unfound, random=random)
 
-    def latest(self) -> Path | None:
-        """The newest checkpoint; None where there is none."""
-        found = list_checkpoints(self._folder)
-        return found[-1] if found else None
-
     def clean(self) -> None:
         """Removes what killed processes have left behind."""
         for path in self._folder.glob(f"{_STAGING}*"):
@@ -141,16 +109,6 @@ class Checkpoints:
         """Writes a checkpoint, then removes the oldest ones beyond the number to keep.
 
         In the background only the copy is made before it returns; see :meth:`finished`.
-
-        Args:
-            state: Goes beside the variables.
-            beside: More files of the checkpoint, by name.
-
-        Returns:
-            The folder of the checkpoint.
-
-        Raises:
-            CheckpointError: Writing failed, this time or in the background before.
         """
         self.wait()
         target = self._folder / f"{_PREFIX}{state.step:09d}"
@@ -171,23 +129,17 @@ class Checkpoints:
         return target
 
     def finished(self) -> Path | None:
-        """The checkpoint that is in place since the last call; None where there is none.
-
-        Raises:
-            CheckpointError: Writing it failed.
-        """
+        """The checkpoint that is in place since the last call; None where there is none."""
         return self.wait() if self._pending is not None and self._pending.done() else None
 
     def wait(self) -> Path | None:
-        """Waits for what is being written, and returns as :meth:`finished`.
-
-        Raises:
-            CheckpointError: Writing it failed.
-        """
+        """Waits for what is being written, and returns as :meth:`finished`."""
         pending, self._pending = self._pending, None
         return None if pending is None else pending.result()
 
-    def _write(self, write: Callable[[str], Any], state: RunState, target: Path, beside: Mapping[str, bytes]) -> Path:
+    def _write(
+        self, write: Callable[[str], object], state: RunState, target: Path, beside: Mapping[str, bytes]
+    ) -> Path:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             staged = Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._folder))
@@ -219,17 +171,7 @@ class Checkpoints:
                 shutil.rmtree(old)
 
     def restore(self, path: Path) -> RunState:
-        """Reads a checkpoint back into the variables.
-
-        Args:
-            path: From :meth:`latest` or :func:`list_checkpoints`.
-
-        Returns:
-            The state that was saved with them.
-
-        Raises:
-            CheckpointError: It is damaged, or holds other variables than the task has.
-        """
+        """Reads a checkpoint back into the variables."""
         self.wait()
         state = read_state(path)
         try:
@@ -246,24 +188,17 @@ class Checkpoints:
         return state
 
 
-def list_variables(trackable: Any) -> list[Any]:
-    """Every variable of a model, an optimizer or a module, with the random state in them.
-
-    Args:
-        trackable: What a task gives to checkpoints.
-    """
+def list_variables(trackable: object) -> list[tf.Variable]:
+    """Every variable of a model, an optimizer or a module, with the random state in them."""
     if isinstance(trackable, tf.Variable):
         return [trackable]
     return list(getattr(trackable, "variables", ()))
 
 
-def list_weights(trackables: Mapping[str, Any]) -> list[Any]:
+def list_weights(trackables: Mapping[str, object]) -> list[tf.Variable]:
     """Every variable of floats that is trained, in all of a task's models, each once.
 
     A counter is no weight, though TensorFlow takes every variable for trainable unless told otherwise.
-
-    Args:
-        trackables: What a task gives to checkpoints.
     """
     models = _models(trackables)
     listed = [value for item in models.values() for value in getattr(item, "trainable_variables", ())]
@@ -276,11 +211,7 @@ def list_weights(trackables: Mapping[str, Any]) -> list[Any]:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first.
-
-    Args:
-        folder: ``<model_dir>/checkpoints``; it need not exist.
-    """
+    """The checkpoints in a folder, oldest first."""
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if path.name.startswith(_PREFIX) and path.name[5:].isdecimal()]
@@ -288,24 +219,12 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def checkpoint_step(path: Path) -> int:
-    """The training step of a checkpoint.
-
-    Args:
-        path: Its folder.
-    """
+    """The training step of a checkpoint."""
     return int(path.name[len(_PREFIX) :])
 
 
 def find_checkpoint(path: Path, *, goal: Goal | None = None) -> Path:
-    """The checkpoint that a path means.
-
-    Args:
-        path: A checkpoint, or the ``model_dir`` of a run, whose newest it is.
-        goal: Means the best one instead.
-
-    Raises:
-        CheckpointError: There is none, or the best one was not kept.
-    """
+    """The checkpoint that a path means."""
     if (path / _STATE).is_file():
         return path
     found = list_checkpoints(path / "checkpoints")
@@ -326,20 +245,8 @@ def find_checkpoint(path: Path, *, goal: Goal | None = None) -> Path:
     )
 
 
-def restore_models(path: Path, trackables: Mapping[str, Any]) -> RunState:
-    """Reads the values of everything but optimizers and metrics: for another run, or another precision.
-
-    Args:
-        path: The folder of the checkpoint.
-        trackables: Of the task that takes them over.
-
-    Returns:
-        The state that was saved with them.
-
-    Raises:
-        CheckpointError: It is damaged, or has no value for a variable of the
-            task, or one of another shape.
-    """
+def restore_models(path: Path, trackables: Mapping[str, object]) -> RunState:
+    """Reads the values of everything but optimizers and metrics: for another run, or another precision."""
     state = read_state(path)
     try:
         reader = tf.train.Checkpoint(objects=_models(trackables)).read(str(path / _VARIABLES))
@@ -355,21 +262,14 @@ def restore_models(path: Path, trackables: Mapping[str, Any]) -> RunState:
 
 
 def read_state(path: Path) -> RunState:
-    """Reads ``state.json`` of a checkpoint.
-
-    Args:
-        path: The folder of the checkpoint.
-
-    Raises:
-        CheckpointError: It is missing or damaged.
-    """
+    """Reads ``state.json`` of a checkpoint."""
     try:
         return RunState.from_json((path / _STATE).read_text("utf-8"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise _damaged(path, f"{_STATE}: {type(exc).__name__}: {exc}") from exc
 
 
-def _models(trackables: Mapping[str, Any]) -> dict[str, Any]:
+def _models(trackables: Mapping[str, object]) -> dict[str, object]:
     others = (keras.optimizers.Optimizer, keras.metrics.Metric)
     return {name: item for name, item in trackables.items() if not isinstance(item, others)}
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
 
 class Mirror:
-    """The same tree of objects as a checkpoint's, with variables of its own as leaves.
-
-    Args:
-        root: The checkpoint.
-    """
+    """The same tree of objects as a checkpoint's, with variables of its own as leaves."""
 
     def __init__(self, root: tf.train.Checkpoint) -> None:
         self._view = tf.train.TrackableView(root)
-        self._copies: dict[int, Any] = {}
-        self._pairs: list[tuple[Any, Any]] = []
+        self._copies: dict[int, tf.Module | tf.Variable] = {}
+        self._pairs: list[tuple[tf.Variable, tf.Variable]] = []
         children = self._view.children(root)
         self._checkpoint = tf.train.Checkpoint(**{name: self._clone(child) for name, child in children.items()})
 
@@ -28,19 +22,15 @@ class Mirror:
             target.assign(tf.convert_to_tensor(source))
 
     def write(self, prefix: str) -> None:
-        """Writes what was copied, as ``tf.train.Checkpoint.write`` does.
-
-        Args:
-            prefix: Of the files' paths.
-        """
+        """Writes what was copied, as ``tf.train.Checkpoint.write`` does."""
         self._checkpoint.write(prefix)
 
-    def _clone(self, node: Any) -> Any:
+    def _clone(self, node: object) -> tf.Module | tf.Variable:
         if id(node) in self._copies:
             return self._copies[id(node)]
         if isinstance(node, tf.Variable | keras.Variable):
             with tf.device("CPU"):
-                copy: Any = tf.Variable(tf.convert_to_tensor(node), trainable=False)
+                copy: tf.Variable = tf.Variable(tf.convert_to_tensor(node), trainable=False)
             self._pairs.append((node, copy))
             self._copies[id(node)] = copy
             return copy

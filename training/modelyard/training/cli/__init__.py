@@ -1,31 +1,17 @@
-"""``modelyard train``, ``evaluate`` and ``infer``."""
+"""The commands ``modelyard train``, ``modelyard evaluate`` and ``modelyard infer``."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-from modelyard.lazy import load_attribute
-
-if TYPE_CHECKING:
-    from modelyard.training.cli._cli import main
-    from modelyard.training.cli._evaluate_cli import evaluate_main, infer_main
-
-_MODULES = {
-    "evaluate_main": "modelyard.training.cli._evaluate_cli",
-    "infer_main": "modelyard.training.cli._evaluate_cli",
-    "main": "modelyard.training.cli._cli",
-}
+from modelyard.training.cli._cli import main
+from modelyard.training.cli._command import Flag, add_assignments, add_flags, make_command, note, run_command
+from modelyard.training.cli._evaluate_cli import evaluate_main, infer_main
 
 __all__ = [
+    "Flag",
+    "add_assignments",
+    "add_flags",
     "evaluate_main",
     "infer_main",
     "main",
+    "make_command",
+    "note",
+    "run_command",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _MODULES, name, extra="training")

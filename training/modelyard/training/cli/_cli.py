@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from modelyard.console import quiet_libraries
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.training.actions import WANDB_MODES
+from modelyard.training.cli._command import Flag, add_assignments, add_flags, make_command
 from modelyard.training.cli._join import EXAMPLES as _CLUSTER_EXAMPLES
 from modelyard.training.cli._join import add_distribution_arguments, join, start_local_cluster
 from modelyard.training.run import (
@@ -56,116 +57,74 @@ examples:
 """
 
 
+_FLAGS: tuple[Flag, ...] = (
+    ("--full", None, None, "the training of the task's source, where that takes long"),
+    ("--max-steps", int, "N", "training steps in all, in place of --epochs"),
+    ("--epochs", int, None, f"passes over the data, in all (default: the task's, or {DEFAULT_EPOCHS})"),
+    ("--eval-every", int, "STEPS", "evaluate after every STEPS steps (default: after each epoch)"),
+    ("--eval-steps", int, "N", "batches of each evaluation, always the first ones (default: all)"),
+    ("--log-every", int, "STEPS", "log training values after every STEPS steps (default: each device loop)"),
+    ("--batch-size", int, None, f"examples in each step (default: the task's, or {_DEFAULTS.batch_size})"),
+    ("--eval-batch-size", int, None, f"the same of evaluation (default: the task's, or {_DEFAULTS.eval_batch_size})"),
+    ("--seed", int, None, f"of initial weights and order; the same gives the same numbers (default: {_DEFAULTS.seed})"),
+    (
+        "--model-dir",
+        Path,
+        "DIR",
+        "folder for checkpoints and logs; a run goes on from a checkpoint that it finds there (default: runs/TASK)",
+    ),
+    ("--checkpoint-every", int, "STEPS", "save a checkpoint after every STEPS steps, too, not only after evaluations"),
+    ("--checkpoint-seconds", float, "S", "save a checkpoint also when S seconds have passed"),
+    ("--keep-checkpoints", int, "N", f"how many of the newest to keep (default: {_DEFAULTS.keep_checkpoints})"),
+    (
+        "--keep-best",
+        goal_of,
+        "[-]METRIC",
+        "keep the best evaluation's checkpoint as well: by test_accuracy, or =-test_loss where less is better",
+    ),
+    ("--warm-start", Path, "PATH", "checkpoint or model directory whose models to begin with"),
+    (
+        "--steps-per-loop",
+        int,
+        "N",
+        f"steps on the device between two updates of the progress bar (default: {_DEFAULTS.steps_per_loop})",
+    ),
+    ("--accumulate-steps", int, "K", f"micro-batches of each batch (default: {_DEFAULTS.accumulate_steps})"),
+    ("--clip-norm", float, "NORM", "greatest global norm of the gradients"),
+    ("--ema-decay", float, "DECAY", "evaluate and export an average of the weights, such as 0.999"),
+    ("--jit-compile", None, None, "have XLA compile the training step"),
+    ("--prefetch-to-device", None, None, "copy batches to the first of --devices ahead of time"),
+    (
+        "--early-stop",
+        goal_of,
+        "[-]METRIC",
+        "end the run when this gets no better, such as test_accuracy, or =-test_loss where less is better",
+    ),
+    ("--patience", int, "N", f"evaluations in a row that may be no better, for --early-stop (default: {_PATIENCE})"),
+    ("--wandb", str, "PROJECT", "log to this project of Weights & Biases"),
+)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of ``modelyard train``."""
-    parser = argparse.ArgumentParser(
-        prog="modelyard train",
-        description="Train a task with its own step in a compiled loop; a run that was stopped goes on.",
-        epilog=_EXAMPLES + _CLUSTER_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = "Train a task with its own step in a compiled loop; a run that was stopped goes on."
+    parser = make_command("modelyard train", description, _EXAMPLES + _CLUSTER_EXAMPLES)
     parser.add_argument(
         "task", metavar="TASK", help="name of the task, such as fashion; or the folder of a run, to go on with it"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="ARGUMENT=VALUE",
-        help="value for an argument of the task, such as latent=20; may be given more than once",
+    add_assignments(parser, "value for an argument of the task, such as latent=20")
+    add_flags(
+        parser,
+        _FLAGS,
+        eval_every="eval_every_steps",
+        log_every="log_every_steps",
+        checkpoint_every="checkpoint_every_steps",
+        checkpoint_seconds="checkpoint_every_seconds",
     )
-    parser.add_argument("--full", action="store_true", help="the training of the task's source, where that takes long")
-    parser.add_argument("--max-steps", type=int, metavar="N", help="training steps in all, in place of --epochs")
-    parser.add_argument(
-        "--epochs", type=int, help=f"passes over the data, in all (default: the task's, or {DEFAULT_EPOCHS})"
-    )
-    parser.add_argument(
-        "--eval-every",
-        type=int,
-        dest="eval_every_steps",
-        metavar="STEPS",
-        help="evaluate after every STEPS steps (default: after each epoch)",
-    )
-    parser.add_argument(
-        "--eval-steps", type=int, metavar="N", help="batches of each evaluation, always the first ones (default: all)"
-    )
-    parser.add_argument(
-        "--log-every",
-        type=int,
-        dest="log_every_steps",
-        metavar="STEPS",
-        help="log training values after every STEPS steps (default: after each device loop)",
-    )
-    parser.add_argument(
-        "--batch-size", type=int, help=f"examples in each step (default: the task's, or {_DEFAULTS.batch_size})"
-    )
-    parser.add_argument(
-        "--eval-batch-size",
-        type=int,
-        help=f"examples in each step of evaluation (default: the task's, or {_DEFAULTS.eval_batch_size})",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        help="of the initial weights and of the order of the data; the same seed gives the same numbers"
-        f" (default: {_DEFAULTS.seed})",
-    )
-    parser.add_argument(
-        "--model-dir",
-        type=Path,
-        metavar="DIR",
-        help="folder for checkpoints and logs; a run that finds a checkpoint there goes on from it"
-        " (default: runs/TASK)",
-    )
-    parser.add_argument(
-        "--checkpoint-every",
-        type=int,
-        dest="checkpoint_every_steps",
-        metavar="STEPS",
-        help="save a checkpoint also after every STEPS steps, not only after each evaluation",
-    )
-    parser.add_argument(
-        "--keep-checkpoints",
-        type=int,
-        metavar="N",
-        help=f"how many of the newest to keep (default: {_DEFAULTS.keep_checkpoints})",
-    )
-    parser.add_argument(
-        "--steps-per-loop",
-        type=int,
-        metavar="N",
-        help=f"steps on the device between two updates of the progress bar (default: {_DEFAULTS.steps_per_loop})",
-    )
-    _add_loop_arguments(parser)
-    _add_action_arguments(parser)
-    add_distribution_arguments(parser)
-    return parser
-
-
-def _add_loop_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--loop",
-        choices=LOOP_FORMS,
-        help="eager: no graph, for debugging; step: one compiled step at a time; loop: many; epoch: a whole epoch on"
-        " data in memory, the fastest"
-        f" (default: {_DEFAULTS.loop})",
-    )
-    parser.add_argument(
-        "--accumulate-steps",
-        type=int,
-        metavar="K",
-        help=f"micro-batches to cut each batch into (default: {_DEFAULTS.accumulate_steps})",
-    )
-    parser.add_argument("--clip-norm", type=float, metavar="NORM", help="greatest global norm of the gradients")
-    parser.add_argument(
-        "--ema-decay", type=float, metavar="DECAY", help="evaluate and export an average of the weights, such as 0.999"
-    )
-    parser.add_argument(
-        "--precision",
-        choices=PRECISIONS,
-        help=f"what the layers compute in (default: {_DEFAULTS.precision})",
-    )
-    parser.add_argument("--jit-compile", action="store_true", default=None, help="have XLA compile the training step")
+    forms = "; ".join(f"{form}: {what}" for form, what in LOOP_FORMS.items())
+    parser.add_argument("--loop", choices=LOOP_FORMS, help=f"{forms} (default: {_DEFAULTS.loop})")
+    computed = f"what the layers compute in (default: {_DEFAULTS.precision})"
+    parser.add_argument("--precision", choices=PRECISIONS, help=computed)
     parser.add_argument(
         "--devices",
         nargs="+",
@@ -173,61 +132,16 @@ def _add_loop_arguments(parser: argparse.ArgumentParser) -> None:
         help="devices that compute each step, such as GPU:0 GPU:1: each takes its share of the batch",
     )
     parser.add_argument(
-        "--prefetch-to-device",
-        action="store_true",
-        default=None,
-        help="copy batches to the first of --devices ahead of time",
-    )
-    parser.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        dest="checkpoint_every_seconds",
-        metavar="S",
-        help="save a checkpoint also when S seconds have passed",
-    )
-    parser.add_argument(
-        "--keep-best",
-        type=goal_of,
-        metavar="[-]METRIC",
-        help="keep the best evaluation's checkpoint as well: by test_accuracy, or =-test_loss where less is better",
-    )
-    parser.add_argument(
-        "--warm-start", type=Path, metavar="PATH", help="checkpoint or model directory whose models to begin with"
-    )
-
-
-def _add_action_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--early-stop",
-        type=goal_of,
-        metavar="[-]METRIC",
-        help="end the run when this gets no better, such as test_accuracy, or =-test_loss where less is better",
-    )
-    parser.add_argument(
-        "--patience",
-        type=int,
-        metavar="N",
-        help=f"evaluations in a row that may be no better before --early-stop ends the run (default: {_PATIENCE})",
-    )
-    parser.add_argument("--wandb", metavar="PROJECT", help="log to this project of Weights & Biases")
-    parser.add_argument(
         "--wandb-mode",
         choices=WANDB_MODES,
         help="online; offline: to be sent later, by 'wandb sync'; disabled (default: WANDB_MODE, or online)",
     )
+    add_distribution_arguments(parser)
+    return parser
 
 
 def main(argv: list[str]) -> int:
-    """Trains a task.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The process's exit code: 0 when all epochs are done, 1 on an error, 2
-        on arguments that make no sense, 130 after Ctrl-C. After SIGTERM it
-        saves, then raises SystemExit with 143.
-    """
+    """Trains a task."""
     quiet_libraries()
     arguments = make_parser().parse_args(argv)
     model_dir = Path("runs")
@@ -242,7 +156,9 @@ def main(argv: list[str]) -> int:
             return code
         # Before anything else that uses TensorFlow.
         strategy, reports = join(arguments)
-        task = _task(arguments.task, arguments.set)
+        from modelyard.training.tasks import make_task
+
+        task = make_task(arguments.task, arguments.assignments)
         recipe = {**task.recipe, **(task.full_recipe if arguments.full else {})}
         options = record.make_options(model_dir) if record else TrainerOptions(**recipe, model_dir=model_dir)
         names = [field.name for field in fields(TrainerOptions) if field.name != "model_dir"]
@@ -264,14 +180,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _task(name: str, assignments: list[str]) -> Task:
-    from modelyard.training.tasks import make_task
-
-    return make_task(name, assignments)
-
-
 def _wanted_actions(arguments: argparse.Namespace, task: Task, model_dir: Path, *, reports: bool) -> list[Action]:
-    """Those that a flag asks for."""
+    """Those that flags name."""
     from modelyard.training.actions import EarlyStop, WandbLog, find_predictions
 
     goal = arguments.early_stop
@@ -288,14 +198,8 @@ def _wanted_actions(arguments: argparse.Namespace, task: Task, model_dir: Path, 
         mode = arguments.wandb_mode or os.environ.get("WANDB_MODE", WANDB_MODES[0])
         if mode not in WANDB_MODES:
             raise ConfigurationError(f"WANDB_MODE is {mode!r}; expected {', '.join(WANDB_MODES)}.")
-        actions.append(
-            WandbLog(
-                arguments.wandb,
-                model_dir / "wandb",
-                predictions=lambda: find_predictions(task),
-                mode=mode,
-            )
-        )
+        folder = model_dir / "wandb"
+        actions.append(WandbLog(arguments.wandb, folder, predictions=lambda: find_predictions(task), mode=mode))
     return actions
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from modelyard.artifact import DEFAULT_SIGNATURE
 from modelyard.console import quiet_libraries
-from modelyard.errors import ConfigurationError, ModelyardError
+from modelyard.errors import ConfigurationError
+from modelyard.training.cli._command import Flag, add_assignments, add_flags, make_command, run_command
 
 _EVALUATE = """\
 examples:
@@ -33,31 +34,20 @@ examples:
 
 
 def evaluate_main(argv: list[str]) -> int:
-    """Evaluates a run.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The process's exit code: 0, 1 on an error, 2 on arguments that make no sense.
-    """
+    """Evaluates a run."""
     parser = _parser("evaluate", "Evaluate a checkpoint of a run, with its task and arguments as they were.", _EVALUATE)
-    parser.add_argument(
-        "--eval-steps", type=int, metavar="N", help="most batches, always the first ones (default: all)"
+    flags: tuple[Flag, ...] = (
+        ("--eval-steps", int, "N", "most batches, always the first ones (default: all)"),
+        ("--eval-batch-size", int, None, "examples in each step (default: the run's)"),
     )
-    parser.add_argument("--eval-batch-size", type=int, help="examples in each step (default: the run's)")
-    return _run(parser, argv, _evaluate)
+    add_flags(parser, flags)
+    quiet_libraries()
+    arguments = parser.parse_args(argv)
+    return run_command(parser.prog, lambda: _evaluate(arguments))
 
 
 def infer_main(argv: list[str]) -> int:
-    """Writes what a run's models say of some examples.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The process's exit code: 0, 1 on an error, 2 on arguments that make no sense.
-    """
+    """Writes the outputs of a run's models for some examples."""
     parser = _parser("infer", "Write what the trained models of a run say of some examples.", _INFER)
     parser.add_argument(
         "--data",
@@ -68,33 +58,17 @@ def infer_main(argv: list[str]) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.npz", help="an array for each output")
     parser.add_argument("--signature", default=DEFAULT_SIGNATURE, help="what to call (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=500, help="examples in each call (default: %(default)s)")
-    return _run(parser, argv, _infer)
+    quiet_libraries()
+    arguments = parser.parse_args(argv)
+    return run_command(parser.prog, lambda: _infer(arguments))
 
 
 def _parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"modelyard {name}",
-        description=description,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_command(f"modelyard {name}", description, examples)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run, or of one of its checkpoints")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="ARGUMENT=VALUE", help="another argument of the task"
-    )
+    add_assignments(parser, "another argument of the task")
     parser.add_argument("--best", metavar="[-]METRIC", help="the best checkpoint, not the newest, as with --keep-best")
     return parser
-
-
-def _run(parser: argparse.ArgumentParser, argv: list[str], work: Any) -> int:
-    quiet_libraries()
-    arguments = parser.parse_args(argv)
-    try:
-        work(arguments)
-    except ModelyardError as exc:
-        sys.stderr.write(f"{parser.prog}: {exc.message}\n")
-        return 2 if isinstance(exc, ConfigurationError) else 1
-    return 0
 
 
 def _restored(arguments: argparse.Namespace) -> Any:
@@ -102,7 +76,7 @@ def _restored(arguments: argparse.Namespace) -> Any:
     from modelyard.training.tasks import make_task
 
     need_record(arguments.run)
-    task = make_task(str(arguments.run), arguments.set)
+    task = make_task(str(arguments.run), arguments.assignments)
     return restore(arguments.run, task, goal=None if arguments.best is None else goal_of(arguments.best))
 
 

@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.distribute import TF_CONFIG, Cluster, parse_cluster
+from modelyard.training.cli._command import add_flags
+from modelyard.training.distribute import STRATEGIES, TF_CONFIG, Cluster, parse_cluster
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-#: As in modelyard.training.distribute._strategy, which needs TensorFlow.
-_STRATEGIES = ("one", "mirrored", "multiworker", "ps", "tpu")
 #: Tells a process that ``--local-cluster`` has started it.
 _STARTED = "MODELYARD_LOCAL_CLUSTER"
 _AGAIN = "import sys; from modelyard.training.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -45,24 +44,13 @@ EXAMPLES = """\
 
 
 def add_distribution_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags.
-
-    Args:
-        parser: Of ``modelyard train``.
-    """
+    """Adds the flags."""
     group = parser.add_argument_group("where it runs")
     group.add_argument(
         "--strategy",
-        choices=_STRATEGIES,
-        help="one: one device; mirrored: all GPUs of this machine; multiworker: processes that take every step"
-        " together; ps: workers that take steps one by one, on weights that parameter servers keep; tpu: all cores of"
-        " a TPU (default: one, or what fits the cluster)",
-    )
-    group.add_argument(
-        "--local-cluster", type=int, metavar="N", help="start a cluster with N workers on this machine, and wait for it"
-    )
-    group.add_argument(
-        "--parameter-servers", type=int, metavar="N", help="for --local-cluster --strategy ps (default: 1)"
+        choices=STRATEGIES,
+        help="; ".join(f"{name}: {what}" for name, what in STRATEGIES.items())
+        + " (default: one, or what fits the cluster)",
     )
     group.add_argument(
         "--cluster",
@@ -71,31 +59,21 @@ def add_distribution_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JOB=HOST:PORT,...",
         help="addresses of the chief, worker or ps processes; once for each job (default: TF_CONFIG)",
     )
-    group.add_argument("--role", metavar="JOB:INDEX", help="which of the processes of --cluster this one is")
-    group.add_argument(
-        "--join-timeout",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="how long the processes wait for each other at the start, in seconds (default: %(default)s)",
+    add_flags(
+        group,
+        (
+            ("--local-cluster", int, "N", "start a cluster with N workers on this machine, and wait for it"),
+            ("--parameter-servers", int, "N", "for --local-cluster --strategy ps (default: 1)"),
+            ("--role", str, "JOB:INDEX", "which of the processes of --cluster this one is"),
+            ("--join-timeout", float, "S", "how long processes wait for each other, in seconds (default: %(default)s)"),
+            ("--tpu", str, "NAME", "name or address of the TPU (default: this machine's)"),
+        ),
     )
-    group.add_argument("--tpu", metavar="NAME", help="name or address of the TPU (default: this machine's)")
+    parser.set_defaults(join_timeout=600.0)
 
 
 def start_local_cluster(arguments: argparse.Namespace, argv: Sequence[str]) -> int | None:
-    """Starts the processes where ``--local-cluster`` asks for them, and waits for them.
-
-    Args:
-        arguments: The parsed flags.
-        argv: What they were parsed from.
-
-    Returns:
-        The exit code of the chief; None where this process is to train.
-
-    Raises:
-        ConfigurationError: Flags or environment contradict each other.
-        TrainingError: A process could not be started.
-    """
+    """Starts the processes of ``--local-cluster``, where it is set, and waits for them."""
     if arguments.local_cluster is None or os.environ.get(_STARTED):
         return None
     from modelyard.training.distribute import LocalClusterOptions, run_local_cluster
@@ -113,18 +91,7 @@ def start_local_cluster(arguments: argparse.Namespace, argv: Sequence[str]) -> i
 
 
 def join(arguments: argparse.Namespace) -> tuple[tf.distribute.Strategy | None, bool]:
-    """Takes this process's place. Workers and servers of a chief do their work in here and never come back.
-
-    Args:
-        arguments: The parsed flags.
-
-    Returns:
-        The strategy, None for one replica; and whether this process reports.
-
-    Raises:
-        ConfigurationError: Flags or environment contradict each other, or name what is not there.
-        TrainingError: The processes did not find each other.
-    """
+    """Takes this process's place. Workers and servers of a chief do their work in here and never come back."""
     cluster = _cluster(arguments)
     name: Any = arguments.strategy
     if name is None:

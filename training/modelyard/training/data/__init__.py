@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from modelyard.lazy import load_attribute
+from modelyard.lazy import attach
 from modelyard.training.data._fashion_mnist import FashionMnist, load_fashion_mnist
 from modelyard.training.data._folder import ImageFiles, ImageSplits, scan_images
 from modelyard.training.data._mnist import Mnist, load_mnist
@@ -20,24 +20,6 @@ if TYPE_CHECKING:
     from modelyard.training.data._record_dataset import tfrecord_dataset
     from modelyard.training.data._source import Arrays, DataExamples, DataSource
     from modelyard.training.data._stream import Stream, StreamPosition
-
-_LAZY = {
-    "Arrays": "modelyard.training.data._source",
-    "Augmentation": "modelyard.training.data._images",
-    "DataExamples": "modelyard.training.data._source",
-    "DataSource": "modelyard.training.data._source",
-    "ImageCache": "modelyard.training.data._folder_dataset",
-    "ImageFolder": "modelyard.training.data._files_source",
-    "ImageOptions": "modelyard.training.data._images",
-    "Records": "modelyard.training.data._files_source",
-    "Stream": "modelyard.training.data._stream",
-    "StreamPosition": "modelyard.training.data._stream",
-    "decode_image": "modelyard.training.data._images",
-    "image_examples": "modelyard.training.data._folder_dataset",
-    "image_folder_dataset": "modelyard.training.data._folder_dataset",
-    "memory_images": "modelyard.training.data._datasets",
-    "tfrecord_dataset": "modelyard.training.data._record_dataset",
-}
 
 __all__ = [
     "Arrays",
@@ -70,10 +52,16 @@ __all__ = [
     "write_vocabulary",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _LAZY, name, extra="training")
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "._datasets": ["memory_images"],
+        "._files_source": ["ImageFolder", "Records"],
+        "._folder_dataset": ["ImageCache", "image_examples", "image_folder_dataset"],
+        "._images": ["Augmentation", "ImageOptions", "decode_image"],
+        "._record_dataset": ["tfrecord_dataset"],
+        "._source": ["Arrays", "DataExamples", "DataSource"],
+        "._stream": ["Stream", "StreamPosition"],
+    },
+    extra="training",
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,20 +19,7 @@ _CHUNK = 32
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpeed:
-    """What an input function delivers.
-
-    Attributes:
-        name: What was measured.
-        batches: Batches that were taken.
-        examples: Examples in them.
-        examples_per_second: Examples by time, the median of the rounds.
-        megabytes_per_second: Megabytes (10**6 bytes) of the tensors that it
-            delivers, by time, the median of the rounds.
-        p50_ms: Median time between two batches, in milliseconds.
-        p95_ms: 95th percentile of it, in milliseconds.
-        first_batch_ms: Time from making the data set to its first batch, in
-            milliseconds; no part of the other numbers.
-    """
+    """What an input function delivers: rates are medians of the rounds, times are those between two batches."""
 
     name: str
     batches: int
@@ -46,15 +33,9 @@ class InputSpeed:
 
 @dataclass(frozen=True, kw_only=True)
 class InputReport:
-    """An input function, and where asked for a training step beside it.
+    """An input function, and where one was named a training step beside it, with its input in memory.
 
-    Attributes:
-        input: What the input function delivers.
-        step: What the training step was of; None where none was measured.
-        step_examples_per_second: What it consumes, with its input in memory:
-            the median of the rounds.
-        ratio: What is delivered by what is consumed, the median over the
-            rounds; above 1 computing is the limit, below 1 the input.
+    ``ratio`` is what is delivered by what is consumed, the median over the rounds: above 1 computing is the limit.
     """
 
     input: InputSpeed
@@ -62,17 +43,13 @@ class InputReport:
     step_examples_per_second: float | None = None
     ratio: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
-        return asdict(self)
-
     def table(self) -> str:
         """The same as lines for people."""
-        one = self.input
+        speed = self.input
         head = f"{'input':<28} {'examples/s':>11} {'MB/s':>8} {'p50 ms':>8} {'p95 ms':>8} {'first ms':>9}"
         row = (
-            f"{one.name:<28} {one.examples_per_second:>11,.0f} {one.megabytes_per_second:>8,.1f} "
-            f"{one.p50_ms:>8.3f} {one.p95_ms:>8.3f} {one.first_batch_ms:>9,.0f}"
+            f"{speed.name:<28} {speed.examples_per_second:>11,.0f} {speed.megabytes_per_second:>8,.1f} "
+            f"{speed.p50_ms:>8.3f} {speed.p95_ms:>8.3f} {speed.first_batch_ms:>9,.0f}"
         )
         lines = [head, row]
         if self.ratio is not None and self.step_examples_per_second is not None:
@@ -98,19 +75,6 @@ def bench_input(
 
     With a task, rounds of the input and of the task's training step alternate,
     so that whatever else the machine does meets both.
-
-    Args:
-        make: Makes the data set; it is repeated as often as the time needs.
-        name: What to call it.
-        seconds: How long to measure each, in all rounds together.
-        rounds: In how many rounds.
-        task: The task whose step to measure; it is built here.
-        batch_size: Of the step.
-        progress: Called with a line after each round.
-
-    Raises:
-        ConfigurationError: ``seconds`` or ``rounds`` is not above 0, or the
-            input is empty.
     """
     if seconds <= 0 or rounds < 1:
         raise ConfigurationError(f"Received seconds {seconds} and rounds {rounds}; expected seconds > 0, rounds >= 1.")
@@ -127,7 +91,7 @@ def bench_input(
     speed = source.speed(name, statistics.median(delivered))
     if task is None:
         return InputReport(input=speed)
-    ratios = [one / other for one, other in zip(delivered, consumed, strict=True)]
+    ratios = [rate / limit for rate, limit in zip(delivered, consumed, strict=True)]
     return InputReport(
         input=speed,
         step=task.name,

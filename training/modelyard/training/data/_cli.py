@@ -8,11 +8,13 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelyard.console import quiet_libraries
-from modelyard.errors import ConfigurationError, MissingDependencyError, ModelyardError
+from modelyard.errors import ConfigurationError, MissingDependencyError
+from modelyard.training.cli import add_flags, make_command, note, run_command
 from modelyard.training.data._vocabulary import read_vocabulary
 
 if TYPE_CHECKING:
@@ -35,12 +37,8 @@ examples:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of ``modelyard data``."""
-    parser = argparse.ArgumentParser(
-        prog="modelyard data",
-        description="Convert images to TFRecords, and measure what an input function delivers.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = "Convert images to TFRecords, and measure what an input function delivers."
+    parser = make_command("modelyard data", description, _EXAMPLES)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_convert(commands)
     _add_bench(commands)
@@ -60,28 +58,27 @@ def _add_convert(commands: Any) -> None:
     )
     parser.add_argument("source", metavar="SOURCE", help="an image folder, or fashion-mnist, or mnist")
     parser.add_argument("output", metavar="OUTPUT", help="folder for the files, new or empty")
-    parser.add_argument("--shards", type=int, default=8, metavar="N", help="files of each split (default: %(default)s)")
-    parser.add_argument(
-        "--test-share",
-        type=float,
-        default=0.1,
-        metavar="SHARE",
-        help="share of the images in the test split, where there are no folders train and test (default: %(default)s)",
+    add_flags(
+        parser,
+        (
+            ("--shards", int, "N", "files of each split (default: %(default)s)"),
+            (
+                "--test-share",
+                float,
+                "SHARE",
+                "share of the images in the test split, unless there are folders train and test (default: %(default)s)",
+            ),
+            ("--seed", int, None, "of the order of the images (default: %(default)s)"),
+            (
+                "--vocabulary",
+                Path,
+                "FILE",
+                "class names, one on each line (default: vocabulary.txt in SOURCE, else the folders' names)",
+            ),
+            ("--allow-bad", int, "N", "images that may be left out without an exit code of 3 (default: %(default)s)"),
+        ),
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the images (default: %(default)s)")
-    parser.add_argument(
-        "--vocabulary",
-        type=Path,
-        metavar="FILE",
-        help="class names, one on each line (default: vocabulary.txt in SOURCE, else the folders' names)",
-    )
-    parser.add_argument(
-        "--allow-bad",
-        type=int,
-        default=0,
-        metavar="N",
-        help="images that may be left out without an exit code of 3 (default: %(default)s)",
-    )
+    parser.set_defaults(shards=8, test_share=0.1, seed=0, allow_bad=0)
 
 
 def _add_bench(commands: Any) -> None:
@@ -93,52 +90,34 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument(
         "input", metavar="INPUT", help="fashion, mnist, an image folder, or a folder of TFRecords; or task:NAME"
     )
-    parser.add_argument("--split", default="train", help="(default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="(default: %(default)s)")
-    parser.add_argument(
-        "--size", metavar="HxW", help="size of the network's input (default: that of the images, else 224x224)"
-    )
     parser.add_argument("--channels", type=int, choices=(1, 3), default=3, help="(default: %(default)s)")
-    parser.add_argument(
-        "--crop", type=float, default=1.0, metavar="SHARE", help="share of each side that the network sees"
+    add_flags(
+        parser,
+        (
+            ("--split", str, None, "(default: %(default)s)"),
+            ("--batch-size", int, "N", "(default: %(default)s)"),
+            ("--size", str, "HxW", "size of the network's input (default: that of the images, else 224x224)"),
+            ("--crop", float, "SHARE", "share of each side that the network sees"),
+            ("--augment", None, None, "random crop, flip, brightness and contrast"),
+            ("--cache", str, "DIR", "keep decoded images of an image folder there, or in 'memory'"),
+            ("--step", str, "TASK", "measure the training step of this task as well"),
+            ("--seconds", float, None, "how long to measure, of each (default: %(default)s)"),
+            ("--rounds", int, None, "in how many rounds (default: %(default)s)"),
+            ("--json", str, "FILE", "write the numbers there, or to the standard output for -"),
+        ),
     )
-    parser.add_argument("--augment", action="store_true", help="random crop, flip, brightness and contrast")
-    parser.add_argument("--cache", metavar="DIR", help="keep decoded images of an image folder there, or in 'memory'")
-    parser.add_argument("--step", metavar="TASK", help="measure the training step of this task as well")
-    parser.add_argument(
-        "--seconds", type=float, default=5.0, help="how long to measure, of each (default: %(default)s)"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="in how many rounds (default: %(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="write the numbers there, or to the standard output for -")
+    parser.set_defaults(split="train", batch_size=64, crop=1.0, seconds=5.0, rounds=5)
 
 
 def main(argv: list[str]) -> int:
-    """Runs one command.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit code: 0 when all is well, 1 on an error, 2 on arguments that
-        make no sense, 3 when images were left out, 130 after Ctrl-C.
-    """
+    """Runs one command."""
     quiet_libraries()
     arguments, rest = make_parser().parse_known_args(argv)
-    try:
-        if arguments.command == "convert":
-            return _convert(arguments, tuple(rest))
-        if rest:
-            raise ConfigurationError(f"Unknown arguments {' '.join(rest)}; see modelyard data bench --help.")
-        return _bench(arguments)
-    except ModelyardError as exc:
-        sys.stderr.write(f"modelyard data {arguments.command}: {exc.message}\n")
-        return 2 if isinstance(exc, ConfigurationError) else 1
-    except KeyboardInterrupt:
-        sys.stderr.write(f"modelyard data {arguments.command}: interrupted\n")
-        return 130
+    work = _convert if arguments.command == "convert" else _bench
+    return run_command(f"modelyard data {arguments.command}", lambda: work(arguments, rest))
 
 
-def _convert(arguments: argparse.Namespace, rest: tuple[str, ...]) -> int:
+def _convert(arguments: argparse.Namespace, rest: list[str]) -> int:
     # Beam logs to the root logger, from its import on, what a reader of this command cannot act on.
     logging.getLogger().setLevel(logging.ERROR)
     try:
@@ -155,7 +134,7 @@ def _convert(arguments: argparse.Namespace, rest: tuple[str, ...]) -> int:
         test_share=arguments.test_share,
         seed=arguments.seed,
         class_names=names,
-        runner_arguments=rest,
+        runner_arguments=tuple(rest),
     )
     sys.stderr.write(f"Converting {options.source} to {options.output} with Apache Beam ...\n")
     began = time.perf_counter()
@@ -187,7 +166,9 @@ def _summary(manifest: Mapping[str, Any], output: str, seconds: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _bench(arguments: argparse.Namespace) -> int:
+def _bench(arguments: argparse.Namespace, rest: list[str]) -> int:
+    if rest:
+        raise ConfigurationError(f"Unknown arguments {' '.join(rest)}; see modelyard data bench --help.")
     try:
         from modelyard.training.data._bench import bench_input
         from modelyard.training.tasks import find_task
@@ -203,9 +184,9 @@ def _bench(arguments: argparse.Namespace) -> int:
         rounds=arguments.rounds,
         task=None if arguments.step is None else find_task(arguments.step)(),
         batch_size=arguments.batch_size,
-        progress=lambda line: _note(line),
+        progress=note,
     )
-    text = json.dumps(report.to_json(), indent=2) + "\n"
+    text = json.dumps(asdict(report), indent=2) + "\n"
     if arguments.json == "-":
         sys.stdout.write(text)
         return 0
@@ -216,10 +197,6 @@ def _bench(arguments: argparse.Namespace) -> int:
         except OSError as exc:
             raise ConfigurationError(f"The numbers cannot be written to {arguments.json}: {exc}.") from exc
     return 0
-
-
-def _note(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
 
 
 def _input(arguments: argparse.Namespace) -> tuple[str, Callable[[], tf.data.Dataset]]:

@@ -32,21 +32,10 @@ _WORK = ".work"
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
-    """What to convert.
+    """What to convert: an image folder, of any file system that Beam knows, or ``fashion-mnist`` or ``mnist``.
 
-    Attributes:
-        source: An image folder, local or of any file system that Beam knows; or
-            ``fashion-mnist`` or ``mnist``.
-        output: The folder for the files; new or empty.
-        shards: Files of each split.
-        test_share: Share of the images in the test split, where the source's
-            folders do not say it.
-        seed: Of the order in which the images go into the files.
-        class_names: The vocabulary; None for the labels in alphabetical order.
-        runner_arguments: Options of Beam, such as ``--runner=FlinkRunner``.
-
-    Raises:
-        ConfigurationError: A number is out of its range.
+    ``test_share`` is for folders that do not say it, ``seed`` of the order of the images in the files; without
+    ``class_names`` the labels are numbered in alphabetical order.
     """
 
     source: str
@@ -68,24 +57,8 @@ class ConvertOptions:
 def convert(options: ConvertOptions) -> dict[str, Any]:
     """Converts a data set; images that cannot be read are left out and listed.
 
-    An image goes into the files as it is, byte for byte, once it has been
-    decoded whole. ``manifest.json`` is written last: a folder without it is not
-    complete.
-
-    Args:
-        options: What to convert.
-
-    Returns:
-        The manifest: class names; for each split the files with their records
-        and bytes, the examples of each class and the image sizes; and what was
-        skipped, with the reason.
-
-    Raises:
-        ConfigurationError: The output is not empty, the source has no images,
-            or an option of Beam is wrong.
-        DatasetNotFoundError: There is no such source.
-        TrainingError: The pipeline failed, or wrote another number of records
-            than it read.
+    An image goes into the files as it is, byte for byte, once it has been decoded. ``manifest.json`` is written last: a
+    folder without it is not complete.
     """
     output = options.output.rstrip("/")
     if _match(f"{output}/**"):

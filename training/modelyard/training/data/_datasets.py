@@ -14,15 +14,7 @@ from modelyard.training.data._source import Arrays
 
 
 def memory_images(data: FashionMnist | Mnist, split: Literal["train", "test"]) -> Arrays:
-    """One split of Fashion-MNIST or MNIST.
-
-    Args:
-        data: From :func:`load_fashion_mnist` or :func:`load_mnist`.
-        split: Which images.
-
-    Returns:
-        Batches ``(images, labels)``: float32 ``[B, 28, 28, 1]`` from 0 to 1, and int64 ``[B]``. In memory they
-        are bytes, a quarter of that.
+    """One split of Fashion-MNIST or MNIST: float32 ``[B, 28, 28, 1]`` from 0 to 1, and int64 ``[B]``.
 
     Raises:
         ConfigurationError: An unknown split.

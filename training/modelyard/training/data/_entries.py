@@ -13,26 +13,18 @@ from functools import lru_cache
 
 from apache_beam.io.filesystems import FileSystems
 
-from modelyard.errors import ConfigurationError, DatasetNotFoundError
+from modelyard.errors import DatasetNotFoundError
 from modelyard.training.data._fashion_mnist import FashionMnist, load_fashion_mnist
 from modelyard.training.data._folder import SPLITS, hashed_share
 from modelyard.training.data._mnist import Mnist, load_mnist
-from modelyard.training.data._vocabulary import VOCABULARY_FILE, check_vocabulary
+from modelyard.training.data._vocabulary import VOCABULARY_FILE, check_labels, check_vocabulary
 
 _LOADERS: dict[str, Callable[[], FashionMnist | Mnist]] = {"fashion-mnist": load_fashion_mnist, "mnist": load_mnist}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One image to convert; it is read where the pipeline runs.
-
-    Attributes:
-        name: Its path, or its place in the data set.
-        split: ``train`` or ``test``.
-        label: Number of its class.
-        dataset: The data set it is from; empty for a file.
-        index: Its position in the split of that data set.
-    """
+    """One image to convert, read where the pipeline runs: a file, or the image of a data set at an index of a split."""
 
     name: str
     split: str
@@ -41,11 +33,7 @@ class Entry:
     index: int = 0
 
     def read(self) -> bytes:
-        """The encoded image.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
+        """The encoded image."""
         if not self.dataset:
             with FileSystems.open(self.name) as file:
                 content: bytes = file.read()
@@ -62,22 +50,7 @@ class Entry:
 def list_entries(
     source: str, test_share: float, class_names: Sequence[str] | None
 ) -> tuple[list[Entry], tuple[str, ...]]:
-    """Lists what is to be converted.
-
-    Args:
-        source: An image folder, or the name of a data set.
-        test_share: Share of the images in the test split, where the folders do not say it.
-        class_names: The vocabulary; None for ``vocabulary.txt`` in the folder,
-            else the labels in alphabetical order.
-
-    Returns:
-        The images, and the class names in the order of their numbers. Files of
-        a label's folder are listed whatever their names are.
-
-    Raises:
-        DatasetNotFoundError: There is no such folder or data set.
-        ConfigurationError: A label is not in the vocabulary.
-    """
+    """Lists what is to be converted, and the names of its classes."""
     if source in _LOADERS:
         return _known(source)
     root = source.rstrip("/")
@@ -114,6 +87,7 @@ def _known(source: str) -> tuple[list[Entry], tuple[str, ...]]:
     return entries, data.class_names
 
 
+# Read for every image of it; one data set is converted at a time.
 @lru_cache(maxsize=1)
 def _loaded(source: str) -> FashionMnist | Mnist:
     return _LOADERS[source]()
@@ -130,10 +104,5 @@ def _vocabulary(
         with FileSystems.open(place) as file:
             names = tuple(file.read().decode().splitlines())
     check_vocabulary(names, place)
-    unknown = sorted(set(labels) - set(names))
-    if unknown:
-        raise ConfigurationError(
-            f"The folders {', '.join(map(repr, unknown[:5]))} are not in the vocabulary {place}, which has "
-            f"{len(names)} classes. Add them at its end."
-        )
+    check_labels(labels, names, place, "")
     return names

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from modelyard.errors import TrainingError
 from modelyard.training.data._idx import read_idx
+from modelyard.training.data._mnist import Mnist
 from modelyard.training.data._sources import Found, find_fashion_mnist
 
 CLASS_NAMES = (
@@ -32,51 +33,26 @@ _SIZE = (28, 28)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FashionMnist:
-    """Images and labels, as they are in the files.
+class FashionMnist(Mnist):
+    """The fields of :class:`Mnist`, and whether this is the small subset that ships with modelyard."""
 
-    Attributes:
-        train_images: uint8 ``[N, 28, 28]``, 0 is background.
-        train_labels: uint8 ``[N]``, 0 to 9.
-        test_images: uint8 ``[M, 28, 28]``.
-        test_labels: uint8 ``[M]``.
-        class_names: Names of the ten classes, in order.
-        source: A sentence that says where the images came from, for people.
-        subset: Whether this is the small subset that ships with modelyard.
-    """
-
-    train_images: npt.NDArray[np.uint8]
-    train_labels: npt.NDArray[np.uint8]
-    test_images: npt.NDArray[np.uint8]
-    test_labels: npt.NDArray[np.uint8]
-    class_names: tuple[str, ...]
-    source: str
     subset: bool
 
 
 def load_fashion_mnist(*, allow_subset: bool = True, allow_download: bool = True) -> FashionMnist:
-    """Loads Fashion-MNIST from the first place that has it.
+    """Loads Fashion-MNIST from the first place that has it; ``source`` of the result says which.
 
-    The places, in order: the folder that the environment variable
-    ``MODELYARD_DATA`` names, or its sub-folder ``fashion-mnist`` (where the
-    variable is set, no other place is tried); Debian's package
-    ``dataset-fashion-mnist``; the Keras cache (``$KERAS_HOME``, else
-    ``~/.keras``); a download by Keras into that cache; the real subset of
-    2,000 + 1,000 images that ships with modelyard. ``MODELYARD_DATA=subset``
-    takes that subset at once.
+    The places, in order: the folder that the environment variable ``MODELYARD_DATA`` names, or its sub-folder
+    ``fashion-mnist`` (where the variable is set, no other place is tried); Debian's package ``dataset-fashion-mnist``;
+    the Keras cache (``$KERAS_HOME``, else ``~/.keras``); a download by Keras into that cache; the real subset of 2,000
+    + 1,000 images that ships with modelyard. ``MODELYARD_DATA=subset`` takes that subset at once.
 
     Args:
-        allow_subset: Whether the subset may stand in for the full data set. It
-            is not taken where this is False, not even for
-            ``MODELYARD_DATA=subset``.
+        allow_subset: Whether the subset may stand in for the full data set, even for ``MODELYARD_DATA=subset``.
         allow_download: Whether the network may be used.
 
-    Returns:
-        The images; ``source`` says which were found.
-
     Raises:
-        DatasetNotFoundError: No place has the files; the message lists what
-            was tried and how to get them.
+        DatasetNotFoundError: No place has the files; the message lists what was tried and how to get them.
         TrainingError: A file was found and is damaged.
     """
     found = find_fashion_mnist(allow_subset=allow_subset, allow_download=allow_download)

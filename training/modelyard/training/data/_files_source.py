@@ -35,15 +35,7 @@ class _Images(DataSource):
     where: str = ""
 
     def fitted(self, shapes: Sequence[tuple[int | None, ...]], *, class_names: tuple[str, ...]) -> Self:
-        """The same images in the size of the model's input, with the classes of the training data.
-
-        Args:
-            shapes: Of the model's inputs.
-            class_names: The classes of the training data.
-
-        Raises:
-            ConfigurationError: The model takes no images of a known size, and no ``image=`` says one.
-        """
+        """The same images in the size of the model's input, with the classes of the training data."""
         key = (tuple(shapes), class_names)
         known: dict[Any, Self] = self.__dict__.setdefault("_fitted", {})
         if key not in known:
@@ -58,11 +50,7 @@ class _Images(DataSource):
 
     @property
     def image(self) -> ImageOptions:
-        """What the model sees of an image.
-
-        Raises:
-            ConfigurationError: Nobody has said so yet.
-        """
+        """What the model sees of an image."""
         return _image_options((), self.where) if self._image is None else self._image
 
     @property
@@ -129,8 +117,8 @@ class ImageFolder(_Images):
 
         Raises:
             DatasetNotFoundError: There is no such folder, or it has no images.
-            ConfigurationError: A folder's name is not among the classes; or there are folders ``train`` and
-                ``test``, and no split says which.
+            ConfigurationError: A folder's name is not among the classes; or there are folders ``train`` and ``test``,
+                and no split says which.
         """
         if self._split is not None:
             return scan_images(self._path, vocabulary=self._vocabulary, class_names=self._given_names)
@@ -152,12 +140,7 @@ class ImageFolder(_Images):
         return f"{len(self._chosen.paths):,} images in {len(self.class_names)} classes from {self._path}"
 
     def batches(self, request: InputRequest, *, training: bool = True) -> tf.data.Dataset:
-        """As :func:`image_folder_dataset`.
-
-        Args:
-            request: Which part of which epoch.
-            training: Whether they are shuffled, and images changed at random.
-        """
+        """As :func:`image_folder_dataset`."""
         return image_folder_dataset(
             self._split or "train",
             folder=self.files,
@@ -168,11 +151,7 @@ class ImageFolder(_Images):
         )
 
     def examples(self, count: int) -> DataExamples:
-        """Images from all over the folder, as tensors and as files.
-
-        Args:
-            count: How many, at most.
-        """
+        """Images from all over the folder, as tensors and as files."""
         files = self._chosen
         chosen = spread(len(files.paths), count)
         inputs, encoded = load_images([files.paths[index] for index in chosen], self.image)
@@ -242,7 +221,7 @@ class Records(_Images):
 
     @property
     def class_names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The classes, in the order of their numbers; empty where nobody named them."""
+        """The classes, in the order of their numbers; empty where they have no names."""
         return self.files.class_names
 
     @property
@@ -260,12 +239,7 @@ class Records(_Images):
         return self.from_features(specs), label
 
     def batches(self, request: InputRequest, *, training: bool = True) -> tf.data.Dataset:
-        """As :func:`tfrecord_dataset`; or features and their label.
-
-        Args:
-            request: Which part of which epoch.
-            training: Whether they are shuffled, and images changed at random.
-        """
+        """As :func:`tfrecord_dataset`; or features and their label."""
         if self._label is None:
             return tfrecord_dataset(
                 "all",
@@ -282,11 +256,7 @@ class Records(_Images):
         return batches.map(self._split_features)
 
     def examples(self, count: int) -> DataExamples:
-        """The first records, as tensors and as they are stored.
-
-        Args:
-            count: How many, at most.
-        """
+        """The first records, as tensors and as they are stored."""
         messages = read_messages(self.files.split("all"), count)
         if self._label is not None:
             inputs, labels = self._split_features(parse_features(tf.constant(messages), (*self.features, self._label)))
@@ -299,7 +269,7 @@ class Records(_Images):
         labels = np.asarray(parsed[LABEL_KEY]) - self._label_offset
         return DataExamples(inputs=inputs, labels=labels, encoded=encoded)
 
-    def _split_features(self, tensors: dict[str, Any]) -> tuple[Any, Any]:
+    def _split_features(self, tensors: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         label = "" if self._label is None else self._label.name
         return self.from_features({name: part for name, part in tensors.items() if name != label}), tensors[label]
 

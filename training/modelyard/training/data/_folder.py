@@ -11,7 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.errors import ConfigurationError, DatasetNotFoundError
-from modelyard.training.data._vocabulary import VOCABULARY_FILE, check_vocabulary, read_vocabulary, write_vocabulary
+from modelyard.training.data._vocabulary import (
+    VOCABULARY_FILE,
+    check_labels,
+    check_vocabulary,
+    read_vocabulary,
+    write_vocabulary,
+)
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"})
 SPLITS = ("train", "test")
@@ -19,12 +25,7 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageFiles:
-    """The images of one split.
-
-    Attributes:
-        paths: The files, in the order of their names.
-        labels: int64 ``[N]``, the class of each.
-    """
+    """The images of one split: the files, in the order of their names, and the class of each, int64 ``[N]``."""
 
     paths: tuple[Path, ...]
     labels: npt.NDArray[np.int64]
@@ -32,14 +33,7 @@ class ImageFiles:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageSplits:
-    """A folder of labelled images.
-
-    Attributes:
-        root: The folder.
-        class_names: The vocabulary: the name of each class, in the order of their numbers.
-        train: The images to train on.
-        test: The images to evaluate on; none of them is in ``train``.
-    """
+    """A folder of labelled images: its classes, in the order of their numbers, and disjoint files for both splits."""
 
     root: Path
     class_names: tuple[str, ...]
@@ -47,10 +41,7 @@ class ImageSplits:
     test: ImageFiles
 
     def files(self, split: str) -> ImageFiles:
-        """The images of one split.
-
-        Args:
-            split: ``train`` or ``test``.
+        """The images of the split ``train`` or ``test``.
 
         Raises:
             ConfigurationError: There is no such split, or it has no images.
@@ -65,14 +56,7 @@ class ImageSplits:
         return files
 
     def examples(self, count: int) -> ImageFiles:
-        """Images to verify with: test images, and training images where those are too few; spread over the classes.
-
-        Args:
-            count: How many, at most.
-
-        Raises:
-            ConfigurationError: ``count`` is below 1.
-        """
+        """Images to verify with: test images, and training images where those are too few; spread over the classes."""
         if count < 1:
             raise ConfigurationError(f"count is {count}; expected at least one example to verify with.")
         tested = spread(len(self.test.paths), count)
@@ -101,29 +85,24 @@ def scan_images(
 ) -> ImageSplits:
     """Lists a folder of labelled images.
 
-    The folder is either ``root/train/<label>/*`` and ``root/test/<label>/*``, or
-    ``root/<label>/*``; then the images whose names hash below ``test_share`` are
-    the test split, so an image stays in its split when others come and go.
+    The folder is either ``root/train/<label>/*`` and ``root/test/<label>/*``, or ``root/<label>/*``; then the images
+    whose names hash below ``test_share`` are the test split, so an image stays in its split when others come and go.
     Sub-folders of a label belong to it. Hidden files are passed over.
 
-    The vocabulary is fixed by the first scan, the labels in alphabetical order,
-    and saved; later scans read it, so that a class keeps its number whatever
-    folders come and go.
+    The first scan saves the vocabulary, the labels in alphabetical order; later scans read it, so that a class keeps
+    its number whatever folders come and go.
 
     Args:
         root: The folder.
-        test_share: Share of the images in the test split, from 0 up to 1, where
-            the folders do not say it.
+        test_share: Share of the images in the test split, from 0 up to 1, where the folders do not say it.
         vocabulary: File of the vocabulary; None for ``root/vocabulary.txt``.
-        class_names: The vocabulary itself, where you have it; no file is then
-            read or written.
+        class_names: The vocabulary itself; no file is then read or written.
         save: Whether a first scan saves the vocabulary.
 
     Raises:
         DatasetNotFoundError: There is no such folder, or it has no images.
-        ConfigurationError: A folder's name is not in the vocabulary, a file in a
-            label's folder is no image by its name, the vocabulary cannot be
-            saved, or ``test_share`` is out of its range.
+        ConfigurationError: A folder's name is not in the vocabulary, a file in a label's folder is no image by its
+            name, the vocabulary cannot be saved, or ``test_share`` is out of its range.
     """
     if not 0 <= test_share < 1:
         raise ConfigurationError(f"test_share is {test_share}; expected a share from 0, below 1.")
@@ -159,12 +138,7 @@ def scan_images(
 
 
 def spread(total: int, count: int) -> npt.NDArray[np.int64]:
-    """Indices at even distances, because files are in the order of their labels.
-
-    Args:
-        total: Files there are.
-        count: Files wanted, at most.
-    """
+    """Indices at even distances, because files are in the order of their labels."""
     return np.linspace(0, total - 1, min(total, count)).round().astype(np.int64)
 
 
@@ -184,11 +158,7 @@ def _labelled(folder: Path) -> list[tuple[str, Path]]:
 
 
 def hashed_share(path: str) -> float:
-    """A number from 0 to 1 that a file's path below the root decides: below ``test_share`` is the test split.
-
-    Args:
-        path: With ``/`` between its parts.
-    """
+    """A number from 0 to 1 that a file's path below the root decides: below ``test_share`` is the test split."""
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2.0**64
 
@@ -203,10 +173,5 @@ def _vocabulary(labels: list[str], path: Path, given: Sequence[str] | None, *, s
         if save:
             write_vocabulary(path, labels)
         return tuple(labels)
-    unknown = sorted(set(labels) - set(names))
-    if unknown:
-        raise ConfigurationError(
-            f"The folders {', '.join(map(repr, unknown[:5]))} are not in the vocabulary {place}, which has "
-            f"{len(names)} classes. Add them at its end, or, if no trained model depends on it, delete it."
-        )
+    check_labels(labels, names, place, ", or, if no trained model depends on it, delete it")
     return names

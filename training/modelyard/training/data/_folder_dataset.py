@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import TrainingError
 from modelyard.training.data._folder import ImageSplits
 from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish, scale
-from modelyard.training.data._plan import BatchPlan
+from modelyard.training.data._plan import BatchPlan, EpochArguments
 from modelyard.training.run import first_line
 from modelyard.training.user import RemembersArguments
 
@@ -25,13 +25,11 @@ from modelyard.training.user import RemembersArguments
 class ImageCache(RemembersArguments):
     """Images of a folder that are decoded and resized once, not in every epoch.
 
-    They are kept as the network's path resizes them, float32 before the crop,
-    so that a cached image equals one that is read again, bit for bit: four
-    bytes for each pixel and channel.
+    They are kept as float32 before the crop, so that a cached image equals one that is read again, bit for bit.
 
     Args:
-        folder: Where to keep them as files that later runs use again, and that
-            need not fit into memory; None for memory.
+        folder: Where to keep them as files that later runs use again, and that need not fit into memory; None for
+            memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -39,15 +37,7 @@ class ImageCache(RemembersArguments):
         self._arrays: dict[str, npt.NDArray[np.float32]] = {}
 
     def images(self, source: ImageSplits, split: str, image: ImageOptions) -> npt.NDArray[np.float32]:
-        """The images of a split, read where they are not there yet.
-
-        Args:
-            source: The image folder.
-            split: ``train`` or ``test``.
-            image: The network's input.
-
-        Returns:
-            float32 ``[N, *enlarged, channels]``, from 0 to 255.
+        """The images of a split, read where they are not there yet: float32 ``[N, *enlarged, channels]`` to 255.
 
         Raises:
             TrainingError: A file cannot be read or is no image; the message names it.
@@ -84,56 +74,25 @@ def image_folder_dataset(
     *,
     folder: ImageSplits,
     image: ImageOptions,
-    batch_size: int,
-    seed: int | None = None,
-    epoch: int = 0,
-    skip_batches: int = 0,
-    num_shards: int = 1,
-    shard_index: int = 0,
-    drop_remainder: bool = False,
     augmentation: Augmentation | None = None,
     cache: ImageCache | None = None,
+    **arguments: Unpack[EpochArguments],
 ) -> tf.data.Dataset:
     """One epoch of an image folder: files read and decoded in parallel, in a fixed order.
 
-    Everything is a function of ``seed`` and ``epoch``; starting in the middle
-    reads nothing of what is left out.
-
-    Args:
-        split: ``train`` or ``test``.
-        folder: From :func:`scan_images`.
-        image: The network's input.
-        batch_size: Examples in each batch; the last one may be smaller.
-        seed: Shuffles, differently in each epoch; None keeps the order of the names.
-        epoch: Number of the epoch, from 0.
-        skip_batches: Batches at the start of the epoch to leave out.
-        num_shards: Workers that share the epoch; ``batch_size`` is that of each.
-            Each worker reads its own files only.
-        shard_index: Which of them this is, from 0.
-        drop_remainder: Leaves out a last batch that is not full, for static shapes.
-        augmentation: Random changes; None for the inference path.
-        cache: Keeps decoded images; give the same object every epoch. None
-            decodes them again.
+    Everything is a function of ``seed`` and ``epoch``; starting in the middle reads nothing of what is left out.
+    ``arguments`` are ``batch_size``, and other fields of :class:`InputRequest`. A ``cache`` must be the same in every
+    epoch.
 
     Returns:
-        Batches ``(images, labels)``: float32 ``[B, height, width, channels]``
-        from 0 to 1, and int64 ``[B]``.
+        Batches ``(images, labels)``: float32 ``[B, height, width, channels]`` from 0 to 1, and int64 ``[B]``.
 
     Raises:
         ConfigurationError: An unknown or empty split, or a number out of its range.
         TrainingError: With ``cache``, a file cannot be read or is no image.
     """
     files = folder.files(split)
-    plan = BatchPlan(
-        count=len(files.paths),
-        batch_size=batch_size,
-        seed=seed,
-        epoch=epoch,
-        skip_batches=skip_batches,
-        num_shards=num_shards,
-        shard_index=shard_index,
-        drop_remainder=drop_remainder,
-    )
+    plan = BatchPlan(count=len(files.paths), **arguments)
     local = plan.local(plan.order())
     labels = tf.data.Dataset.from_tensor_slices(files.labels[local])
     if cache is None:
@@ -141,11 +100,11 @@ def image_folder_dataset(
         images = tf.data.Dataset.from_tensor_slices(names).map(
             lambda name: image.enlarge(_read(name, image.channels)), num_parallel_calls=tf.data.AUTOTUNE
         )
-        batches = tf.data.Dataset.zip(images, labels).batch(batch_size, drop_remainder=drop_remainder)
+        batches = tf.data.Dataset.zip(images, labels).batch(plan.batch_size, drop_remainder=plan.drop_remainder)
     else:
         kept = cache.images(folder, split, image)
         batches = tf.data.Dataset.zip(tf.data.Dataset.from_tensor_slices(local), labels)
-        batches = batches.batch(batch_size, drop_remainder=drop_remainder)
+        batches = batches.batch(plan.batch_size, drop_remainder=plan.drop_remainder)
         batches = batches.map(lambda chosen, classes: (_gather(kept, chosen), classes))
     return finish(batches, plan, image, augmentation)
 
@@ -158,19 +117,10 @@ def image_examples(
     input: str = "image",
     encoded: str = "image_bytes",
 ) -> VerificationData:
-    """What ``Task.verification_data`` returns for a classifier of an image folder.
+    """What ``Task.verification_data`` returns for a classifier of an image folder: at most ``count`` images.
 
-    Args:
-        folder: From :func:`scan_images`.
-        image: The network's input.
-        count: How many images at most, as ``ImageSplits.examples`` takes them.
-            The description says how many of each split.
-        input: The input of ``serving_default``, which gets them prepared as in
-            evaluation, float32 ``[N, height, width, channels]``.
-        encoded: The signature, and its input, that gets the files as they are.
-
-    Returns:
-        Examples for both signatures, with labels and class names.
+    The input of ``serving_default`` gets them prepared as in evaluation, float32 ``[N, height, width, channels]``; the
+    signature, and its input, ``encoded`` gets the files as they are.
 
     Raises:
         ConfigurationError: ``count`` is below 1.
@@ -191,18 +141,7 @@ def image_examples(
 def load_images(
     images: Sequence[Path | bytes], image: ImageOptions
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.object_]]:
-    """Images as evaluation sees them, and as they are stored.
-
-    Args:
-        images: Files, or what is in them.
-        image: The network's input.
-
-    Returns:
-        float32 ``[N, height, width, channels]`` and bytes ``[N]``.
-
-    Raises:
-        TrainingError: One cannot be read or is no image; the message names it.
-    """
+    """Images as evaluation sees them, float32 ``[N, height, width, channels]``, and as they are stored, bytes."""
     data = np.empty(len(images), dtype=object)
     data[:] = [item if isinstance(item, bytes) else item.read_bytes() for item in images]
     pixels = _fill(np.empty((len(images), *image.enlarged, image.channels), np.float32), images, image)

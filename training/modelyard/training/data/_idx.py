@@ -8,7 +8,6 @@ values. Source: http://yann.lecun.com/exdb/mnist/ ("The IDX file format").
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import struct
 import zlib
@@ -24,18 +23,7 @@ _PREFIX = struct.Struct(">HBB")
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """Reads one gzipped idx file of unsigned bytes.
-
-    Args:
-        path: The ``.gz`` file.
-
-    Returns:
-        uint8 array of the shape that the file declares.
-
-    Raises:
-        TrainingError: The file cannot be read, is not gzipped idx of unsigned
-            bytes, or its length differs from what its header declares.
-    """
+    """Reads one gzipped idx file of unsigned bytes."""
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as exc:
@@ -56,20 +44,6 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     if len(content) != expected:
         raise _damaged(path, f"its header declares shape {list(shape)}, {expected} bytes in all; it has {len(content)}")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
-
-
-def write_idx(path: Path, values: npt.NDArray[np.uint8]) -> None:
-    """Writes one gzipped idx file; the same values give the same bytes.
-
-    Args:
-        path: The ``.gz`` file.
-        values: uint8 array with at least one dimension.
-    """
-    header = _PREFIX.pack(0, _UNSIGNED_BYTE, values.ndim) + struct.pack(f">{values.ndim}I", *values.shape)
-    buffer = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
-        file.write(header + np.ascontiguousarray(values).tobytes())
-    path.write_bytes(buffer.getvalue())
 
 
 def _damaged(path: Path, reason: str) -> TrainingError:

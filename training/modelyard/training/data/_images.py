@@ -8,9 +8,8 @@ from typing import Literal
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.data._plan import BatchPlan
+from modelyard.training.data._plan import PREFETCH, BatchPlan
 
-PREFETCH = 4
 _AUGMENTATION = 1
 _DRAWS = 5
 
@@ -19,9 +18,8 @@ _DRAWS = 5
 class ImageOptions:
     """What the network sees of an image.
 
-    An image of any size is resized to ``height / crop`` by ``width / crop``.
-    Training with an :class:`Augmentation` takes a random piece of the network's
-    size out of that, evaluation and serving the middle.
+    An image of any size is resized to ``height / crop`` by ``width / crop``. Training with an :class:`Augmentation`
+    takes a random part of the network's size out of that, evaluation and serving the middle.
 
     Attributes:
         height: Of the network's input, in pixels.
@@ -52,41 +50,20 @@ class ImageOptions:
         return round(self.height / self.crop), round(self.width / self.crop)
 
     def preprocess(self, image: tf.Tensor) -> tf.Tensor:
-        """The inference path: what evaluation does, and what a serving signature must do.
+        """The inference path: uint8 ``[H, W, channels]`` of any size to float32 ``[height, width, channels]``, 0 to 1.
 
-        Give this method to ``EncodedImageFunction(preprocess=...)`` and both
-        are the same by construction.
-
-        Args:
-            image: uint8 ``[H, W, channels]``, any size.
-
-        Returns:
-            float32 ``[height, width, channels]``, from 0 to 1.
+        Give this method to ``EncodedImageFunction(preprocess=...)``: evaluation and serving are then the same.
         """
         return scale(self.middle(self.enlarge(image)))
 
     def enlarge(self, image: tf.Tensor) -> tf.Tensor:
-        """Resizes one image to the size before the crop.
-
-        Args:
-            image: uint8 ``[H, W, channels]``.
-
-        Returns:
-            float32 ``[*enlarged, channels]``, from 0 to 255.
-        """
+        """Resizes one image, uint8 ``[H, W, channels]``, to the size before the crop, float32 from 0 to 255."""
         # No antialias: it has no equal in ONNX.
         resized = tf.image.resize(image, self.enlarged, method="bilinear", antialias=False)
         return tf.ensure_shape(resized, [*self.enlarged, self.channels])
 
     def middle(self, images: tf.Tensor) -> tf.Tensor:
-        """The middle of enlarged images.
-
-        Args:
-            images: ``[..., *enlarged, channels]``.
-
-        Returns:
-            ``[..., height, width, channels]``.
-        """
+        """The middle of enlarged images: ``[..., *enlarged, channels]`` to ``[..., height, width, channels]``."""
         top, left = ((before - after) // 2 for before, after in zip(self.enlarged, self._size, strict=True))
         return images[..., top : top + self.height, left : left + self.width, :]
 
@@ -99,8 +76,8 @@ class ImageOptions:
 class Augmentation:
     """Random changes to training images, drawn anew for each image of each epoch.
 
-    The random crop comes from :attr:`ImageOptions.crop`. Every draw is a
-    function of seed, epoch and position, so a resumed run draws the same.
+    The random crop comes from :attr:`ImageOptions.crop`. Every draw is a function of seed, epoch and position, so a
+    resumed run draws the same.
 
     Attributes:
         flip: Whether half of the images are mirrored, left to right.
@@ -123,15 +100,7 @@ class Augmentation:
 
 
 def decode_image(data: tf.Tensor, *, channels: int) -> tf.Tensor:
-    """Decodes one encoded image to the pixels that every modelyard server sees.
-
-    Args:
-        data: Scalar string: a JPEG, PNG, BMP, WebP or GIF (first frame).
-        channels: 1 (grey) or 3 (RGB).
-
-    Returns:
-        uint8 ``[H, W, channels]``.
-    """
+    """Decodes a JPEG, PNG, BMP, WebP or GIF (first frame) to uint8 ``[H, W, channels]``, as modelyard's servers do."""
     # TensorFlow's default for JPEG is up to 12 levels off everybody else's decoder; servers use the accurate one.
     pixels = tf.cond(
         tf.io.is_jpeg(data),
@@ -150,18 +119,9 @@ def scale(images: tf.Tensor) -> tf.Tensor:
 def finish(
     batches: tf.data.Dataset, plan: BatchPlan, image: ImageOptions, augmentation: Augmentation | None
 ) -> tf.data.Dataset:
-    """Crops, changes and scales batches of enlarged images.
+    """Crops, changes and scales batches of enlarged images from 0 to 255; the first is batch ``plan.start``.
 
-    Args:
-        batches: ``(images, labels)``: uint8 or float32 ``[B, *enlarged, C]`` from
-            0 to 255, and int64 ``[B]``; the first is batch ``plan.start``.
-        plan: Their plan.
-        image: The network's input.
-        augmentation: Random changes; None for the inference path.
-
-    Returns:
-        ``(images, labels)``: float32 ``[B, height, width, C]`` from 0 to 1, and
-        int64 ``[B]``; prefetched, of known length.
+    The result is prefetched, of known length: float32 ``[B, height, width, C]`` from 0 to 1, and int64 ``[B]``.
     """
     size = plan.batch_size if plan.drop_remainder else None
 

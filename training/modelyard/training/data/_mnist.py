@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.errors import DatasetNotFoundError, TrainingError
-from modelyard.training.data._sources import DATA_VARIABLE, SUBSET, keras_home
+from modelyard.training.data._sources import DATA_VARIABLE, NO_DOWNLOAD, SUBSET, download, keras_home
 
 _FILE = "mnist.npz"
 _SIZE = (28, 28)
@@ -25,16 +25,7 @@ _CLASSES = 10
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mnist:
-    """Images and labels, as they are in the file.
-
-    Attributes:
-        train_images: uint8 ``[N, 28, 28]``, 0 is background.
-        train_labels: uint8 ``[N]``, the digits.
-        test_images: uint8 ``[M, 28, 28]``.
-        test_labels: uint8 ``[M]``.
-        class_names: The ten digits, as text.
-        source: A sentence that says where the images came from, for people.
-    """
+    """Images, uint8 ``[N, 28, 28]`` with 0 for background, and labels, uint8 ``[N]``, as they are in the file."""
 
     train_images: npt.NDArray[np.uint8]
     train_labels: npt.NDArray[np.uint8]
@@ -45,23 +36,14 @@ class Mnist:
 
 
 def load_mnist(*, path: Path | None = None, allow_download: bool = True) -> Mnist:
-    """Loads MNIST from the file ``mnist.npz``, which Keras downloads.
+    """Loads MNIST from the file ``mnist.npz``, which Keras downloads; ``source`` of the result says from where.
 
-    Without ``path`` the places are, in order: the folder that the environment
-    variable ``MODELYARD_DATA`` names, or its sub-folder ``mnist`` (passed over
-    where it has no ``mnist.npz``); the Keras cache (``$KERAS_HOME``, else
-    ``~/.keras``); a download by Keras into that cache.
-
-    Args:
-        path: The file, where you have it.
-        allow_download: Whether the network may be used.
-
-    Returns:
-        The images; ``source`` says which were found.
+    Without ``path`` the places are, in order: the folder that the environment variable ``MODELYARD_DATA`` names, or its
+    sub-folder ``mnist`` (passed over where it has no ``mnist.npz``); the Keras cache (``$KERAS_HOME``, else
+    ``~/.keras``); a download by Keras into that cache, where that is allowed.
 
     Raises:
-        DatasetNotFoundError: No place has the file; the message lists what was
-            tried and how to get it.
+        DatasetNotFoundError: No place has the file; the message lists what was tried and how to get it.
         TrainingError: The file is damaged or holds something else.
     """
     tried: list[str] = []
@@ -93,22 +75,10 @@ def _find(tried: list[str], *, allow_download: bool) -> Path | None:
     if _cache().is_file():
         return _cache()
     tried.append(f"{_cache()}: no such file")
+    if allow_download and not download("mnist", tried):
+        return None
     if not allow_download:
-        tried.append("download through Keras: not allowed by the caller")
-        return None
-    try:
-        from keras.datasets import mnist
-    except ModuleNotFoundError as exc:
-        if exc.name not in ("keras", "tensorflow"):
-            raise
-        tried.append(f"download through Keras: {exc.name} is not installed (pip install 'modelyard[training]')")
-        return None
-    try:
-        mnist.load_data()
-    except Exception as exc:
-        # Keras raises a bare Exception for a failed download; the reason goes into the error.
-        tried.append(f"download through Keras: {exc}")
-        return None
+        tried.append(NO_DOWNLOAD)
     return _cache() if _cache().is_file() else None
 
 

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from modelyard.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+#: Batches that are made ahead of time.
+PREFETCH = 4
+
+
+class EpochArguments(TypedDict):
+    """The arguments of input functions that say which batches of which epoch."""
+
+    batch_size: int
+    seed: NotRequired[int | None]
+    epoch: NotRequired[int]
+    skip_batches: NotRequired[int]
+    num_shards: NotRequired[int]
+    shard_index: NotRequired[int]
+    drop_remainder: NotRequired[bool]
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """The batches of one epoch, as one worker sees them.
+    """The batches of one epoch, as one worker sees them; the fields are those of :class:`InputRequest`.
 
-    A global batch has ``num_shards * batch_size`` examples, and every worker
-    takes its part of each: the union over the workers does not depend on their
-    number. A last, smaller global batch is shared out evenly.
-
-    Attributes:
-        count: Examples in the whole data set.
-        batch_size: Examples in each batch of this worker.
-        seed: Shuffles, differently in each epoch; None keeps the order.
-        epoch: Number of the epoch, from 0.
-        skip_batches: Batches at the start to leave out.
-        num_shards: Workers that share the epoch.
-        shard_index: Which of them this is, from 0.
-        drop_remainder: Leaves out a last batch that is not full.
-
-    Raises:
-        ConfigurationError: A number is out of its range, or the last batch has
-            fewer examples than there are workers.
+    A global batch has ``num_shards * batch_size`` examples, and every worker takes its part of each: the union over the
+    workers does not depend on their number. A last, smaller global batch is shared out evenly. Without a seed the order
+    is kept.
     """
 
     count: int
@@ -81,17 +85,12 @@ class BatchPlan:
 
     def order(self) -> npt.NDArray[np.int64]:
         """The order in which all workers together visit the examples; int64 ``[count]``."""
-        return epoch_order(self.count, seed=self.seed, epoch=self.epoch)
+        if self.seed is None:
+            return np.arange(self.count, dtype=np.int64)
+        return np.random.default_rng([self.seed, self.epoch]).permutation(self.count).astype(np.int64)
 
     def local(self, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """This worker's part of an order, from the first batch to deliver on.
-
-        Args:
-            order: int64 ``[count]``.
-
-        Returns:
-            int64 ``[M]``: cut into pieces of ``batch_size`` they are its batches.
-        """
+        """This worker's part of an order, from the first batch on: int64 ``[M]``, one batch after the other."""
         full = self.count // self.global_batch
         parts = order[: full * self.global_batch].reshape(full, self.num_shards, self.batch_size)
         chosen = parts[self.start :, self.shard_index].reshape(-1)
@@ -101,14 +100,7 @@ class BatchPlan:
         return np.concatenate([chosen, order[full * self.global_batch :][begin:end]])
 
     def share(self, size: Any) -> tuple[Any, Any]:
-        """This worker's part of a global batch.
-
-        Args:
-            size: Examples in the global batch; a number or an integer tensor.
-
-        Returns:
-            Its first example and the one after its last.
-        """
+        """This worker's part of a global batch."""
         base, rest = size // self.num_shards, size % self.num_shards
         # Sums of comparisons, so that tensors will do: the first `rest` workers have one example more.
         return self._begin(base, rest, self.shard_index), self._begin(base, rest, self.shard_index + 1)
@@ -118,50 +110,16 @@ class BatchPlan:
         return base * index + smaller
 
     def seeds(self, purpose: int) -> int:
-        """A seed of its own for one use of random numbers in this epoch.
-
-        Args:
-            purpose: Tells the uses apart.
-
-        Returns:
-            A number that fits int64.
-        """
+        """A seed of its own, which fits int64, for one use of random numbers in this epoch."""
         state = np.random.SeedSequence([self.seed or 0, self.epoch, purpose]).generate_state(1, np.uint64)
         return int(state[0] >> np.uint64(1))
 
 
-def epoch_order(count: int, *, seed: int | None, epoch: int) -> npt.NDArray[np.int64]:
-    """The order in which one epoch visits its examples.
-
-    Args:
-        count: Number of examples.
-        seed: Shuffles, differently in each epoch; None keeps the order.
-        epoch: Number of the epoch, from 0.
-
-    Returns:
-        int64 ``[count]``, a permutation.
-
-    Raises:
-        ConfigurationError: ``seed`` or ``epoch`` is negative.
-    """
-    if epoch < 0 or (seed is not None and seed < 0):
-        raise ConfigurationError(f"Received epoch {epoch} and seed {seed}; expected numbers >= 0.")
-    if seed is None:
-        return np.arange(count, dtype=np.int64)
-    return np.random.default_rng([seed, epoch]).permutation(count).astype(np.int64)
-
-
-def worker_share(context: Any) -> dict[str, Any]:
-    """The arguments that give a worker of a ``tf.distribute`` strategy its part.
+def worker_share(context: tf.distribute.InputContext) -> dict[str, Any]:
+    """The arguments ``num_shards`` and ``shard_index`` for a worker of a ``tf.distribute`` strategy.
 
     For ``strategy.distribute_datasets_from_function``::
 
         lambda context: source.batches(InputRequest(batch_size=64, **worker_share(context)))
-
-    Args:
-        context: A ``tf.distribute.InputContext``.
-
-    Returns:
-        ``num_shards`` and ``shard_index``.
     """
     return {"num_shards": context.num_input_pipelines, "shard_index": context.input_pipeline_id}

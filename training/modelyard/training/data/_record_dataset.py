@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +11,8 @@ import tensorflow as tf
 
 from modelyard.artifact import FeatureSpec
 from modelyard.errors import ConfigurationError
-from modelyard.training.data._images import PREFETCH, Augmentation, ImageOptions, decode_image, finish
-from modelyard.training.data._plan import BatchPlan
+from modelyard.training.data._images import Augmentation, ImageOptions, decode_image, finish
+from modelyard.training.data._plan import PREFETCH, BatchPlan, EpochArguments
 from modelyard.training.data._records import IMAGE_KEY, LABEL_KEY, RecordFolder, RecordSplit
 
 _READERS = 8
@@ -26,61 +27,26 @@ def tfrecord_dataset(
     *,
     records: RecordFolder,
     image: ImageOptions,
-    batch_size: int,
-    seed: int | None = None,
-    epoch: int = 0,
-    skip_batches: int = 0,
-    num_shards: int = 1,
-    shard_index: int = 0,
-    drop_remainder: bool = False,
     augmentation: Augmentation | None = None,
     shuffle_window: int | None = None,
     label_offset: int = 0,
+    **arguments: Unpack[EpochArguments],
 ) -> tf.data.Dataset:
     """One epoch of TFRecord files: read interleaved, parsed a batch at a time, decoded in parallel.
 
-    With a seed the order of the files is drawn anew in each epoch, and records
-    are shuffled within windows. Everything is a function of ``seed`` and
-    ``epoch``. Starting in the middle opens no file group that is over, and
-    neither parses nor decodes what is left out.
-
-    Args:
-        split: Such as ``train``.
-        records: From :func:`open_records`.
-        image: The network's input.
-        batch_size: Examples in each batch; the last one may be smaller.
-        seed: Shuffles, differently in each epoch; None keeps one fixed order.
-        epoch: Number of the epoch, from 0.
-        skip_batches: Batches at the start of the epoch to leave out.
-        num_shards: Workers that share the epoch; ``batch_size`` is that of each.
-            Every worker reads all files, and parses and decodes its part.
-        shard_index: Which of them this is, from 0.
-        drop_remainder: Leaves out a last batch that is not full, for static shapes.
-        augmentation: Random changes; None for the inference path.
-        shuffle_window: Records that are shuffled among each other, and are in
-            memory at the same time; None for 8,192, or fewer where these
-            would be more than 256 MB.
-        label_offset: Subtracted from the labels of the files; 1 for files that
-            count classes from 1.
+    With a seed the order of the files is drawn anew in each epoch, and records are shuffled within windows. Everything
+    is a function of ``seed`` and ``epoch``. Starting in the middle opens no file group that is over, and neither parses
+    nor decodes what is left out. ``arguments`` are ``batch_size``, and other fields of :class:`InputRequest`;
+    ``shuffle_window`` and ``label_offset`` are those of :class:`Records`.
 
     Returns:
-        Batches ``(images, labels)``: float32 ``[B, height, width, channels]``
-        from 0 to 1, and int64 ``[B]``.
+        Batches ``(images, labels)``: float32 ``[B, height, width, channels]`` from 0 to 1, and int64 ``[B]``.
 
     Raises:
         ConfigurationError: An unknown or empty split, or a number out of its range.
     """
     files = records.split(split)
-    plan = BatchPlan(
-        count=files.count,
-        batch_size=batch_size,
-        seed=seed,
-        epoch=epoch,
-        skip_batches=skip_batches,
-        num_shards=num_shards,
-        shard_index=shard_index,
-        drop_remainder=drop_remainder,
-    )
+    plan = BatchPlan(count=files.count, **arguments)
     serialized = _serialized(files, plan, shuffle_window)
     fixed = files.size == image.enlarged
 
@@ -111,17 +77,7 @@ def _pixels(data: tf.Tensor, image: ImageOptions, *, fixed: bool) -> tf.Tensor:
 def feature_dataset(
     files: RecordSplit, plan: BatchPlan, features: Sequence[FeatureSpec], *, shuffle_window: int | None
 ) -> tf.data.Dataset:
-    """Batches of features, in the order of :func:`tfrecord_dataset`.
-
-    Args:
-        files: Where the messages are.
-        plan: Which of them each batch has.
-        features: What they hold.
-        shuffle_window: As for :func:`tfrecord_dataset`.
-
-    Returns:
-        Tensors ``[B, *shape]`` by the features' names; prefetched, of known length.
-    """
+    """Batches of features, ``[B, *shape]`` by name, in the order of :func:`tfrecord_dataset`."""
 
     def parse(batch: tf.Tensor) -> dict[str, tf.Tensor]:
         begin, end = plan.share(tf.size(batch))
@@ -134,15 +90,7 @@ def feature_dataset(
 
 
 def parse_features(messages: tf.Tensor, features: Sequence[FeatureSpec]) -> dict[str, tf.Tensor]:
-    """Parses serialized Examples.
-
-    Args:
-        messages: string ``[N]``.
-        features: What they hold.
-
-    Returns:
-        ``[N, *shape]`` by name.
-    """
+    """Parses serialized Examples, ``[N]``, to ``[N, *shape]`` by name."""
     fields = {
         spec.name: tf.io.FixedLenFeature(
             spec.shape,
@@ -155,15 +103,7 @@ def parse_features(messages: tf.Tensor, features: Sequence[FeatureSpec]) -> dict
 
 
 def read_messages(files: RecordSplit, count: int) -> npt.NDArray[np.object_]:
-    """The first serialized Examples.
-
-    Args:
-        files: Where they are.
-        count: How many, at most.
-
-    Returns:
-        Bytes ``[N]``.
-    """
+    """The first serialized Examples, bytes ``[N]``."""
     found = list(tf.data.TFRecordDataset([str(path) for path in files.paths]).take(count).as_numpy_iterator())
     messages = np.empty(len(found), dtype=object)
     messages[:] = found

@@ -24,14 +24,7 @@ _BEFORE, _AFTER = 12, 4
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSplit:
-    """The files of one split.
-
-    Attributes:
-        paths: The files, in the order of their numbers.
-        counts: Records in each.
-        size: Height and width of its images where all have the same; None where
-            they differ or nobody said.
-    """
+    """The files of one split, how many records each has, and the size of its images, where all have the same."""
 
     paths: tuple[Path, ...]
     counts: tuple[int, ...]
@@ -50,24 +43,14 @@ class RecordSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFolder:
-    """A folder of TFRecord files with images and labels.
-
-    Attributes:
-        root: The folder.
-        splits: By name, such as ``train`` and ``test``.
-        class_names: Names of the classes, in the order of their numbers; empty
-            where there is no manifest.
-    """
+    """A folder of TFRecord files with images and labels, by split; without a manifest, classes have no names."""
 
     root: Path
     splits: Mapping[str, RecordSplit]
     class_names: tuple[str, ...]
 
     def split(self, name: str) -> RecordSplit:
-        """The files of one split.
-
-        Args:
-            name: Such as ``train``.
+        """The files of one split, such as ``train``.
 
         Raises:
             ConfigurationError: There is no such split, or it has no records.
@@ -80,27 +63,16 @@ class RecordFolder:
             raise ConfigurationError(f"The split {name!r} of {self.root} has no records.")
         return self.splits[name]
 
-    @property
-    def description(self) -> str:
-        """A sentence that says what it holds, for people."""
-        parts = [f"{split.count:,} {name}" for name, split in sorted(self.splits.items())]
-        return f"{', '.join(parts)} records from {self.root}"
-
 
 def open_records(root: Path) -> RecordFolder:
     """Lists a folder of TFRecord files, made by ``modelyard data convert`` or by anyone else.
 
-    With a ``manifest.json`` the counts come from there; without one, the length
-    of every record is read, which costs one read for each record: keep the result.
-
-    Args:
-        root: The folder.
+    With a ``manifest.json`` the counts come from there; without one, the length of every record is read, which costs
+    one read for each record: keep the result.
 
     Raises:
-        DatasetNotFoundError: There is no such folder, or it has no files named
-            ``<split>-00000-of-00008.tfrecord``.
-        TrainingError: A file of the set is missing or cut off, or the manifest
-            is not valid.
+        DatasetNotFoundError: There is no such folder, or it has no files named ``<split>-00000-of-00008.tfrecord``.
+        TrainingError: A file of the set is missing or cut off, or the manifest is not valid.
     """
     if not root.is_dir():
         raise DatasetNotFoundError(f"There is no folder {root}; make one with: modelyard data convert SOURCE {root}")
@@ -123,22 +95,15 @@ def open_records(root: Path) -> RecordFolder:
                 f"The split {name!r} of {root} lacks file {missing[0]} of {announced[name]}; {len(missing)} of its "
                 "files are missing. Copy or convert it again."
             )
-    manifest = read_manifest(root / MANIFEST_FILE) if (root / MANIFEST_FILE).is_file() else {}
+    manifest = read_manifest(root / MANIFEST_FILE)
     splits = {name: _split(name, [paths[index] for index in sorted(paths)], manifest) for name, paths in found.items()}
     return RecordFolder(root=root, splits=splits, class_names=tuple(manifest.get("class_names", ())))
 
 
 def list_records(paths: Sequence[Path]) -> RecordFolder:
-    """TFRecord files as one split, ``all``.
-
-    Args:
-        paths: The files, at least one; a ``manifest.json`` beside the first says how many records each has.
-
-    Raises:
-        TrainingError: A file is cut off, or the manifest is not valid.
-    """
+    """TFRecord files as one split, ``all``."""
     root = paths[0].parent
-    manifest = read_manifest(root / MANIFEST_FILE) if (root / MANIFEST_FILE).is_file() else {}
+    manifest = read_manifest(root / MANIFEST_FILE)
     split = _split("all", list(paths), manifest)
     names = tuple(manifest.get("class_names", ()))
     return RecordFolder(root=root, splits={"all": split}, class_names=names)
@@ -161,14 +126,9 @@ def _split(name: str, paths: list[Path], manifest: Mapping[str, Any]) -> RecordS
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Reads the manifest of a conversion.
-
-    Args:
-        path: ``manifest.json``.
-
-    Raises:
-        TrainingError: It is no manifest of this version.
-    """
+    """Reads the manifest of a conversion; without one, it is empty."""
+    if not path.is_file():
+        return {}
     try:
         manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
         whole = manifest["schema"] == SCHEMA and all("files" in split for split in manifest["splits"].values())
@@ -185,14 +145,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def count_records(path: Path) -> int:
-    """Counts the records of a TFRecord file by their lengths alone; checksums are left to the reader.
-
-    Args:
-        path: The file, not compressed.
-
-    Raises:
-        TrainingError: The file ends within a record, or is no TFRecord file.
-    """
+    """Counts the records of a TFRecord file by their lengths alone; checksums are left to the reader."""
     size, position, count = path.stat().st_size, 0, 0
     with path.open("rb") as file:
         while position < size:

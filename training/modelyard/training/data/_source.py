@@ -14,24 +14,19 @@ import tensorflow as tf
 
 from modelyard.artifact import FeatureSpec
 from modelyard.errors import ConfigurationError
-from modelyard.training.data._plan import BatchPlan
+from modelyard.training.data._plan import PREFETCH, BatchPlan, EpochArguments
 from modelyard.training.loop import ResidentData
 from modelyard.training.user import RemembersArguments
 
 if TYPE_CHECKING:
     from modelyard.training.user import InputRequest
 
-_PREFETCH = 4
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataExamples:
-    """Some examples of a source.
+    """Some examples of a source, as the model takes them, and as they are stored where they are encoded.
 
-    Attributes:
-        inputs: What the model takes, arrays ``[N, ...]``.
-        labels: int64 ``[N]``; None where the second part of a batch is no class for each example.
-        encoded: As they are stored, bytes ``[N]``: image files or ``tf.Example`` messages; None where they are tensors.
+    Labels, int64 ``[N]``, are None where the second part of a batch is no class for each example.
     """
 
     inputs: Any
@@ -48,7 +43,7 @@ class DataSource(RemembersArguments, abc.ABC):
     """Batches ``(inputs, labels)``, or ``(inputs, labels, weights)``, or of inputs alone.
 
     Attributes:
-        class_names: Names of the classes in the order of their numbers; empty where nobody named them.
+        class_names: Names of the classes in the order of their numbers; empty where they have no names.
         shares: Whether ``num_shards`` of a request is honoured.
         preprocess: From the pixels of an encoded image, uint8 ``[H, W, channels]``, to one example; None for no images.
         channels: Of these pixels, 1 or 3.
@@ -58,7 +53,7 @@ class DataSource(RemembersArguments, abc.ABC):
 
     class_names: tuple[str, ...] = ()
     shares: bool = True
-    preprocess: Callable[[Any], Any] | None = None
+    preprocess: Callable[[tf.Tensor], tf.Tensor] | None = None
     channels: int = 3
     features: tuple[FeatureSpec, ...] = ()
     description: str = ""
@@ -70,12 +65,7 @@ class DataSource(RemembersArguments, abc.ABC):
 
     @abc.abstractmethod
     def batches(self, request: InputRequest, *, training: bool = True) -> tf.data.Dataset:
-        """The batches of one epoch, a pure function of the request.
-
-        Args:
-            request: Which part of which epoch.
-            training: Whether they are shuffled and changed at random.
-        """
+        """The batches of one epoch, a pure function of the request; shuffled and changed at random only in training."""
 
     def fitted(self, shapes: Sequence[tuple[int | None, ...]], *, class_names: tuple[str, ...]) -> DataSource:
         """The same data in the form that a model takes.
@@ -87,19 +77,11 @@ class DataSource(RemembersArguments, abc.ABC):
         return self
 
     def resident(self, request: InputRequest) -> ResidentData | None:
-        """All of it as tensors; None where it is not in memory.
-
-        Args:
-            request: The batch size.
-        """
+        """All of it as tensors; None where it is not in memory."""
         return None
 
     def examples(self, count: int) -> DataExamples:
-        """The first examples.
-
-        Args:
-            count: How many, at most.
-        """
+        """The first examples."""
         from modelyard.training.user import InputRequest
 
         taken, parts = 0, []
@@ -112,12 +94,8 @@ class DataSource(RemembersArguments, abc.ABC):
         inputs, labels = split_batch(tf.nest.pack_sequence_as(self.element_spec, joined))
         return DataExamples(inputs=inputs, labels=labels if is_label(labels) else None)
 
-    def from_features(self, tensors: dict[str, Any]) -> Any:
-        """From the features of stored messages to what the model takes.
-
-        Args:
-            tensors: ``[N, ...]`` by name.
-        """
+    def from_features(self, tensors: dict[str, tf.Tensor]) -> Any:
+        """From the features of stored messages, ``[N, ...]`` by name, to what the model takes."""
         return tensors if len(tensors) > 1 else next(iter(tensors.values()))
 
     @property
@@ -173,15 +151,10 @@ class Arrays(DataSource):
     @cached_property
     def element_spec(self) -> Any:
         """Spec of the batches."""
-        return self.resident_data(1).element_spec
+        return ResidentData(tensors=self._tensors, batch_size=1, prepare=self._prepare).element_spec
 
     def batches(self, request: InputRequest, *, training: bool = True) -> tf.data.Dataset:
-        """Batches gathered from memory, one op for each.
-
-        Args:
-            request: Which part of which epoch.
-            training: Whether they are shuffled.
-        """
+        """Batches gathered from memory, one op for each."""
         plan = BatchPlan(count=self._count, **request_fields(request, training=training))
         size, tensors, prepare = plan.batch_size, self._tensors, self._prepare
         with tf.device("CPU"):
@@ -194,52 +167,28 @@ class Arrays(DataSource):
             gathered = tf.nest.map_structure(lambda tensor: tf.gather(tensor, chosen), tensors)
             return gathered if prepare is None else prepare(gathered)
 
-        return tf.data.Dataset.range(plan.steps - plan.start).map(batch).prefetch(_PREFETCH)
+        return tf.data.Dataset.range(plan.steps - plan.start).map(batch).prefetch(PREFETCH)
 
     def resident(self, request: InputRequest) -> ResidentData:
-        """All of it as tensors.
-
-        Args:
-            request: The batch size.
-        """
-        return self.resident_data(request.batch_size)
-
-    def resident_data(self, batch_size: int) -> ResidentData:
-        """All of it as tensors.
-
-        Args:
-            batch_size: Examples in each batch.
-        """
-        return ResidentData(tensors=self._tensors, batch_size=batch_size, prepare=self._prepare)
+        """All of it as tensors."""
+        return ResidentData(tensors=self._tensors, batch_size=request.batch_size, prepare=self._prepare)
 
 
-def request_fields(request: InputRequest, *, training: bool) -> dict[str, Any]:
-    """The fields of a request as the arguments of an input function; without a seed where nothing is to be random.
-
-    Args:
-        request: The request.
-        training: Whether anything is random.
-    """
-    return {**vars(request), "seed": request.seed if training else None}
+def request_fields(request: InputRequest, *, training: bool) -> EpochArguments:
+    """The fields of a request as the arguments of an input function; without a seed where nothing is to be random."""
+    fields: EpochArguments = {**vars(request), "seed": request.seed if training else None}  # type: ignore[typeddict-item]
+    return fields
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:
-    """Inputs and labels of a batch, or of its spec; None for no labels.
-
-    Args:
-        batch: ``(inputs, labels, ...)``, or inputs alone.
-    """
+    """Inputs and labels of a batch, or of its spec; None for no labels."""
     if isinstance(batch, tuple) and len(batch) > 1:
         return batch[0], batch[1]
     return (batch[0] if isinstance(batch, tuple) else batch), None
 
 
 def is_label(labels: Any) -> bool:
-    """Whether these are a class for each example.
-
-    Args:
-        labels: An array or a spec.
-    """
+    """Whether these are a class for each example."""
     if labels is None or isinstance(labels, dict | tuple | list):
         return False
     return tf.as_dtype(labels.dtype).is_integer and len(labels.shape) == 1

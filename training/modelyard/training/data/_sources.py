@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ FILES = (
     "t10k-labels-idx1-ubyte.gz",
 )
 DATA_VARIABLE = "MODELYARD_DATA"
+NO_DOWNLOAD = "download through Keras: not allowed by the caller"
 SUBSET = "subset"
 SUBSET_FOLDER = Path(__file__).parent / "fashion_mnist_subset"
 _DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
@@ -23,13 +25,7 @@ _SUBSET_DESCRIPTION = "small subset shipped with modelyard"
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A folder that holds the four files.
-
-    Attributes:
-        folder: The folder.
-        description: What it is, for people.
-        subset: Whether it holds the shipped subset.
-    """
+    """A folder that holds the four files; whether they are the shipped subset."""
 
     folder: Path
     description: str
@@ -37,16 +33,7 @@ class Found:
 
 
 def find_fashion_mnist(*, allow_subset: bool, allow_download: bool, debian_folder: Path = _DEBIAN_FOLDER) -> Found:
-    """Searches the places in order; see :func:`load_fashion_mnist`.
-
-    Args:
-        allow_subset: Whether the shipped subset may be taken.
-        allow_download: Whether the network may be used.
-        debian_folder: Where Debian's package puts its files.
-
-    Raises:
-        DatasetNotFoundError: No place has the four files.
-    """
+    """Searches the places in order; see :func:`load_fashion_mnist`."""
     named = os.environ.get(DATA_VARIABLE, "")
     if named == SUBSET:
         if allow_subset:
@@ -66,8 +53,8 @@ def find_fashion_mnist(*, allow_subset: bool, allow_download: bool, debian_folde
     if _has_files(cache, tried):
         return Found(folder=cache, description=f"Keras cache {cache}")
     if not allow_download:
-        tried.append("download through Keras: not allowed by the caller")
-    elif _download(cache, tried):
+        tried.append(NO_DOWNLOAD)
+    elif download("fashion_mnist", tried) and _has_files(cache, tried):
         return Found(folder=cache, description=f"downloaded through Keras to {cache}")
     if allow_subset:
         return _subset(reason=tried[-1])
@@ -88,21 +75,20 @@ def keras_home() -> Path:
     return Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
 
 
-def _download(cache: Path, tried: list[str]) -> bool:
+def download(name: str, tried: list[str]) -> bool:
+    """Lets Keras load one of its data sets into its cache; what goes wrong is added to ``tried``."""
     try:
-        from keras.datasets import fashion_mnist
+        importlib.import_module(f"keras.datasets.{name}").load_data()
     except ModuleNotFoundError as exc:
         if exc.name not in ("keras", "tensorflow"):
             raise
         tried.append(f"download through Keras: {exc.name} is not installed (pip install 'modelyard[training]')")
         return False
-    try:
-        fashion_mnist.load_data()
     except Exception as exc:
         # Keras raises a bare Exception for a failed download; the reason goes into the error or the source.
         tried.append(f"download through Keras: {exc}")
         return False
-    return _has_files(cache, tried)
+    return True
 
 
 def _subset(*, reason: str = "") -> Found:

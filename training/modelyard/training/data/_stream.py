@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,6 +15,7 @@ from modelyard.errors import CheckpointError, ConfigurationError
 from modelyard.training.data._source import DataSource, split_batch
 
 if TYPE_CHECKING:
+    from modelyard.training.loop import DeviceLoop
     from modelyard.training.user import InputRequest
 
 #: Of an iterator in a checkpoint.
@@ -60,12 +61,8 @@ class Stream(DataSource):
     def fitted(self, shapes: Sequence[tuple[int | None, ...]], *, class_names: tuple[str, ...]) -> Self:
         """The same data, as batches.
 
-        Args:
-            shapes: Of the model's inputs.
-            class_names: The classes of the training data.
-
         Raises:
-            ConfigurationError: Nobody can tell whether its elements are batches.
+            ConfigurationError: It is not known whether its elements are batches.
         """
         self.class_names = self.class_names or class_names
         if self._batched is None:
@@ -78,23 +75,13 @@ class Stream(DataSource):
         return self.dataset(1).element_spec
 
     def dataset(self, batch_size: int, *, drop_remainder: bool = False) -> tf.data.Dataset:
-        """One pass over the batches.
-
-        Args:
-            batch_size: Examples in each, where the data set has none of its own.
-            drop_remainder: Leaves out a last batch that is not full.
-        """
+        """One pass over the batches, of this size where the data set has none of its own."""
         if self._batched is None:
             self._batched = self._is_batched(())
         return self._dataset if self._batched else self._dataset.batch(batch_size, drop_remainder=drop_remainder)
 
     def batches(self, request: InputRequest, *, training: bool = True) -> tf.data.Dataset:
-        """One epoch, as it comes.
-
-        Args:
-            request: The batch size, and how many batches to leave out.
-            training: Makes no difference.
-        """
+        """One epoch, as it comes."""
         dataset = self.dataset(request.batch_size, drop_remainder=request.drop_remainder)
         steps = self.length(request.batch_size, drop_remainder=request.drop_remainder)
         if steps == tf.data.INFINITE_CARDINALITY:
@@ -103,12 +90,7 @@ class Stream(DataSource):
         return rest.apply(_EXPERIMENTAL.assert_cardinality(max(0, steps - request.skip_batches))).prefetch(2)
 
     def length(self, batch_size: int, *, drop_remainder: bool = False) -> int:
-        """Batches in an epoch; -1 for an endless data set.
-
-        Args:
-            batch_size: Of batches that are not there yet.
-            drop_remainder: As for :meth:`dataset`.
-        """
+        """Batches in an epoch; -1 for an endless data set."""
         if self.steps_per_epoch is not None:
             return self.steps_per_epoch
         key = (batch_size, drop_remainder)
@@ -133,21 +115,13 @@ class Stream(DataSource):
         if ranks or (not scalars and first != {None}):
             raise ConfigurationError(
                 f"The data set has elements of {spec}, and the model takes {list(map(list, shapes)) or 'anything'}"
-                "; nobody can tell whether they are batches. Say it: Stream(dataset, batched=True), or False."
+                "; it is not known whether they are batches. Say it: Stream(dataset, batched=True), or False."
             )
         return not scalars
 
 
 class StreamPosition:
-    """Where a run is in a stream.
-
-    Args:
-        stream: The training data.
-        batch_size: Of batches that are not there yet.
-        drop_remainder: Leaves out a last batch that is not full.
-        seed: Of what is shuffled without one.
-        saves: Whether TensorFlow can save the iterator: not under a strategy.
-    """
+    """Where a run is in a stream; ``saves`` is whether TensorFlow can save the iterator, not so under a strategy."""
 
     def __init__(self, stream: Stream, *, batch_size: int, drop_remainder: bool, seed: int, saves: bool) -> None:
         # One iterator for the whole run: what a data set shuffles depends on how often it was begun.
@@ -161,7 +135,7 @@ class StreamPosition:
         """Makes sure that a run with checkpoints can go on from them.
 
         Raises:
-            ConfigurationError: It draws random numbers that nobody can draw again.
+            ConfigurationError: It draws random numbers that cannot be drawn again.
         """
         # TensorFlow finds out only when it saves an iterator that is under way.
         self._saves = self._saves and not _python(self.dataset)
@@ -174,19 +148,11 @@ class StreamPosition:
             )
 
     def restore(self, checkpoint: Path) -> None:
-        """Goes on from a checkpoint.
-
-        Args:
-            checkpoint: Its folder.
-        """
+        """Goes on from the folder of a checkpoint."""
         self._saved = checkpoint if (checkpoint / f"{_PREFIX}.index").is_file() else None
 
-    def iterator(self, loop: Any, step: int) -> Any:
-        """The batches from a step on.
-
-        Args:
-            loop: The device loop that takes them.
-            step: Batches that were used since the start of the run.
+    def iterator(self, loop: DeviceLoop, step: int) -> Iterator[Any]:
+        """The batches after so many steps since the start of the run, for a device loop.
 
         Raises:
             CheckpointError: The saved iterator is of other data.
@@ -213,17 +179,14 @@ class StreamPosition:
         if not self._saves or self._iterator is None:
             return {}
         try:
-            return self._write(self._iterator)
+            with tempfile.TemporaryDirectory(prefix="modelyard-input-") as folder:
+                tf.train.Checkpoint(iterator=self._iterator).write(str(Path(folder) / _PREFIX))
+                return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
         except tf.errors.OpError as exc:
             raise CheckpointError(
                 f"The position in the training data cannot be saved: {exc.message} Train without model_dir, or write "
-                "train_dataset(request), which gives any part of an epoch."
+                "train_dataset(request), which returns any part of an epoch."
             ) from exc
-
-    def _write(self, iterator: Any) -> dict[str, bytes]:
-        with tempfile.TemporaryDirectory(prefix="modelyard-input-") as folder:
-            tf.train.Checkpoint(iterator=iterator).write(str(Path(folder) / _PREFIX))
-            return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def _python(dataset: tf.data.Dataset) -> bool:
@@ -237,7 +200,7 @@ def _draws(op: str) -> bool:
     return "Random" in op and "Stateless" not in op
 
 
-def _graph(dataset: tf.data.Dataset) -> Any:
+def _graph(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
     text = tf.raw_ops.DatasetToGraphV2(
         input_dataset=_EXPERIMENTAL.to_variant(dataset), external_state_policy=1, strip_device_assignment=True
     )
@@ -245,12 +208,7 @@ def _graph(dataset: tf.data.Dataset) -> Any:
 
 
 def seeded(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
-    """A data set whose shuffling, where it has no seed of its own, is a function of the run's.
-
-    Args:
-        dataset: The data set.
-        seed: Of the run.
-    """
+    """A data set whose shuffling, where it has no seed of its own, is a function of the run's."""
     graph = _graph(dataset)
     for number, (_, constants) in enumerate(_unseeded_shuffles(graph.node)):
         for constant, value in zip(constants, (seed, number + 1), strict=True):
@@ -265,13 +223,13 @@ def seeded(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     if not handles:
         return dataset
     for handle in generators:
-        # Of its own: the data set's counts how often anybody has begun to read it.
+        # Of its own: the data set's counts how often it was begun, by all readers.
         handle.name = f"modelyard-{uuid.uuid4()}"
     variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
     return _EXPERIMENTAL.from_variant(variant, dataset.element_spec)
 
 
-def _unseeded_shuffles(nodes: Any) -> Iterator[tuple[Any, list[Any]]]:
+def _unseeded_shuffles(nodes: Iterable[tf.compat.v1.NodeDef]) -> Iterator[tuple[Any, list[Any]]]:
     """Nodes that shuffle in an order of their own, and the constants that are their seeds."""
     constants = {node.name: node for node in nodes if node.op == "Const"}
     for node in nodes:

@@ -14,9 +14,6 @@ VOCABULARY_FILE = "vocabulary.txt"
 def read_vocabulary(path: Path) -> tuple[str, ...]:
     """Reads class names, one on each line; the line's number less one is the class.
 
-    Args:
-        path: The file.
-
     Raises:
         DatasetNotFoundError: There is no such file.
         ConfigurationError: It is empty, or names a class twice or not at all.
@@ -30,11 +27,7 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
 
 
 def write_vocabulary(path: Path, names: Sequence[str]) -> None:
-    """Writes class names, one on each line, in one move: no reader sees half of them.
-
-    Args:
-        path: The file.
-        names: The class names, in the order of their numbers.
+    """Writes class names in the order of their numbers, one on each line, in one move: no reader sees half of them.
 
     Raises:
         ConfigurationError: The names are no vocabulary, or the file cannot be written.
@@ -50,17 +43,18 @@ def write_vocabulary(path: Path, names: Sequence[str]) -> None:
         ) from exc
 
 
+def check_labels(labels: Sequence[str], names: Sequence[str], place: str, advice: str) -> None:
+    """Refuses folders that the vocabulary does not name."""
+    unknown = sorted(set(labels) - set(names))
+    if unknown:
+        raise ConfigurationError(
+            f"The folders {', '.join(map(repr, unknown[:5]))} are not in the vocabulary {place}, which has "
+            f"{len(names)} classes. Add them at its end{advice}."
+        )
+
+
 def check_vocabulary(names: Sequence[str], place: str) -> None:
-    """Checks that class names can be a vocabulary.
-
-    Args:
-        names: The class names.
-        place: Where they are from, for the message.
-
-    Raises:
-        ConfigurationError: There are none, or one is empty, has a line break
-            or is there twice.
-    """
+    """Checks that class names can be a vocabulary."""
     twice = sorted({name for name in names if list(names).count(name) > 1}) if len(set(names)) < len(names) else []
     if not names or twice or any(not name.strip() or len(name.splitlines()) != 1 for name in names):
         found = f"{', '.join(map(repr, twice))} more than once" if twice else f"{list(names)[:10]}"

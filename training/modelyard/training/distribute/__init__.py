@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from modelyard.lazy import load_attribute
+from modelyard.lazy import attach
+from modelyard.training.distribute._cluster import STRATEGIES, TF_CONFIG, Cluster, parse_cluster
+from modelyard.training.distribute._local_cluster import LocalClusterOptions, run_local_cluster
 
 if TYPE_CHECKING:
-    from modelyard.training.distribute._cluster import TF_CONFIG, Cluster, parse_cluster
     from modelyard.training.distribute._devices import check_devices
-    from modelyard.training.distribute._local_cluster import LocalClusterOptions, run_local_cluster
     from modelyard.training.distribute._offload import offload_slots
     from modelyard.training.distribute._peers import Peers
     from modelyard.training.distribute._pipelined import Pipeline, PipelineOptions, PipelineResult
     from modelyard.training.distribute._strategy import make_strategy, serve_chief
-
-_MODULES = {
-    "Cluster": "modelyard.training.distribute._cluster",
-    "LocalClusterOptions": "modelyard.training.distribute._local_cluster",
-    "Peers": "modelyard.training.distribute._peers",
-    "Pipeline": "modelyard.training.distribute._pipelined",
-    "PipelineOptions": "modelyard.training.distribute._pipelined",
-    "PipelineResult": "modelyard.training.distribute._pipelined",
-    "TF_CONFIG": "modelyard.training.distribute._cluster",
-    "check_devices": "modelyard.training.distribute._devices",
-    "make_strategy": "modelyard.training.distribute._strategy",
-    "offload_slots": "modelyard.training.distribute._offload",
-    "parse_cluster": "modelyard.training.distribute._cluster",
-    "run_local_cluster": "modelyard.training.distribute._local_cluster",
-    "serve_chief": "modelyard.training.distribute._strategy",
-}
 
 __all__ = [
     "Cluster",
@@ -38,6 +22,7 @@ __all__ = [
     "Pipeline",
     "PipelineOptions",
     "PipelineResult",
+    "STRATEGIES",
     "TF_CONFIG",
     "check_devices",
     "make_strategy",
@@ -47,10 +32,14 @@ __all__ = [
     "serve_chief",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _MODULES, name, extra="training")
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "._devices": ["check_devices"],
+        "._offload": ["offload_slots"],
+        "._peers": ["Peers"],
+        "._pipelined": ["Pipeline", "PipelineOptions", "PipelineResult"],
+        "._strategy": ["make_strategy", "serve_chief"],
+    },
+    extra="training",
+)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from modelyard.errors import ConfigurationError
 
 TF_CONFIG = "TF_CONFIG"
+StrategyName = Literal["one", "mirrored", "multiworker", "ps", "tpu"]
+#: Where the replicas of a step run, in the words of ``--help``.
+STRATEGIES: dict[StrategyName, str] = {
+    "one": "one device",
+    "mirrored": "all GPUs of this machine",
+    "multiworker": "processes that take every step together",
+    "ps": "workers that take steps one by one, on weights that parameter servers keep",
+    "tpu": "all cores of a TPU",
+}
 #: In the order in which TensorFlow and people list them.
 JOBS = ("chief", "worker", "ps")
 
@@ -24,8 +33,7 @@ class Cluster:
         index: Its number in that job, from 0.
 
     Raises:
-        ConfigurationError: There is no such process, an unknown job, or an
-            address that is none.
+        ConfigurationError: There is no such process, an unknown job, or an address that is none.
     """
 
     addresses: Mapping[str, tuple[str, ...]]
@@ -71,10 +79,7 @@ class Cluster:
 
     @classmethod
     def from_json(cls, text: str) -> Cluster:
-        """Parses ``TF_CONFIG``.
-
-        Args:
-            text: As Kubeflow, ``deploy/image/tf_config.py`` and others make it.
+        """Parses ``TF_CONFIG``, as Kubeflow, ``deploy/image/tf_config.py`` and others make it.
 
         Raises:
             ConfigurationError: It is not what TensorFlow documents.
@@ -93,16 +98,7 @@ class Cluster:
 
 
 def parse_cluster(addresses: Sequence[str], role: str | None) -> Cluster:
-    """A cluster from flags.
-
-    Args:
-        addresses: One text for each job, such as ``worker=a:2222,b:2222``.
-        role: This process, such as ``worker:0``.
-
-    Raises:
-        ConfigurationError: A text is not of that form, or names a process
-            that is not there.
-    """
+    """A cluster from flags."""
     jobs: dict[str, tuple[str, ...]] = {}
     for text in addresses:
         job, equals, members = text.partition("=")

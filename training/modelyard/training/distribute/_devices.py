@@ -15,14 +15,7 @@ def known_devices() -> list[str]:
 
 
 def check_devices(names: Sequence[str]) -> None:
-    """Makes sure that there are such devices.
-
-    Args:
-        names: Such as ``GPU:0`` or ``/device:GPU:0``.
-
-    Raises:
-        ConfigurationError: There is no such device.
-    """
+    """Makes sure that there are such devices."""
     known = known_devices()
     for name in names:
         if _short(name) not in known:

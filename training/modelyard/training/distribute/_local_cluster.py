@@ -26,15 +26,9 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, kw_only=True)
 class LocalClusterOptions:
-    """Which processes to start.
+    """Which processes to start; with parameter servers a chief is started as well.
 
-    Attributes:
-        workers: Processes that compute.
-        parameter_servers: Processes that keep the weights; with any, a chief is started as well.
-        grace_s: Seconds that processes get to end by themselves before they are killed.
-
-    Raises:
-        ConfigurationError: A number is out of its range.
+    ``grace_s`` is how long, in seconds, processes may take to end by themselves before they are killed.
     """
 
     workers: int
@@ -57,23 +51,8 @@ def run_local_cluster(
 ) -> int:
     """Runs one command in every process of a cluster, each with its ``TF_CONFIG``.
 
-    What the processes write comes out line by line, with their names before
-    it. Ctrl-C and SIGTERM are handed on to all of them; the second one kills.
-    When a process that the others need has died, they get a moment to say so
-    and are then stopped.
-
-    Args:
-        command: Program and arguments.
-        options: Which processes.
-        environment: What they get beside this process's environment.
-        output: Where the lines go; None for stderr.
-
-    Returns:
-        The exit code of the chief; 130 after Ctrl-C; 1 where the chief itself
-        had to be killed.
-
-    Raises:
-        TrainingError: A process could not be started.
+    What the processes write comes out line by line, with their names before it. Ctrl-C and SIGTERM are handed on to all
+    of them; the second one kills. When a process that the others need has died, they may say so and are then stopped.
     """
     clusters = local_clusters(options)
     sink = _Lines(output or sys.stderr)
@@ -91,11 +70,7 @@ def run_local_cluster(
 
 
 def local_clusters(options: LocalClusterOptions) -> list[Cluster]:
-    """The cluster as each of its processes sees it, the chief first, on ports of this machine that are free.
-
-    Args:
-        options: Which processes.
-    """
+    """The cluster as each of its processes sees it, the chief first, on ports of this machine that are free."""
     sizes = {"chief": 1 if options.parameter_servers else 0, "worker": options.workers, "ps": options.parameter_servers}
     ports = iter(_free_ports(sum(sizes.values())))
     addresses = {job: tuple(f"127.0.0.1:{next(ports)}" for _ in range(size)) for job, size in sizes.items() if size}

@@ -1,13 +1,11 @@
 """Optimizer state in host memory: slot variables visit the device only for the weight update.
 
-Adam keeps two numbers for every weight, so its state is twice as large as the
-model. The step itself, forwards and backwards, needs none of it: kept in host
-memory, it leaves that part of the device to activations.
+Adam keeps two numbers for every weight, so its state is twice as large as the model. The step itself, forwards and
+backwards, needs none of it: kept in host memory, it leaves that part of the device to activations.
 
-The idea is ZeRO-Offload's (Ren et al., "ZeRO-Offload: Democratizing
-Billion-Scale Model Training", arXiv:2101.06840, 2021), with one difference:
-there the host computes the update, here the device does, on slots that come
-over for it, one variable after the other.
+The idea is ZeRO-Offload's (Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", arXiv:2101.06840,
+2021), with one difference: there the host computes the update, here the device does, on slots that come over for it,
+one variable after the other.
 """
 
 from __future__ import annotations
@@ -24,25 +22,23 @@ HOST = "/CPU:0"
 _VISITORS = 2
 
 
-def offload_slots(optimizer: Any, *, host: str = HOST) -> Any:
+def offload_slots(optimizer: keras.Optimizer, *, host: str = HOST) -> keras.Optimizer:
     """The same optimizer, with its slot variables in host memory.
 
-    The numbers are those of the optimizer itself. Each weight is updated on
-    the device it is on: its slots are copied there, and their new values back.
+    The numbers are those of the optimizer itself. Each weight is updated on the device it is on: its slots are copied
+    there, and their new values back.
 
     Args:
-        optimizer: From ``keras.optimizers``, not built yet. Where it scales
-            losses (``LossScaleOptimizer``), wrap the optimizer inside.
+        optimizer: From ``keras.optimizers``, not built yet. Where it scales losses (``LossScaleOptimizer``), wrap the
+            optimizer inside.
         host: Device that keeps the slots.
 
     Returns:
-        A new optimizer with the same configuration; build and use it in place
-        of the given one.
+        A new optimizer with the same configuration; build and use it in place of the given one.
 
     Raises:
-        ConfigurationError: The optimizer is built already, or is one around
-            other optimizers, or accumulates gradients itself, or a
-            distribution strategy with several replicas is in scope.
+        ConfigurationError: The optimizer is built already, or is one around other optimizers, or accumulates gradients
+            itself, or a distribution strategy with several replicas is in scope.
 
     Example:
         >>> optimizer = offload_slots(keras.optimizers.Adam(1e-3))
@@ -70,22 +66,22 @@ class _Placement:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.slots: dict[Any, list[Any]] = {}
+        self.slots: dict[str, list[keras.Variable]] = {}
         #: What writes the slots back in the apply() at work, for each variable so far.
-        self.returned: list[list[Any]] = []
+        self.returned: list[list[tf.Operation]] = []
 
 
 class _Offloaded:
     """Comes before the optimizer's class and changes where its slots are, not what it computes."""
 
     placement: _Placement
-    variables: list[Any]
+    variables: list[tf.Variable]
 
-    def add_variable(self, *args: Any, **kwargs: Any) -> Any:
+    def add_variable(self, *args: Any, **kwargs: Any) -> keras.Variable:
         with tf.device(self.placement.host):
             return super().add_variable(*args, **kwargs)  # type: ignore[misc]
 
-    def add_variable_from_reference(self, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+    def add_variable_from_reference(self, reference_variable: tf.Variable, *args: Any, **kwargs: Any) -> Any:
         slot = super().add_variable_from_reference(reference_variable, *args, **kwargs)  # type: ignore[misc]
         self.placement.slots.setdefault(self._key(reference_variable), []).append(slot)
         return slot
@@ -94,7 +90,7 @@ class _Offloaded:
         self.placement.returned = []
         super().apply(*args, **kwargs)  # type: ignore[misc]
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         placement = self.placement
         slots = placement.slots.get(self._key(variable), [])
         earlier = placement.returned[-_VISITORS] if len(placement.returned) >= _VISITORS else []
@@ -113,7 +109,7 @@ class _Offloaded:
 
     # What an optimizer assigns to its own variables is taken by the scope of update_step.
 
-    def assign(self, variable: Any, value: Any) -> None:
+    def assign(self, variable: tf.Variable, value: tf.Tensor) -> None:
         if not isinstance(variable, keras.Variable):
             super().assign(variable, value)  # type: ignore[misc]
         elif isinstance(value, tf.IndexedSlices):
@@ -121,17 +117,17 @@ class _Offloaded:
         else:
             variable.assign(value)
 
-    def assign_add(self, variable: Any, value: Any) -> None:
+    def assign_add(self, variable: tf.Variable, value: tf.Tensor) -> None:
         if isinstance(variable, keras.Variable):
             variable.assign_add(value)
         else:
             super().assign_add(variable, value)  # type: ignore[misc]
 
-    def assign_sub(self, variable: Any, value: Any) -> None:
+    def assign_sub(self, variable: tf.Variable, value: tf.Tensor) -> None:
         if isinstance(variable, keras.Variable):
             variable.assign_sub(value)
         else:
             super().assign_sub(variable, value)  # type: ignore[misc]
 
-    def _key(self, variable: Any) -> Any:
+    def _key(self, variable: keras.Variable) -> str:
         return self._var_key(variable)  # type: ignore[attr-defined]

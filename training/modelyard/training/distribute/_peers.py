@@ -1,7 +1,6 @@
 """What processes that run the same loop side by side must agree on.
 
-They take every step together, so a process that stopped, saved or went on by
-itself would leave the others waiting for it.
+They take every step together, so a process that stopped, saved or went on by itself would leave the others waiting.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
@@ -21,11 +19,7 @@ _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.Cancelled
 
 
 class Peers:
-    """The processes of one strategy; with fewer than two, nothing here costs anything.
-
-    Args:
-        strategy: None for one replica.
-    """
+    """The processes of one strategy; with fewer than two, nothing here costs anything."""
 
     def __init__(self, strategy: tf.distribute.Strategy | None) -> None:
         self.layout: Layout = layout_of(strategy)
@@ -39,26 +33,14 @@ class Peers:
         return self._strategy is None
 
     def can_share(self, batch_size: int) -> int:
-        """Into how many equal parts processes can share out the making of batches; 1 where they cannot.
-
-        Args:
-            batch_size: Examples in a global batch.
-        """
+        """Into how many equal parts processes can share out the making of batches; 1 where they cannot."""
         workers = self.layout.workers
         if self._strategy is None or self._strategy.num_replicas_in_sync != workers or batch_size % workers:
             return 1
         return workers
 
-    def check_shapes(self, element_spec: Any, label: str) -> None:
-        """Makes sure that every batch has the same shape on every replica, where the strategy needs it.
-
-        Args:
-            element_spec: Spec of the batches.
-            label: What to call the input in the message.
-
-        Raises:
-            ConfigurationError: A dimension is not known, or replicas cannot have equal shares of a batch.
-        """
+    def check_shapes(self, element_spec: object, label: str) -> None:
+        """Makes sure that every batch has the same shape on every replica, where the strategy needs it."""
         if not self.layout.fixed_shapes:
             return
         shapes = [spec.shape for spec in tf.nest.flatten(element_spec) if hasattr(spec, "shape")]
@@ -76,25 +58,13 @@ class Peers:
             )
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag, whether it is set in any of the processes.
-
-        Args:
-            flags: Those of this process.
-        """
+        """For each flag, whether it is set in any of the processes."""
         if self.layout.workers == 1:
             return flags
         return tuple(total > 0 for total in self._totals([float(flag) for flag in flags]))
 
     def check_same_step(self, step: int, folder: Path | None) -> None:
-        """Makes sure that all processes go on from the same checkpoint.
-
-        Args:
-            step: The step at which this process goes on.
-            folder: Where it looked for checkpoints.
-
-        Raises:
-            CheckpointError: Another process found another one.
-        """
+        """Makes sure that all processes go on from the same checkpoint."""
         if self.layout.workers == 1:
             return
         replicas, steps, squares = self._totals([1.0, float(step), float(step) ** 2])
@@ -105,22 +75,14 @@ class Peers:
             )
 
     def checkpoint_folder(self, folder: Path) -> Path:
-        """Where this process writes checkpoints: writing needs all processes, but only the chief's is kept.
-
-        Args:
-            folder: That of the run.
-        """
+        """Where this process writes checkpoints: writing needs all processes, but only the chief's is kept."""
         if self.layout.is_chief:
             return folder
         self._scratch = Path(tempfile.mkdtemp(prefix="modelyard-worker-"))
         return self._scratch
 
     def discard(self, checkpoint: Path) -> None:
-        """Removes a checkpoint that this process had to write but nobody keeps.
-
-        Args:
-            checkpoint: Its folder.
-        """
+        """Removes a checkpoint that this process had to write and that is not kept."""
         if self._scratch is not None:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
@@ -130,12 +92,7 @@ class Peers:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def lost(self, exc: BaseException, checkpoint: Path | None) -> TrainingError | None:
-        """The error for a process that is gone; None where ``exc`` means something else.
-
-        Args:
-            exc: What ended the loop.
-            checkpoint: The newest one.
-        """
+        """The error for a process that is gone; None where ``exc`` means something else."""
         causes = (exc, exc.__cause__)
         if not (self.layout.workers > 1 or self.layout.asynchronous) or not any(
             isinstance(cause, _LOST) for cause in causes
@@ -154,7 +111,7 @@ class Peers:
     def _totals(self, values: list[float]) -> list[float]:
         return [float(total) for total in self._sum(tf.constant(values, tf.float64)).numpy()]
 
-    def _sum_over_replicas(self, values: Any) -> Any:
+    def _sum_over_replicas(self, values: tf.Tensor) -> tf.Tensor:
         strategy = self._strategy
         if strategy is None:
             return values

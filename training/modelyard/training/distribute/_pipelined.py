@@ -30,14 +30,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
 from modelyard.training.distribute._devices import check_devices, known_devices
 from modelyard.training.distribute._schedules import SCHEDULES, Pass, Schedule, issue_order, stage_order
 
+#: A tensor, or a nest of tensors.
+Nest = Any
 #: From the output of the last stage and the targets of a micro-batch to a loss for each example, ``[b]``.
-LossFunction = Callable[[Any, Any], tf.Tensor]
+LossFunction = Callable[[Nest, Nest], tf.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +48,10 @@ class PipelineOptions:
     """How to run a pipeline.
 
     Attributes:
-        micro_batches: Parts that each batch is cut into; more of them leave
-            the devices less idle, but each is smaller.
+        micro_batches: Parts that each batch is cut into; more of them leave the devices less idle, but each is smaller.
         schedule: ``sequential``, ``grouped`` or ``interleaved``.
-        devices: Names of the devices, such as ``GPU:0``. Stages are shared out
-            to them in order, neighbours together where there are fewer
-            devices than stages. Empty for all GPUs, or all CPUs where there is no GPU.
+        devices: Names of the devices, such as ``GPU:0``. Stages are shared out to them in order, neighbours together
+            where there are fewer devices than stages. Empty for all GPUs, or all CPUs where there is no GPU.
 
     Raises:
         ConfigurationError: A value makes no sense.
@@ -69,29 +70,26 @@ class PipelineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineResult:
-    """What one batch gave.
+    """The outcome of one batch.
 
     Attributes:
         losses: Of each example, ``[B]``, in the order of the batch.
         outputs: Of the last stage, for the whole batch.
-        gradients: Of the mean loss of the batch, in the order of
-            :attr:`Pipeline.trainable_variables`; None for a weight that has none.
-        times: When each pass began and ended, float64 ``[stages,
-            micro-batches, 2, 2]``, in seconds: forwards then backwards, begin
-            then end. Measured on the devices while they ran.
+        gradients: Of the mean loss of the batch, in the order of :attr:`Pipeline.trainable_variables`; None for a
+            weight that has none.
+        times: When each pass began and ended, float64 ``[stages, micro-batches, 2, 2]``, in seconds: forwards then
+            backwards, begin then end. Measured on the devices while they ran.
     """
 
     losses: tf.Tensor
-    outputs: Any
-    gradients: Sequence[Any]
+    outputs: Nest
+    gradients: Sequence[tf.Tensor]
     times: tf.Tensor
 
     def live_activations(self) -> tf.Tensor:
-        """How many micro-batches' activations were alive at the same time, at most, from :attr:`times`.
+        """The most micro-batches whose activations were alive at the same time, from :attr:`times`: int32 ``[stages]``.
 
-        Returns:
-            int32 ``[stages]``. They are alive from the beginning of a pass
-            forwards to the end of the same micro-batch's pass backwards.
+        They are alive from the beginning of a pass forwards to the end of the same micro-batch's pass backwards.
         """
         born, died = self.times[:, :, 0, 0], self.times[:, :, 1, 1]
         # At every birth, those born by then that had not died.
@@ -107,13 +105,12 @@ class PipelineResult:
 class Pipeline(tf.Module):
     """A model in stages, each on a device of its own.
 
-    A task declares its stages by making one in ``build()``; its ``train_step``
-    asks for :meth:`gradients` and gives them to its optimizer.
+    A task declares its stages by making one in ``build()``; its ``train_step`` calls :meth:`gradients` and hands the
+    result to its optimizer.
 
     Args:
-        stages: Functions that make the stages, built Keras models or layers;
-            each is called with its device in scope. A stage takes the output
-            of the one before, a tensor or a nest of tensors.
+        stages: Functions that make the stages, built Keras models or layers; each is called with its device in scope.
+            A stage takes the output of the one before, a tensor or a nest of tensors.
         options: Micro-batches, schedule and devices.
 
     Raises:
@@ -131,7 +128,7 @@ class Pipeline(tf.Module):
         ...     return {"loss": result.losses}
     """
 
-    def __init__(self, stages: Sequence[Callable[[], Any]], options: PipelineOptions | None = None) -> None:
+    def __init__(self, stages: Sequence[Callable[[], keras.Layer]], options: PipelineOptions | None = None) -> None:
         super().__init__(name="pipeline")
         self.options = options or PipelineOptions()
         if not stages:
@@ -143,36 +140,27 @@ class Pipeline(tf.Module):
                 self.stages.append(make())
 
     @property
-    def variables(self) -> tuple[Any, ...]:
+    def variables(self) -> tuple[tf.Variable, ...]:
         """The variables of all stages, in order."""
         return tuple(variable for stage in self.stages for variable in stage.variables)
 
     @property
-    def trainable_variables(self) -> tuple[Any, ...]:
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
         """The weights of all stages, in order."""
         return tuple(variable for stage in self.stages for variable in stage.trainable_variables)
 
-    def __call__(self, inputs: Any, *, training: bool = False) -> Any:
-        """A batch through all stages, undivided: for evaluation and serving.
-
-        Args:
-            inputs: What the first stage takes.
-            training: Handed to the stages.
-
-        Returns:
-            What the last stage returns.
-        """
+    def __call__(self, inputs: Nest, *, training: bool = False) -> Nest:
+        """A batch through all stages, undivided: for evaluation and serving."""
         for stage, device in zip(self.stages, self.devices, strict=True):
             with tf.device(device):
                 inputs = stage(tf.nest.map_structure(tf.identity, inputs), training=training)
         return inputs
 
-    def gradients(self, inputs: Any, targets: Any, loss: LossFunction) -> PipelineResult:
-        """One batch forwards and backwards, by the schedule.
+    def gradients(self, inputs: Nest, targets: Nest, loss: LossFunction) -> PipelineResult:
+        """One batch forwards and backwards, by the schedule; micro-batches differ by one example at most.
 
-        Losses that layers add (regularisation) are in the gradients, with
-        each micro-batch's share of the batch as weight. Layers that look at a
-        whole batch, such as batch normalisation, see micro-batches.
+        Losses that layers add (regularisation) are in the gradients, with each micro-batch's share of the batch as
+        weight. Layers that look at a whole batch, such as batch normalisation, see micro-batches.
 
         Args:
             inputs: What the first stage takes, ``[B, ...]``.
@@ -180,8 +168,7 @@ class Pipeline(tf.Module):
             loss: A loss for each example.
 
         Returns:
-            Losses, outputs, gradients, and when each pass ran. A batch need
-            not be divisible: micro-batches differ by one example at most.
+            Losses, outputs, gradients, and when each pass ran.
         """
         return _Step(self, inputs, targets, loss).run()
 
@@ -189,18 +176,18 @@ class Pipeline(tf.Module):
 class _Step:
     """One batch on its way through a pipeline."""
 
-    def __init__(self, pipeline: Pipeline, inputs: Any, targets: Any, loss: LossFunction) -> None:
+    def __init__(self, pipeline: Pipeline, inputs: Nest, targets: Nest, loss: LossFunction) -> None:
         self._pipeline, self._loss = pipeline, loss
         self._count = pipeline.options.micro_batches
         self._size = tf.shape(tf.nest.flatten(inputs)[0])[0]
         self._inputs, self._targets = self._cut(inputs), self._cut(targets)
         stages = len(pipeline.stages)
         # Of each stage: what its last pass made, which the next one waits for.
-        self._previous: list[list[Any]] = [[] for _ in range(stages)]
-        self._totals: list[list[Any]] = [[None] * len(stage.trainable_variables) for stage in pipeline.stages]
-        self._tapes: dict[tuple[int, int], tuple[tf.GradientTape, Any, Any]] = {}
-        self._outputs: dict[tuple[int, int], Any] = {}
-        self._output_gradients: dict[tuple[int, int], Any] = {}
+        self._previous: list[list[tf.Tensor]] = [[] for _ in range(stages)]
+        self._totals: list[list[tf.Tensor]] = [[None] * len(stage.trainable_variables) for stage in pipeline.stages]
+        self._tapes: dict[tuple[int, int], tuple[tf.GradientTape, Nest, list[tf.Tensor]]] = {}
+        self._outputs: dict[tuple[int, int], Nest] = {}
+        self._output_gradients: dict[tuple[int, int], Nest] = {}
         self._losses: dict[int, tf.Tensor] = {}
         self._times: dict[Pass, tuple[tf.Tensor, tf.Tensor]] = {}
 
@@ -267,7 +254,7 @@ class _Step:
                 self._output_gradients[stage - 1, micro] = onwards
             self._end(item, began, [*onwards, *(total for total in totals if total is not None)])
 
-    def _begin(self, stage: int, received: Any) -> tuple[tf.Tensor, Any]:
+    def _begin(self, stage: int, received: Nest) -> tuple[tf.Tensor, Nest]:
         """Waits for the stage's last pass and for what comes from the neighbour, and takes the time."""
         with tf.control_dependencies(self._previous[stage]):
             arrived = tf.nest.map_structure(tf.identity, received)
@@ -276,13 +263,13 @@ class _Step:
         with tf.control_dependencies([began]):
             return began, tf.nest.map_structure(tf.identity, arrived)
 
-    def _end(self, item: Pass, began: tf.Tensor, made: list[Any]) -> None:
+    def _end(self, item: Pass, began: tf.Tensor, made: list[tf.Tensor]) -> None:
         with tf.control_dependencies(made):
             ended = tf.timestamp()
         self._times[item] = (began, ended)
         self._previous[item.stage] = [ended]
 
-    def _cut(self, batch: Any) -> list[Any]:
+    def _cut(self, batch: Nest) -> list[tf.Tensor]:
         bounds = [self._size * part // self._count for part in range(self._count + 1)]
         return [
             tf.nest.map_structure(lambda value, low=low, high=high: value[low:high], batch)

@@ -10,13 +10,7 @@ SCHEDULES: tuple[str, ...] = get_args(Schedule)
 
 
 class Pass(NamedTuple):
-    """One micro-batch through one stage.
-
-    Attributes:
-        stage: Number of the stage, from 0.
-        micro: Number of the micro-batch, from 0.
-        backward: Whether it goes backwards.
-    """
+    """One micro-batch through one stage, forwards or backwards; both are numbered from 0."""
 
     stage: int
     micro: int
@@ -24,14 +18,7 @@ class Pass(NamedTuple):
 
 
 def stage_order(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> list[Pass]:
-    """The passes of one stage, in the order in which it runs them.
-
-    Args:
-        schedule: See :class:`PipelineOptions`.
-        stage: Number of the stage, from 0.
-        stages: How many there are.
-        micro_batches: How many there are.
-    """
+    """The passes of one stage, in the order in which it runs them."""
     # How many micro-batches have gone forwards before the first one comes back.
     ahead = {"sequential": 1, "grouped": micro_batches, "interleaved": min(stages - stage, micro_batches)}[schedule]
     order = [Pass(stage, micro, False) for micro in range(ahead)]
@@ -43,11 +30,7 @@ def stage_order(schedule: Schedule, stage: int, stages: int, micro_batches: int)
 
 
 def issue_order(orders: Sequence[Sequence[Pass]]) -> list[Pass]:
-    """One order for all stages in which every pass comes after those that it needs.
-
-    Args:
-        orders: The order of each stage.
-    """
+    """One order for all stages in which every pass comes after those that it needs."""
     waiting = [list(order) for order in orders]
     done: set[Pass] = set()
     issued: list[Pass] = []

@@ -5,18 +5,16 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, get_args
+from typing import NoReturn
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.eager import context
 
 from modelyard.errors import ConfigurationError, TrainingError
-from modelyard.training.distribute._cluster import Cluster
+from modelyard.training.distribute._cluster import STRATEGIES, Cluster, StrategyName
 from modelyard.training.run import first_line
 
-StrategyName = Literal["one", "mirrored", "multiworker", "ps", "tpu"]
-STRATEGIES: tuple[str, ...] = get_args(StrategyName)
 #: How long processes wait for each other at the start, in seconds. TensorFlow would wait for an hour.
 JOIN_TIMEOUT_S = 600.0
 #: How long a process may be silent before it is taken for dead, in seconds.
@@ -29,31 +27,27 @@ def make_strategy(
     cluster: Cluster | None = None,
     tpu: str | None = None,
     join_timeout_s: float = JOIN_TIMEOUT_S,
-    make_resolver: Callable[..., Any] | None = None,
+    make_resolver: Callable[..., tf.distribute.cluster_resolver.ClusterResolver] | None = None,
 ) -> tf.distribute.Strategy | None:
     """A distribution strategy, ready for a :class:`modelyard.training.Trainer`.
 
-    Call it before anything else that uses TensorFlow: devices and connections
-    are set up once for each process.
+    Call it before anything else that uses TensorFlow: devices and connections are set up once for each process.
 
     Args:
-        name: ``one``: one replica, on one device. ``mirrored``: one replica on
-            each GPU of this machine. ``multiworker``: replicas in several
-            processes that take each step together. ``ps``: workers that take
-            steps one by one, on weights that parameter servers keep.
-            ``tpu``: one replica on each core of a TPU.
+        name: ``one``: one replica, on one device. ``mirrored``: one replica on each GPU of this machine.
+            ``multiworker``: replicas in several processes that take each step together. ``ps``: workers that take steps
+            one by one, on weights that parameter servers keep. ``tpu``: one replica on each core of a TPU.
         cluster: The processes, for ``multiworker`` and ``ps``.
         tpu: Name or address of the TPU; None for the one of this machine.
-        join_timeout_s: How long the processes of ``multiworker`` wait for each
-            other, in seconds.
+        join_timeout_s: How long the processes of ``multiworker`` wait for each other, in seconds.
         make_resolver: Stands in for ``TPUClusterResolver``.
 
     Returns:
         The strategy; None for ``one``.
 
     Raises:
-        ConfigurationError: The name is unknown, the cluster is missing or has
-            not what the strategy needs, or there is no such TPU.
+        ConfigurationError: The name is unknown, the cluster is missing or has not what the strategy needs, or there is
+            no such TPU.
         TrainingError: The processes did not find each other.
     """
     if name == "one":
@@ -92,14 +86,7 @@ def make_strategy(
 
 
 def serve_chief(cluster: Cluster) -> NoReturn:
-    """Does what the chief of a cluster with parameter servers asks for, until the process is ended.
-
-    Args:
-        cluster: This process is one of its workers or parameter servers.
-
-    Raises:
-        TrainingError: The address of this process cannot be had.
-    """
+    """Serves the chief of a cluster with parameter servers, until the process is ended."""
     # TensorFlow waits in C++, where Python's handlers never get their turn.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -120,11 +107,8 @@ def serve_chief(cluster: Cluster) -> NoReturn:
 class Layout:
     """What the loop around a step must know about a strategy.
 
-    Attributes:
-        workers: Processes that run the loop side by side, each with its share of every batch.
-        worker: Number of this one, from 0.
-        asynchronous: Whether steps are sent to workers one by one (parameter servers).
-        fixed_shapes: Whether every batch must have the same shape (TPU).
+    ``workers`` run the loop side by side, ``worker`` is the number of this one; ``asynchronous`` sends steps to workers
+    one by one (parameter servers); with ``fixed_shapes`` every batch must have the same shape (TPU).
     """
 
     workers: int = 1
@@ -139,11 +123,7 @@ class Layout:
 
 
 def layout_of(strategy: tf.distribute.Strategy | None) -> Layout:
-    """Finds out how a strategy spreads its work.
-
-    Args:
-        strategy: None for one replica.
-    """
+    """Finds out how a strategy spreads its work."""
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return Layout(asynchronous=True)
     if isinstance(strategy, tf.distribute.TPUStrategy):
@@ -157,7 +137,7 @@ def layout_of(strategy: tf.distribute.Strategy | None) -> Layout:
     return Layout(workers=max(chiefs + workers, 1), worker=number or 0)
 
 
-def _resolver(cluster: Cluster) -> Any:
+def _resolver(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
     spec = tf.train.ClusterSpec({job: list(members) for job, members in cluster.addresses.items()})
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec, task_type=cluster.job, task_id=cluster.index, rpc_layer="grpc"
@@ -177,7 +157,9 @@ def _limit_waiting(cluster: Cluster, timeout_s: float) -> None:
     )
 
 
-def _make_tpu(tpu: str | None, make_resolver: Callable[..., Any]) -> tf.distribute.Strategy:
+def _make_tpu(
+    tpu: str | None, make_resolver: Callable[..., tf.distribute.cluster_resolver.ClusterResolver]
+) -> tf.distribute.Strategy:
     where = "local" if tpu is None else tpu
     try:
         resolver = make_resolver(tpu=where)

@@ -1,10 +1,8 @@
 """The loop of the strategy ``ps``: a chief that sends steps to workers, one by one, on weights that servers keep.
 
-Every batch is made by the chief, goes to one worker, and is used once in an
-epoch. A worker that dies loses nothing but time: TensorFlow's coordinator
-gives its step to another one. Steps of different workers do not wait for each
-other, so their updates interleave, and the same seed does not give the same
-numbers again.
+Every batch is made by the chief, goes to one worker, and is used once in an epoch. A worker that dies loses nothing but
+time: TensorFlow's coordinator hands its step to another one. Steps of different workers do not wait for each other, so
+their updates interleave, and the same seed does not give the same numbers again.
 """
 
 from __future__ import annotations
@@ -12,16 +10,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError, TrainingError
-from modelyard.training.loop._loop import DeviceLoop, LoopResult, Totals, _InputEndedError
+from modelyard.training.loop._loop import DeviceLoop, LoopResult, Outcome, Totals, _InputEndedError
 
 #: Without a finished step for so long, in seconds, the workers are taken for lost. The first one includes tracing.
 STALLED_S = 180.0
@@ -30,20 +30,16 @@ _AHEAD = 3
 
 
 class CoordinatedLoop(DeviceLoop):
-    """Runs one kind of step of a task on the workers of a parameter server strategy.
+    """Runs one kind of step of a task on the workers of a parameter server strategy."""
 
-    Args:
-        step: As for :class:`DeviceLoop`.
-        element_spec: As for :class:`DeviceLoop`.
-        strategy: A ``tf.distribute.ParameterServerStrategy``.
-        options: As for :class:`DeviceLoop`, but for what a loop on one machine alone can do.
-
-    Raises:
-        ConfigurationError: As for :class:`DeviceLoop`; an option that
-            needs steps in order; or workers with several GPUs.
-    """
-
-    def __init__(self, step: Any, element_spec: Any, *, strategy: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        step: Callable[[Any], Mapping[str, tf.Tensor]],
+        element_spec: object,
+        *,
+        strategy: tf.distribute.Strategy,
+        **options: Any,
+    ) -> None:
         form = options.pop("form", "loop")
         if form not in ("loop", "step"):
             raise ConfigurationError(f"The loop {form!r} does not work with parameter servers; use 'loop'.")
@@ -66,22 +62,17 @@ class CoordinatedLoop(DeviceLoop):
         self._progress_at = 0.0
 
     def iterate(self, dataset: tf.data.Dataset, *, shared: bool = False) -> Any:
-        """An iterator over batches, in the chief.
-
-        Args:
-            dataset: The batches.
-            shared: As for :class:`DeviceLoop`; here never.
-        """
+        """An iterator over batches, in the chief."""
         return iter(dataset)
 
     def stop(self) -> None:
         """Makes this loop, whether it is running or not, end after the steps that are on their way."""
         self._stopping = True
 
-    def start(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Any]:
+    def start(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Outcome]:
         """As for :class:`DeviceLoop`."""
         packed = np.array([totals.sums[name] for name in self.names], dtype=np.float64)
-        done: Future[Any] = Future()
+        done: Future[Outcome] = Future()
         self._progress_at = time.monotonic()
 
         def run() -> None:
@@ -94,12 +85,8 @@ class CoordinatedLoop(DeviceLoop):
         threading.Thread(target=run, name="coordinated-loop", daemon=True).start()
         return done
 
-    def finish(self, running: Future[Any], totals: Totals) -> LoopResult:
-        """As for :class:`DeviceLoop`.
-
-        Raises:
-            TrainingError: No worker has finished a step for :data:`STALLED_S` seconds, too.
-        """
+    def finish(self, running: Future[Outcome], totals: Totals) -> LoopResult:
+        """As for :class:`DeviceLoop`."""
         while True:
             try:
                 running.exception(timeout=1.0)
@@ -113,14 +100,14 @@ class CoordinatedLoop(DeviceLoop):
                 # More steps were on their way when the loss of one was not finite.
                 return replace(super().finish(running, totals), non_finite_at=self._non_finite_at)
 
-    def _timed_step(self, batch: Any) -> tuple[Any, Any, Any]:
+    def _timed_step(self, batch: object) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """A step, and when its values were known, in seconds."""
         sums, examples = self._step(batch)
         with tf.control_dependencies([sums]):
             return sums, examples, tf.timestamp()
 
-    def _through(self, batches: Any, steps: int, packed: Any) -> tuple[Any, int, int, float]:
-        waiting: deque[Any] = deque()
+    def _through(self, batches: Any, steps: int, packed: npt.NDArray[np.float64]) -> Outcome:
+        waiting: deque[tf.distribute.coordinator.RemoteValue] = deque()
         sums, examples, sent = packed, 0, 0
         # Of each step whose loss was not finite: when it was known, the step, and the loss.
         bad: list[tuple[float, int, float]] = []
@@ -149,15 +136,14 @@ class CoordinatedLoop(DeviceLoop):
         return sums, examples, sent, bad_loss
 
 
-def make_loop(step: Any, element_spec: Any, *, strategy: tf.distribute.Strategy | None, **options: Any) -> DeviceLoop:
-    """The loop that fits a strategy.
-
-    Args:
-        step: As for :class:`DeviceLoop`.
-        element_spec: As for :class:`DeviceLoop`.
-        strategy: None for one replica.
-        options: As for :class:`DeviceLoop`.
-    """
+def make_loop(
+    step: Callable[[Any], Mapping[str, tf.Tensor]],
+    element_spec: object,
+    *,
+    strategy: tf.distribute.Strategy | None,
+    **options: Any,
+) -> DeviceLoop:
+    """The loop that fits a strategy."""
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return CoordinatedLoop(step, element_spec, strategy=strategy, **options)
     return DeviceLoop(step, element_spec, strategy=strategy, **options)

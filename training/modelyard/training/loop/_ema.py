@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import tensorflow as tf
 
@@ -12,15 +11,10 @@ import tensorflow as tf
 class WeightAverage(tf.Module):
     """Averages of variables, each ``decay * average + (1 - decay) * value`` after every step.
 
-    At the start of a run the decay is ``(1 + step) / (10 + step)`` where that
-    is less, so that the first weights, which are random, are soon forgotten.
-
-    Args:
-        variables: What to average.
-        decay: From 0 to below 1; 0.999 looks back over about a thousand steps.
+    At the start of a run the decay is ``(1 + step) / (10 + step)`` where that is less: the first weights are random.
     """
 
-    def __init__(self, variables: Sequence[Any], decay: float) -> None:
+    def __init__(self, variables: Sequence[tf.Variable], decay: float) -> None:
         super().__init__()
         self._decay = decay
         self._sources = list(variables)
@@ -31,12 +25,8 @@ class WeightAverage(tf.Module):
         for average, source in zip(self.averages, self._sources, strict=True):
             average.assign(tf.convert_to_tensor(source))
 
-    def update(self, step: Any) -> None:
-        """Adds the present values.
-
-        Args:
-            step: Steps done before this one, int64 ``[]``.
-        """
+    def update(self, step: tf.Tensor) -> None:
+        """Adds the present values, after so many steps before this one, int64 ``[]``."""
         done = tf.cast(step, tf.float32)
         keep = tf.minimum(tf.constant(self._decay, tf.float32), (1.0 + done) / (10.0 + done))
         for average, source in zip(self.averages, self._sources, strict=True):

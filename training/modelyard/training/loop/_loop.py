@@ -6,31 +6,33 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError, TrainingError
 from modelyard.training.loop._resident import ResidentData, ResidentEpoch
 from modelyard.training.user import StepReport, make_replica_step
 
+if TYPE_CHECKING:
+    from modelyard.training.run import LoopForm
+
 LOSS = "loss"
-LoopForm = Literal["eager", "step", "loop", "epoch"]
+#: Sums and counts, float64 ``[names, 2]``, examples, steps done, and the loss that was not finite, or 0.
+Outcome = tuple[tf.Tensor, tf.Tensor | int, tf.Tensor | int, tf.Tensor | float]
 #: Called on the host after each step with its number in the loop, from 0, and its sums, float64 ``[names, 2]``.
-Sink = Callable[[int, Any], None]
+Sink = Callable[[int, npt.NDArray[np.float64]], None]
 #: Called in the graph after each step, with its number since the start of the run, from 0, int64 ``[]``.
-AfterStep = Callable[[Any], None]
+AfterStep = Callable[[tf.Tensor], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Running sums of what steps returned.
+    """Running sums of what steps returned, sum and number of values by name, and the examples seen.
 
-    Attributes:
-        sums: For each name, sum and number of values, in float64. Kept as
-            plain numbers so that a checkpoint holds them exactly.
-        examples: Examples seen.
+    They are plain numbers of float64, which a checkpoint holds exactly.
     """
 
     sums: Mapping[str, tuple[float, float]]
@@ -43,15 +45,9 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopResult:
-    """What a device loop came back with.
+    """The totals after a device loop, and how many steps it did.
 
-    Attributes:
-        totals: The sums with those of the loop added.
-        steps: Steps done; fewer than asked for where :meth:`DeviceLoop.stop`
-            was called, or where the loss was not finite.
-        non_finite_at: Number of the first step of the loop, from 0, whose loss
-            was NaN or infinite; the loop ended with it. None where all were finite.
-        bad_loss: That loss.
+    ``non_finite_at`` is the number of the step, from 0, whose loss was NaN or infinite, with which the loop ended.
     """
 
     totals: Totals
@@ -65,37 +61,12 @@ class _InputEndedError(Exception):
 
 
 class DeviceLoop:
-    """Runs one kind of step of a task, traced on first use.
-
-    Args:
-        step: ``train_step`` or ``eval_step`` of a task.
-        element_spec: Spec of the batches.
-        label: What to call it in messages.
-        strategy: Its replicas run the step, each on its part of a batch; None
-            for one replica.
-        form: ``eager`` and ``step`` come back to Python after each step, the
-            first without a graph; ``loop`` and ``epoch`` after the last, the
-            second on batches that are cut in the graph.
-        accumulate_steps: Micro-batches to cut each replica's batch into.
-        clip_norm: Greatest global norm of the gradients of one update.
-        devices: Names of the devices that compute the step, each its share of a batch.
-        jit_compile: Whether XLA compiles the step.
-        prefetch: Whether batches are copied to the first device ahead of time.
-        after_step: What else to do after each step.
-        sink: Receives the values of each step while the loop runs.
-        resident: The data of the form ``epoch``.
-        model_description: What the models take, for messages.
-
-    Raises:
-        ConfigurationError: The step does not return a mapping with ``loss``,
-            cannot run on batches of that spec, or needs
-            :func:`~modelyard.training.minimize` for what it is asked to do.
-    """
+    """Runs one kind of step of a task, traced on first use."""
 
     def __init__(
         self,
-        step: Callable[[Any], Mapping[str, Any]],
-        element_spec: Any,
+        step: Callable[[Any], Mapping[str, tf.Tensor]],
+        element_spec: object,
         *,
         label: str,
         strategy: tf.distribute.Strategy | None = None,
@@ -167,7 +138,7 @@ class DeviceLoop:
         else:
             whole = resident
 
-            def take(source: Any, index: Any) -> tuple[Any, Any]:
+            def take(source: tuple[tf.Tensor, tf.Tensor], index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 order, position = source
                 return self._on_replicas(lambda number: replica_step(whole.batch(order, number)))(position + index)
 
@@ -178,12 +149,7 @@ class DeviceLoop:
         return Totals(sums=dict.fromkeys(self.names, (0.0, 0.0)))
 
     def iterate(self, dataset: tf.data.Dataset, *, shared: bool = False) -> Any:
-        """An iterator over batches for :meth:`run`; under a strategy each batch is shared out to its replicas.
-
-        Args:
-            dataset: The batches, of the global size.
-            shared: Whether they are only this worker's part already.
-        """
+        """An iterator over batches for :meth:`run`; under a strategy each batch is shared out to its replicas."""
         return iter(share_out(dataset, self._strategy, shared=shared, prefetch_to=self._prefetch_to))
 
     def stop(self) -> None:
@@ -195,39 +161,17 @@ class DeviceLoop:
             self._halt.assign(True)
 
     def run(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> LoopResult:
-        """Runs steps on the device; see :meth:`start`.
-
-        Args:
-            batches: From :meth:`iterate`, or of the form ``epoch`` which and where to begin.
-            steps: How many to take.
-            totals: What to add to.
-            first_step: Steps that were done before, since the start of the run.
-
-        Returns:
-            New totals, and whether the loss stayed finite.
-
-        Raises:
-            TrainingError: The input ended early, or an op of the step failed.
-        """
+        """Runs steps on the device; see :meth:`start`."""
         return self.finish(self.start(batches, steps, totals, first_step=first_step), totals)
 
-    def start(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Any]:
+    def start(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Outcome]:
         """Lets steps run, in a thread of their own so that no signal has to wait for them.
 
         The forms ``eager`` and ``step`` are through when it returns.
-
-        Args:
-            batches: As for :meth:`run`.
-            steps: As for :meth:`run`.
-            totals: As for :meth:`run`.
-            first_step: As for :meth:`run`.
-
-        Returns:
-            What :meth:`finish` takes.
         """
         packed = np.array([totals.sums[name] for name in self.names], dtype=np.float64)
         if self._form in ("eager", "step"):
-            done: Future[Any] = Future()
+            done: Future[Outcome] = Future()
             try:
                 done.set_result(self._one_by_one(batches, steps, packed, first_step))
             except (tf.errors.OpError, StopIteration) as exc:
@@ -247,16 +191,8 @@ class DeviceLoop:
         executor.shutdown(wait=False)
         return future
 
-    def finish(self, running: Future[Any], totals: Totals) -> LoopResult:
-        """Waits for steps that :meth:`start` began.
-
-        Args:
-            running: What it returned.
-            totals: What it was given.
-
-        Raises:
-            TrainingError: As for :meth:`run`.
-        """
+    def finish(self, running: Future[Outcome], totals: Totals) -> LoopResult:
+        """Waits for steps that :meth:`start` began."""
         try:
             sums, examples, done, bad_loss = running.result()
         except (tf.errors.OutOfRangeError, _InputEndedError) as exc:
@@ -269,7 +205,7 @@ class DeviceLoop:
                 f"{self._models}."
             ) from exc
         except BaseException:
-            # A second signal: nobody will wait for this loop again.
+            # A second signal: nothing waits for this loop any more.
             self.stop()
             raise
         rows = np.asarray(sums)
@@ -282,7 +218,7 @@ class DeviceLoop:
             bad_loss=loss,
         )
 
-    def _one_by_one(self, batches: Any, steps: int, packed: Any, first_step: int) -> tuple[Any, int, int, float]:
+    def _one_by_one(self, batches: Any, steps: int, packed: npt.NDArray[np.float64], first_step: int) -> Outcome:
         sums, examples = packed, 0
         for index in range(steps):
             step_sums, step_examples = self._one(next(batches))
@@ -299,14 +235,14 @@ class DeviceLoop:
         if strategy is None:
             return replica_step
 
-        def all_replicas(argument: Any) -> tuple[Any, Any]:
+        def all_replicas(argument: object) -> tuple[tf.Tensor, tf.Tensor]:
             sums, examples = strategy.run(replica_step, args=(argument,))
             add = tf.distribute.ReduceOp.SUM
             return strategy.reduce(add, sums, axis=None), strategy.reduce(add, examples, axis=None)
 
         return all_replicas
 
-    def _after(self, step: Any, index: Any, sums: Any) -> None:
+    def _after(self, step: tf.Tensor, index: tf.Tensor, sums: tf.Tensor) -> None:
         """What follows a step, in the graph or out of it."""
         if self._after_step is not None:
             self._after_step(step)
@@ -316,16 +252,18 @@ class DeviceLoop:
             else:
                 tf.numpy_function(self._receive, [index, sums], [], name="stream")
 
-    def _receive(self, index: Any, sums: Any) -> None:
+    def _receive(self, index: tf.Tensor, sums: tf.Tensor) -> None:
         if self._sink is not None:
             self._sink(int(index), sums)
 
-    def _make_loop(self, take: Callable[[Any, Any], tuple[Any, Any]]) -> Any:
+    def _make_loop(self, take: Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]) -> Any:
         """The loop; ``take`` does the step of a number in the loop, from 0, on what :meth:`iterate` gave."""
         after, row, halt = self._after, self._loss_row, self._halt
 
         @tf.function
-        def loop(source: Any, steps: Any, totals: Any, first: Any) -> tuple[Any, Any, Any, Any]:
+        def loop(
+            source: object, steps: tf.Tensor, totals: tf.Tensor, first: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
             examples, done = tf.constant(0, tf.int64), tf.constant(0, tf.int64)
             bad_loss = tf.constant(0.0, tf.float64)
             for index in tf.range(steps):
@@ -352,14 +290,7 @@ def share_out(
     shared: bool = False,
     prefetch_to: str | None = None,
 ) -> Any:
-    """The batches as a step gets them.
-
-    Args:
-        dataset: The batches, of the global size.
-        strategy: Each of whose replicas gets its part; None for one replica.
-        shared: Whether they are only this worker's part already.
-        prefetch_to: The device to copy them to ahead of time; None for none.
-    """
+    """The batches as a step gets them."""
     if prefetch_to is not None:
         # The last of its transformations, as it must be.
         dataset = dataset.apply(tf.data.experimental.prefetch_to_device(prefetch_to, buffer_size=2))
@@ -373,27 +304,16 @@ def share_out(
     return strategy.experimental_distribute_dataset(dataset.with_options(sharding))
 
 
-def describe_spec(element_spec: Any) -> str:
-    """The shapes and types of batches, for people.
-
-    Args:
-        element_spec: Spec of the batches.
-
-    Returns:
-        Such as ``float32 [?, 28, 28, 1], int64 [?]``.
-    """
+def describe_spec(element_spec: object) -> str:
+    """The shapes and types of batches, for people, such as ``float32 [?, 28, 28, 1], int64 [?]``."""
     return ", ".join(
         f"{spec.dtype.name} {describe_shape(spec.shape)}" if hasattr(spec, "shape") else str(spec)
         for spec in tf.nest.flatten(element_spec)
     )
 
 
-def describe_shape(shape: Any) -> str:
-    """A shape such as ``[?, 28, 28, 1]``.
-
-    Args:
-        shape: A ``tf.TensorShape`` or a tuple with None for what is not known.
-    """
+def describe_shape(shape: tf.TensorShape | tuple[int | None, ...]) -> str:
+    """A shape such as ``[?, 28, 28, 1]``."""
     if isinstance(shape, tf.TensorShape) and shape.rank is None:
         return "of unknown rank"
     return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"

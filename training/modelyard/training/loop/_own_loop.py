@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -15,10 +15,11 @@ import tensorflow as tf
 from modelyard.errors import CheckpointError, ConfigurationError, NonFiniteLossError
 from modelyard.training.checkpoint import Checkpoints, RunState, list_checkpoints, list_weights, read_state
 from modelyard.training.distribute import Peers, check_devices
+from modelyard.training.loop._compiled_step import CompiledStep
 from modelyard.training.loop._coordinated import make_loop
 from modelyard.training.loop._loop import DeviceLoop, Totals, share_out
 from modelyard.training.run import Goal, InterruptGuard, LoopOptions, change_options, check_config
-from modelyard.training.user import describe_batch, describe_models, evaluation
+from modelyard.training.user import describe_models, evaluation
 
 _NAME = "loop"
 #: Options that decide the numbers: a loop may only go on with the same.
@@ -28,10 +29,9 @@ _DECIDE = ("seed", "accumulate_steps", "clip_norm", "precision")
 class Loop:
     """What the trainer does around a step, as calls, for a ``for`` loop of your own.
 
-    Strategy, devices, compiled steps, accumulation, clipping, precision,
-    checkpoints, exact resume and a Ctrl-C that waits for the end of the step:
-    the trainer is built on it. Enter it, and it ends a run after the step at
-    hand, with a checkpoint, where the process is told to end.
+    Strategy, devices, compiled steps, accumulation, clipping, precision, checkpoints, exact resume and a Ctrl-C that
+    waits for the end of the step: the trainer is built on it. Enter it, and it ends a run after the current step, with
+    a checkpoint, where the process is told to end.
 
     Args:
         options: None for the defaults.
@@ -39,14 +39,12 @@ class Loop:
         changes: Fields of :class:`LoopOptions` to set on top of ``options``.
 
     Attributes:
-        options: Of this loop.
-        strategy: Or None.
-        peers: The other processes of the strategy.
         state: Where the loop is: ``state.step`` and ``state.epoch``.
+        checkpoints: Those of this loop; None without ``model_dir``.
+        peers: The other processes of the strategy.
 
     Raises:
-        ConfigurationError: A field is unknown or out of its range, or does not
-            work with a strategy.
+        ConfigurationError: A field is unknown or out of its range, or does not work with a strategy.
 
     Example:
         >>> loop = Loop(model_dir="runs/mine", clip_norm=1.0)
@@ -83,18 +81,17 @@ class Loop:
                     f"{name} does not work with a strategy, which compiles and places steps itself; leave one of the "
                     f"two out (--{name.replace('_', '-')}, --strategy)."
                 )
-        self._tracked: dict[str, Any] = {}
-        self._checkpoints: Checkpoints | None = None
-        self._weights: list[Any] = []
+        self._tracked: dict[str, object] = {}
+        self.checkpoints: Checkpoints | None = None
+        #: Of this loop, or what it goes on from.
+        self._newest: tuple[int, Path] | None = None
+        self._weights: list[tf.Variable] = []
         self._steps: list[CompiledStep] = []
         self._guard = InterruptGuard()
 
-    def building(self) -> AbstractContextManager[None]:
-        """Where models are built: seeded, in the strategy's scope and the precision, on the first device."""
-        return self._building()
-
     @contextmanager
-    def _building(self) -> Iterator[None]:
+    def building(self) -> Iterator[None]:
+        """Where models are built: seeded, in the strategy's scope and the precision, on the first device."""
         options = self.options
         keras.utils.set_random_seed(options.seed)
         with self.placed():
@@ -110,7 +107,7 @@ class Loop:
             with tf.device(devices[0]) if devices else nullcontext():
                 yield
 
-    def track(self, /, *, keep_best: Goal | None = None, **models: Any) -> None:
+    def track(self, /, *, keep_best: Goal | None = None, **models: object) -> None:
         """Names what checkpoints hold.
 
         Args:
@@ -120,18 +117,13 @@ class Loop:
         folder = self.options.checkpoint_dir
         self._tracked, self._weights = dict(models), list_weights(models)
         if folder is not None:
-            self._checkpoints = Checkpoints(
+            self.checkpoints = Checkpoints(
                 self.peers.checkpoint_folder(folder),
                 models,
                 keep=self.options.keep_checkpoints,
                 goal=keep_best,
                 background=self.options.async_checkpoints and self.strategy is None,
             )
-
-    @property
-    def checkpoints(self) -> Checkpoints | None:
-        """Those of this loop; None without ``model_dir``."""
-        return self._checkpoints
 
     def newest(self) -> Path | None:
         """The newest checkpoint; None where there is none."""
@@ -140,20 +132,17 @@ class Loop:
         return found[-1] if found else None
 
     def compile(
-        self, step: Callable[[Any], Mapping[str, Any]], element_spec: Any, *, label: str, train: bool, **more: Any
+        self,
+        step: Callable[[Any], Mapping[str, tf.Tensor]],
+        element_spec: object,
+        *,
+        label: str,
+        train: bool,
+        **more: Any,
     ) -> DeviceLoop:
-        """The device loop of a step, as the options say.
+        """The device loop of a step, as the options say; ``more`` is as for :class:`DeviceLoop`.
 
-        Args:
-            step: From a batch to values by name, ``loss`` among them.
-            element_spec: Spec of the batches.
-            label: What to call it in messages.
-            train: Whether it updates weights; other steps are neither cut nor
-                compiled by XLA, and run on the first device.
-            more: As for :class:`DeviceLoop`.
-
-        Raises:
-            ConfigurationError: As for :class:`DeviceLoop`.
+        A step that does not train is neither cut nor compiled by XLA, and runs on the first device.
         """
         options = self.options
         how: dict[str, Any] = {"devices": options.devices[:1]}
@@ -182,33 +171,24 @@ class Loop:
 
     # What follows is for loops of one's own; the trainer has events and evaluations in these places.
 
-    def train_step(self, step: Callable[[Any], Mapping[str, Any]]) -> CompiledStep:
+    def train_step(self, step: Callable[[Any], Mapping[str, tf.Tensor]]) -> CompiledStep:
         """Compiles a step that updates weights, by :func:`minimize` or :func:`apply_gradients`; a decorator.
 
-        Args:
-            step: For one replica, from a batch to values by name, ``loss`` among them.
+        The step is for one replica, from a batch to values by name, ``loss`` among them.
         """
         return self._compiled(step, train=True)
 
-    def eval_step(self, step: Callable[[Any], Mapping[str, Any]]) -> CompiledStep:
-        """Compiles a step that updates no weights; a decorator.
-
-        Args:
-            step: For one replica, from a batch to values by name, ``loss`` among them.
-        """
+    def eval_step(self, step: Callable[[Any], Mapping[str, tf.Tensor]]) -> CompiledStep:
+        """Compiles a step that updates no weights, otherwise as for :meth:`train_step`; a decorator."""
         return self._compiled(step, train=False)
 
-    def _compiled(self, step: Callable[[Any], Mapping[str, Any]], *, train: bool) -> CompiledStep:
+    def _compiled(self, step: Callable[[Any], Mapping[str, tf.Tensor]], *, train: bool) -> CompiledStep:
         made = CompiledStep(self, step, train=train)
         self._steps.append(made)
         return made
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The numbers of the epochs that are left, from 0.
-
-        Args:
-            count: Epochs in all.
-        """
+        """The numbers of the epochs that are left of so many in all, from 0."""
         while self.state.epoch < count:
             yield self.state.epoch
             self.state = replace(self.state, epoch=self.state.epoch + 1, epoch_step=0)
@@ -229,11 +209,7 @@ class Loop:
                 raise self._guard.stop()
 
     def eval_batches(self, dataset: tf.data.Dataset) -> Iterator[Any]:
-        """Batches that do not count.
-
-        Args:
-            dataset: Of batches.
-        """
+        """Batches that do not count."""
         return self._read(dataset)
 
     def _read(self, dataset: tf.data.Dataset) -> Iterator[Any]:
@@ -245,24 +221,22 @@ class Loop:
             yield batch
 
     def resume(self) -> bool:
-        """Goes on from the newest checkpoint, where there is one.
-
-        Returns:
-            Whether there was one; ``state`` then is where it was made.
+        """Goes on from the newest checkpoint, where there is one; returns whether there was one.
 
         Raises:
             CheckpointError: It is damaged, does not fit, or is of a task or of other options.
         """
         path = self.newest()
         self.peers.check_same_step(0 if path is None else read_state(path).step, self.options.checkpoint_dir)
-        if path is None or self._checkpoints is None:
+        if path is None or self.checkpoints is None:
             return False
         state = read_state(path)
         if state.task != _NAME:
             raise CheckpointError(f"The checkpoint {path} is of the task {state.task!r}; expected one of a Loop.")
         check_config(state, self.state.config, path)
-        self._checkpoints.clean()
-        self.state = self._checkpoints.restore(path)
+        self.checkpoints.clean()
+        self.state = self.checkpoints.restore(path)
+        self._newest = self.state.step, path
         for step in self._steps:
             step.totals = Totals(
                 sums={
@@ -274,32 +248,32 @@ class Loop:
         return True
 
     def save(self) -> Path:
-        """Writes a checkpoint, in the background where it can, and removes the oldest ones.
+        """Writes a checkpoint, in the background where it can, removes the oldest ones, and returns its folder.
 
-        Call it after a batch was used: it counts as done.
-
-        Returns:
-            Its folder.
+        Call it after a batch was used: it counts as done. Where there was no batch since the last one, it is that one.
 
         Raises:
             CheckpointError: It cannot be written.
             ConfigurationError: There is no ``model_dir``, or nothing is tracked.
             NonFiniteLossError: A weight is NaN or infinite.
         """
-        if self._checkpoints is None:
+        if self.checkpoints is None:
             raise ConfigurationError("save() needs model_dir, and track() before it.")
         if not self.weights_are_finite():
             raise NonFiniteLossError(
                 f"The weights are no longer finite after step {self.state.step}. The last good checkpoint is "
                 f"{self.newest()}. Lower the learning rate, or look for NaN and extreme values in the input."
             )
+        if self._newest is not None and self._newest[0] == self.state.step:
+            return self._newest[1]
         sums = {f"{step.label}/{name}": total for step in self._steps for name, total in step.totals.sums.items()}
         self.state = replace(self.state, totals=Totals(sums=sums))
-        path = self._checkpoints.save(self.state)
+        path = self.checkpoints.save(self.state)
         if self.peers.layout.workers > 1:
-            self._checkpoints.wait()
+            self.checkpoints.wait()
             self.peers.discard(path)
-        return (self.options.checkpoint_dir or path.parent) / path.name
+        self._newest = self.state.step, (self.options.checkpoint_dir or path.parent) / path.name
+        return self._newest[1]
 
     def __enter__(self) -> Self:
         """From here on the first Ctrl-C or SIGTERM waits for the end of a batch."""
@@ -311,71 +285,11 @@ class Loop:
     ) -> None:
         """Waits for the checkpoint that is being written."""
         try:
-            if self._checkpoints is not None:
-                self._checkpoints.wait()
+            if self.checkpoints is not None:
+                self.checkpoints.wait()
         finally:
             self._guard.__exit__(kind, error, trace)
             self.peers.close()
-
-
-class CompiledStep:
-    """A step of a :class:`Loop`, traced on first use.
-
-    Attributes:
-        label: Its name.
-        spec: Of the batches that it will get.
-        totals: What :meth:`means` averages.
-    """
-
-    def __init__(self, loop: Loop, step: Callable[[Any], Mapping[str, Any]], *, train: bool) -> None:
-        self.label: str = getattr(step, "__name__", "step")
-        self.spec: Any = None
-        self.totals = Totals(sums={})
-        self._owner, self._step, self._train = loop, step, train
-        self._compiled: dict[Any, DeviceLoop] = {}
-
-    def __call__(self, batch: Any) -> dict[str, float]:
-        """Takes the step.
-
-        Args:
-            batch: From :meth:`Loop.batches` or :meth:`Loop.eval_batches`.
-
-        Returns:
-            The averages over this batch.
-
-        Raises:
-            ConfigurationError: The step does not fit the batch or the options.
-            NonFiniteLossError: The loss is NaN or infinite.
-            TrainingError: An op failed.
-        """
-        spec = tf.nest.map_structure(tf.type_spec_from_value, batch) if self.spec is None else self.spec
-        key = tuple(tf.nest.flatten(spec))
-        if key not in self._compiled:
-            with self._owner.placed():
-                self._compiled[key] = self._owner.compile(
-                    self._step, spec, label=self.label, train=self._train, form="step"
-                )
-        compiled = self._compiled[key]
-        outcome = compiled.run(iter([batch]), 1, compiled.empty())
-        if outcome.non_finite_at is not None:
-            shown = f" The batch was: {describe_batch(batch)}." if self._owner.strategy is None else ""
-            raise NonFiniteLossError(
-                f"The loss of {self.label} is {outcome.bad_loss} at step {self._owner.state.step}.{shown} The newest "
-                f"checkpoint is {self._owner.newest()}."
-            )
-        before = self.totals.sums
-        added = {name: (total, count) for name, (total, count) in outcome.totals.sums.items()}
-        sums = {
-            name: (before.get(name, (0.0, 0.0))[0] + total, before.get(name, (0.0, 0.0))[1] + count)
-            for name, (total, count) in added.items()
-        }
-        self.totals = Totals(sums=sums, examples=self.totals.examples + outcome.totals.examples)
-        return outcome.totals.means()
-
-    def means(self) -> dict[str, float]:
-        """The averages over everything since the last call, also before a resume; begins anew."""
-        found, self.totals = self.totals.means(), Totals(sums={})
-        return found
 
 
 @contextmanager

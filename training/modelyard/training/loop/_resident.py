@@ -15,21 +15,20 @@ from modelyard.errors import ConfigurationError
 class ResidentData:
     """A whole data set as tensors, for the loop form ``epoch``.
 
-    The order of an epoch is a function of the seed and the epoch alone: a run
-    that goes on in the middle sees the same batches.
+    The order of an epoch is a function of the seed and the epoch alone: a run that goes on in the middle sees the same
+    batches.
 
     Attributes:
         tensors: Tensors, or a nest of them, with the examples along axis 0.
         batch_size: Examples in each batch; the last one may be smaller.
-        prepare: From a gathered batch to what the step gets; None where they
-            are the same.
+        prepare: From a gathered batch to what the step gets; None where they are the same.
         shuffle: Whether each epoch has an order of its own.
 
     Raises:
         ConfigurationError: The tensors do not all have the same number of examples.
     """
 
-    tensors: Any
+    tensors: object
     batch_size: int
     prepare: Callable[[Any], Any] | None = None
     shuffle: bool = True
@@ -52,7 +51,7 @@ class ResidentData:
         return -(-self.examples // self.batch_size)
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> object:
         """Spec of the batches, with an unknown number of examples."""
         specs = tf.nest.map_structure(
             lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), self.tensors
@@ -63,13 +62,7 @@ class ResidentData:
         return tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), outputs)
 
     def epoch(self, *, seed: int, epoch: int, skip_batches: int) -> ResidentEpoch:
-        """One epoch, or the rest of one.
-
-        Args:
-            seed: Of the order.
-            epoch: Its number, from 0.
-            skip_batches: Batches to leave out at the start.
-        """
+        """One epoch, numbered from 0, less its first batches; the seed is that of the order."""
         positions = tf.range(self.examples, dtype=tf.int64)
         if self.shuffle:
             # Seeds of stateless ops are signed.
@@ -77,13 +70,8 @@ class ResidentData:
             positions = tf.random.experimental.stateless_shuffle(positions, seed=tf.constant([low, epoch], tf.int32))
         return ResidentEpoch(order=positions, position=skip_batches)
 
-    def batch(self, order: Any, number: Any) -> Any:
-        """One batch, or in a replica its share of it.
-
-        Args:
-            order: The order of the epoch, int64 ``[examples]``.
-            number: Of the batch in the epoch, int64 ``[]``.
-        """
+    def batch(self, order: tf.Tensor, number: tf.Tensor) -> object:
+        """Batch ``number``, int64 ``[]``, in an order of the examples, int64 ``[N]``; in a replica its share of it."""
         begin = number * self.batch_size
         end = tf.minimum(begin + self.batch_size, self.examples)
         replica = tf.distribute.get_replica_context()
@@ -98,24 +86,14 @@ class ResidentData:
 
 @dataclass(kw_only=True)
 class ResidentEpoch:
-    """Where a loop is in an epoch.
+    """Where a loop is in an epoch: the order of the examples, int64 ``[N]``, and the number of the next batch."""
 
-    Attributes:
-        order: The order of the examples, int64 ``[examples]``.
-        position: Number of the next batch.
-    """
-
-    order: Any
+    order: tf.Tensor
     position: int
 
 
-def make_resident(dataset: Any, *, batch_size: int) -> ResidentData:
-    """Reads a data set into memory.
-
-    Args:
-        dataset: Batches, each of tensors with the examples along axis 0.
-        batch_size: Examples in each batch of the result.
-    """
+def make_resident(dataset: tf.data.Dataset, *, batch_size: int) -> ResidentData:
+    """Reads a data set into memory."""
     batches = [tf.nest.flatten(batch) for batch in dataset]
     joined = [tf.concat(parts, axis=0) for parts in zip(*batches, strict=True)]
     return ResidentData(tensors=tf.nest.pack_sequence_as(dataset.element_spec, joined), batch_size=batch_size)

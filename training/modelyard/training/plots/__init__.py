@@ -1,4 +1,4 @@
-"""Pictures of a training run: grids of images, curves, scatter plots. Never a window, never a global state."""
+"""Plots of a training run: grids of images, curves, scatter plots; without windows or global state."""
 
 from modelyard.training.plots._charts import save_curves, save_fit, save_scatter
 from modelyard.training.plots._grid import image_grid, save_image, to_uint8

@@ -1,15 +1,20 @@
-"""Charts with matplotlib's Agg canvas: no display, no pyplot, nothing to close."""
+"""Charts with matplotlib, without pyplot: no display, nothing to close."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from modelyard.errors import ConfigurationError, MissingDependencyError
+from modelyard.errors import ConfigurationError, MissingDependencyError, TrainingError
+from modelyard.training.run import replace_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SIZE = (7.0, 4.0)
 _DPI = 120
@@ -25,20 +30,7 @@ def save_curves(
     x_label: str = "epoch",
     first: int = 1,
 ) -> None:
-    """Draws numbers by epoch or step, in one chart below the other.
-
-    Args:
-        panels: For each chart its label, and values by name; a name's values are
-            at ``first``, ``first + 1``, ...
-        path: The PNG to write.
-        title: Above the charts.
-        x_label: What is counted to the right.
-        first: The first number there.
-
-    Raises:
-        ConfigurationError: There is nothing to draw.
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Draws numbers by epoch or step, in one chart below the other."""
     if not any(len(values) for series in panels.values() for values in series.values()):
         raise ConfigurationError(f"{title}: there are no numbers to draw; expected at least one series with a value.")
     figure = _figure(rows=len(panels))
@@ -61,19 +53,7 @@ def save_curves(
 def save_scatter(
     points: npt.NDArray[Any], classes: npt.NDArray[Any], path: Path, *, title: str, names: Sequence[str]
 ) -> None:
-    """Draws points of the plane, coloured by class.
-
-    Args:
-        points: float ``[N, 2]``.
-        classes: int ``[N]``.
-        path: The PNG to write.
-        title: Above the chart.
-        names: Names of the classes, in order.
-
-    Raises:
-        ConfigurationError: The points are not of the plane.
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Draws points of the plane, float ``[N, 2]``, coloured by class, int ``[N]``, with names for the classes."""
     if points.ndim != 2 or points.shape[1] != 2:
         raise ConfigurationError(f"{title}: received points of shape {list(points.shape)}; expected [N, 2].")
     figure = _figure(rows=1.5)
@@ -89,18 +69,7 @@ def save_scatter(
 def save_fit(
     x: npt.NDArray[Any], y: npt.NDArray[Any], path: Path, *, lines: Mapping[str, tuple[float, float]], title: str
 ) -> None:
-    """Draws points and straight lines through them.
-
-    Args:
-        x: float ``[N]``.
-        y: float ``[N]``.
-        path: The PNG to write.
-        lines: Slope and intercept by name.
-        title: Above the chart.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Draws points and straight lines through them; ``lines`` has slope and intercept by name."""
     figure = _figure()
     chart = figure.subplots()
     chart.scatter(x, y, s=6, alpha=0.4, label="data")
@@ -113,21 +82,17 @@ def save_fit(
     _save(figure, path)
 
 
-def _figure(rows: float = 1) -> Any:
+def _figure(rows: float = 1) -> Figure:
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError as exc:
         if exc.name != "matplotlib":
             raise
         raise MissingDependencyError(package="matplotlib", extra="training", purpose="Drawing a chart") from exc
-    figure: Any = Figure(figsize=(_SIZE[0], _SIZE[1] * max(1.0, rows * 0.7)), dpi=_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(_SIZE[0], _SIZE[1] * max(1.0, rows * 0.7)), dpi=_DPI, layout="constrained")
 
 
-def _save(figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, format="png")
-    partial.replace(path)
+def _save(figure: Figure, path: Path) -> None:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    replace_file(path, buffer.getvalue(), error=TrainingError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,23 +21,11 @@ from modelyard.training.user import InputRequest, Task
 def make_step_loop(
     owner: Loop,
     task: Task,
-    step: Callable[[Any], Mapping[str, Any]],
+    step: Callable[[Any], Mapping[str, tf.Tensor]],
     element_spec: Any,
     **options: Any,
 ) -> tuple[DeviceLoop, StepMetrics]:
-    """The loop of a step, and the metrics that it updates.
-
-    Args:
-        owner: Compiles it.
-        task: The task, built.
-        step: ``train_step`` or ``eval_step``.
-        element_spec: Spec of the batches.
-        options: As for :meth:`Loop.compile`.
-
-    Raises:
-        ConfigurationError: The step creates variables, updates a metric that
-            nobody resets, or is refused by :class:`DeviceLoop`.
-    """
+    """The loop of a step, and the metrics that it updates."""
     before, label = len(variable_ids(task)), f"{step.__name__} of task {task.name!r}"
     try:
         loop = owner.compile(step, element_spec, label=label, **options)
@@ -56,19 +44,7 @@ def make_step_loop(
 
 
 class Evaluator:
-    """Evaluates a task as often as it is asked to.
-
-    Args:
-        task: The task, built.
-        options: Batch size, budget of batches and loop form.
-        owner: Compiles its step.
-
-    Attributes:
-        names: Of the numbers.
-
-    Raises:
-        ConfigurationError: As for :func:`make_step_loop`; or the input has no known length.
-    """
+    """Evaluates a task as often as it is told to."""
 
     def __init__(self, task: Task, options: TrainerOptions, owner: Loop) -> None:
         self._task, self._options, self._peers = task, options, owner.peers
@@ -119,9 +95,6 @@ def evaluate(
 
     Raises:
         ConfigurationError: ``steps`` or ``batch_size`` is below 1, or the input has no known length.
-
-    Example:
-        >>> evaluate(restore("runs/photos").task, steps=20)["test_accuracy"]
     """
     options = TrainerOptions(eval_batch_size=batch_size, eval_steps=steps)
     owner = Loop(options, strategy=strategy)
@@ -138,12 +111,11 @@ def predict(
     signature: str = DEFAULT_SIGNATURE,
     batch_size: int = 500,
 ) -> dict[str, npt.NDArray[Any]]:
-    """What the models of a task say, by one of its signatures, without a server.
+    """What the models of a task return, by one of its signatures, without a server.
 
     Args:
         task: Built, such as that of :func:`restore`.
-        inputs: Arrays by input name, ``[N, ...]`` each; for a signature that starts from encoded images, bytes. None
-            for the task's own examples.
+        inputs: Arrays by input name, ``[N, ...]`` each, bytes for encoded images; None for the task's own examples.
         signature: Its name.
         batch_size: Examples in each call.
 
@@ -181,11 +153,11 @@ def predict(
     )
 
 
-def _parts(values: Any, size: int) -> Iterator[Any]:
+def _parts(values: npt.NDArray[Any], size: int) -> Iterator[Any]:
     return (values[begin : begin + size] for begin in range(0, len(values), size))
 
 
-def _pixels(function: EncodedImageFunction, encoded: Any) -> tf.Tensor:
+def _pixels(function: EncodedImageFunction, encoded: Sequence[bytes]) -> tf.Tensor:
     return tf.stack([function.preprocess(tf.constant(decode_image(each, function.channels))) for each in encoded])
 
 

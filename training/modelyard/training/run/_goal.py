@@ -11,11 +11,7 @@ from modelyard.training.run._results import EvalResult
 
 
 def goal_of(text: str) -> Goal:
-    """What a flag means.
-
-    Args:
-        text: ``test_accuracy``, or ``-test_loss`` where less is better.
-    """
+    """What a flag means."""
     return Goal(metric=text.removeprefix("-"), mode="min" if text.startswith("-") else "max")
 
 
@@ -24,8 +20,7 @@ class Goal:
     """A number of the evaluation that shall become as small, or as great, as it can.
 
     Attributes:
-        metric: ``test_<name>`` for a value that ``eval_step`` returns, or for a metric that it updates: the names of
-            ``TrainResult.metrics``, of tables and of manifests.
+        metric: ``test_<name>`` for a value that ``eval_step`` returns, or for a metric that it updates.
         mode: Whether less is better, or more.
 
     Raises:
@@ -42,9 +37,6 @@ class Goal:
     def value(self, result: EvalResult) -> float:
         """The number of an evaluation.
 
-        Args:
-            result: Of the evaluation.
-
         Raises:
             ConfigurationError: The evaluation has no such number.
         """
@@ -52,10 +44,7 @@ class Goal:
         return result.metrics[self.metric]
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuses an evaluation without its number.
-
-        Args:
-            names: Of the numbers that ``eval_step`` has.
+        """Refuses an evaluation, of whose numbers these are the names, without this goal's number.
 
         Raises:
             ConfigurationError: The evaluation has no such number.
@@ -68,26 +57,14 @@ class Goal:
             )
 
     def is_better(self, value: float, than: float, *, by: float = 0.0) -> bool:
-        """Whether one number is better than another.
-
-        Args:
-            value: The one.
-            than: The other.
-            by: By more than this much.
-        """
+        """Whether one number is better than another, by more than ``by``."""
         return value < than - by if self.mode == "min" else value > than + by
 
     def best(self, history: tuple[EvalResult, ...]) -> EvalResult:
         """The best evaluation; the first of several.
 
-        Args:
-            history: At least one.
-
         Raises:
             ConfigurationError: The evaluation has no such number.
         """
-        best = history[0]
-        for result in history:
-            if self.is_better(self.value(result), self.value(best)):
-                best = result
-        return best
+        sign = -1.0 if self.mode == "min" else 1.0
+        return max(history, key=lambda result: sign * self.value(result))

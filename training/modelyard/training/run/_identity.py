@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import json
-import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelyard.artifact import git_commit
 from modelyard.errors import CheckpointError, ConfigurationError
+from modelyard.training.run._files import replace_file
 from modelyard.training.run._options import TrainerOptions
 from modelyard.training.user import arguments_of, decode, encode, find_object, name_of, readable, same, without_configs
 
@@ -39,7 +39,7 @@ class RunRecord:
         task: Name of the task.
         made_by: What makes it: ``package.module:Class``.
         file: Where that is defined, for people; empty where it is not known.
-        arguments: What it was given, by name; as :func:`encode` writes it.
+        arguments: What it was given, by name, in the JSON of ``run.json``.
         objects: Arguments that cannot be made again from JSON, by name, with what they are.
         options: The fields of ``TrainerOptions``, but for ``model_dir``.
         data: What it trains on: ``description``, ``steps_per_epoch`` and ``batch``.
@@ -69,11 +69,7 @@ class RunRecord:
         return {**asdict(self), "arguments": arguments}
 
     def differences(self, other: RunRecord) -> tuple[str, ...]:
-        """A sentence for each thing that another run has otherwise.
-
-        Args:
-            other: That run.
-        """
+        """A sentence for each thing that another run has otherwise."""
         said = []
         for group in ("arguments", "options", "data", "packages"):
             old, new = getattr(self, group), getattr(other, group)
@@ -115,7 +111,7 @@ class RunRecord:
         return self.task_class()(**{**arguments, **(changes or {})})
 
     def task_class(self) -> type[Task]:
-        """What makes the task.
+        """The class of the task.
 
         Raises:
             ConfigurationError: It cannot be imported from here.
@@ -144,11 +140,7 @@ class RunRecord:
         return kind
 
     def make_options(self, model_dir: Path) -> TrainerOptions:
-        """The options again.
-
-        Args:
-            model_dir: The folder of the run, which may have moved.
-        """
+        """The options again, for the folder of the run, which may have moved."""
         values = {name: decode(value) for name, value in self.options.items()}
         return TrainerOptions(**values, model_dir=model_dir)
 
@@ -164,14 +156,7 @@ _LABELS = {
 def record_run(
     task: Task, options: TrainerOptions, *, data: Mapping[str, Any] | None = None, replicas: int = 1
 ) -> RunRecord:
-    """What a run is made of.
-
-    Args:
-        task: Its task.
-        options: Its options.
-        data: What it trains on.
-        replicas: How many replicas share a batch.
-    """
+    """What a run is made of."""
     arguments, objects = {}, {}
     for name, value in arguments_of(task).items():
         try:
@@ -223,14 +208,7 @@ def read_record(path: Path) -> RunRecord | None:
 
 
 def need_record(path: Path) -> RunRecord:
-    """As :func:`read_record`, where there must be one.
-
-    Args:
-        path: The folder of the run, or of one of its checkpoints.
-
-    Raises:
-        CheckpointError: There is none, or it cannot be read.
-    """
+    """As :func:`read_record`, where there must be one."""
     record = read_record(path)
     if record is None:
         raise CheckpointError(f"{path} has no {RUN_FILE}, so it does not say which task it is of; pass the task.")
@@ -238,23 +216,9 @@ def need_record(path: Path) -> RunRecord:
 
 
 def write_record(record: RunRecord, model_dir: Path) -> None:
-    """Writes it beside the checkpoints, whole or not at all.
-
-    Args:
-        record: Of the run.
-        model_dir: The folder of the run.
-
-    Raises:
-        CheckpointError: It cannot be written.
-    """
-    file = model_dir / RUN_FILE
-    temporary = file.with_name(f".{RUN_FILE}.new")
-    try:
-        model_dir.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"version": RUN_VERSION, **record.to_dict()}, indent=1) + "\n", "utf-8")
-        os.replace(temporary, file)
-    except OSError as exc:
-        raise CheckpointError(f"{file} cannot be written: {exc}") from exc
+    """Writes it beside the checkpoints."""
+    text = json.dumps({"version": RUN_VERSION, **record.to_dict()}, indent=1) + "\n"
+    replace_file(model_dir / RUN_FILE, text, error=CheckpointError)
 
 
 def _difference(label: str, old: Any, new: Any) -> str:

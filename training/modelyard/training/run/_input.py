@@ -15,26 +15,10 @@ from modelyard.training.user import InputRequest, Task
 
 
 class TrainInput:
-    """The training data of one run.
+    """The training data of one run: in memory, a stream with a position, or made anew for each epoch.
 
-    Args:
-        task: Brings it.
-        options: Batch size, seed and loop form.
-        peers: The other processes, with whom batches are shared.
-
-    Attributes:
-        label: What messages call it.
-        resident: The data in memory, where the loop form is ``epoch``; None elsewhere.
-        element_spec: Of a batch.
-        steps: Batches of an epoch; None where it has no end.
-        total_steps: Steps of the whole run.
-        position: Where the run is in data that is a stream; None where each epoch is made anew.
-        shares: Processes among whom the task itself divides each batch; 1 where
-            it makes whole ones.
-
-    Raises:
-        ConfigurationError: Its length is not known, or the shapes of its batches
-            are not where they must be.
+    ``steps`` is None where an epoch has no end; ``shares`` is the number of processes among whom the task itself
+    divides each batch, 1 where it makes whole ones.
     """
 
     def __init__(self, task: Task, options: TrainerOptions, peers: Peers) -> None:
@@ -54,14 +38,7 @@ class TrainInput:
         self.total_steps = options.total_steps(self.steps or 0)
 
     def batches(self, loop: DeviceLoop, *, epoch: int, skip_batches: int, step: int) -> Any:
-        """The rest of an epoch, for a device loop.
-
-        Args:
-            loop: What takes them.
-            epoch: From 0.
-            skip_batches: Batches of it that were used.
-            step: Batches that were used since the start of the run.
-        """
+        """The rest of an epoch, for a device loop."""
         if self.resident is not None:
             return self.resident.epoch(seed=self._options.seed, epoch=epoch, skip_batches=skip_batches)
         if self.position is not None:
@@ -69,15 +46,7 @@ class TrainInput:
         return loop.iterate(self.rest_of_epoch(epoch, skip_batches), shared=self.shares > 1)
 
     def rest_of_epoch(self, epoch: int, skip_batches: int) -> tf.data.Dataset:
-        """The batches of an epoch less the first ones, where they are not in memory.
-
-        Args:
-            epoch: From 0.
-            skip_batches: How many to leave out.
-
-        Raises:
-            ConfigurationError: It has another length than it must have.
-        """
+        """The batches of an epoch less the first ones, where they are not in memory."""
         dataset = self._dataset(epoch=epoch, skip_batches=skip_batches)
         length, left = self._length(dataset), None if self.steps is None else self.steps - skip_batches
         if length != left:
@@ -89,12 +58,7 @@ class TrainInput:
         return dataset
 
     def batch(self, epoch: int, number: int) -> Any:
-        """One batch once more; None of a stream, where it is gone.
-
-        Args:
-            epoch: From 0.
-            number: Of the batch in its epoch, from 0.
-        """
+        """One batch once more; None of a stream, where it is gone."""
         if self.resident is not None:
             order = self.resident.epoch(seed=self._options.seed, epoch=epoch, skip_batches=0).order
             return self.resident.batch(order, tf.constant(number, tf.int64))
@@ -150,16 +114,7 @@ class TrainInput:
 
 
 def known_length(dataset: tf.data.Dataset, label: str, *, whole_batches: str | None = None) -> int:
-    """The number of batches.
-
-    Args:
-        dataset: The data set.
-        label: What messages call it.
-        whole_batches: Where a last batch that is not full is left out: the option that is their size.
-
-    Raises:
-        ConfigurationError: It is endless, empty, or of a length that nobody knows.
-    """
+    """The number of batches."""
     length = int(dataset.cardinality())
     if length == 0 and whole_batches is not None:
         raise ConfigurationError(

@@ -13,14 +13,9 @@ EXIT_TERMINATED = 143
 
 
 class InterruptGuard:
-    """While it is entered, the first signal only sets :attr:`requested`; the second stops at once.
+    """While it is entered, the first SIGINT or SIGTERM only sets :attr:`requested`; the second stops at once.
 
-    The signals are SIGINT (Ctrl-C) and SIGTERM (pre-emption). Python delivers
-    them to the main thread; entered in another thread it does nothing.
-
-    Attributes:
-        requested: Whether a signal came.
-        on_request: Called when the first one comes.
+    Python delivers signals to the main thread; entered in another thread it does nothing.
     """
 
     def __init__(self) -> None:
@@ -30,7 +25,7 @@ class InterruptGuard:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> InterruptGuard:
-        # A handler that is not Python's own is somebody's choice, and stays.
+        # A handler that is not Python's own was set on purpose, and stays.
         if threading.current_thread() is threading.main_thread():
             for number, own in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
                 if signal.getsignal(number) is own:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 def first_line(exc: Exception) -> str:
-    """What went wrong, without what libraries print below it.
-
-    Args:
-        exc: Of any library.
-    """
+    """What went wrong, without what libraries print below it."""
     message = str(getattr(exc, "message", None) or exc)
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return lines[0] if lines else type(exc).__name__

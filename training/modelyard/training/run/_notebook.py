@@ -35,11 +35,7 @@ class NotebookProgress:
         self._history: list[EvalResult] = []
 
     def __call__(self, event: Event) -> None:
-        """Shows one event.
-
-        Args:
-            event: From the trainer.
-        """
+        """Shows one event."""
         if isinstance(event, RunStarted):
             self._handle, self._lines, self._name, self._history = None, [], event.task, list(event.history)
         if isinstance(event, Evaluated):
@@ -64,12 +60,7 @@ class NotebookProgress:
 
 
 def curves_html(title: str, history: Sequence[EvalResult]) -> str:
-    """The curves of every number, as an ``<img>``; empty before the first evaluation.
-
-    Args:
-        title: Above them.
-        history: The evaluations.
-    """
+    """The curves of every number, as an ``<img>``; empty before the first evaluation."""
     from modelyard.training.plots import save_curves
 
     if not history:

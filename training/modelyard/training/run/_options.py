@@ -7,12 +7,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from modelyard.errors import ConfigurationError
 from modelyard.training.run._goal import Goal
 
-LOOP_FORMS = ("eager", "step", "loop", "epoch")
+LoopForm = Literal["eager", "step", "loop", "epoch"]
+#: How the steps of an epoch are run, in the words of ``--help``.
+LOOP_FORMS: dict[LoopForm, str] = {
+    "eager": "no graph, for debugging",
+    "step": "one compiled step at a time",
+    "loop": "many",
+    "epoch": "a whole epoch on data in memory, the fastest",
+}
 DEFAULT_EPOCHS = 10
 _COUNTS = (
     "epochs",
@@ -25,7 +32,8 @@ _COUNTS = (
     "eval_batch_size",
     "steps_per_loop",
 )
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,27 +41,21 @@ class LoopOptions:
     """What a :class:`Loop` and the trainer have in common.
 
     Attributes:
-        seed: Seed of the initial weights, of the order of the data and of
-            everything random in the model.
-        model_dir: Folder for checkpoints (``checkpoints/``) and, where the
-            actions say so, logs. A run that finds a checkpoint there goes on
-            from it. None keeps nothing on disk.
+        seed: Seed of the initial weights, of the order of the data and of everything random in the model.
+        model_dir: Folder for checkpoints (``checkpoints/``) and, where the actions say so, logs. A run that finds a
+            checkpoint there goes on from it. None keeps nothing on disk.
         keep_checkpoints: How many of the newest checkpoints to keep.
-        async_checkpoints: Writes checkpoints while training goes on, from a
-            copy of the variables in host memory. Not with a strategy.
-        accumulate_steps: Cuts each replica's batch into that many micro-batches
-            and applies the sum of their gradients once: the memory of a small
-            batch, the numbers of the whole one.
+        async_checkpoints: Writes checkpoints while training goes on, from a copy of the variables in host memory. Not
+            with a strategy.
+        accumulate_steps: Cuts each replica's batch into that many micro-batches and applies the sum of their gradients
+            once: the memory of a small batch, the numbers of the whole one.
         clip_norm: Scales gradients down to this global norm where theirs is greater.
         precision: Keras' dtype policy while the models are built.
-        jit_compile: Whether XLA compiles the training step. Where batches have
-            different sizes, as at the end of an epoch, it does so for each.
-        devices: Names of the devices that compute each step, such as
-            ``("GPU:0", "GPU:1")``, without a strategy: each takes its share of
-            the batch, in one graph, and the first one has the variables, adds
-            the gradients and evaluates. One name puts everything there.
-        prefetch_to_device: Whether batches are copied to the first of
-            ``devices`` ahead of time, while the one before is computed.
+        jit_compile: Whether XLA compiles the training step, anew for each size of batch.
+        devices: Names of the devices that compute each step, such as ``("GPU:0", "GPU:1")``, without a strategy: each
+            takes its share of the batch, in one graph, and the first one has the variables, adds the gradients and
+            evaluates. One name puts everything there.
+        prefetch_to_device: Whether batches are copied to the first of ``devices`` ahead of time.
 
     Raises:
         ConfigurationError: A number is out of its range, or two fields do not go together.
@@ -65,7 +67,7 @@ class LoopOptions:
     async_checkpoints: bool = True
     accumulate_steps: int = 1
     clip_norm: float | None = None
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    precision: Precision = "float32"
     jit_compile: bool = False
     devices: tuple[str, ...] = ()
     prefetch_to_device: bool = False
@@ -105,33 +107,26 @@ class TrainerOptions(LoopOptions):
 
     Attributes:
         max_steps: Training steps in all: a resumed run counts those it has done.
-        epochs: The same in passes over the training data, in place of ``max_steps``;
-            10 where neither is given.
-        eval_every_steps: Steps between two evaluations; None for one after each
-            epoch. There is always one after the last step.
+        epochs: The same in passes over the training data; 10 where neither is given.
+        eval_every_steps: Steps between two evaluations; None for one after each epoch. There is always one after the
+            last step.
         eval_steps: The most batches of an evaluation, always the first ones; None for all.
-        log_every_steps: Steps between two events :class:`StepsDone`; None for
-            one after each device loop. A device loop ends there.
+        log_every_steps: Steps between two events :class:`StepsDone`, at which a device loop ends; None for one after
+            each device loop.
         batch_size: Examples in each training step, over all replicas and micro-batches.
         eval_batch_size: Examples in each evaluation step.
-        steps_per_loop: Steps that run on the device without coming back to
-            Python. More is faster; progress, logs and Ctrl-C wait for its end.
-            The numbers are the same for any value.
-        checkpoint_every_steps: Steps between checkpoints; None for one
-            checkpoint after each evaluation, which is always made.
-        checkpoint_every_seconds: Seconds between checkpoints, made at the end
-            of the device loop in which they are over; None for no such checkpoints.
+        steps_per_loop: Steps that run on the device without coming back to Python. More is faster; progress, logs and
+            Ctrl-C wait for its end. The numbers are the same for any value.
+        checkpoint_every_steps: Steps between checkpoints, beside the one after each evaluation; None for no others.
+        checkpoint_every_seconds: Seconds between checkpoints, made at the end of a device loop; None for no others.
         keep_best: Keeps the checkpoint of the best evaluation as well.
-        warm_start: A checkpoint, or the ``model_dir`` of a run, whose models a
-            run that starts from nothing begins with; its optimizers, step and
-            epochs are not taken over.
-        loop: ``loop``: ``steps_per_loop`` steps in one compiled function.
-            ``epoch``: the same for a whole epoch, on data that stays on the
-            device, see :meth:`Task.resident_data`; the fastest, for data sets
-            that fit, with an order of the examples of its own. ``step``: one
-            compiled step at a time. ``eager``: no graph at all, for debugging.
-        ema_decay: Evaluates and exports an exponential moving average of the
-            weights of all models, with this decay, such as 0.999, in their place.
+        warm_start: A checkpoint, or the ``model_dir`` of a run, whose models a run that starts from nothing begins
+            with; its optimizers, step and epochs are not taken over.
+        loop: ``loop``: ``steps_per_loop`` steps in one compiled function. ``epoch``: the same for a whole epoch, on
+            data that stays on the device, see :meth:`Task.resident_data`; the fastest, with an order of the examples
+            of its own. ``step``: one compiled step at a time. ``eager``: no graph at all, for debugging.
+        ema_decay: Evaluates and exports an exponential moving average of the weights of all models, with this decay,
+            such as 0.999, in their place.
 
     Raises:
         ConfigurationError: A number is out of its range, or two fields do not go together.
@@ -149,7 +144,7 @@ class TrainerOptions(LoopOptions):
     checkpoint_every_seconds: float | None = None
     keep_best: Goal | None = None
     warm_start: Path | None = None
-    loop: Literal["eager", "step", "loop", "epoch"] = "loop"
+    loop: LoopForm = "loop"
     ema_decay: float | None = None
 
     def __post_init__(self) -> None:
@@ -173,16 +168,12 @@ class TrainerOptions(LoopOptions):
         _above_zero("checkpoint_every_seconds", self.checkpoint_every_seconds)
         if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
             raise ConfigurationError(f"ema_decay is {self.ema_decay}; expected a number from 0 to below 1.")
-        _one_of("loop", self.loop, LOOP_FORMS)
+        _one_of("loop", self.loop, tuple(LOOP_FORMS))
         if self.jit_compile and self.loop == "eager":
             raise ConfigurationError("jit_compile and loop='eager' do not work together; leave one of them out.")
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """Steps of the whole run.
-
-        Args:
-            steps_per_epoch: Batches of an epoch.
-        """
+        """Steps of the whole run, by the number of batches of an epoch."""
         return self.max_steps or (self.epochs or DEFAULT_EPOCHS) * steps_per_epoch
 
 
@@ -190,15 +181,7 @@ _Options = TypeVar("_Options", bound=LoopOptions)
 
 
 def change_options(options: _Options, changes: Mapping[str, Any]) -> _Options:
-    """The same options, but for some.
-
-    Args:
-        options: To begin with.
-        changes: Values by field; ``max_steps`` takes the place of ``epochs``, and the other way round.
-
-    Raises:
-        ConfigurationError: There is no such field, or a value is out of its range.
-    """
+    """The same options, but for some."""
     known = [field.name for field in fields(options)]
     for name in changes:
         if name not in known:

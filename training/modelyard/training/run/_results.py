@@ -26,8 +26,7 @@ class EvalResult:
     Attributes:
         epoch: Number of the epoch in which it was, from 1.
         step: Training steps done by then, from the start of the run.
-        train: Averages of what ``train_step`` returned since the evaluation before, and the values of the metrics
-            that it updated.
+        train: Averages of what ``train_step`` returned since the evaluation before, and the metrics that it updated.
         evaluation: The same of ``eval_step``.
         seconds: Time spent in these training steps, in seconds, tracing included.
         eval_seconds: Time spent in evaluation, in seconds.
@@ -89,8 +88,8 @@ class RunStarted(Event):
     Attributes:
         data: The data that is used, for people.
         history: The evaluations that earlier runs have done.
-        notes: Sentences that the user should read: what differs from the run
-            that goes on, and what its checkpoint has overruled.
+        notes: Sentences that the user should read: what differs from the run that goes on, and what its checkpoint has
+            overruled.
         identity: What the run is made of, as in ``run.json``.
     """
 
@@ -133,11 +132,7 @@ class StepsDone(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """Comes after each evaluation.
-
-    Attributes:
-        result: Its numbers.
-    """
+    """Comes after each evaluation, with its numbers."""
 
     name: ClassVar[str] = "evaluation"
 
@@ -157,11 +152,7 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(Event):
-    """Comes when a checkpoint is in place, which may be some steps after it was made.
-
-    Attributes:
-        path: Its folder.
-    """
+    """Comes when a checkpoint is in place, in the folder ``path``, which may be some steps after it was made."""
 
     name: ClassVar[str] = "checkpoint"
 
@@ -170,11 +161,7 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
-    """Comes once, whatever ended the run.
-
-    Attributes:
-        reason: ``finished``, ``interrupted`` (Ctrl-C), ``terminated`` (SIGTERM) or ``failed``.
-    """
+    """Comes once; the reason is ``finished``, ``interrupted`` (Ctrl-C), ``terminated`` (SIGTERM) or ``failed``."""
 
     name: ClassVar[str] = "stop"
 
@@ -219,8 +206,7 @@ class TrainResult:
         task: The task, which holds the trained models.
         step: Training steps done in all.
         history: The numbers of every evaluation, those of earlier runs included.
-        resumed_from: Step at which this run took over from a checkpoint; None
-            where it started from nothing.
+        resumed_from: Step at which this run took over from a checkpoint; None where it started from nothing.
         checkpoint: The newest checkpoint; None where none is kept.
         data: The data it was trained on, for people.
         config: The options that decide the numbers.
@@ -238,7 +224,7 @@ class TrainResult:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers of the last evaluation: ``loss``, ``accuracy``, ..., and ``test_<name>`` for those of its data."""
+        """Numbers of the last evaluation: ``loss``, ``accuracy``, ..., ``test_loss``, ..."""
         return self.history[-1].metrics if self.history else {}
 
     def _repr_html_(self) -> str:
@@ -262,9 +248,6 @@ class TrainResult:
             destination: ``<repository>/<model>``, or its URL in an object store.
             **options: Of :func:`modelyard.export.export_task`, such as ``examples`` and ``options``.
 
-        Returns:
-            What was published.
-
         Raises:
             ExportError: A format does not compute what the models compute.
             MissingDependencyError: The extra ``export`` is not installed.
@@ -275,11 +258,7 @@ class TrainResult:
 
 
 def curve_panels(history: Sequence[EvalResult]) -> dict[str, dict[str, list[float]]]:
-    """Every number by evaluation, as :func:`modelyard.training.plots.save_curves` takes them.
-
-    Args:
-        history: The evaluations.
-    """
+    """Every number by evaluation, as :func:`modelyard.training.plots.save_curves` takes them."""
     panels: dict[str, dict[str, list[float]]] = {}
     for entry in history:
         for split, values in (("training", entry.train), ("test", entry.evaluation)):

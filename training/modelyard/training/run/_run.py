@@ -12,11 +12,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.errors import CheckpointError, NonFiniteLossError, TrainingError
 from modelyard.training.checkpoint import RunState, find_checkpoint, list_weights, read_state, restore_models
-from modelyard.training.loop import LOSS, Loop, WeightAverage, describe_spec
+from modelyard.training.loop import LOSS, Loop, Outcome, WeightAverage, describe_spec
 from modelyard.training.run._evaluate import Evaluator, make_step_loop
 from modelyard.training.run._identity import read_record, record_run, write_record
 from modelyard.training.run._input import TrainInput
@@ -65,12 +67,12 @@ class Run:
         self._options = options
         self._actions = actions
         self._streaming = streaming
-        self._running: Future[Any] | None = None
+        self._running: Future[Outcome] | None = None
         self._began = 0.0
         self._peers = loop.peers
         self._input = TrainInput(task, options, self._peers)
         self._max_steps = self._input.total_steps
-        self._values: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
+        self._values: SimpleQueue[tuple[int, npt.NDArray[np.float64]] | None] = SimpleQueue()
         decay = options.ema_decay
         self._ema = None if decay is None else WeightAverage(list_weights(task.models), decay)
         loop.track(keep_best=options.keep_best, **tracked(task, self._ema))
@@ -193,7 +195,7 @@ class Run:
                 raise guard.stop()
 
     def _is_over(self) -> bool:
-        """Whether all steps are done, or an action has had enough after the evaluation that was just made."""
+        """Whether all steps are done, or an action ends the run after the evaluation that was just made."""
         state = self._state
         if state.step >= self._max_steps:
             return True
@@ -294,7 +296,7 @@ class Run:
             self._untold = (0, 0.0, 0)
             self._emit(StepsDone, values=values, examples_per_second=rate, steps=steps, seconds=seconds)
 
-    def _receive(self, index: int, sums: Any) -> None:
+    def _receive(self, index: int, sums: npt.NDArray[np.float64]) -> None:
         self._values.put((index, sums))
 
     def _close(self) -> None:

@@ -17,47 +17,19 @@ from modelyard.training.run._options import TrainerOptions
 from modelyard.training.run._results import TrainResult
 from modelyard.training.user import Task
 
-_MISFIT_KEYS = (
-    "batch_size",
-    "seed",
-    "steps_per_epoch",
-    "resident",
-    "accumulate_steps",
-    "clip_norm",
-    "ema_decay",
-    "precision",
-)
 
-
-def tracked(task: Task, ema: WeightAverage | None) -> dict[str, Any]:
-    """What the checkpoints of a run hold.
-
-    Args:
-        task: The task.
-        ema: The average of its weights, where there is one.
-    """
+def tracked(task: Task, ema: WeightAverage | None) -> dict[str, object]:
+    """What the checkpoints of a run hold."""
     return {**task.models, **({} if ema is None else {"ema": ema})}
 
 
 def variable_ids(task: Task) -> set[int]:
-    """Identities of all variables of a task.
-
-    Args:
-        task: The task, built.
-    """
+    """Identities of all variables of a task."""
     return {id(variable) for trackable in task.models.values() for variable in list_variables(trackable)}
 
 
-def find_metrics(task: Task, strategy: tf.distribute.Strategy | None) -> dict[str, Any]:
-    """The ``keras.metrics`` objects of a task.
-
-    Args:
-        task: The task, built.
-        strategy: What its steps run on.
-
-    Raises:
-        ConfigurationError: They do not work with this strategy, or were not made in its scope.
-    """
+def find_metrics(task: Task, strategy: tf.distribute.Strategy | None) -> dict[str, object]:
+    """The ``keras.metrics`` objects of a task."""
     metrics = {name: item for name, item in task.models.items() if isinstance(item, keras.metrics.Metric)}
     if metrics and isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise ConfigurationError(
@@ -76,18 +48,7 @@ def find_metrics(task: Task, strategy: tf.distribute.Strategy | None) -> dict[st
 
 
 class StepMetrics:
-    """The metrics that a step updates.
-
-    Args:
-        metrics: All of the task, by name.
-        loop: Of the step.
-        label: What to call the step in messages.
-        strategy: What it runs on.
-
-    Raises:
-        ConfigurationError: The step updates another metric, which nobody would
-            reset; or the value of one has a name that the step returns, too, or is no scalar.
-    """
+    """The metrics that a step updates."""
 
     def __init__(
         self, metrics: Mapping[str, Any], loop: DeviceLoop, *, label: str, strategy: tf.distribute.Strategy | None
@@ -102,7 +63,7 @@ class StepMetrics:
             # Keras makes all of a metric's variables, and no others, to be merged when they are read.
             if variable.synchronization is tf.VariableSynchronization.ON_READ and id(variable) not in known:
                 raise ConfigurationError(
-                    f"{label} updates the metric variable {variable.name.partition(':')[0]!r}, which nobody resets: "
+                    f"{label} updates the metric variable {variable.name.partition(':')[0]!r}, which is never reset: "
                     "its value would add up over all epochs. Make the keras.metrics object an attribute of the "
                     "task in build(), by the name of its value; the trainer then resets, merges and reads it."
                 )
@@ -125,11 +86,7 @@ class StepMetrics:
             metric.reset_state()
 
     def read(self) -> dict[str, float]:
-        """Their values, over all replicas.
-
-        Raises:
-            ConfigurationError: A value is no scalar.
-        """
+        """Their values, over all replicas."""
         values: dict[str, float] = {}
         if not self._metrics:
             return values
@@ -146,16 +103,12 @@ class StepMetrics:
             values[name] = float(value)
         return values
 
-    def _merged(self) -> list[list[Any]]:
+    def _merged(self) -> list[list[tf.Tensor]]:
         return [[tf.convert_to_tensor(v) for v in metric.variables] for metric in self._metrics.values()]
 
 
 def learning_rates(task: Task) -> dict[str, float]:
-    """The learning rates that checkpoints hold, by the name of their optimizer: those that follow no schedule.
-
-    Args:
-        task: The task, built.
-    """
+    """The learning rates that checkpoints hold, by the name of their optimizer: those that follow no schedule."""
     return {
         name: float(tf.convert_to_tensor(item.learning_rate))
         for name, item in task.models.items()
@@ -164,14 +117,7 @@ def learning_rates(task: Task) -> dict[str, float]:
 
 
 def overruled(task: Task, options: TrainerOptions, path: Path, rates: Mapping[str, float]) -> tuple[str, ...]:
-    """Sentences about what was asked for and does not count, because a checkpoint says something else.
-
-    Args:
-        task: The task, with the checkpoint's values.
-        options: Of the run.
-        path: The folder of the checkpoint.
-        rates: The task's learning rates before it had these values.
-    """
+    """Sentences about options that have no effect, because a checkpoint says something else."""
     notes = [
         f"The learning rate of {name!r} is {rate:g}, from the checkpoint {path.name}; {rates[name]:g} is not used. "
         f"To use it, begin another run with these weights: --model-dir NEW --warm-start {options.model_dir}."
@@ -183,14 +129,8 @@ def overruled(task: Task, options: TrainerOptions, path: Path, rates: Mapping[st
     return tuple(notes)
 
 
-def run_config(options: TrainerOptions, steps_per_epoch: int | None, max_steps: int) -> dict[str, Any]:
-    """The options that a checkpoint remembers.
-
-    Args:
-        options: Of the run.
-        steps_per_epoch: Batches of an epoch; None where it has no end.
-        max_steps: Steps of the whole run.
-    """
+def run_config(options: TrainerOptions, steps_per_epoch: int | None, max_steps: int) -> dict[str, object]:
+    """The options that a checkpoint remembers."""
     return {
         "batch_size": options.batch_size,
         "seed": options.seed,
@@ -205,33 +145,15 @@ def run_config(options: TrainerOptions, steps_per_epoch: int | None, max_steps: 
 
 
 def check_task(state: RunState, task: Task, path: Path) -> None:
-    """Refuses a checkpoint of another task.
-
-    Args:
-        state: Of the checkpoint.
-        task: The task that wants it.
-        path: The folder of the checkpoint.
-
-    Raises:
-        CheckpointError: The names differ.
-    """
+    """Refuses a checkpoint of another task."""
     if state.task != task.name:
         raise CheckpointError(f"The checkpoint {path} is of task {state.task!r}; expected one of {task.name!r}.")
 
 
 def check_config(state: RunState, config: Mapping[str, Any], path: Path) -> None:
-    """Refuses a checkpoint of a run with other options, which could not end with the same numbers.
-
-    Args:
-        state: Of the checkpoint.
-        config: Of the run that wants it.
-        path: The folder of the checkpoint.
-
-    Raises:
-        CheckpointError: An option differs.
-    """
-    for key in _MISFIT_KEYS:
-        if key in config and state.config.get(key) != config[key]:
+    """Refuses a checkpoint of a run with other options, which could not end with the same numbers."""
+    for key in config:
+        if key != "max_steps" and state.config.get(key) != config[key]:
             raise CheckpointError(
                 f"The checkpoint {path} is of a run with {key} {state.config.get(key)}; this one has "
                 f"{config[key]}. Use the same value to go on with it, or another model_dir to start anew."
@@ -246,15 +168,7 @@ def make_result(
     checkpoint: Path | None,
     identity: Mapping[str, Any],
 ) -> TrainResult:
-    """The outcome of a run that has come as far as a state.
-
-    Args:
-        state: Where the run is.
-        task: Its task.
-        resumed_from: The step it took over at, if it did.
-        checkpoint: Its newest checkpoint.
-        identity: What it was made of.
-    """
+    """The outcome of a run that has come as far as a state."""
     return TrainResult(
         task=task,
         step=state.step,

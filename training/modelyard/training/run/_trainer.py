@@ -25,19 +25,16 @@ from modelyard.training.user import Task, build
 class Trainer:
     """Trains a task: loops, evaluation, checkpoints, exact resume, actions.
 
-    A run with ``model_dir`` that was stopped, by Ctrl-C or by a kill, goes on
-    from its newest checkpoint and ends with the same numbers and weights, bit
-    for bit, as one that was never stopped (same machine, same TensorFlow).
+    A run with ``model_dir`` that was stopped, by Ctrl-C or by a kill, goes on from its newest checkpoint and ends with
+    the same numbers and weights, bit for bit, as one that was never stopped (same machine, same TensorFlow).
 
     Args:
         task: What to train.
         options: How to; None for the task's recipe.
-        actions: Called with every :class:`Event`, in order. What an action
-            raises ends the run. None for a bar and curves in a notebook, and
-            for nothing elsewhere.
-        strategy: Builds the task in its scope and runs the steps on its
-            replicas, each on its part of a batch of ``options.batch_size``
-            examples; None for one replica.
+        actions: Called with every :class:`Event`, in order. What an action raises ends the run. None for a bar and
+            curves in a notebook, and for nothing elsewhere.
+        strategy: Builds the task in its scope and runs the steps on its replicas, each on its part of a batch of
+            ``options.batch_size`` examples; None for one replica.
         changes: Fields of :class:`TrainerOptions` to set on top of ``options``.
 
     Raises:
@@ -85,8 +82,7 @@ class Trainer:
 
         Raises:
             CheckpointError: The run does not say what it is of.
-            ConfigurationError: The task cannot be made again from what the run
-                says; or a field is unknown or out of its range.
+            ConfigurationError: The task cannot be made again; or a field is unknown or out of its range.
         """
         folder = Path(model_dir)
         record = need_record(folder)
@@ -96,25 +92,19 @@ class Trainer:
     def run(self) -> TrainResult:
         """Trains until all steps are done.
 
-        Seeds the global random state of Python, numpy, Keras and TensorFlow,
-        builds the task, and restores the newest checkpoint where there is one.
-
-        Returns:
-            The numbers of every evaluation. The task then holds the trained model.
+        Seeds the global random state of Python, numpy, Keras and TensorFlow, builds the task, and restores the newest
+        checkpoint where there is one. The task then holds the trained model.
 
         Raises:
             NonFiniteLossError: The loss or a weight became NaN or infinite.
-            CheckpointError: The newest checkpoint is damaged, does not fit the
-                task, or is of a run with other options; or one could not be written.
-            ConfigurationError: The task's input has no known length or another
-                one than asked for, or a step returns no loss, creates
-                variables, or updates a metric that is not among :attr:`Task.models`.
+            CheckpointError: The newest checkpoint is damaged, does not fit the task, or is of a run with other options;
+                or one could not be written.
+            ConfigurationError: The task's input has no known length or another one than it should have, or a step
+                returns no loss, creates variables, or updates a metric that is not among :attr:`Task.models`.
             TrainingError: An op of a step or of the input failed.
-            KeyboardInterrupt: Ctrl-C was pressed. The run has stopped after a
-                whole number of steps and, where ``model_dir`` is set, saved a
-                checkpoint there. Pressed twice, it stops at once.
-            SystemExit: The process got SIGTERM, as before a pre-emption; it has
-                stopped and saved in the same way. The exit code is 143.
+            KeyboardInterrupt: Ctrl-C was pressed. The run has stopped after a complete step and, where ``model_dir`` is
+                set, saved a checkpoint there. Pressed twice, it stops at once.
+            SystemExit: The same after SIGTERM, as before a pre-emption. The exit code is 143.
         """
         with self._built() as run, InterruptGuard() as guard:
             return run.to_end(guard)
@@ -122,17 +112,14 @@ class Trainer:
     def stream(self) -> Generator[tuple[int, dict[str, float]], None, TrainResult]:
         """Trains as :meth:`run` does, and yields the values of every step while the device loop goes on.
 
-        The loop does not wait for the consumer. One that stops early ends the
-        run after the current step, with a checkpoint where ``model_dir`` is set.
+        The loop does not wait for the consumer. One that stops early ends the run after the current step, with a
+        checkpoint where ``model_dir`` is set.
 
         Yields:
             The number of the step, from 1, and what ``train_step`` returned, averaged over the batch.
 
         Returns:
             As :meth:`run`: the value of ``yield from``.
-
-        Raises:
-            NonFiniteLossError: As for :meth:`run`, and so are the others.
 
         Example:
             >>> for step, values in Trainer(task, options).stream():
@@ -153,22 +140,21 @@ class Trainer:
 
 
 def restore(model_dir: Path | str, task: Task | None = None, *, goal: Goal | None = None) -> TrainResult:
-    """Builds the task of a run and gives it the weights of a checkpoint, to export or evaluate it.
+    """Builds the task of a run and restores the weights of a checkpoint, to export or evaluate it.
 
-    Where the run averaged its weights, it is the averages that the task gets.
+    Where the run averaged its weights, the task gets the averages.
 
     Args:
         model_dir: The folder of the run, or of one checkpoint.
         task: The task that was trained, with or without a strategy; None makes it as the run's ``run.json`` says.
-        goal: Takes the best checkpoint in place of the newest, from a run with
-            ``TrainerOptions(keep_best=...)``.
+        goal: Takes the best checkpoint in place of the newest, from a run with ``TrainerOptions(keep_best=...)``.
 
     Returns:
         The numbers of the run up to that checkpoint; its ``task`` holds the models.
 
     Raises:
-        CheckpointError: There is no checkpoint, it is damaged, or it does not
-            fit the task; or the run does not say which task it is of.
+        CheckpointError: There is no checkpoint, it is damaged, or it does not fit the task; or the run does not say
+            which task it is of.
         ConfigurationError: The task cannot be made again from what the run says.
     """
     path = find_checkpoint(Path(model_dir), goal=goal)

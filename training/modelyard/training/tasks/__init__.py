@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from modelyard.lazy import load_attribute
+from modelyard.lazy import attach
 from modelyard.training.tasks._arguments import make_task
 from modelyard.training.tasks._pictures import PictureLog, draw_run
 from modelyard.training.tasks._registry import MODULES, find_task, tasks
@@ -43,10 +43,4 @@ __all__ = [
     "tasks",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, MODULES, name, extra="training")
+__getattr__, __dir__ = attach(__name__, MODULES, extra="training")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 import keras
 import numpy as np
@@ -26,21 +25,21 @@ _EVAL_SEED = 1
 class AdversarialTask(FashionImagesTask):
     """A generator of images and a discriminator that tells them from real ones.
 
-    Each step trains first the discriminator, then the generator, with an
-    optimizer each, on the losses of Goodfellow et al., "Generative Adversarial
-    Networks", 2014; the generator's is the one that does not saturate.
-
-    Args:
-        data: Images that are already loaded; None loads them when they are first needed.
-        latent: Numbers in the vector that the generator starts from.
+    Each step trains first the discriminator, then the generator, with an optimizer each, on the losses of Goodfellow et
+    al., "Generative Adversarial Networks", 2014; the generator's is the one that does not saturate.
     """
 
     #: How much uniform noise is added to the discriminator's labels.
     label_noise = 0.0
 
-    def __init__(self, *, data: FashionMnist | None = None, latent: int) -> None:
+    def __init__(
+        self, *, data: FashionMnist | None = None, latent: int, rates: tuple[float, float], beta_1: float
+    ) -> None:
         super().__init__(data=data)
         self._latent = latent
+        #: Step sizes of the Adams of the discriminator and of the generator.
+        self._rates = rates
+        self._beta_1 = beta_1
 
     @abc.abstractmethod
     def make_generator(self) -> keras.Model:
@@ -50,28 +49,22 @@ class AdversarialTask(FashionImagesTask):
     def make_discriminator(self) -> keras.Model:
         """A network from images to a logit ``[B, 1]``, high for real ones."""
 
-    @abc.abstractmethod
-    def make_optimizers(self) -> tuple[Any, Any]:
-        """Optimizers of the discriminator and of the generator."""
-
     def build(self) -> None:
         """Creates both networks, an optimizer each, and the source of random numbers."""
         self.generator, self.discriminator = self.make_generator(), self.make_discriminator()
-        self.discriminator_optimizer, self.generator_optimizer = self.make_optimizers()
+        self.discriminator_optimizer, self.generator_optimizer = (
+            keras.optimizers.Adam(rate, beta_1=self._beta_1) for rate in self._rates
+        )
         self.discriminator_optimizer.build(self.discriminator.trainable_variables)
         self.generator_optimizer.build(self.generator.trainable_variables)
         (self.random,) = tf.random.get_global_generator().split(1)
 
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
+    def train_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
         """One step of the discriminator, then one of the generator.
 
-        Args:
-            batch: ``(images, labels)``; the labels are not used.
-
         Returns:
-            ``discriminator_loss`` and ``generator_loss`` of each example, float32
-            ``[B]``, ``loss``, which is their sum, and ``fooled``, the share of
-            made images that the discriminator took for real.
+            ``discriminator_loss`` and ``generator_loss`` of each example, float32 ``[B]``, ``loss``, which is their
+            sum, and ``fooled``, the share of made images that the discriminator took for real.
         """
         images, _ = batch
         count = tf.shape(images)[0]
@@ -92,7 +85,7 @@ class AdversarialTask(FashionImagesTask):
         minimize(loss, generator.trainable_variables, optimizer=self.generator_optimizer, tape=tape)
         return _values(judged / 2, fooling, logits)
 
-    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+    def eval_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
         """Losses on test images and images from fixed latent vectors, as :meth:`train_step` returns them."""
         images, _ = batch
         z = tf.random.stateless_normal([tf.shape(images)[0], self._latent], seed=[_EVAL_SEED, 0])
@@ -111,11 +104,7 @@ class AdversarialTask(FashionImagesTask):
         return {"discriminate": discriminate, "generate": generate, DEFAULT_SIGNATURE: generate}
 
     def verification_data(self, count: int) -> VerificationData:
-        """Latent vectors from N(0, I), and the first test images.
-
-        Args:
-            count: How many, at most.
-        """
+        """Latent vectors from N(0, I), and the first test images."""
         images = self.real_images(count)
         z = {"z": np.random.default_rng(0).normal(size=(len(images), self._latent)).astype(np.float32)}
         return self.verification({"discriminate": {"image": images}, "generate": z, DEFAULT_SIGNATURE: z})
@@ -134,24 +123,13 @@ class AdversarialTask(FashionImagesTask):
         return FrechetDistance(self.data)
 
     def samples(self, count: int) -> npt.NDArray[np.float32]:
-        """Images from latent vectors that are the same each time.
-
-        Args:
-            count: How many.
-
-        Returns:
-            float32 ``[N, H, W, C]`` from 0 to 1.
-        """
+        """Images from latent vectors that are the same each time, float32 ``[N, H, W, C]`` from 0 to 1."""
         z = np.random.default_rng(_EVAL_SEED).normal(size=(count, self._latent)).astype(np.float32)
         parts = [np.asarray(self.generator(z[start : start + 250], training=False)) for start in range(0, count, 250)]
         return np.concatenate(parts)
 
     def real_images(self, count: int) -> npt.NDArray[np.float32]:
-        """The first test images.
-
-        Args:
-            count: How many, at most.
-        """
+        """The first test images."""
         return self.test_images(count)
 
 

@@ -18,12 +18,10 @@ _HIDDEN = frozenset({"data"})
 
 
 def make_task(name: str, assignments: Sequence[str] = ()) -> Task:
-    """Makes a task.
+    """Makes a task from a name as for :func:`find_task`, or from the folder of a run, which says what its task is.
 
-    Args:
-        name: As for :func:`find_task`; or the folder of a run, which says what its task is and was given.
-        assignments: ``argument=value`` for the task's constructor; a value is
-            read as JSON where it is JSON, such as ``20`` or ``true``, and as text otherwise.
+    Values of ``argument=value`` are read as JSON where they are JSON, such as ``20`` or ``true``, and as text
+    otherwise.
 
     Raises:
         CheckpointError: The run cannot be read.

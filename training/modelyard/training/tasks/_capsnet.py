@@ -1,24 +1,20 @@
 """The task ``capsnet``: capsules with dynamic routing.
 
-Source: Sabour, Frosst and Hinton, "Dynamic Routing Between Capsules", NeurIPS
-2017. Convolution of 256 filters 9x9; 32 x 6 x 6 primary capsules of 8
-dimensions (9x9, stride 2); one capsule of 16 dimensions per class, by 3
-iterations of routing. The length of a class capsule is the class's score.
-Margin loss ``T max(0, 0.9 - |v|)^2 + 0.5 (1 - T) max(0, |v| - 0.1)^2``, plus
-0.0005 times the summed squared error of a reconstruction 512-1024-784 from the
-capsule of the true class, all others masked. Adam. Images ``[B, 28, 28, 1]`` from 0
-to 1, class capsules ``[B, 10, 16]``.
+Source: Sabour, Frosst and Hinton, "Dynamic Routing Between Capsules", NeurIPS 2017. Convolution of 256 filters 9x9;
+32 x 6 x 6 primary capsules of 8 dimensions (9x9, stride 2); one capsule of 16 dimensions per class, by 3 iterations of
+routing. The length of a class capsule is the class's score. Margin loss
+``T max(0, 0.9 - |v|)^2 + 0.5 (1 - T) max(0, |v| - 0.1)^2``, plus 0.0005 times the summed squared error of a
+reconstruction 512-1024-784 from the capsule of the true class, all others masked. Adam. Images ``[B, 28, 28, 1]`` from
+0 to 1, class capsules ``[B, 10, 16]``.
 
-Measured: accuracy, and the total, margin and reconstruction losses, each as a curve.
-``--full`` trains at the paper's sizes for 50 epochs of 600 steps of 100; a step takes
-1.4 s of processor time, so an epoch takes 7 to 14 minutes on two cores, by what else
-they do. ``docs/results.md`` has the times of all tasks.
+Measured: accuracy, and the total, margin and reconstruction losses, each as a curve. ``--full`` trains at the paper's
+sizes for 50 epochs of 600 steps of 100; a step takes 1.4 s of processor time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,7 +24,7 @@ import tensorflow as tf
 from modelyard.errors import ConfigurationError
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import image_grid
-from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask, hits
+from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask
 from modelyard.training.user import average_loss, minimize
 
 _DIM_PRIMARY, _DIM_CLASS = 8, 16
@@ -38,12 +34,7 @@ _SHOWN = 10
 
 
 class ClassCapsules(keras.layers.Layer):
-    """Capsules of the classes, by routing between them and the primary capsules.
-
-    Args:
-        classes: How many.
-        iterations: Of routing.
-    """
+    """Capsules of the classes, by routing between them and the primary capsules."""
 
     def __init__(self, classes: int, iterations: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -59,14 +50,7 @@ class ClassCapsules(keras.layers.Layer):
         )
 
     def call(self, capsules: tf.Tensor) -> tf.Tensor:
-        """Routes by agreement.
-
-        Args:
-            capsules: float32 ``[B, N, 8]``.
-
-        Returns:
-            float32 ``[B, classes, 16]``.
-        """
+        """Routes by agreement: float32 ``[B, N, 8]`` to ``[B, classes, 16]``."""
         # [N, B, classes * 16], one matrix product for each primary capsule.
         votes = tf.matmul(tf.transpose(capsules, [1, 0, 2]), self.matrices)
         votes = tf.reshape(tf.transpose(votes, [1, 0, 2]), [-1, capsules.shape[1], self.classes, _DIM_CLASS])
@@ -80,11 +64,7 @@ class ClassCapsules(keras.layers.Layer):
 
 
 def squash(vectors: tf.Tensor) -> tf.Tensor:
-    """Makes lengths lie between 0 and 1 and keeps directions: ``|s|^2 / (1 + |s|^2) * s / |s|``, equation 1.
-
-    Args:
-        vectors: float32 ``[..., D]``.
-    """
+    """Scales lengths of ``[..., D]`` to between 0 and 1: ``|s|^2 / (1 + |s|^2) * s / |s|``, equation 1."""
     squared = tf.reduce_sum(tf.square(vectors), axis=-1, keepdims=True)
     return squared / (1.0 + squared) * vectors / tf.sqrt(squared + 1e-9)
 
@@ -103,9 +83,9 @@ class CapsnetTask(FashionImagesTask):
         ConfigurationError: There is no iteration.
     """
 
-    name: ClassVar[str] = "capsnet"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 100, "epochs": 1}
-    full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 50}
+    name = "capsnet"
+    recipe = {"batch_size": 100, "epochs": 1}
+    full_recipe = {"epochs": 50}
 
     def __init__(
         self,
@@ -151,7 +131,7 @@ class CapsnetTask(FashionImagesTask):
         )
         self.optimizer = keras.optimizers.Adam(self._learning_rate)
 
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
+    def train_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
         """``loss``, ``margin``, ``reconstruction``, ``accuracy`` of each example, float32 ``[B]``; a step of Adam."""
         images, labels = batch
         with tf.GradientTape() as tape:
@@ -167,9 +147,14 @@ class CapsnetTask(FashionImagesTask):
             loss = average_loss(losses)
         variables = [*self.capsules.trainable_variables, *self.decoder.trainable_variables]
         minimize(loss, variables, optimizer=self.optimizer, tape=tape)
-        return {"loss": losses, "margin": margin, "reconstruction": reconstruction, "accuracy": hits(labels, lengths)}
+        return {
+            "loss": losses,
+            "margin": margin,
+            "reconstruction": reconstruction,
+            "accuracy": keras.metrics.sparse_categorical_accuracy(labels, lengths),
+        }
 
-    def predict(self, inputs: Any) -> Mapping[str, Any]:
+    def predict(self, inputs: Any) -> Mapping[str, tf.Tensor]:
         """Class, lengths of the class capsules, and the reconstruction of images."""
         vectors = self.capsules(inputs, training=False)
         lengths = tf.norm(vectors, axis=-1)

@@ -1,31 +1,24 @@
 """The task ``cyclegan``: translation between two kinds of image, learned without pairs.
 
-Source: Zhu, Park, Isola and Efros, "Unpaired Image-to-Image Translation using
-Cycle-Consistent Adversarial Networks", ICCV 2017. The two domains are the
-garments of Fashion-MNIST and drawings of them: inverted edge maps, made by
-Sobel's filter. Images ``[B, 28, 28, 1]`` from 0 to 1. Garments come from the
-training images of even number, drawings from those of odd number, so that no
-drawing is of a garment that is seen: nothing is paired.
+Source: Zhu, Park, Isola and Efros, "Unpaired Image-to-Image Translation using Cycle-Consistent Adversarial Networks",
+ICCV 2017. The two domains are the garments of Fashion-MNIST and drawings of them: inverted edge maps, made by Sobel's
+filter. Images ``[B, 28, 28, 1]`` from 0 to 1. Garments come from the training images of even number, drawings from
+those of odd number, so that no drawing is of a garment that is seen: nothing is paired.
 
-Two generators: one halving, residual blocks at 14 x 14, one doubling, instance
-normalization; the paper's, for images of 256 x 256, halve and double twice between
-7x7 convolutions. Two discriminators that judge patches (``[B, 7, 7, 1]``). The
-generators' loss is
+Two generators: one halving, residual blocks at 14 x 14, one doubling, instance normalization; the paper's, for images
+of 256 x 256, halve and double twice between 7x7 convolutions. Two discriminators that judge patches
+(``[B, 7, 7, 1]``). The generators' loss is
 
 ``(D_b(G(a)) - 1)^2 + (D_a(F(b)) - 1)^2 + 5 (|F(G(a)) - a| + |G(F(b)) - b|) + |G(b) - b| + |F(a) - a|``:
 
-least squares, cycles and identity; a discriminator's is half of
-``(D(real) - 1)^2 + D(made)^2``. Adam with beta_1 0.5. The paper weighs cycles by
-10 and identity by 5, which holds translations back here: after 256 steps on the
-subset (width 16, one block) drawings correlate by 0.10 with the true ones, with 5
-and 1 by 0.42. Unlike the paper's, the discriminators see no buffer of earlier
-images, and batches are larger than 1.
+least squares, cycles and identity; a discriminator's is half of ``(D(real) - 1)^2 + D(made)^2``. Adam with beta_1 0.5.
+The paper weighs cycles by 10 and identity by 5, which holds translations back here: after 256 steps on the subset
+(width 16, one block) drawings correlate by 0.10 with the true ones, with 5 and 1 by 0.42. Unlike the paper's, the
+discriminators see no buffer of earlier images, and batches are larger than 1.
 
-Measured: these losses; and, as the test images do have pairs, the mean absolute
-error of each translation against the image that was to be found. Pictures: three
-rows of garments, their drawings, and the garments again; three rows the other way.
-``--full`` trains for 30 epochs of 938 steps: below two hours on two cores that others
-use too, extrapolated from one, which took 223 s, 153 s of them for its steps.
+Measured: these losses; and, as the test images do have pairs, the mean absolute error of each translation against the
+image that was to be found. Images: three rows of garments, their drawings, and the garments again; three rows the
+other way. ``--full`` trains for 30 epochs of 938 steps: below two hours on two cores.
 """
 
 from __future__ import annotations
@@ -33,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -43,22 +36,17 @@ import tensorflow as tf
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.training.data import FashionMnist, memory_images
 from modelyard.training.plots import image_grid
-from modelyard.training.tasks._images import SIDE, FashionImagesTask, takes
+from modelyard.training.tasks._images import SIDE, FashionImagesTask, as_floats, takes
 from modelyard.training.user import InputRequest, average_loss, minimize
 
+#: ``(garments, drawings)``, float32 ``[B, 28, 28, 1]`` each.
+_Batch = tuple[tf.Tensor, tf.Tensor]
 _SHOWN = 10
 _MEASURED = 100
 
 
 def edge_maps(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Drawings: black where the brightness changes, white elsewhere.
-
-    Args:
-        images: uint8 ``[N, H, W]``.
-
-    Returns:
-        uint8 ``[N, H, W]``: 255 less a quarter of ``|gx| + |gy|``, Sobel's gradients, not below 0.
-    """
+    """Drawings of uint8 ``[N, H, W]``: 255 less a quarter of ``|gx| + |gy|``, Sobel's gradients, not below 0."""
     # int16 is enough: neither gradient exceeds 4 * 255.
     padded = np.pad(images.astype(np.int16), ((0, 0), (1, 1), (1, 1)))
     down = padded[:, 2:] - padded[:, :-2]
@@ -80,9 +68,9 @@ class CycleganTask(FashionImagesTask):
         identity_weight: Of the loss of translating what is in the target domain already.
     """
 
-    name: ClassVar[str] = "cyclegan"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 32, "epochs": 3}
-    full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 30}
+    name = "cyclegan"
+    recipe = {"batch_size": 32, "epochs": 3}
+    full_recipe = {"epochs": 30}
 
     def __init__(
         self,
@@ -122,15 +110,12 @@ class CycleganTask(FashionImagesTask):
         domains = (memory_images(data, "test").batches(request, training=False) for data in self._domains)
         return tf.data.Dataset.zip(*domains).map(_without_labels)
 
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
+    def train_step(self, batch: _Batch) -> Mapping[str, tf.Tensor]:
         """One step of both generators, then one of both discriminators on the same translations.
 
-        Args:
-            batch: ``(garments, drawings)``: float32 ``[B, 28, 28, 1]`` each.
-
         Returns:
-            ``loss``, the generators' own, its parts ``adversarial``, ``cycle`` and ``identity``, before
-            they are weighted, and ``discriminator_loss``, of each example, float32 ``[B]``.
+            ``loss``, the generators' own, its parts ``adversarial``, ``cycle`` and ``identity``, before they are
+            weighted, and ``discriminator_loss``, of each example, float32 ``[B]``.
         """
         with tf.GradientTape() as tape:
             values, made = self._generator_losses(batch, training=True)
@@ -144,15 +129,10 @@ class CycleganTask(FashionImagesTask):
         minimize(loss, variables, optimizer=self.discriminator_optimizer, tape=tape)
         return {**values, "discriminator_loss": judged}
 
-    def eval_step(self, batch: Any) -> Mapping[str, Any]:
-        """Losses of a batch of test images, and how far translations are from the truth.
+    def eval_step(self, batch: _Batch) -> Mapping[str, tf.Tensor]:
+        """The losses of :meth:`train_step` on test images, which are pairs, and the errors of the translations.
 
-        Args:
-            batch: ``(garments, drawings)``, in pairs.
-
-        Returns:
-            As for :meth:`train_step`, and ``drawing_error`` and ``garment_error``, mean absolute
-            errors of each translation, from 0 to 1, float32 ``[B]``.
+        Those are ``drawing_error`` and ``garment_error``, mean absolute errors from 0 to 1, float32 ``[B]``.
         """
         garments, drawings = batch
         values, made = self._generator_losses(batch, training=False)
@@ -171,26 +151,22 @@ class CycleganTask(FashionImagesTask):
         return {"to_drawing": to_drawing, "to_garment": to_garment, DEFAULT_SIGNATURE: to_drawing}
 
     def verification_data(self, count: int) -> VerificationData:
-        """The first test images, and drawings of them.
-
-        Args:
-            count: How many, at most.
-        """
+        """The first test images, and drawings of them."""
         garment = {"garment": self.test_images(count)}
-        drawing = {"drawing": _floats(edge_maps(self.data.test_images[:count]))}
+        drawing = {"drawing": as_floats(edge_maps(self.data.test_images[:count]))}
         return self.verification({"to_drawing": garment, "to_garment": drawing, DEFAULT_SIGNATURE: garment})
 
     def pictures(self) -> Mapping[str, npt.NDArray[np.uint8]]:
         """Rows: garments, their drawings, the garments from these; other drawings, their garments, the drawings."""
         garments = self.test_images(_SHOWN)
-        drawings = _floats(edge_maps(self.data.test_images[_SHOWN : 2 * _SHOWN]))
+        drawings = as_floats(edge_maps(self.data.test_images[_SHOWN : 2 * _SHOWN]))
         rows = [garments, *_there_and_back(garments, self.to_drawing, self.to_garment)]
         rows += [drawings, *_there_and_back(drawings, self.to_garment, self.to_drawing)]
         return {"translation": image_grid(np.concatenate(rows), columns=_SHOWN)}
 
     def measurements(self) -> Mapping[str, float]:
         """Losses and errors of the first test images, as :meth:`eval_step` returns them; before the first step too."""
-        batch = self.test_images(_MEASURED), _floats(edge_maps(self.data.test_images[:_MEASURED]))
+        batch = self.test_images(_MEASURED), as_floats(edge_maps(self.data.test_images[:_MEASURED]))
         return {name: float(tf.reduce_mean(values)) for name, values in self.eval_step(batch).items()}
 
     def data_description(self) -> str:
@@ -213,7 +189,7 @@ class CycleganTask(FashionImagesTask):
         return garments, drawings
 
     def _generator_losses(
-        self, batch: Any, *, training: bool
+        self, batch: _Batch, *, training: bool
     ) -> tuple[dict[str, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
         """Losses of each example, and the translations ``(drawings, garments)``."""
         garments, drawings = batch
@@ -228,7 +204,7 @@ class CycleganTask(FashionImagesTask):
         loss = adversarial + self._cycle_weight * cycle + self._identity_weight * identity
         return {"loss": loss, "adversarial": adversarial, "cycle": cycle, "identity": identity}, (drawn, dressed)
 
-    def _discriminator_losses(self, batch: Any, made: tuple[tf.Tensor, tf.Tensor], *, training: bool) -> tf.Tensor:
+    def _discriminator_losses(self, batch: _Batch, made: tuple[tf.Tensor, tf.Tensor], *, training: bool) -> tf.Tensor:
         """Sum over both discriminators, of each example; no gradient goes into what was made."""
         garments, drawings = batch
         total = tf.zeros([tf.shape(garments)[0]])
@@ -273,10 +249,6 @@ def _normalized(x: Any) -> Any:
 def _mean(values: tf.Tensor) -> tf.Tensor:
     """Mean over each example: ``[B, H, W, C]`` to ``[B]``."""
     return tf.reduce_mean(values, axis=[1, 2, 3])
-
-
-def _floats(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    return images[..., np.newaxis].astype(np.float32) / np.float32(255)
 
 
 def _there_and_back(images: npt.NDArray[np.float32], there: Any, back: Any) -> list[npt.NDArray[np.float32]]:

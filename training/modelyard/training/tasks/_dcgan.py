@@ -1,53 +1,43 @@
 """The task ``dcgan``: a generative adversarial network of convolutions.
 
-Source: Radford, Metz and Chintala, "Unsupervised Representation Learning with
-Deep Convolutional Generative Adversarial Networks", 2015, in two variants:
+Source: Radford, Metz and Chintala, "Unsupervised Representation Learning with Deep Convolutional Generative Adversarial
+Networks", 2015, in two variants:
 
-- ``keras``: after Keras' guide on custom training steps. Latent 128, LeakyReLU
-  0.2, transposed convolutions, uniform noise of 0.05 on the labels, Adam 3e-4
-  for the discriminator and 4e-4 for the generator.
-- ``cookbook``: that of TensorFlow's tutorial. Latent 100, batch normalization,
-  LeakyReLU, dropout 0.3, Adam 1e-4 for both.
+- ``keras``: after Keras' guide on custom training steps. Latent 128, LeakyReLU 0.2, transposed convolutions, uniform
+  noise of 0.05 on the labels, Adam 3e-4 for the discriminator and 4e-4 for the generator.
+- ``cookbook``: that of TensorFlow's tutorial. Latent 100, batch normalization, LeakyReLU, dropout 0.3, Adam 1e-4 for
+  both.
 
-Two things are not the guide's. Its discriminator ends in a global maximum over
-features that see 7 x 7 pixels each, so it judges strokes and no shapes: of
-garments it was satisfied with good texture, and the Fréchet distance stayed
-where it began (132 before training, 120 after 600 steps; a quarter of the width,
-seed 0). Here the features keep their places. And beta_1 of both Adams is 0.5, as
-the paper has it: with the guide's 0.9 the distance was still 117 after 750 steps,
-with 0.5 it was 15 after 600.
+Two things are not the guide's. Its discriminator ends in a global maximum over features that see 7 x 7 pixels each, so
+it judges strokes and no shapes: the Fréchet distance stayed where it began (132 before training, 120 after 600 steps; a
+quarter of the width, seed 0). Here the features keep their places. And beta_1 of both Adams is 0.5, as the paper has
+it: with the guide's 0.9 the distance was still 117 after 750 steps, with 0.5 it was 15 after 600.
 
-Images ``[B, 28, 28, 1]`` of Fashion-MNIST, or, with ``folder=``, ``[B, 64, 64, 3]``
-from a folder of image files (any classes, any sizes). Latent vectors ``[B, 128]``
-or ``[B, 100]`` from N(0, I).
+Images ``[B, 28, 28, 1]`` of Fashion-MNIST, or, with ``folder=``, ``[B, 64, 64, 3]`` from a folder of image files (any
+classes, any sizes). Latent vectors ``[B, 128]`` or ``[B, 100]`` from N(0, I).
 
-The networks for 64 x 64 are deeper, as in the paper: one more doubling, to half the
-filters, and 64, 128, 256 and 256 filters of 4 x 4 that judge. Figures of a thousand
-coloured garments, an eighth of the width, 256 steps of 32:
+The networks for 64 x 64 are deeper, as in the paper: one more doubling, to half the filters, and 64, 128, 256 and 256
+filters of 4 x 4 that judge. Figures of a thousand coloured garments, an eighth of the width, 256 steps of 32:
 
-- The generator has batch normalization in both variants. Without it, its first
-  images hardly depend on the latent vector (two differ by 0.003 on average), so the
-  whole batch is pushed the same way: towards the black of most pixels, where the
-  sigmoid is flat. Seed 2 stayed there from step 96 to 192, all images black, and the
-  distance went from 125 by 244 to 96.
-- Three layers of 3 x 3 see 15 pixels and were at chance (loss 0.69): the distance fell
-  to 21 and 24 (seeds 2 and 0), to blots. Four of 4 x 4 see 46: to 11 and 16.
-- The last convolution is 5 x 5 over half the filters, not the guide's 7 x 7 over all:
-  46 s of processor time, not 74.
+- The generator has batch normalization in both variants. Without it, its first images hardly depend on the latent
+  vector, so the whole batch is pushed towards the black of most pixels, where the sigmoid is flat: with seed 2 all
+  images were black from step 96 to 192, and the distance went from 125 by 244 to 96.
+- Three layers of 3 x 3 see 15 pixels and were at chance (loss 0.69): the distance fell to 21 and 24 (seeds 2 and 0).
+  Four of 4 x 4 see 46: to 11 and 16.
+- The last convolution is 5 x 5 over half the filters, not the guide's 7 x 7 over all: 46 s of processor time, not 74.
 
-Losses: the discriminator's is the mean of the cross-entropies of its logits ``[B]``
-for real images and for made ones; the generator's is the cross-entropy of "real"
-for what it made, the form that does not saturate.
+Losses: the discriminator's is the mean of the cross-entropies of its logits ``[B]`` for real images and for made ones;
+the generator's is the cross-entropy of "real" for what it made, the form that does not saturate.
 
-Measured: both losses, the share of made images that pass for real, and for 28 x 28 the
-Fréchet distance to test images. Pictures: 64 samples, every 500 steps.
+Measured: both losses, the share of made images that pass for real, and for 28 x 28 the Fréchet distance to test images.
+Images: 64 samples, every 500 steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -77,9 +67,9 @@ class DcganTask(AdversarialTask):
         ConfigurationError: An unknown variant, a width that leaves no filter, or a decay that is none.
     """
 
-    name: ClassVar[str] = "dcgan"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 64, "epochs": 1}
-    full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 50}
+    name = "dcgan"
+    recipe = {"batch_size": 64, "epochs": 1}
+    full_recipe = {"epochs": 50}
 
     def __init__(
         self,
@@ -96,11 +86,11 @@ class DcganTask(AdversarialTask):
             raise ConfigurationError(f"width is {width}; expected a share of the source's filters, such as 1 or 0.25.")
         if not 0 <= beta_1 < 1:
             raise ConfigurationError(f"beta_1 is {beta_1}; expected a number from 0 to below 1.")
-        super().__init__(data=data, latent=128 if variant == "keras" else 100)
+        latent, rates = (128, (3e-4, 4e-4)) if variant == "keras" else (100, (1e-4, 1e-4))
+        super().__init__(data=data, latent=latent, rates=rates, beta_1=beta_1)
         self._variant = variant
         self._folder = folder
         self._width = width
-        self._beta_1 = beta_1
         self.label_noise = _NOISE if variant == "keras" else 0.0
 
     @cached_property
@@ -149,18 +139,8 @@ class DcganTask(AdversarialTask):
         stack += [layers.Flatten(), layers.Dense(1)]
         return keras.Sequential(stack, name="discriminator")
 
-    def make_optimizers(self) -> tuple[Any, Any]:
-        """Adam 3e-4 and 4e-4, or 1e-4 for both."""
-        rates = (3e-4, 4e-4) if self._variant == "keras" else (1e-4, 1e-4)
-        discriminator, generator = (keras.optimizers.Adam(rate, beta_1=self._beta_1) for rate in rates)
-        return discriminator, generator
-
     def real_images(self, count: int) -> npt.NDArray[np.float32]:
-        """Test images; of a folder also training images, where those are too few.
-
-        Args:
-            count: How many, at most.
-        """
+        """Test images; of a folder also training images, where those are too few."""
         if not self._folder:
             return super().real_images(count)
         images = self.test.examples(count).inputs

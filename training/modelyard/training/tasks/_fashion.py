@@ -1,21 +1,19 @@
 """The task ``fashion``: a small convolutional network on Fashion-MNIST.
 
-Source: the model and the training of TensorFlow's tutorial "Custom training with
-tf.distribute.Strategy" (2018), on the images of Xiao, Rasul and Vollgraf,
-"Fashion-MNIST", 2017. Two convolutions of 32 and 64 filters 3x3, each halved by a
-maximum, and dense layers of 64 and 10. Images ``[B, 28, 28, 1]`` from 0 to 1, logits
-``[B, 10]``; the loss is their cross-entropy; Adam at 1e-3, batches of 64.
+Source: the model and the training of TensorFlow's tutorial "Custom training with tf.distribute.Strategy" (2018), on the
+images of Xiao, Rasul and Vollgraf, "Fashion-MNIST", 2017. Two convolutions of 32 and 64 filters 3x3, each halved by a
+maximum, and dense layers of 64 and 10. Images ``[B, 28, 28, 1]`` from 0 to 1, logits ``[B, 10]``; the loss is their
+cross-entropy; Adam at 1e-3, batches of 64.
 
-Measured: loss and accuracy by epoch, on training and test images; in
-``docs/results.md`` beside the tutorial's numbers. After ten epochs the accuracy
-still moves by half a percent from epoch to epoch; ``--ema-decay 0.999``, an
-average of the weights, is steadier and about a percent better.
+Measured: loss and accuracy by epoch, on training and test images; in ``docs/results.md`` beside the tutorial's numbers.
+After ten epochs the accuracy still moves by half a percent from epoch to epoch; ``--ema-decay 0.999``, an average of
+the weights, is steadier and about a percent better.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,27 +23,26 @@ from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks._encode import encode_variants
-from modelyard.training.tasks._images import SIDE, FashionImagesTask, hits
-from modelyard.training.user import average_loss, loss_scaled, minimize
+from modelyard.training.tasks._images import SIDE, ClassifierTask, FashionImagesTask
+from modelyard.training.user import loss_scaled
 
 IMAGE_BYTES = "image_bytes"
 # ITU-R BT.601 luma. The weights add up to 1, so a grey image keeps its values.
 _LUMA = (0.299, 0.587, 0.114)
 
 
-class FashionTask(FashionImagesTask):
+class FashionTask(ClassifierTask, FashionImagesTask):
     """Ten kinds of clothes from 28 x 28 grey images.
 
     Args:
-        data: Images that are already loaded; None loads them when they are
-            first needed.
+        data: Images that are already loaded; None loads them when they are first needed.
         learning_rate: Step size of Adam.
 
     Raises:
         ConfigurationError: The learning rate is not above 0.
     """
 
-    name: ClassVar[str] = "fashion"
+    name = "fashion"
 
     def __init__(self, *, data: FashionMnist | None = None, learning_rate: float = 1e-3) -> None:
         if not learning_rate > 0:
@@ -55,11 +52,7 @@ class FashionTask(FashionImagesTask):
 
     @classmethod
     def search_space(cls, trial: Any) -> Mapping[str, Any]:
-        """Adam's step size, and the batch size.
-
-        Args:
-            trial: An ``optuna.Trial``.
-        """
+        """Adam's step size, and the batch size."""
         return {
             "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
             "batch_size": trial.suggest_categorical("batch_size", [32, 64, 128]),
@@ -83,16 +76,6 @@ class FashionTask(FashionImagesTask):
         )
         self.optimizer = loss_scaled(keras.optimizers.Adam(self._learning_rate))
 
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """``loss``, the cross-entropy, and ``accuracy`` of each example, float32 ``[B]``, and a step of Adam."""
-        images, labels = batch
-        with tf.GradientTape() as tape:
-            logits = tf.cast(self.model(images, training=self.training), tf.float32)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            loss = average_loss(losses)
-        minimize(loss, self.model.trainable_variables, optimizer=self.optimizer, tape=tape)
-        return {"loss": losses, "accuracy": hits(labels, logits)}
-
     def preprocess(self, image: tf.Tensor) -> tf.Tensor:
         """From uint8 ``[H, W, 3]`` to one example, float32 ``[28, 28, 1]`` from 0 to 1."""
         # No antialias: it has no equal in ONNX.
@@ -101,15 +84,7 @@ class FashionTask(FashionImagesTask):
         return grey / 255.0
 
     def verification_data(self, count: int) -> VerificationData:
-        """The first test images, as tensors and as encoded files.
-
-        Args:
-            count: How many, at most.
-
-        Returns:
-            For ``image_bytes`` the same images as grey PNG, RGB PNG, JPEG and
-            in other sizes, in turn.
-        """
+        """The first test images, as tensors and as files: grey PNG, RGB PNG, JPEG and in other sizes, in turn."""
         images = self.test_images(count)
         return VerificationData(
             inputs={

@@ -1,8 +1,7 @@
 """The Fréchet distance between real and made images, in the features of a trained ``fashion`` network.
 
-Source: Heusel et al., "GANs Trained by a Two Time-Scale Update Rule Converge to
-a Local Nash Equilibrium", 2017, whose network is Inception v3; images of 28 x 28
-want one that knows them.
+Source: Heusel et al., "GANs Trained by a Two Time-Scale Update Rule Converge to a Local Nash Equilibrium", 2017, whose
+network is Inception v3; images of 28 x 28 want one that knows them.
 """
 
 from __future__ import annotations
@@ -17,49 +16,42 @@ from modelyard.errors import ConfigurationError
 from modelyard.training.data import FashionMnist
 from modelyard.training.run import Trainer, TrainerOptions
 from modelyard.training.tasks._fashion import FashionTask
+from modelyard.training.tasks._images import as_floats
 
 #: Steps enough for features that tell garments apart: four epochs of the shipped subset, a fifth of one of all images.
 _STEPS = 128
 _BATCH = 64
+#: Test images that made ones are compared with.
+_MOST, _LEAST = 1000, 100
 _SEED = 0
 
 
 class FrechetDistance:
     """Distance of images from the test images.
 
-    The network is trained here, for a few seconds, on the same images each
-    time: the distance means something beside others of the same data only.
-
-    Args:
-        data: The real images.
-        count: How many of them, and of the made ones, to look at.
-
-    Raises:
-        ConfigurationError: ``count`` is too small for a covariance.
+    The network is trained here, for a few seconds, on the same images each time: the distance means something beside
+    others of the same data only.
     """
 
-    def __init__(self, data: FashionMnist, *, count: int = 1000) -> None:
-        if count < 100:
-            raise ConfigurationError(f"count is {count}; expected at least 100 images, or the covariance says nothing.")
-        self.count = min(count, len(data.test_images))
+    def __init__(self, data: FashionMnist) -> None:
+        self.count = min(_MOST, len(data.test_images))
+        if self.count < _LEAST:
+            raise ConfigurationError(
+                f"There are {self.count} test images; expected at least {_LEAST}, or the covariance says nothing."
+            )
         task = FashionTask(data=data)
         per_epoch = -(-len(data.train_images) // _BATCH)
         if per_epoch > _STEPS:
             chosen = np.random.default_rng(_SEED).permutation(len(data.train_images))[: _STEPS * _BATCH]
-            images, labels = data.train_images[chosen], data.train_labels[chosen]
-            task = FashionTask(data=_with_training(data, images, labels))
+            few = replace(data, train_images=data.train_images[chosen], train_labels=data.train_labels[chosen])
+            task = FashionTask(data=few)
             per_epoch = _STEPS
         Trainer(task, TrainerOptions(epochs=max(1, _STEPS // per_epoch), batch_size=_BATCH, seed=_SEED)).run()
         self._features = keras.Model(task.model.inputs[0], task.model.layers[-2].output)
-        real = data.test_images[: self.count, ..., np.newaxis].astype(np.float32) / np.float32(255)
-        self._mean, self._covariance = self._statistics(real)
+        self._mean, self._covariance = self._statistics(as_floats(data.test_images[: self.count]))
 
     def __call__(self, images: npt.NDArray[np.float32]) -> float:
-        """The distance, 0 for the same mean and covariance.
-
-        Args:
-            images: float32 ``[N, 28, 28, 1]`` from 0 to 1, N at least 100.
-        """
+        """The distance of float32 ``[N, 28, 28, 1]`` from 0 to 1, N at least 100; 0 for equal mean and covariance."""
         mean, covariance = self._statistics(images)
         root = _square_root(self._covariance)
         # The trace of the root of a product that is not symmetric, by one that is.
@@ -77,7 +69,3 @@ class FrechetDistance:
 def _square_root(matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     values, vectors = np.linalg.eigh(matrix)
     return (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
-
-
-def _with_training(data: FashionMnist, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> FashionMnist:
-    return replace(data, train_images=images, train_labels=labels)

@@ -1,22 +1,17 @@
 """The task ``gan``: a generative adversarial network of fully connected layers.
 
-Source: Goodfellow et al., "Generative Adversarial Networks", 2014. Generator
-100-128-784 (ReLU, sigmoid), discriminator 784-128-1 (ReLU, logit), Xavier
-initial weights, Adam, one step of each network in turn. Images
-``[B, 28, 28, 1]`` from 0 to 1, latent vectors ``[B, 100]`` from N(0, I).
+Source: Goodfellow et al., "Generative Adversarial Networks", 2014. Generator 100-128-784 (ReLU, sigmoid), discriminator
+784-128-1 (ReLU, logit), Xavier initial weights, Adam, one step of each network in turn. Images ``[B, 28, 28, 1]`` from
+0 to 1, latent vectors ``[B, 100]`` from N(0, I).
 
-Losses: the discriminator's is the mean of the cross-entropies of its logits ``[B]``
-for real images and for made ones; the generator's is the cross-entropy of "real"
-for what it made, the form that does not saturate.
+Losses: the discriminator's is the mean of the cross-entropies of its logits ``[B]`` for real images and for made ones;
+the generator's is the cross-entropy of "real" for what it made, the form that does not saturate.
 
-Measured: both losses, the share of made images that pass for real, and the
-Fréchet distance to test images. Pictures: 64 samples, every 500 steps.
+Measured: both losses, the share of made images that pass for real, and the Fréchet distance to test images. Images:
+64 samples, every 500 steps.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any, ClassVar
 
 import keras
 
@@ -38,9 +33,9 @@ class GanTask(AdversarialTask):
         beta_1: Their decay of the mean of gradients; below the usual 0.9 the two networks circle each other less.
     """
 
-    name: ClassVar[str] = "gan"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 128, "epochs": 10}
-    full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 200}
+    name = "gan"
+    recipe = {"batch_size": 128, "epochs": 10}
+    full_recipe = {"epochs": 200}
 
     def __init__(
         self,
@@ -51,10 +46,7 @@ class GanTask(AdversarialTask):
         generator_rate: float = 6e-4,
         beta_1: float = 0.5,
     ) -> None:
-        super().__init__(data=data, latent=latent)
-        self._beta_1 = beta_1
-        self._generator_rate = generator_rate
-        self._learning_rate = learning_rate
+        super().__init__(data=data, latent=latent, rates=(learning_rate, generator_rate), beta_1=beta_1)
 
     def make_generator(self) -> keras.Model:
         """100-128-784."""
@@ -81,9 +73,3 @@ class GanTask(AdversarialTask):
             ],
             name="discriminator",
         )
-
-    def make_optimizers(self) -> tuple[Any, Any]:
-        """Two Adams."""
-        rates = (self._learning_rate, self._generator_rate)
-        discriminator, generator = (keras.optimizers.Adam(rate, beta_1=self._beta_1) for rate in rates)
-        return discriminator, generator

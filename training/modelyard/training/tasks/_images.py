@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -13,18 +14,38 @@ import tensorflow as tf
 from modelyard.artifact import SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training.data import DataSource, FashionMnist, load_fashion_mnist, memory_images
-from modelyard.training.user import Task
+from modelyard.training.user import Task, average_loss, minimize, regularization_loss
 
 SIDE = 28
 PIXELS = SIDE * SIDE
 
 
-class FashionImagesTask(Task):
-    """A task whose examples are the images and labels of Fashion-MNIST.
+class ClassifierTask(Task):
+    """A task with one model from images to logits, and one optimizer."""
 
-    Args:
-        data: Images that are already loaded; None loads them when they are first needed.
-    """
+    model: keras.Model
+    optimizer: keras.Optimizer
+
+    def train_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """A step of the optimizer on the cross-entropy of the logits, and on the losses that layers add.
+
+        Returns:
+            ``loss``, the cross-entropy, and ``accuracy`` of each example, float32 ``[B]``; and ``regularization``, a
+            scalar, where layers add losses.
+        """
+        images, labels = batch
+        with tf.GradientTape() as tape:
+            logits = tf.cast(self.model(images, training=self.training), tf.float32)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            added = {"regularization": regularization_loss(self.model.losses)} if self.model.losses else {}
+            loss = tf.add_n([average_loss(losses), *added.values()])
+        minimize(loss, self.model.trainable_variables, optimizer=self.optimizer, tape=tape)
+        accuracy = keras.metrics.sparse_categorical_accuracy(labels, logits)
+        return {"loss": losses, "accuracy": accuracy, **added}
+
+
+class FashionImagesTask(Task):
+    """A task whose examples are the images and labels of Fashion-MNIST."""
 
     def __init__(self, *, data: FashionMnist | None = None) -> None:
         self._given_data = data
@@ -49,47 +70,23 @@ class FashionImagesTask(Task):
         return self.data.source
 
     def test_images(self, count: int) -> npt.NDArray[np.float32]:
-        """The first test images, float32 ``[N, 28, 28, 1]`` from 0 to 1.
-
-        Args:
-            count: How many, at most.
-
-        Raises:
-            ConfigurationError: ``count`` is below 1.
-        """
+        """The first test images, float32 ``[N, 28, 28, 1]`` from 0 to 1."""
         if count < 1:
             raise ConfigurationError(f"count is {count}; expected at least one example.")
-        return self.data.test_images[:count, ..., np.newaxis].astype(np.float32) / np.float32(255)
+        return as_floats(self.data.test_images[:count])
 
     def verification(self, inputs: Mapping[str, Mapping[str, npt.NDArray[Any]]]) -> VerificationData:
-        """Examples made from the first test images.
-
-        Args:
-            inputs: By signature and input.
-        """
+        """Examples made from the first test images."""
         count = max(len(array) for arrays in inputs.values() for array in arrays.values())
         return VerificationData(inputs=inputs, description=f"first {count} test images; {self.data_description()}")
 
 
-def takes(function: Any, **shapes: tuple[int, ...]) -> SignatureFunction:
-    """A signature of float32 inputs.
+def as_floats(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Grey images, uint8 ``[N, H, W]``, to ``[N, H, W, 1]`` from 0 to 1."""
+    return images[..., np.newaxis].astype(np.float32) / np.float32(255)
 
-    Args:
-        function: Called with one keyword argument for each.
-        **shapes: Of one example of each input.
-    """
+
+def takes(function: Any, **shapes: tuple[int, ...]) -> SignatureFunction:
+    """A signature of float32 inputs."""
     inputs = (TensorSpec(name=name, dtype="float32", shape=(-1, *shape)) for name, shape in shapes.items())
     return SignatureFunction(inputs=tuple(inputs), function=function)
-
-
-def hits(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Whether each example's largest logit is its label's.
-
-    Args:
-        labels: Integers, ``[B]``.
-        logits: ``[B, classes]``.
-
-    Returns:
-        1 or 0 for each example, float32 ``[B]``.
-    """
-    return tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)

@@ -1,10 +1,9 @@
 """The task ``linear``: a straight line, by gradient descent written out by hand.
 
-Source: TensorFlow's guide "Basic training loops". 1,000 points of
-``y = 3 x + 2 + N(0, 1)``, x from N(0, 1); ``W`` starts at 5 and ``b`` at 0;
-the loss is the mean squared error of all points, ``[1000]``, and each epoch is
-one step with a learning rate of 0.1: ``W -= 0.1 dL/dW``. After ten epochs the
-guide has W = 3.23, b = 1.80 and a loss of 1.14, up to sampling noise.
+Source: TensorFlow's guide "Basic training loops". 1,000 points of ``y = 3 x + 2 + N(0, 1)``, x from N(0, 1); ``W``
+starts at 5 and ``b`` at 0; the loss is the mean squared error of all points, ``[1000]``, and each epoch is one step
+with a learning rate of 0.1: ``W -= 0.1 dL/dW``. After ten epochs the guide has W = 3.23, b = 1.80 and a loss of 1.14,
+up to sampling noise.
 
 Measured: W, b and the loss by epoch.
 """
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import keras
 import numpy as np
@@ -31,12 +30,7 @@ POINTS = 1000
 
 
 class _Line(tf.Module):
-    """``y = w x + b``, as a plain module.
-
-    Args:
-        slope: ``w`` at the start.
-        intercept: ``b`` at the start.
-    """
+    """``y = w x + b``, as a plain module."""
 
     def __init__(self, slope: float, intercept: float) -> None:
         super().__init__(name="line")
@@ -48,12 +42,7 @@ class _Line(tf.Module):
 
 
 class _KerasLine(keras.Model):
-    """The same as a Keras model.
-
-    Args:
-        slope: ``w`` at the start.
-        intercept: ``b`` at the start.
-    """
+    """The same as a Keras model."""
 
     def __init__(self, slope: float, intercept: float) -> None:
         super().__init__(name="line")
@@ -77,8 +66,8 @@ class LinearTask(Task):
         ConfigurationError: An unknown form, or a learning rate that is not above 0.
     """
 
-    name: ClassVar[str] = "linear"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": POINTS, "epochs": 10}
+    name = "linear"
+    recipe = {"batch_size": POINTS, "epochs": 10}
 
     def __init__(
         self, *, form: Literal["module", "keras"] = "module", learning_rate: float = 0.1, data_seed: int = 0
@@ -104,7 +93,7 @@ class LinearTask(Task):
         """``W`` and ``b`` as they are now."""
         return float(self.line.w.numpy()), float(self.line.b.numpy())
 
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
+    def train_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """``loss`` of each point, ``w`` and ``b`` after a step ``W -= lr dL/dW``, ``b -= lr dL/db``."""
         x, y = batch
         line = self.line
@@ -119,7 +108,7 @@ class LinearTask(Task):
         line.b.assign_sub(self._learning_rate * db)
         return {"loss": errors, "w": tf.identity(line.w), "b": tf.identity(line.b)}
 
-    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+    def eval_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """The same without the step."""
         x, y = batch
         line = self.line
@@ -129,20 +118,12 @@ class LinearTask(Task):
         """The points in their order; with the recipe's batch size, all of them in one batch."""
         return self.train.batches(request, training=False)
 
-    def predict(self, inputs: Any) -> Mapping[str, Any]:
+    def predict(self, inputs: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """From ``x`` to ``y``, float32 ``[B]``."""
         return {"y": self.line(inputs)}
 
     def draw(self, result: TrainResult, folder: Path) -> list[Path]:
-        """Draws the points with both lines, and W, b and loss by epoch.
-
-        Args:
-            result: Of the run.
-            folder: Where the pictures go.
-
-        Returns:
-            The files written.
-        """
+        """Draws the points with both lines, and W, b and loss by epoch."""
         slope, intercept = self.parameters
         lines = {
             f"start: {START_SLOPE:g} x + {START_INTERCEPT:g}": (START_SLOPE, START_INTERCEPT),

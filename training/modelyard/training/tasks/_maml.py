@@ -1,30 +1,27 @@
 """The task ``maml``: weights from which one step of gradient descent solves a new problem.
 
-Source: Finn, Abbeel and Levine, "Model-Agnostic Meta-Learning for Fast
-Adaptation of Deep Networks", ICML 2017, with second-order gradients through
-the inner update. Two families of problems:
+Source: Finn, Abbeel and Levine, "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", ICML 2017, with
+second-order gradients through the inner update. Two families of problems:
 
-- ``sinusoid``: ``y = a sin(x + p)``, a from 0.1 to 5, p from 0 to pi, x from -5
-  to 5; 10 points to adapt to, 10 to be judged on; net 1-40-40-1, squared error.
-- ``fashion``: 5-way classification of Fashion-MNIST, 10 images of each class to
-  adapt to and 10 to be judged on; net 784-64-64-5, cross-entropy. Five classes
-  are for training, in any order; the other five are the new problems. It learns
-  slowly: 31 % of new images after 500 steps, where 20 % is chance.
+- ``sinusoid``: ``y = a sin(x + p)``, a from 0.1 to 5, p from 0 to pi, x from -5 to 5; 10 points to adapt to, 10 to be
+  judged on; net 1-40-40-1, squared error.
+- ``fashion``: 5-way classification of Fashion-MNIST, 10 images of each class to adapt to and 10 to be judged on; net
+  784-64-64-5, cross-entropy. Five classes are for training, in any order; the other five are the new problems. It
+  learns slowly: 31 % of new images after 500 steps, where 20 % is chance.
 
-A second net of the same size is trained jointly on the same points with the
-same optimizer, without an inner step: what adaptation is worth is the
-difference. One batch is ``[problems, points, ...]``; the loss is that of the
-points to be judged on, after one inner step.
+A second net of the same size is trained jointly on the same points with the same optimizer, without an inner step: what
+adaptation is worth is the difference. One batch is ``[problems, points, ...]``; the loss is that of the points to be
+judged on, after one inner step.
 
-Measured: ``loss``, the loss on new problems after one inner step; ``joint_loss``, the
-same of the jointly trained net after the same step; ``before_loss``, without a step.
+Measured: ``loss``, the loss on new problems after one inner step; ``joint_loss``, the same of the jointly trained net
+after the same step; ``before_loss``, without a step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import keras
 import numpy as np
@@ -60,9 +57,9 @@ class MamlTask(FashionImagesTask):
         ConfigurationError: An unknown family of problems.
     """
 
-    name: ClassVar[str] = "maml"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 25, "epochs": 10}
-    full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 140}
+    name = "maml"
+    recipe = {"batch_size": 25, "epochs": 10}
+    full_recipe = {"epochs": 140}
 
     def __init__(
         self,
@@ -90,14 +87,7 @@ class MamlTask(FashionImagesTask):
         self.joint_optimizer.build(list(self.joint.weights))
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """500 batches of problems, drawn anew in each epoch.
-
-        Args:
-            request: Which part of which epoch.
-
-        Returns:
-            Batches ``(x, y, judged_x, judged_y)``: ``[problems, points, ...]``.
-        """
+        """500 batches ``(x, y, judged_x, judged_y)``, ``[problems, points, ...]``, drawn anew in each epoch."""
         first = request.epoch * _BATCHES
         numbers = tf.data.Dataset.range(first + request.skip_batches, first + _BATCHES)
         count = request.num_shards * request.batch_size
@@ -110,24 +100,13 @@ class MamlTask(FashionImagesTask):
         return numbers.map(draw, num_parallel_calls=2).prefetch(4)
 
     def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """200 new problems, the same each time.
-
-        Args:
-            request: The batch size.
-        """
+        """200 new problems, the same each time."""
         problems = self._problems(tf.constant([_EVAL_SEED, 0], tf.int64), _EVAL_PROBLEMS, new=True)
         size = min(request.batch_size, _EVAL_PROBLEMS)
         return tf.data.Dataset.from_tensor_slices(problems).batch(size, drop_remainder=request.drop_remainder)
 
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """One outer step of both nets.
-
-        Args:
-            batch: ``(x, y, judged_x, judged_y)``, ``[problems, points, ...]``.
-
-        Returns:
-            ``loss`` and ``joint_loss`` of each problem, float32 ``[problems]``.
-        """
+    def train_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
+        """One outer step of both nets; ``loss`` and ``joint_loss`` of each problem, float32 ``[problems]``."""
         x, y, judged_x, judged_y = batch
         meta, joint = self.meta, self.joint
         with tf.GradientTape() as tape:
@@ -142,15 +121,12 @@ class MamlTask(FashionImagesTask):
         minimize(loss, list(joint.weights), optimizer=self.joint_optimizer, tape=tape)
         return {"loss": losses, "joint_loss": joint_losses}
 
-    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+    def eval_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
         """Losses on new problems, after one inner step of each net and before it.
 
-        Args:
-            batch: As for :meth:`train_step`.
-
         Returns:
-            ``loss``, ``joint_loss``, ``before_loss`` and ``joint_before_loss`` of each
-            problem, float32 ``[problems]``; for images ``accuracy`` and ``joint_accuracy`` too.
+            ``loss``, ``joint_loss``, ``before_loss`` and ``joint_before_loss`` of each problem, float32 ``[problems]``;
+            for images ``accuracy`` and ``joint_accuracy`` too.
         """
         x, y, judged_x, judged_y = batch
         values: dict[str, tf.Tensor] = {}
@@ -173,9 +149,6 @@ class MamlTask(FashionImagesTask):
 
     def verification_data(self, count: int) -> VerificationData:
         """New problems.
-
-        Args:
-            count: How many, at most.
 
         Raises:
             ConfigurationError: ``count`` is below 1.
@@ -251,13 +224,7 @@ class MamlTask(FashionImagesTask):
 
 
 class _Net(tf.Module):
-    """Weights of a perceptron with ReLU.
-
-    Args:
-        sizes: Units of each layer, the input's first.
-        spread: Standard deviation of the initial weights, times the root of a layer's inputs.
-        name: Its name.
-    """
+    """Weights of a perceptron with ReLU."""
 
     def __init__(self, sizes: Sequence[int], *, spread: float, name: str) -> None:
         super().__init__(name=name)

@@ -1,30 +1,25 @@
 """The task ``nas``: a recurrent network that designs convolutional ones.
 
-Source: Zoph and Le, "Neural Architecture Search with Reinforcement Learning",
-ICLR 2017, with the gradient of Williams, "Simple Statistical Gradient-Following
-Algorithms for Connectionist Reinforcement Learning", 1992. An LSTM of 32 units
-chooses the number of layers and then, for each, kernel, filters and whether it
-pools; every choice, embedded, is the input of the next. The child so designed is
-trained from nothing on some images (no parameters are shared), and its accuracy
-on others is the reward R, float32 ``[M]`` for the M children of a step.
+Source: Zoph and Le, "Neural Architecture Search with Reinforcement Learning", ICLR 2017, with the gradient of Williams,
+"Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning", 1992. An LSTM of 32 units
+chooses the number of layers and then, for each, kernel, filters and whether it pools; every choice, embedded, is the
+input of the next. The child so designed is trained from nothing on some images (no parameters are shared), and its
+accuracy on others is the reward R, float32 ``[M]`` for the M children of a step.
 
-Loss of the controller: ``-(R - b) log p(child) - 0.02 H``, with b a moving average
-of rewards and H the entropy of the choices; those of layers that the child does
-not have count for neither. Adam. In each step as many children are drawn at random
-and trained for as long, with the same images: the baseline that a search has to beat.
+Loss of the controller: ``-(R - b) log p(child) - 0.02 H``, with b a moving average of rewards and H the entropy of the
+choices; those of layers that the child does not have count for neither. Adam. In each step as many children are drawn
+at random and trained for as long, with the same images: the baseline that a search has to beat.
 
-Measured: ``reward`` and ``random_reward`` by epoch; ``loss`` and ``accuracy`` of the
-best child so far on the test images. Picture: rewards by sample, of both. The
-best child, with the weights that it had when it was found, is what is exported.
-``--full`` trains 2,000 children and as many random ones: 11 minutes on two cores that
-others use too, extrapolated from 200 and 200, which took 68 s.
+Measured: ``reward`` and ``random_reward`` by epoch; ``loss`` and ``accuracy`` of the best child so far on the test
+images. Plot: rewards by sample, of both. The best child, with the weights that it had when it was found, is what is
+exported. ``--full`` trains 2,000 children and as many random ones: 11 minutes on two cores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -35,7 +30,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.training.data import FashionMnist
 from modelyard.training.plots import save_curves
 from modelyard.training.run import TrainResult
-from modelyard.training.tasks._images import FashionImagesTask, hits
+from modelyard.training.tasks._images import FashionImagesTask
 from modelyard.training.tasks._nas_children import ChildPlan, ChildSpace
 from modelyard.training.user import InputRequest, average_loss, minimize
 
@@ -69,9 +64,9 @@ class NasTask(FashionImagesTask):
         ConfigurationError: A number is out of its range.
     """
 
-    name: ClassVar[str] = "nas"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 4, "epochs": 10}
-    full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 50}
+    name = "nas"
+    recipe = {"batch_size": 4, "epochs": 10}
+    full_recipe = {"epochs": 50}
 
     def __init__(
         self,
@@ -133,14 +128,7 @@ class NasTask(FashionImagesTask):
         return {"child": self._child[1]}
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """Seeds of the children, ten batches in each epoch.
-
-        Args:
-            request: Which part of which epoch.
-
-        Returns:
-            Batches of int64 ``[M, 2]``: the run's seed and the number of the child.
-        """
+        """Ten batches of seeds in each epoch, int64 ``[M, 2]``: the run's seed and the number of the child."""
         first = request.epoch * _UPDATES
         numbers = tf.data.Dataset.range(first + request.skip_batches, first + _UPDATES)
         size = request.batch_size * request.num_shards
@@ -152,15 +140,12 @@ class NasTask(FashionImagesTask):
 
         return numbers.map(seeds)
 
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
+    def train_step(self, batch: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Draws children, trains each of them, and moves the controller towards the better ones.
 
-        Args:
-            batch: Seeds, int64 ``[M, 2]``.
-
         Returns:
-            ``loss`` of the controller, ``reward``, ``random_reward``, the same of children drawn
-            at random, and ``entropy`` of the choices, in nats, of each child, float32 ``[M]``.
+            ``loss`` of the controller, ``reward``, ``random_reward``, the same of children drawn at random, and
+            ``entropy`` of the choices, in nats, of each child, float32 ``[M]``.
         """
         controller, search = self.controller, self.search
         count, choices_each = tf.shape(batch)[0], len(self._space.options)
@@ -183,21 +168,14 @@ class NasTask(FashionImagesTask):
         minimize(loss, controller.trainable_variables, optimizer=self.optimizer, tape=tape)
         return {"loss": losses, "reward": reward, "random_reward": random_reward, "entropy": entropy}
 
-    def eval_step(self, batch: Any) -> Mapping[str, Any]:
-        """Loss and accuracy of the best child so far.
-
-        Args:
-            batch: ``(images, labels)``: float32 ``[B, 28, 28, 1]``, int64 ``[B]``.
-
-        Returns:
-            ``loss`` and ``accuracy`` of each example, float32 ``[B]``.
-        """
+    def eval_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """``loss`` and ``accuracy`` of the best child so far, of each example, float32 ``[B]``."""
         images, labels = batch
         search: _Search = self.search
         weights = [tf.convert_to_tensor(weight) for weight in search.best_weights]
         logits = self._space.forward(weights, tf.convert_to_tensor(search.best_choices), images)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return {"loss": losses, "accuracy": hits(labels, logits)}
+        return {"loss": losses, "accuracy": keras.metrics.sparse_categorical_accuracy(labels, logits)}
 
     def measurements(self) -> Mapping[str, float]:
         """Mean reward of all random children, of the controller's last quarter, and the best; none at the start."""
@@ -212,15 +190,7 @@ class NasTask(FashionImagesTask):
         }
 
     def draw(self, result: TrainResult, folder: Path) -> list[Path]:
-        """Draws the rewards, sample by sample and smoothed.
-
-        Args:
-            result: Of the run.
-            folder: Where the picture goes.
-
-        Returns:
-            The file written.
-        """
+        """Draws the rewards, sample by sample and smoothed."""
         both = {"controller": self.rewards[:, 0], "random": self.rewards[:, 1]}
         window = min(_SMOOTH, len(self.rewards))
         smooth = {name: np.convolve(values, np.full(window, 1 / window), "valid") for name, values in both.items()}
@@ -254,7 +224,7 @@ class NasTask(FashionImagesTask):
         images, labels = self.data.train_images[..., np.newaxis], self.data.train_labels.astype(np.int64)
         seen, judging = slice(0, self._images), slice(self._images, self._images + self._images // 2)
 
-        def one(child: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        def train_child(child: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
             weights = self._space.train(
                 child[0], child[1], images=tf.constant(images[seen]), labels=tf.constant(labels[seen]), plan=self._plan
             )
@@ -263,17 +233,13 @@ class NasTask(FashionImagesTask):
 
         kinds = (tf.float32, [tf.float32] * len(self._space.shapes))
         trained: tuple[tf.Tensor, list[tf.Tensor]] = tf.map_fn(
-            one, (choices, seeds), fn_output_signature=kinds, parallel_iterations=2
+            train_child, (choices, seeds), fn_output_signature=kinds, parallel_iterations=2
         )
         return trained
 
 
 class _Controller(keras.layers.Layer):
-    """Makes one choice after the other; at the start each option is as likely as any other.
-
-    Args:
-        options: How many options each choice has.
-    """
+    """Makes one choice after the other; at the start each option is as likely as any other."""
 
     def __init__(self, options: tuple[int, ...]) -> None:
         super().__init__(name="controller", dtype="float32")
@@ -287,13 +253,9 @@ class _Controller(keras.layers.Layer):
         self.built = True
 
     def call(self, draws: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Samples children.
+        """Samples children by uniform draws, float32 ``[M, choices]``.
 
-        Args:
-            draws: float32 ``[M, choices]``, uniform between 0 and 1.
-
-        Returns:
-            The choices, int32, and of each its log probability and its entropy in nats, all ``[M, choices]``.
+        Returns the choices, int32, and of each its log probability and its entropy in nats, all ``[M, choices]``.
         """
         state = [tf.zeros([tf.shape(draws)[0], _UNITS])] * 2
         x, made = state[0], []
@@ -312,11 +274,7 @@ class _Controller(keras.layers.Layer):
 
 
 class _Search(tf.Module):
-    """What the search remembers.
-
-    Args:
-        space: What it searches.
-    """
+    """What the search remembers."""
 
     def __init__(self, space: ChildSpace) -> None:
         super().__init__(name="search")
@@ -336,14 +294,7 @@ class _Search(tf.Module):
         return before
 
     def remember(self, reward: tf.Tensor, random_reward: tf.Tensor, choices: tf.Tensor, weights: Any) -> None:
-        """Notes rewards, and the best of the controller's children where it is better than any before.
-
-        Args:
-            reward: float32 ``[M]``.
-            random_reward: float32 ``[M]``.
-            choices: int32 ``[M, choices]``.
-            weights: ``[M, ...]`` each, or more than M.
-        """
+        """Notes rewards ``[M]``, and the best of the controller's children where it is better than any before."""
         rows = self.count + tf.range(tf.size(reward, tf.int64), dtype=tf.int64)
         room = rows < _KEPT
         pairs = tf.boolean_mask(tf.stack([reward, random_reward], axis=1), room)

@@ -1,8 +1,8 @@
 """The networks that ``nas`` chooses among: a space of small ones, and how one of them is trained inside a graph.
 
-What a child looks like is a tensor, so that one trace serves all of them: its
-weights are cut out of arrays that have room for the largest, and convolutions
-of any size run on what was cut. A child costs what its own size costs.
+What a child looks like is a tensor, int32 ``[choices]``, so that one trace serves all of them: its weights are cut out
+of arrays that have room for the largest, of :attr:`ChildSpace.shapes`, and convolutions of any size run on what was
+cut. A child costs what its own size costs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.tasks._images import SIDE, hits
+from modelyard.training.tasks._images import SIDE
 
 _ADAM = (0.9, 0.999, 1e-7)
 #: Between the seeds of two steps of a child: more than there are children.
@@ -26,7 +26,7 @@ _STRIDE = 1 << 32
 _PER_LAYER = 3
 #: Children see means of 2 x 2 pixels, with a border to make 16 x 16 of 14 x 14: it can be halved three times.
 _MOST_LAYERS = 3
-#: The classifier sees the mean of each quarter of the picture: where things are matters.
+#: The classifier sees the mean of each quarter of the image: where things are matters.
 _QUARTERS = 2
 _BORDER = [[0, 0], [1, 1], [1, 1], [0, 0]]
 
@@ -35,17 +35,8 @@ _BORDER = [[0, 0], [1, 1], [1, 1], [0, 0]]
 class ChildSpace:
     """Convolutional networks: up to so many layers, each with a kernel, filters, ReLU, and pooling or none.
 
-    Images come at half their size. After the layers come the means over each
-    quarter of the picture and a linear classifier.
-
-    Attributes:
-        layers: The largest number of layers.
-        kernels: Heights, and widths, to choose among, in pixels; odd.
-        filters: Numbers of filters to choose among.
-        classes: Of images.
-
-    Raises:
-        ConfigurationError: There is nothing to choose among, or a number is out of its range.
+    Images come at half their size. After the layers come the means over each quarter of the image and a linear
+    classifier. Kernels are odd.
     """
 
     layers: int
@@ -76,28 +67,12 @@ class ChildSpace:
         return [*shapes, (_QUARTERS**2, filters, self.classes), (self.classes,)]
 
     def matters(self, choices: tf.Tensor) -> tf.Tensor:
-        """Which choices belong to a layer that the child has.
-
-        Args:
-            choices: int32 ``[M, choices]``.
-
-        Returns:
-            float32 of the same shape, 1 or 0.
-        """
+        """Which choices, int32 ``[M, choices]``, belong to a layer that the child has: 1 or 0, float32."""
         layer = (tf.range(len(self.options)) - 1) // _PER_LAYER
         return tf.cast(layer[tf.newaxis] <= choices[:, :1], tf.float32)
 
     def forward(self, weights: Sequence[Any], choices: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-        """Logits of one child.
-
-        Args:
-            weights: Of the shapes of :attr:`shapes`.
-            choices: int32 ``[choices]``.
-            images: float32 ``[B, H, W, 1]``.
-
-        Returns:
-            float32 ``[B, classes]``.
-        """
+        """Logits of one child, float32 ``[B, classes]``, for images, float32 ``[B, H, W, 1]``."""
         x, channels = tf.pad(tf.nn.avg_pool2d(images, 2, 2, "VALID"), _BORDER), tf.constant(1)
         largest = max(self.kernels)
         for number in range(self.layers):
@@ -126,18 +101,7 @@ class ChildSpace:
     def train(
         self, choices: tf.Tensor, seed: tf.Tensor, *, images: tf.Tensor, labels: tf.Tensor, plan: ChildPlan
     ) -> list[tf.Tensor]:
-        """Trains one child from nothing, with Adam on cross-entropy.
-
-        Args:
-            choices: int32 ``[choices]``.
-            seed: int64 ``[2]``; everything random comes of it.
-            images: uint8 ``[N, H, W, 1]``.
-            labels: int64 ``[N]``.
-            plan: How long.
-
-        Returns:
-            Its weights, of the shapes of :attr:`shapes`.
-        """
+        """Trains one child from nothing, with Adam on cross-entropy; everything random comes of the seed."""
         start = self._initial(choices, seed)
         zeros = [tf.zeros_like(weight) for weight in start]
         first, second, tiny = _ADAM
@@ -163,23 +127,15 @@ class ChildSpace:
         return weights
 
     def accuracy(self, weights: Sequence[Any], choices: tf.Tensor, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Share of images whose class a child finds.
-
-        Args:
-            weights: Of the child.
-            choices: int32 ``[choices]``.
-            images: uint8 ``[N, H, W, 1]``.
-            labels: int64 ``[N]``.
-        """
-        return tf.reduce_mean(hits(labels, self.forward(weights, choices, tf.cast(images, tf.float32) / 255.0)))
+        """Share of images, uint8 ``[N, H, W, 1]``, whose class a child finds."""
+        return tf.reduce_mean(
+            keras.metrics.sparse_categorical_accuracy(
+                labels, self.forward(weights, choices, tf.cast(images, tf.float32) / 255.0)
+            )
+        )
 
     def keras_model(self, choices: npt.NDArray[np.int32], weights: Sequence[npt.NDArray[np.float32]]) -> keras.Model:
-        """The child as a network of its own size.
-
-        Args:
-            choices: int32 ``[choices]``.
-            weights: Of the shapes of :attr:`shapes`.
-        """
+        """The child as a network of its own size."""
         layers = keras.layers
         stem = [keras.Input((SIDE, SIDE, 1)), layers.AveragePooling2D(2), layers.ZeroPadding2D(1)]
         model = keras.Sequential(stem, name="child")
@@ -198,11 +154,7 @@ class ChildSpace:
         return model
 
     def layer_sizes(self, choices: npt.NDArray[np.int32]) -> list[tuple[int, int, bool]]:
-        """Kernel, filters and whether it pools, of each layer that the child has.
-
-        Args:
-            choices: int32 ``[choices]``.
-        """
+        """Kernel, filters and whether it pools, of each layer that the child has."""
         rows = choices[1:].reshape(self.layers, _PER_LAYER)[: choices[0] + 1]
         return [(self.kernels[kernel], self.filters[filters], bool(pool)) for kernel, filters, pool in rows]
 
@@ -229,13 +181,7 @@ class ChildSpace:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildPlan:
-    """How each child is trained.
-
-    Attributes:
-        steps: Of Adam.
-        batch_size: Images in each.
-        learning_rate: Step size.
-    """
+    """How each child is trained: how many steps of Adam, on how many images each."""
 
     steps: int
     batch_size: int

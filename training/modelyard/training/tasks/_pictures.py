@@ -13,33 +13,17 @@ from modelyard.training.user import Task
 
 
 def draw_run(task: Task, result: TrainResult, folder: Path) -> list[Path]:
-    """Draws the curves of every number of a run, and what the task itself wants to be looked at for.
-
-    Args:
-        task: As the run left it.
-        result: Of the run.
-        folder: Where the files go.
-
-    Returns:
-        The files written: ``curves.png`` and the task's own.
-    """
+    """Draws the curves of every number of a run, and what :meth:`Task.draw` does; returns the files."""
     curves = folder / "curves.png"
     save_curves(curve_panels(result.history), curves, title=result.task.name)
     return [curves, *task.draw(result, folder)]
 
 
 class PictureLog:
-    """Looks at what the models make: at the start, every so many steps, and at the end.
+    """Looks at what the models make: at the start, every so many steps, and at the end, when a device loop ends.
 
-    :meth:`Task.pictures` go to PNG files and to TensorBoard,
-    :meth:`Task.measurements` to TensorBoard and to ``measurements.jsonl``.
-
-    Args:
-        task: The task that is trained.
-        folder: Where ``step-000500-<name>.png`` and ``measurements.jsonl`` go;
-            TensorBoard's files go to ``tensorboard`` beside it.
-        every_steps: Steps between two looks. They happen where the device loop
-            comes back to Python, so choose a multiple of ``steps_per_loop``.
+    :meth:`Task.pictures` go to files ``step-000500-<name>.png`` and to TensorBoard, :meth:`Task.measurements` to
+    TensorBoard and to ``measurements.jsonl``. TensorBoard's files go to ``tensorboard`` beside the folder.
 
     Raises:
         ConfigurationError: ``every_steps`` is below 1.

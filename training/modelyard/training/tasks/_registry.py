@@ -3,56 +3,45 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Iterator, Mapping
 
 from modelyard.errors import ConfigurationError
-from modelyard.lazy import load_attribute
-from modelyard.training.user import Task
+from modelyard.training.user import Task, find_object
 
-_CLASSES = {
-    "capsnet": "CapsnetTask",
-    "cyclegan": "CycleganTask",
-    "dcgan": "DcganTask",
-    "fashion": "FashionTask",
-    "gan": "GanTask",
-    "linear": "LinearTask",
-    "maml": "MamlTask",
-    "mlp": "MlpTask",
-    "nas": "NasTask",
-    "siamese": "SiameseTask",
-    "transfer": "TransferTask",
-    "vae": "VaeTask",
-}
-#: Where each class is; read by the package's door too.
-MODULES = {
-    "CapsnetTask": "modelyard.training.tasks._capsnet",
-    "CycleganTask": "modelyard.training.tasks._cyclegan",
-    "DcganTask": "modelyard.training.tasks._dcgan",
-    "GanTask": "modelyard.training.tasks._gan",
-    "FashionTask": "modelyard.training.tasks._fashion",
-    "LinearTask": "modelyard.training.tasks._linear",
-    "MamlTask": "modelyard.training.tasks._maml",
-    "MlpTask": "modelyard.training.tasks._mlp",
-    "NasTask": "modelyard.training.tasks._nas",
-    "SiameseTask": "modelyard.training.tasks._siamese",
-    "TransferTask": "modelyard.training.tasks._transfer",
-    "VaeTask": "modelyard.training.tasks._vae",
-}
+#: A task ``name`` is the class ``NameTask`` in the module ``_name``.
+_NAMES = (
+    "capsnet",
+    "cyclegan",
+    "dcgan",
+    "fashion",
+    "gan",
+    "linear",
+    "maml",
+    "mlp",
+    "nas",
+    "siamese",
+    "transfer",
+    "vae",
+)
+MODULES = {f"._{name}": [f"{name.capitalize()}Task"] for name in _NAMES}
 
 
 class _Tasks(Mapping[str, type[Task]]):
     """Task classes by name; a class is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> type[Task]:
-        task: type[Task] = load_attribute("modelyard.training.tasks", MODULES, _CLASSES[name], extra="training")
+        if name not in _NAMES:
+            raise KeyError(name)
+        from modelyard.training import tasks
+
+        task: type[Task] = getattr(tasks, f"{name.capitalize()}Task")
         return task
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(_CLASSES))
+        return iter(_NAMES)
 
     def __len__(self) -> int:
-        return len(_CLASSES)
+        return len(_NAMES)
 
 
 def tasks() -> Mapping[str, type[Task]]:
@@ -61,18 +50,14 @@ def tasks() -> Mapping[str, type[Task]]:
 
 
 def find_task(name: str) -> type[Task]:
-    """The class of one task.
-
-    Args:
-        name: Such as ``fashion``; or ``package.module:Class`` for a task of
-            your own, which is imported.
+    """The class of one task, such as ``fashion``; or ``package.module:Class``, a task of your own, which is imported.
 
     Raises:
         ConfigurationError: There is no such task; the message names the nearest.
         MissingDependencyError: The extra ``training`` is not installed.
     """
     known = tasks()
-    if name in _CLASSES:
+    if name in _NAMES:
         return known[name]
     if ":" in name:
         return _imported(name)
@@ -82,15 +67,11 @@ def find_task(name: str) -> type[Task]:
 
 
 def _imported(name: str) -> type[Task]:
-    module, _, attribute = name.partition(":")
     expected = "expected package.module:Class, a subclass of modelyard.training.Task that Python can import from here"
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as exc:
-        # What the user's module fails to import is not the user's spelling of its name.
-        if exc.name is None or not (module == exc.name or module.startswith(f"{exc.name}.")):
-            raise
-        raise ConfigurationError(f"Received the task {name!r}: there is no module {exc.name!r}; {expected}.") from exc
+        found = find_object(name)
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"Received the task {name!r}: {exc.message} {expected.capitalize()}.") from exc
     if not (isinstance(found, type) and issubclass(found, Task)):
-        raise ConfigurationError(f"Received the task {name!r}: {module} has no such task; {expected}.")
+        raise ConfigurationError(f"Received the task {name!r}: it is no task; {expected}.")
     return found

@@ -1,21 +1,19 @@
 """The task ``siamese``: twin encoders that put alike images close together.
 
-Source: Hadsell, Chopra and LeCun, "Dimensionality Reduction by Learning an
-Invariant Mapping", CVPR 2006. One convolutional encoder, applied to both
-images of a pair, gives unit vectors ``[B, 64]``; the contrastive loss of a
-pair at distance d is ``d ** 2`` for the same class and ``max(0, margin - d) ** 2``
-for two classes, with a margin of 1. Pairs are made inside a batch of images
-``[B, 28, 28, 1]``: each with one drawn from its own class and one from another.
+Source: Hadsell, Chopra and LeCun, "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006. One
+convolutional encoder, applied to both images of a pair, makes unit vectors ``[B, 64]``; the contrastive loss of a pair
+at distance d is ``d ** 2`` for the same class and ``max(0, margin - d) ** 2`` for two classes, with a margin of 1.
+Pairs are made inside a batch of images ``[B, 28, 28, 1]``: each with one drawn from its own class and one from another.
 
-Measured: verification accuracy, the share of unseen pairs (test images, half
-of them of the same class) that a distance below half the margin tells right.
+Measured: verification accuracy, the share of unseen pairs (test images, half of them of the same class) that a distance
+below half the margin tells right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -44,8 +42,8 @@ class SiameseTask(FashionImagesTask):
         ConfigurationError: The margin is not above 0.
     """
 
-    name: ClassVar[str] = "siamese"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 128, "epochs": 5}
+    name = "siamese"
+    recipe = {"batch_size": 128, "epochs": 5}
 
     def __init__(
         self,
@@ -82,11 +80,7 @@ class SiameseTask(FashionImagesTask):
         self.optimizer = keras.optimizers.Adam(self._learning_rate)
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """Pairs: ``(first, second, same)``, twice as many as images, half of them of the same class.
-
-        Args:
-            request: Which part of which epoch.
-        """
+        """Pairs: ``(first, second, same)``, twice as many as images, half of them of the same class."""
         first = self.data.train_images[..., np.newaxis]
         partners = tf.constant(first)
         rows = _rows_by_class(self.data.train_labels)
@@ -116,7 +110,7 @@ class SiameseTask(FashionImagesTask):
             prepare=lambda pair: (tf.cast(pair[0], tf.float32) / 255.0, tf.cast(pair[1], tf.float32) / 255.0, pair[2]),
         )
 
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
+    def train_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
         """One step of Adam on the mean contrastive loss of a batch of pairs.
 
         Args:
@@ -143,20 +137,15 @@ class SiameseTask(FashionImagesTask):
         return {"distance": distance, "embed": embed, DEFAULT_SIGNATURE: distance}
 
     def verification_data(self, count: int) -> VerificationData:
-        """The first test images, in pairs with one another.
-
-        Args:
-            count: How many, at most.
-        """
+        """The first test images, in pairs with one another."""
         images = self.test_images(count)
         pairs = {"first": images, "second": np.roll(images, 1, axis=0)}
         return self.verification({"embed": {"image": images}, "distance": pairs, DEFAULT_SIGNATURE: pairs})
 
     def test_pairs(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-        """Each test image with another: of its class for those of even number, of another class for the rest.
+        """Each test image with another: of its class for those of even number, of another class for the others.
 
-        Returns:
-            uint8 ``[N, 28, 28, 1]`` twice, and 1 for the same class, float32 ``[N]``.
+        uint8 ``[N, 28, 28, 1]`` twice, and 1 for the same class, float32 ``[N]``.
         """
         random = np.random.default_rng(_PAIRS_SEED)
         labels = self.data.test_labels.astype(np.int64)

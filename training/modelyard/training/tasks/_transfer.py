@@ -1,43 +1,37 @@
-"""The task ``transfer``: a network that knows pictures already learns new classes.
+"""The task ``transfer``: a network that knows images already learns new classes.
 
-Source: the cookbook's classifier of 84,495 retinal scans (Kermany et al.,
-"Identifying Medical Diagnoses and Treatable Diseases by Image-Based Deep
-Learning", 2018): 4 classes, 224 x 224, VGG16 whose first layers are frozen and
-whose last are trained again, with a new head. Here for any folder of images
-``root/<label>/*.jpeg``, with VGG16 or MobileNetV2. Images ``[B, H, W, 3]`` from
-0 to 1, cross-entropy of logits ``[B, classes]``, Adam.
+Source: the cookbook's classifier of 84,495 retinal scans (Kermany et al., "Identifying Medical Diagnoses and Treatable
+Diseases by Image-Based Deep Learning", 2018): 4 classes, 224 x 224, VGG16 whose first layers are frozen and whose last
+are trained again, with a new head. Here for any folder of images ``root/<label>/*.jpeg``, with VGG16 or MobileNetV2.
+Images ``[B, H, W, 3]`` from 0 to 1, cross-entropy of logits ``[B, classes]``, Adam.
 
 Measured: loss and accuracy by epoch, on training and test images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from modelyard.errors import ConfigurationError, DatasetNotFoundError
 from modelyard.training.data import Augmentation, ImageFolder, ImageOptions
-from modelyard.training.tasks._images import hits
-from modelyard.training.user import Task, average_loss, minimize
+from modelyard.training.tasks._images import ClassifierTask
 
 #: What the networks were trained on: VGG16 sees BGR less these means, MobileNetV2 values from -1 to 1.
 _VGG_MEANS = (103.939, 116.779, 123.68)
 
 
-class TransferTask(Task):
+class TransferTask(ClassifierTask):
     """A pretrained network with a new head, on a folder of images.
 
     Args:
         folder: Folder of images, one folder for each label.
         backbone: ``mobilenet_v2`` or ``vgg16``.
-        weights: ``imagenet`` for Keras' weights, which Keras downloads;
-            ``none`` for random ones; or a file of weights that Keras reads.
+        weights: ``imagenet`` for Keras' weights, which Keras downloads; ``none`` for random ones; or a file of weights.
         size: Height and width of the input, in pixels; at least 32.
         trained_layers: How many of the backbone's last layers are trained; the first stay as they are.
         learning_rate: Step size of Adam.
@@ -47,9 +41,9 @@ class TransferTask(Task):
         ConfigurationError: An unknown backbone, a size below 32, or a negative number of layers.
     """
 
-    name: ClassVar[str] = "transfer"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 32, "epochs": 3}
-    full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 10}
+    name = "transfer"
+    recipe = {"batch_size": 32, "epochs": 3}
+    full_recipe = {"epochs": 10}
 
     def __init__(
         self,
@@ -108,16 +102,6 @@ class TransferTask(Task):
         logits = keras.layers.Dense(len(self.train.class_names))(pooled)
         self.model = keras.Model(image, logits, name=self.name)
         self.optimizer = keras.optimizers.Adam(self._learning_rate)
-
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """``loss`` and ``accuracy`` of each example, float32 ``[B]``; a step of Adam on what is not frozen."""
-        images, labels = batch
-        with tf.GradientTape() as tape:
-            logits = self.model(images, training=self.training)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            loss = average_loss(losses)
-        minimize(loss, self.model.trainable_variables, optimizer=self.optimizer, tape=tape)
-        return {"loss": losses, "accuracy": hits(labels, logits)}
 
     def _load(self, shape: tuple[int, int, int]) -> Any:
         kind = keras.applications.VGG16 if self._backbone == "vgg16" else keras.applications.MobileNetV2

@@ -1,14 +1,12 @@
 """The task ``vae``: a variational autoencoder.
 
-Source: Kingma and Welling, "Auto-Encoding Variational Bayes", 2013, with the
-network of the cookbook: 784-500-500-z and back, softplus, a Bernoulli decoder
-(logits ``[B, 784]``), Adam at 1e-3, batches of 100, z in 2, 5, 10 or 20.
-Loss: the negative ELBO in nats, ``-E_q[log p(x | z)] + KL(q(z | x) || N(0, I))``,
-with one sample of z by the reparametrisation ``z = mean + exp(log_variance / 2) eps``.
+Source: Kingma and Welling, "Auto-Encoding Variational Bayes", 2013, with the network of the cookbook: 784-500-500-z and
+back, softplus, a Bernoulli decoder (logits ``[B, 784]``), Adam at 1e-3, batches of 100, z in 2, 5, 10 or 20. Loss: the
+negative ELBO in nats, ``-E_q[log p(x | z)] + KL(q(z | x) || N(0, I))``, with one sample of z by the reparametrisation
+``z = mean + exp(log_variance / 2) eps``.
 
-Measured: ELBO by epoch, and its two parts. Pictures: reconstructions, a
-20 x 20 grid over two latent dimensions, the latent means of the test images.
-``--full`` trains for 75 epochs: 11 minutes of processor time.
+Measured: ELBO by epoch, and its two parts. Images: reconstructions, a 20 x 20 grid over two latent dimensions, the
+latent means of the test images. ``--full`` trains for 75 epochs: 11 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -26,7 +23,7 @@ import tensorflow as tf
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training.data import FashionMnist
-from modelyard.training.plots import image_grid, save_curves, save_image, save_scatter
+from modelyard.training.plots import image_grid, save_curves, save_scatter
 from modelyard.training.run import TrainResult
 from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask, takes
 from modelyard.training.user import average_loss, minimize
@@ -49,9 +46,9 @@ class VaeTask(FashionImagesTask):
         ConfigurationError: ``latent`` is below 2.
     """
 
-    name: ClassVar[str] = "vae"
-    recipe: ClassVar[Mapping[str, Any]] = {"batch_size": 100, "epochs": 10}
-    full_recipe: ClassVar[Mapping[str, Any]] = {"epochs": 75}
+    name = "vae"
+    recipe = {"batch_size": 100, "epochs": 10}
+    full_recipe = {"epochs": 75}
 
     def __init__(self, *, data: FashionMnist | None = None, latent: int = 2, learning_rate: float = 1e-3) -> None:
         super().__init__(data=data)
@@ -87,7 +84,7 @@ class VaeTask(FashionImagesTask):
         self.optimizer = keras.optimizers.Adam(self._learning_rate)
         (self.random,) = tf.random.get_global_generator().split(1)
 
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
+    def train_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
         """``loss``, ``reconstruction`` and ``divergence`` of each example, in nats; a step of Adam on the first."""
         images, _ = batch
         noise = self.random.normal([tf.shape(images)[0], self._latent])
@@ -98,7 +95,7 @@ class VaeTask(FashionImagesTask):
         minimize(loss, variables, optimizer=self.optimizer, tape=tape)
         return values
 
-    def eval_step(self, batch: Any) -> Mapping[str, Any]:
+    def eval_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
         """The same with z at the mean of q, so that it is the same each time."""
         images, _ = batch
         return self._elbo(images, tf.zeros([tf.shape(images)[0], self._latent]), training=False)
@@ -117,11 +114,7 @@ class VaeTask(FashionImagesTask):
         }
 
     def verification_data(self, count: int) -> VerificationData:
-        """The first test images, and latent vectors from N(0, I).
-
-        Args:
-            count: How many, at most.
-        """
+        """The first test images, and latent vectors from N(0, I)."""
         images = {"image": self.test_images(count)}
         z = np.random.default_rng(0).normal(size=(len(images["image"]), self._latent)).astype(np.float32)
         return self.verification(
@@ -144,19 +137,8 @@ class VaeTask(FashionImagesTask):
         }
 
     def draw(self, result: TrainResult, folder: Path) -> list[Path]:
-        """Writes the pictures, the latent means of the test images, and the ELBO by epoch.
-
-        Args:
-            result: Of the run.
-            folder: Where they go.
-
-        Returns:
-            The files written.
-        """
-        written = []
-        for name, pixels in self.pictures().items():
-            written.append(folder / f"{name}.png")
-            save_image(pixels, written[-1], scale=2)
+        """Writes the images, the latent means of the test images, and the ELBO by epoch."""
+        written = super().draw(result, folder)
         images = self.test_images(_SCATTERED)
         means = self._encode(tf.constant(images))["mean"].numpy()
         scatter, curves = folder / "latent_scatter.png", folder / "elbo.png"

@@ -1,8 +1,9 @@
-"""A picture of a search."""
+"""A plot of a search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,12 @@ _COMPLETE, _PRUNED, _BEST = "#1f77b4", "#999999", "#d62728"
 
 
 def draw_trials(trials: Sequence[FrozenTrial], path: Path, *, metric: str, maximize: bool) -> None:
-    """Draws the metric of every trial, epoch by epoch, and over each hyperparameter.
-
-    Args:
-        trials: The trials.
-        path: The PNG to write.
-        metric: What was optimized.
-        maximize: Whether more of it is better.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    """Draws the metric of every trial, epoch by epoch, and over each hyperparameter."""
     from matplotlib.figure import Figure
 
     names = sorted({name for trial in trials for name in trial.params})[:_SHOWN]
     columns = max(2, len(names))
     figure = Figure(figsize=(4.2 * columns, 7.5), layout="constrained")
-    FigureCanvasAgg(figure)
     grid = figure.add_gridspec(2, 2 * columns)
     _history(figure.add_subplot(grid[0, :columns]), trials, metric, maximize=maximize)
     _curves(figure.add_subplot(grid[0, columns:]), trials, metric, maximize=maximize)
@@ -44,21 +36,15 @@ def _finite(trials: Sequence[FrozenTrial], state: TrialState) -> list[FrozenTria
 
 def _best(trials: Sequence[FrozenTrial], *, maximize: bool) -> FrozenTrial | None:
     complete = _finite(trials, TrialState.COMPLETE)
-    key = {trial.number: (trial.value or 0.0) * (1 if maximize else -1) for trial in complete}
-    return max(complete, key=lambda trial: key[trial.number]) if complete else None
+    return max(complete, key=lambda trial: (trial.value or 0.0) * (1 if maximize else -1), default=None)
 
 
 def _history(axes: Any, trials: Sequence[FrozenTrial], metric: str, *, maximize: bool) -> None:
     complete, pruned = _finite(trials, TrialState.COMPLETE), _finite(trials, TrialState.PRUNED)
     axes.plot([t.number for t in complete], [t.value for t in complete], "o", color=_COMPLETE, label="complete")
     axes.plot([t.number for t in pruned], [t.value for t in pruned], "x", color=_PRUNED, label="pruned")
-    best, xs, ys = None, [], []
-    for trial in complete:
-        value = trial.value or 0.0
-        best = value if best is None else (max if maximize else min)(best, value)
-        xs.append(trial.number)
-        ys.append(best)
-    axes.step(xs, ys, where="post", color=_BEST, label="best so far")
+    best = accumulate((trial.value or 0.0 for trial in complete), max if maximize else min)
+    axes.step([t.number for t in complete], list(best), where="post", color=_BEST, label="best so far")
     axes.set(title="Trials", xlabel="trial", ylabel=metric)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend()

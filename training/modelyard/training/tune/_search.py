@@ -9,14 +9,14 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from modelyard.errors import ConfigurationError, TrainingError
 from modelyard.training.tune._plot import draw_trials
@@ -39,18 +39,7 @@ _TRIES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """The outcome of a search.
-
-    Attributes:
-        number: Number of the best trial.
-        value: Its metric after its last epoch.
-        values: Its hyperparameters.
-        model_dir: Folder of its checkpoints.
-        complete: Trials that went to the end.
-        pruned: Trials that were ended because they were bad.
-        failed: Trials whose loss was not finite, or whose process died again and again.
-        plot: A PNG of all trials.
-    """
+    """The outcome of a search: the best trial, how many trials came to which end, and a plot of all."""
 
     number: int
     value: float
@@ -63,23 +52,14 @@ class SearchResult:
 
 
 def search(options: TuneOptions, progress: Progress = lambda line: None) -> SearchResult:
-    """Searches until ``options.trials`` trials have come to an end.
+    """Searches until ``options.trials`` trials have come to an end; ``progress`` is called with a line for each event.
 
-    A search that was killed goes on: what had ended counts, and what was running
-    goes on from its checkpoints.
-
-    Args:
-        options: The search.
-        progress: Called with a line whenever something happened.
-
-    Returns:
-        The best trial and the counts.
+    A search that was killed goes on: what had ended counts, and what was running goes on from its checkpoints.
 
     Raises:
-        ConfigurationError: The folder is in use or of another search, the task
-            is unknown, or it has no such hyperparameter or metric.
-        TrainingError: A trial failed for a reason that is not its values, or
-            none went to the end.
+        ConfigurationError: The folder is in use or of another search, the task is unknown, or it has no such
+            hyperparameter or metric.
+        TrainingError: A trial failed for a reason that is not its values, or none went to the end.
         KeyboardInterrupt: Ctrl-C was pressed; the same search goes on.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -92,7 +72,7 @@ def search(options: TuneOptions, progress: Progress = lambda line: None) -> Sear
             progress(f"{missing} trials to go, {min(options.jobs, missing)} at a time; in {options.study_dir}")
             order = len(study.get_trials(deepcopy=False))
             try:
-                with _workers(options, min(options.jobs, missing), order) as workers:
+                with closing(_Pool(options, min(options.jobs, missing), order)) as workers:
                     _Search(options, study, workers, progress).run()
             except ConfigurationError:
                 if not counted(study):
@@ -120,7 +100,7 @@ class _Search:
         self._progress = progress
 
     def run(self) -> None:
-        """Gives out trials until there are enough."""
+        """Starts trials until there are enough."""
         while True:
             running = [worker for worker in self._workers.alive if worker.trial is not None]
             missing = self._options.trials - len(counted(self._study)) - len(running)
@@ -246,15 +226,6 @@ class _Pool:
         self.messages.put((worker, None))
 
 
-@contextmanager
-def _workers(options: TuneOptions, count: int, first_order: int) -> Iterator[_Pool]:
-    pool = _Pool(options, count, first_order)
-    try:
-        yield pool
-    finally:
-        pool.close()
-
-
 def _result(options: TuneOptions, study: optuna.Study) -> SearchResult:
     trials = counted(study)
     by_state = {state: [trial for trial in trials if trial.state == state] for state in TrialState}
@@ -267,7 +238,7 @@ def _result(options: TuneOptions, study: optuna.Study) -> SearchResult:
             f"None of the {len(trials)} trials went to the end. {next(iter(sorted(reasons)), '')} "
             "Search smaller ranges, or give another folder and --pruner none."
         )
-    best = _best(complete, maximize=options.direction == "maximize")
+    best = study.best_trial
     result = SearchResult(
         number=best.number,
         value=float(best.value or 0.0),
@@ -286,10 +257,6 @@ def _result(options: TuneOptions, study: optuna.Study) -> SearchResult:
     }
     (options.study_dir / "best.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     return result
-
-
-def _best(complete: list[FrozenTrial], *, maximize: bool) -> FrozenTrial:
-    return max(complete, key=lambda trial: (trial.value or 0.0) * (1 if maximize else -1))
 
 
 def _short(value: Any) -> str:

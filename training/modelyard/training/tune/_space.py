@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from modelyard.errors import ConfigurationError
 from modelyard.training.user import Task
+
+if TYPE_CHECKING:
+    import optuna
 
 Kind = Literal["float", "int", "choice"]
 
@@ -47,35 +50,17 @@ class Parameter:
                 f"The range of {self.name!r} starts at {self.low}; expected a number above 0 on a logarithmic scale."
             )
 
-    def suggest(self, trial: Any) -> Any:
-        """Lets a trial choose a value.
-
-        Args:
-            trial: An ``optuna.Trial``.
-        """
+    def suggest(self, trial: optuna.Trial) -> Any:
+        """Lets a trial choose a value."""
         if self.kind == "float":
             return trial.suggest_float(self.name, self.low, self.high, log=self.log)
         if self.kind == "int":
             return trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log)
         return trial.suggest_categorical(self.name, list(self.choices))
 
-    def to_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Parameter:
-        """From :meth:`to_json`."""
-        return cls(**{**values, "choices": tuple(values["choices"])})
-
 
 def parse_parameter(kind: Kind, text: str) -> Parameter:
-    """Reads one hyperparameter from a flag.
-
-    Args:
-        kind: What it is.
-        text: ``name=low:high`` or ``name=low:high:log`` for numbers,
-            ``name=a,b,c`` for a choice, whose values are JSON or else text.
+    """Reads one hyperparameter from a flag: ``name=low:high[:log]`` for numbers, ``name=a,b,c`` for a choice.
 
     Raises:
         ConfigurationError: The text has another form.
@@ -97,17 +82,8 @@ def parse_parameter(kind: Kind, text: str) -> Parameter:
     return Parameter(name=name, kind=kind, low=low, high=high, log=len(parts) == 3)
 
 
-def suggest(task: type[Task], space: Sequence[Parameter], trial: Any) -> dict[str, Any]:
-    """Lets a trial choose every value.
-
-    Args:
-        task: The task, whose own search space is taken where no other is given.
-        space: The hyperparameters; empty for the task's own.
-        trial: An ``optuna.Trial``.
-
-    Raises:
-        ConfigurationError: There is nothing to search.
-    """
+def suggest(task: type[Task], space: Sequence[Parameter], trial: optuna.Trial) -> dict[str, Any]:
+    """Lets a trial choose every value."""
     if space:
         return {parameter.name: parameter.suggest(trial) for parameter in space}
     chosen = dict(task.search_space(trial))

@@ -15,6 +15,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from modelyard.errors import ConfigurationError
+from modelyard.training.run import replace_file
 from modelyard.training.tune._space import Parameter
 
 CONTINUES = "continues"
@@ -36,14 +37,11 @@ class TuneOptions:
         trials: Trials in all, those of earlier runs of the search included.
         jobs: Trials that run at the same time, each in a process of its own.
         epochs: Epochs of each trial that is not pruned.
-        metric: What to optimize: a name in ``TrainResult.metrics``, such as
-            ``test_accuracy``, after each epoch.
+        metric: What to optimize: a name in ``TrainResult.metrics``, such as ``test_accuracy``, after each epoch.
         direction: Whether more of it is better.
-        pruner: ``median`` ends a trial whose metric is worse after an epoch than
-            the median of earlier trials after that epoch; ``hyperband`` gives
-            many trials few epochs and few trials all; ``none`` ends none.
-        startup_trials: Trials that choose at random and are not pruned, to
-            compare others with.
+        pruner: ``median`` ends a trial whose metric is worse after an epoch than the median of earlier trials after
+            that epoch; ``hyperband`` runs many trials for few epochs and few trials for all; ``none`` ends none.
+        startup_trials: Trials that choose at random and are not pruned, to compare others with.
         seed: Of the search and of each trial's training.
         space: What to search; empty for the task's own search space.
         assignments: ``argument=value`` for arguments of the task that stay the same.
@@ -77,15 +75,14 @@ class TuneOptions:
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON values."""
-        space = [parameter.to_json() for parameter in self.space]
-        return {**asdict(self), "study_dir": str(self.study_dir), "space": space, "assignments": [*self.assignments]}
+        return {**asdict(self), "study_dir": str(self.study_dir)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TuneOptions:
         """From :meth:`to_json`."""
         changed = {
             "study_dir": Path(values["study_dir"]),
-            "space": tuple(Parameter.from_json(each) for each in values["space"]),
+            "space": tuple(Parameter(**{**each, "choices": tuple(each["choices"])}) for each in values["space"]),
             "assignments": tuple(values["assignments"]),
         }
         return cls(**{**values, **changed})
@@ -93,18 +90,11 @@ class TuneOptions:
 
 @contextmanager
 def locked(options: TuneOptions) -> Iterator[None]:
-    """Holds a search's folder: two searches at once would take each other's trials for dead.
-
-    Args:
-        options: The search; saved in its folder, or compared with what is there.
-
-    Raises:
-        ConfigurationError: The folder is in use, or is of another search.
-    """
+    """Holds a search's folder: two searches at once would take each other's trials for dead."""
     options.study_dir.mkdir(parents=True, exist_ok=True)
     with (options.study_dir / ".lock").open("w") as lock:
         try:
-            # The system gives it back when the process ends, however it ends.
+            # The system releases it when the process ends, however it ends.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             raise ConfigurationError(
@@ -125,16 +115,11 @@ def _save(options: TuneOptions) -> None:
                     f"The search in {options.study_dir} has {field.name} {old!r}; this one has {new!r}. Use the same "
                     "value to go on with it, or another folder to start anew."
                 )
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(options.to_json(), indent=2) + "\n", "utf-8")
-    draft.replace(path)
+    replace_file(path, json.dumps(options.to_json(), indent=2) + "\n", error=ConfigurationError)
 
 
 def load_options(study_dir: Path) -> TuneOptions:
     """The options of the search in a folder.
-
-    Args:
-        study_dir: Folder of the search.
 
     Raises:
         ConfigurationError: There is no search.
@@ -146,13 +131,7 @@ def load_options(study_dir: Path) -> TuneOptions:
 
 
 def open_study(options: TuneOptions, *, order: int = 0) -> optuna.Study:
-    """Opens the study in a search's folder; makes it where there is none.
-
-    Args:
-        options: The search.
-        order: What the sampler's random numbers follow from, beside the seed:
-            processes that ask at the same time must not get the same values.
-    """
+    """Opens the study in a search's folder; makes it where there is none."""
     storage = optuna.storages.RDBStorage(
         f"sqlite:///{(options.study_dir / _STORAGE).resolve()}", engine_kwargs={"connect_args": {"timeout": 60}}
     )
@@ -181,11 +160,7 @@ def counted(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def discard(options: TuneOptions) -> None:
-    """Removes a search of which no trial has come to an end: options, storage, checkpoints.
-
-    Args:
-        options: The search.
-    """
+    """Removes a search of which no trial has come to an end: options, storage, checkpoints."""
     for name in (_OPTIONS, _STORAGE):
         (options.study_dir / name).unlink(missing_ok=True)
     shutil.rmtree(options.study_dir / "trials", ignore_errors=True)
@@ -195,9 +170,6 @@ def requeue_lost(study: optuna.Study) -> list[int]:
     """Queues trials again that a killed search has left running; each goes on from its last checkpoint.
 
     Call it only while holding the lock, when no trial can be running.
-
-    Returns:
-        The numbers of the lost trials.
     """
     lost = [trial for trial in study.get_trials(deepcopy=False) if trial.state == TrialState.RUNNING]
     for trial in lost:
@@ -206,12 +178,7 @@ def requeue_lost(study: optuna.Study) -> list[int]:
 
 
 def requeue(study: optuna.Study, trial: FrozenTrial) -> None:
-    """Ends a trial whose process died, and queues one with the same values that goes on with its checkpoints.
-
-    Args:
-        study: The study.
-        trial: The trial.
-    """
+    """Ends a trial whose process died, and queues one with the same values that goes on with its checkpoints."""
     # Queued first and ended then: a search that is killed in between loses nothing.
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     if all(other.user_attrs.get(CONTINUES) != trial.number for other in waiting):

@@ -15,6 +15,7 @@ from modelyard.errors import ConfigurationError, NonFiniteLossError
 from modelyard.training.run import Evaluated, Event, TrainerOptions
 from modelyard.training.tune._space import suggest
 from modelyard.training.tune._study import CONTINUES, FOLDER, TuneOptions, open_study, trial_folder
+from modelyard.training.user import Task
 
 Send = Callable[[dict[str, Any]], None]
 #: Fields of TrainerOptions that the search itself decides.
@@ -22,24 +23,19 @@ _OWN = frozenset({"epochs", "max_steps", "model_dir", "seed", "keep_checkpoints"
 
 
 class ReportAction:
-    """Action of a Trainer that tells a trial how its epochs went, and ends it where it is bad.
+    """Action of a Trainer that tells an ``optuna.Trial`` how its epochs went, and ends it where it is bad.
 
-    Args:
-        trial: An ``optuna.Trial``.
-        metric: A name in ``TrainResult.metrics``.
-        reported: Called after each epoch with its number and the metric.
+    ``metric`` is a name in ``TrainResult.metrics``; ``reported`` is called after each epoch with its number and the
+    metric.
     """
 
-    def __init__(self, trial: Any, metric: str, reported: Callable[[int, float], None] | None = None) -> None:
+    def __init__(self, trial: optuna.Trial, metric: str, reported: Callable[[int, float], None] | None = None) -> None:
         self._trial = trial
         self._metric = metric
         self._reported = reported
 
     def __call__(self, event: Event) -> None:
         """Takes note of an epoch.
-
-        Args:
-            event: From the trainer.
 
         Raises:
             optuna.TrialPruned: The trial is not worth going on with.
@@ -56,33 +52,14 @@ class ReportAction:
 
 
 def find_metric(metrics: dict[str, float], name: str) -> float:
-    """One metric of a run.
-
-    Args:
-        metrics: By name.
-        name: Which.
-
-    Raises:
-        ConfigurationError: There is none of that name.
-    """
+    """One metric of a run."""
     if name not in metrics:
         raise ConfigurationError(f"The metric is {name!r}; the task reports {', '.join(sorted(metrics))}.")
     return metrics[name]
 
 
 def run_trial(options: TuneOptions, send: Send, *, order: int) -> None:
-    """Runs the next trial of a search.
-
-    Args:
-        options: The search.
-        send: Takes what happens.
-        order: A number that no other trial of the search has: the sampler's
-            random numbers follow from it.
-
-    Raises:
-        ConfigurationError: A hyperparameter is of no use to the task.
-        TrainingError: Training failed for a reason that is not the trial's values.
-    """
+    """Runs the next trial of a search."""
     import keras
 
     from modelyard.training.run import Trainer
@@ -130,17 +107,11 @@ def run_trial(options: TuneOptions, send: Send, *, order: int) -> None:
     )
 
 
-def configure(options: TuneOptions, values: dict[str, Any], model_dir: Path | None) -> tuple[Any, TrainerOptions]:
-    """The task and the options of a trial.
-
-    Args:
-        options: The search.
-        values: The trial's hyperparameters.
-        model_dir: Its folder.
+def configure(options: TuneOptions, values: dict[str, Any], model_dir: Path | None) -> tuple[Task, TrainerOptions]:
+    """The task and the options of a trial with these hyperparameters, in its folder.
 
     Raises:
-        ConfigurationError: A value is neither an argument of the task nor a
-            field of ``TrainerOptions`` that may vary.
+        ConfigurationError: A value is neither an argument of the task nor a field of ``TrainerOptions`` that may vary.
     """
     from modelyard.training.tasks import make_task
 

@@ -1,7 +1,6 @@
-"""A process of a search: runs one trial after another, as its parent says.
+"""A process of a search: runs one trial after another, as its parent says, one for each line of the standard input.
 
-It reads one line for each trial from the standard input, and ends with it: when
-the parent dies, the trial that runs ends too and goes on when the search does.
+When the parent dies, that ends, and with it the trial that runs, which goes on when the search does.
 """
 
 from __future__ import annotations
@@ -14,28 +13,25 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import optuna
 
 from modelyard.errors import ConfigurationError, ModelyardError
 from modelyard.training.tune._study import load_options
-from modelyard.training.tune._trial import Send, run_trial
+from modelyard.training.tune._trial import run_trial
 
 
 def main(argv: list[str]) -> int:
-    """Serves one search.
-
-    Args:
-        argv: The search's folder.
-
-    Returns:
-        The exit code.
-    """
+    """Serves one search."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # Whatever libraries print belongs to the log, not between the messages.
     messages, sys.stdout = sys.stdout, sys.stderr
-    send = _sender(messages)
+
+    def send(message: dict[str, Any]) -> None:
+        messages.write(json.dumps(message) + "\n")
+        messages.flush()
+
     options = load_options(Path(argv[0]))
     for order in _orders():
         try:
@@ -46,14 +42,6 @@ def main(argv: list[str]) -> int:
             send({"kind": "fatal", "error": text, "usage": isinstance(exc, ConfigurationError)})
             return 1
     return 0
-
-
-def _sender(messages: TextIO) -> Send:
-    def send(message: dict[str, Any]) -> None:
-        messages.write(json.dumps(message) + "\n")
-        messages.flush()
-
-    return send
 
 
 def _orders() -> Iterator[int]:

@@ -2,62 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from modelyard.lazy import load_attribute
+from modelyard.lazy import attach
+from modelyard.training.user._remember import (
+    RemembersArguments,
+    arguments_of,
+    decode,
+    encode,
+    find_object,
+    name_of,
+    readable,
+    same,
+    without_configs,
+)
+from modelyard.training.user._task import InputRequest, Task
 
 if TYPE_CHECKING:
     from modelyard.training.user._defaults import build
     from modelyard.training.user._describe import describe_batch, describe_models
-    from modelyard.training.user._remember import (
-        RemembersArguments,
-        arguments_of,
-        decode,
-        encode,
-        find_object,
-        name_of,
-        readable,
-        same,
-        without_configs,
-    )
+    from modelyard.training.user._replica_step import StepReport, make_replica_step
     from modelyard.training.user._step import (
-        StepReport,
         apply_gradients,
         average_loss,
         evaluation,
         loss_scaled,
-        make_replica_step,
         minimize,
         regularization_loss,
     )
     from modelyard.training.user._supervised import SupervisedTask
-    from modelyard.training.user._task import InputRequest, Task
-
-_MODULES = {
-    "InputRequest": "modelyard.training.user._task",
-    "RemembersArguments": "modelyard.training.user._remember",
-    "StepReport": "modelyard.training.user._step",
-    "SupervisedTask": "modelyard.training.user._supervised",
-    "Task": "modelyard.training.user._task",
-    "apply_gradients": "modelyard.training.user._step",
-    "arguments_of": "modelyard.training.user._remember",
-    "average_loss": "modelyard.training.user._step",
-    "build": "modelyard.training.user._defaults",
-    "decode": "modelyard.training.user._remember",
-    "describe_batch": "modelyard.training.user._describe",
-    "describe_models": "modelyard.training.user._describe",
-    "encode": "modelyard.training.user._remember",
-    "evaluation": "modelyard.training.user._step",
-    "find_object": "modelyard.training.user._remember",
-    "loss_scaled": "modelyard.training.user._step",
-    "make_replica_step": "modelyard.training.user._step",
-    "minimize": "modelyard.training.user._step",
-    "name_of": "modelyard.training.user._remember",
-    "readable": "modelyard.training.user._remember",
-    "regularization_loss": "modelyard.training.user._step",
-    "same": "modelyard.training.user._remember",
-    "without_configs": "modelyard.training.user._remember",
-}
 
 __all__ = [
     "InputRequest",
@@ -85,10 +58,14 @@ __all__ = [
     "without_configs",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    return load_attribute(__name__, _MODULES, name, extra="training")
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "._defaults": ["build"],
+        "._describe": ["describe_batch", "describe_models"],
+        "._replica_step": ["StepReport", "make_replica_step"],
+        "._step": ["apply_gradients", "average_loss", "evaluation", "loss_scaled", "minimize", "regularization_loss"],
+        "._supervised": ["SupervisedTask"],
+    },
+    extra="training",
+)

@@ -31,16 +31,12 @@ IMAGE, IMAGE_BYTES, EXAMPLES = "image", "image_bytes", "examples"
 _STATELESS = (keras.optimizers.Optimizer, keras.metrics.Metric, tf.random.Generator)
 _KINDS = (*_STATELESS, keras.Layer, tf.Module, tf.Variable, keras.Variable)
 _ASSIGNS = re.compile(r"Assign\w*VariableOp|Resource(Apply|SparseApply|Scatter|Strided)\w*")
-#: What Keras calls an input that nobody has named; the number is another one in each process.
+#: What Keras calls an input without a name; the number is another one in each process.
 _UNNAMED = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
 
 
-def find_models(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a task that hold variables.
-
-    Args:
-        attributes: All of them, by name.
-    """
+def find_models(attributes: Mapping[str, object]) -> dict[str, Any]:
+    """The attributes of a task that hold variables."""
     found: dict[str, Any] = {}
     for name, value in attributes.items():
         if isinstance(value, _KINDS):
@@ -53,14 +49,7 @@ def find_models(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def exported_models(task: Task) -> dict[str, Any]:
-    """The models of a task without what only training needs.
-
-    Args:
-        task: The task, built.
-
-    Raises:
-        TrainingError: It has none.
-    """
+    """The models of a task without what only training needs."""
     found = {name: item for name, item in task.models.items() if not isinstance(item, _STATELESS)}
     if not found:
         raise TrainingError(
@@ -70,11 +59,7 @@ def exported_models(task: Task) -> dict[str, Any]:
 
 
 def build(task: Task) -> None:
-    """Builds a task, and the slots of its optimizer where it has one and has not done so.
-
-    Args:
-        task: The task.
-    """
+    """Builds a task, and the slots of its optimizer where it has one and has not done so."""
     task.build()
     optimizers = [item for item in task.models.values() if isinstance(item, keras.optimizers.Optimizer)]
     if len(optimizers) == 1 and not optimizers[0].built:
@@ -83,15 +68,7 @@ def build(task: Task) -> None:
 
 
 def step_without_updates(task: Task, batch: Any) -> Mapping[str, Any]:
-    """The training step as one of evaluation: metrics count, and nothing else changes.
-
-    Args:
-        task: The task.
-        batch: One element of its evaluation data.
-
-    Raises:
-        ConfigurationError: The step changes something else.
-    """
+    """The training step as one of evaluation: metrics count, and nothing else changes."""
     before = _assignments()
     # Keras keeps what would be assigned to its variables; those of tf.Variable are in the graph.
     with keras.StatelessScope(collect_losses=True) as scope:
@@ -120,15 +97,7 @@ def _assignments() -> set[str]:
 
 
 def fitted_source(task: Task, split: str) -> DataSource:
-    """The data of a task, in the form that its model takes.
-
-    Args:
-        task: The task.
-        split: ``train`` or ``test``.
-
-    Raises:
-        ConfigurationError: It has none, or it is of no known kind.
-    """
+    """The data of a task, in the form that its model takes."""
     data = getattr(task, split)
     if data is None:
         raise ConfigurationError(
@@ -148,9 +117,6 @@ def make_source(data: Any) -> DataSource:
 
     Args:
         data: A source, a ``tf.data.Dataset``, or arrays.
-
-    Raises:
-        ConfigurationError: It is of no known kind.
     """
     if isinstance(data, DataSource):
         return data
@@ -158,12 +124,7 @@ def make_source(data: Any) -> DataSource:
 
 
 def predict(task: Task, inputs: Any) -> dict[str, Any]:
-    """What a task's first model says, in the words that clients expect.
-
-    Args:
-        task: The task, built.
-        inputs: What the model takes.
-    """
+    """The outputs of a task's first model, by the names that clients expect."""
     model: Any = _first(task.exported)
     outputs = model(inputs, training=False) if isinstance(model, keras.Layer) else model(inputs)
     if isinstance(outputs, Mapping):
@@ -189,18 +150,11 @@ def predict(task: Task, inputs: Any) -> dict[str, Any]:
 
 
 def make_signatures(task: Task) -> dict[str, AnyFunction]:
-    """The signatures of a task's first model.
-
-    Args:
-        task: The task, built.
-
-    Raises:
-        ConfigurationError: What the model takes is not known.
-    """
+    """The signatures of a task's first model."""
     structure, specs = _inputs(task)
     names = [spec.name for spec in specs]
 
-    def function(**tensors: Any) -> Mapping[str, Any]:
+    def function(**tensors: tf.Tensor) -> Mapping[str, Any]:
         return task.predict(tf.nest.pack_sequence_as(structure, [tensors[name] for name in names]))
 
     found: dict[str, AnyFunction] = {DEFAULT_SIGNATURE: SignatureFunction(inputs=specs, function=function)}
@@ -219,15 +173,7 @@ def make_signatures(task: Task) -> dict[str, AnyFunction]:
 
 
 def make_verification_data(task: Task, count: int) -> VerificationData:
-    """Examples of a task's data for its signatures.
-
-    Args:
-        task: The task, built.
-        count: How many, at most.
-
-    Raises:
-        ConfigurationError: ``count`` is below 1, or there is no data.
-    """
+    """Examples of a task's data for its signatures."""
     if count < 1:
         raise ConfigurationError(f"count is {count}; expected at least one example to verify with.")
     taken: list[DataExamples] = []
@@ -285,7 +231,7 @@ def _class_names(task: Task) -> tuple[str, ...]:
     return () if task.train is None else make_source(task.train).class_names
 
 
-def _is_classifier(task: Task, outputs: Any) -> bool:
+def _is_classifier(task: Task, outputs: tf.Tensor) -> bool:
     """Whether the outputs are a score for each class of the task's labels."""
     if task.train is None or outputs.shape.rank != 2 or (outputs.shape[-1] or 1) < 2 or not outputs.dtype.is_floating:
         return False
@@ -304,7 +250,7 @@ def _inputs(task: Task) -> tuple[Any, tuple[TensorSpec, ...]]:
         structure = source.inputs_spec
     else:
         raise ConfigurationError(
-            f"Nobody knows what the first model of task {task.name!r} takes: it says nothing, and the task has no "
+            f"The input of the first model of task {task.name!r} is not known: the model has no spec, and the task no "
             "train data. Write signatures()."
         )
     leaves = tf.nest.flatten(structure)

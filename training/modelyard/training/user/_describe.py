@@ -11,15 +11,8 @@ import tensorflow as tf
 from modelyard.training.loop import describe_shape
 
 
-def describe_models(trackables: Mapping[str, Any]) -> str:
-    """What the models of a task take.
-
-    Args:
-        trackables: Of the task.
-
-    Returns:
-        Such as ``model 'fashion' takes float32 [?, 28, 28, 1]``.
-    """
+def describe_models(trackables: Mapping[str, object]) -> str:
+    """What the models of a task take, such as ``model 'fashion' takes float32 [?, 28, 28, 1]``."""
     found = []
     for name, item in trackables.items():
         inputs = getattr(item, "inputs", None)
@@ -29,15 +22,8 @@ def describe_models(trackables: Mapping[str, Any]) -> str:
     return "; ".join(found) if found else "the task has no model that says what it takes"
 
 
-def describe_batch(batch: Any) -> str:
-    """The numbers of a batch: what to look at where a loss is not finite.
-
-    Args:
-        batch: One element of the input.
-
-    Returns:
-        For each tensor type, shape and range, and how many values are NaN or infinite.
-    """
+def describe_batch(batch: object) -> str:
+    """The numbers of a batch: what to look at where a loss is not finite."""
     return "; ".join(_describe(np.asarray(tensor)) for tensor in tf.nest.flatten(batch))
 
 

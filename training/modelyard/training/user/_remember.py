@@ -32,11 +32,7 @@ class RemembersArguments:
 
 
 def arguments_of(item: RemembersArguments) -> dict[str, Any]:
-    """What the constructor of an object was given, by name.
-
-    Args:
-        item: The object.
-    """
+    """What the constructor of an object was given, by name."""
     args, kwargs = item._constructed
     # Not of the class: __new__ above takes anything.
     bound = inspect.signature(type(item).__init__).bind(item, *args, **kwargs)
@@ -48,14 +44,7 @@ def arguments_of(item: RemembersArguments) -> dict[str, Any]:
 
 
 def encode(value: Any) -> Any:
-    """Plain values as they are; others under a key that says how they are made again.
-
-    Args:
-        value: Of any kind.
-
-    Raises:
-        TypeError: It cannot be made again from JSON.
-    """
+    """Plain values as they are; others under a key that says how they are made again."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Path):
@@ -79,14 +68,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """What :func:`encode` was given.
-
-    Args:
-        value: Of its kinds.
-
-    Raises:
-        ConfigurationError: Something cannot be imported from here, or not be made again.
-    """
+    """What :func:`encode` was given."""
     if isinstance(value, list):
         return [decode(each) for each in value]
     if not isinstance(value, dict):
@@ -110,22 +92,13 @@ def decode(value: Any) -> Any:
     return {key: decode(each) for key, each in content.items()}
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two things that were written down are the same, but for names that Keras counts.
-
-    Args:
-        one: As :func:`encode` gives it.
-        other: So, too.
-    """
-    return one == other or _counted_off(one) == _counted_off(other)
+def same(old: Any, new: Any) -> bool:
+    """Whether two things that were written down are the same, but for names that Keras counts."""
+    return old == new or _counted_off(old) == _counted_off(new)
 
 
 def readable(value: Any) -> str:
-    """What was written down, for people.
-
-    Args:
-        value: As :func:`encode` gives it.
-    """
+    """What was written down, for people."""
     if value is None or value == "":
         return "not given"
     if isinstance(value, list):
@@ -145,11 +118,7 @@ def readable(value: Any) -> str:
 
 
 def without_configs(value: Any) -> Any:
-    """What was written down, with the class of a Keras object in place of all that it is made of.
-
-    Args:
-        value: As :func:`encode` gives it.
-    """
+    """What was written down, with the class of a Keras object in place of all that it is made of."""
     if isinstance(value, list):
         return [without_configs(each) for each in value]
     if not isinstance(value, dict):
@@ -160,14 +129,7 @@ def without_configs(value: Any) -> Any:
 
 
 def find_object(name: str) -> Any:
-    """A class or a function by its name.
-
-    Args:
-        name: ``package.module:Class``.
-
-    Raises:
-        ConfigurationError: It cannot be imported from here.
-    """
+    """A class or a function by its name."""
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -182,11 +144,7 @@ def find_object(name: str) -> Any:
 
 
 def name_of(item: Any) -> str:
-    """The name of a class or a function, ``package.module:Class``; importable or not.
-
-    Args:
-        item: The class or the function.
-    """
+    """The name of a class or a function, ``package.module:Class``; importable or not."""
     module = item.__module__
     if module == "__main__":
         # As ``python -m package.module`` runs it.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -20,25 +20,17 @@ import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
 
-#: From a batch to ``(sums, examples)``: float64 ``[names, 2]``, sum and count of each value, and int64 ``[]``.
-ReplicaStep = Callable[[Any], tuple[Any, Any]]
-
 
 @dataclass(kw_only=True)
 class StepContext:
     """What the trainer tells the step that it is tracing.
 
-    Attributes:
-        batch_size: Examples of the whole step: of all replicas and micro-batches; int64 ``[]``.
-        parts: Into how many micro-batches this replica's share was cut.
-        clip_norm: Greatest global norm of the gradients of one update; None for any.
-        updates: Where updates wait for the last micro-batch; None applies them at once.
-        used: Whether the step asked for an update.
-        training: Whether updates are made at all.
+    ``batch_size`` counts the examples of all replicas and micro-batches, int64 ``[]``, ``parts`` the micro-batches of
+    this replica's share. ``updates`` is where updates wait for the last micro-batch; None applies them at once.
     """
 
-    batch_size: Any
-    parts: Any = 1
+    batch_size: tf.Tensor
+    parts: tf.Tensor = 1
     clip_norm: float | None = None
     updates: list[Update] | None = None
     used: bool = False
@@ -49,9 +41,9 @@ class StepContext:
 class Update:
     """Gradients that wait to be applied."""
 
-    optimizer: Any
-    gradients: list[Any]
-    variables: list[Any]
+    optimizer: keras.Optimizer
+    gradients: list[tf.Tensor]
+    variables: list[tf.Variable]
 
 
 _CONTEXT: ContextVar[StepContext | None] = ContextVar("modelyard_training_step", default=None)
@@ -63,14 +55,10 @@ def is_training() -> bool:
     return context is None or context.training
 
 
-def evaluation(step: Callable[[Any], Mapping[str, Any]]) -> Callable[[Any], Mapping[str, Any]]:
-    """A step that knows that it is one of evaluation, in which :func:`minimize` and :func:`apply_gradients` do nothing.
+def evaluation(step: Callable[[Any], Mapping[str, tf.Tensor]]) -> Callable[[Any], Mapping[str, tf.Tensor]]:
+    """A step of evaluation, in which :func:`minimize` and :func:`apply_gradients` do nothing."""
 
-    Args:
-        step: ``eval_step`` of a task; called by a device loop.
-    """
-
-    def evaluated(batch: Any) -> Mapping[str, Any]:
+    def evaluated(batch: object) -> Mapping[str, tf.Tensor]:
         context = _CONTEXT.get()
         if context is not None:
             context.training = False
@@ -79,16 +67,15 @@ def evaluation(step: Callable[[Any], Mapping[str, Any]]) -> Callable[[Any], Mapp
     return evaluated
 
 
-def average_loss(per_example: Any, *, sample_weight: Any = None) -> Any:
+def average_loss(per_example: tf.Tensor, *, sample_weight: tf.Tensor | None = None) -> tf.Tensor:
     """The loss to minimize: the average over the global batch, this replica's and micro-batch's share of it.
 
-    Added up over replicas and micro-batches it is the mean over all examples,
-    also where the last batch is smaller and shared out unevenly. What
-    ``tf.reduce_mean`` gives is not: it weighs small shares too heavily.
+    Added up over replicas and micro-batches it is the mean over all examples, also where the last batch is smaller
+    and shared out unevenly. ``tf.reduce_mean`` is not: it weighs small shares too heavily.
 
     Args:
-        per_example: Loss of each example of the batch, ``[B]``; or of each
-            place in it, such as ``[B, H, W]``, which is averaged over the places.
+        per_example: Loss of each example of the batch, ``[B]``; or of each place in it, such as ``[B, H, W]``, which
+            is averaged over the places.
         sample_weight: Weights, of a shape that broadcasts to that of the losses.
 
     Returns:
@@ -108,18 +95,14 @@ def average_loss(per_example: Any, *, sample_weight: Any = None) -> Any:
         losses *= tf.cast(sample_weight, tf.float32)
     losses = tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
     context = _CONTEXT.get()
-    size = _all_replicas(tf.shape(losses, out_type=tf.int64)[0]) if context is None else context.batch_size
+    size = all_replicas(tf.shape(losses, out_type=tf.int64)[0]) if context is None else context.batch_size
     return tf.nn.compute_average_loss(losses, global_batch_size=size)
 
 
-def regularization_loss(losses: Sequence[Any]) -> Any:
-    """Losses that do not belong to examples, such as ``model.losses``, scaled so that they count once.
+def regularization_loss(losses: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The sum of scalar losses that belong to no example, such as ``model.losses``, scaled so that they count once.
 
-    Args:
-        losses: Scalars: regularization, and what layers added.
-
-    Returns:
-        Their sum by the number of replicas and micro-batches; 0 where there are none.
+    It is divided by the number of replicas and micro-batches; 0 where there are none.
     """
     context = _CONTEXT.get()
     parts = 1 if context is None else context.parts
@@ -129,16 +112,14 @@ def regularization_loss(losses: Sequence[Any]) -> Any:
     return tf.nn.scale_regularization_loss(total) / tf.cast(parts, tf.float32)
 
 
-def minimize(loss: Any, variables: Sequence[Any], *, optimizer: Any, tape: Any) -> None:
+def minimize(loss: Any, variables: Sequence[tf.Variable], *, optimizer: keras.Optimizer, tape: tf.GradientTape) -> None:
     """Takes one step of an optimizer down a loss.
 
     Args:
         loss: Scalar, from :func:`average_loss`, computed under the tape.
         variables: What to update, among those the optimizer was built with.
-        optimizer: A Keras optimizer; one in a ``LossScaleOptimizer`` scales the
-            loss as well.
-        tape: The ``tf.GradientTape``, no longer recording. One that is used for
-            several losses must be persistent.
+        optimizer: A Keras optimizer; one in a ``LossScaleOptimizer`` scales the loss as well.
+        tape: The ``tf.GradientTape``, no longer recording; persistent where it is used for several losses.
     """
     if not is_training():
         return
@@ -147,7 +128,9 @@ def minimize(loss: Any, variables: Sequence[Any], *, optimizer: Any, tape: Any) 
     apply_gradients(optimizer, tape.gradient(scaled, variables), variables)
 
 
-def apply_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+def apply_gradients(
+    optimizer: keras.Optimizer, gradients: Sequence[tf.Tensor | None], variables: Sequence[tf.Variable]
+) -> None:
     """Applies gradients as the trainer was told to: at once, or when the last micro-batch is through; clipped or not.
 
     Args:
@@ -156,8 +139,8 @@ def apply_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequenc
         variables: One for each gradient.
 
     Raises:
-        ConfigurationError: Micro-batches are accumulated, and the step updates
-            one variable twice; or the numbers of gradients and variables differ.
+        ConfigurationError: Micro-batches are accumulated, and the step updates one variable twice; or the numbers of
+            gradients and variables differ.
     """
     gradients, variables = list(gradients), list(variables)
     if len(gradients) != len(variables):
@@ -170,11 +153,11 @@ def apply_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequenc
     context = _CONTEXT.get()
     update = Update(optimizer=optimizer, gradients=gradients, variables=variables)
     if context is None:
-        _apply(update, clip_norm=None)
+        apply(update, clip_norm=None)
         return
     context.used = True
     if context.updates is None:
-        _apply(update, clip_norm=context.clip_norm)
+        apply(update, clip_norm=context.clip_norm)
         return
     seen = {id(variable) for earlier in context.updates for variable in earlier.variables}
     if any(id(variable) in seen for variable in variables):
@@ -185,132 +168,19 @@ def apply_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequenc
     context.updates.append(update)
 
 
-def loss_scaled(optimizer: Any) -> Any:
-    """Wraps an optimizer for float16, whose small gradients would vanish; leaves it alone in any other precision.
+def loss_scaled(optimizer: keras.Optimizer) -> keras.Optimizer:
+    """Wraps an optimizer, not built yet, for float16, whose small gradients would vanish; in other precisions a no-op.
 
-    Args:
-        optimizer: A Keras optimizer, not built yet.
-
-    Returns:
-        A ``keras.optimizers.LossScaleOptimizer`` where Keras' dtype policy
-        computes in float16, as in :meth:`Task.build` of a run with precision
-        ``mixed_float16``; otherwise the optimizer itself.
+    Float16 is what Keras' dtype policy computes in, as in :meth:`Task.build` of a run with precision ``mixed_float16``;
+    the wrapper is ``keras.optimizers.LossScaleOptimizer``.
     """
     if keras.config.dtype_policy().compute_dtype == "float16":
         return keras.optimizers.LossScaleOptimizer(optimizer)
     return optimizer
 
 
-@dataclass(kw_only=True)
-class StepReport:
-    """What tracing a step has shown.
-
-    Attributes:
-        names: Of the values it returns, sorted.
-        updates: Whether it used :func:`minimize` or :func:`apply_gradients`.
-    """
-
-    names: tuple[str, ...] = ()
-    updates: bool = False
-    returned: Any = field(default=None)
-
-
-def make_replica_step(
-    step: Callable[[Any], Mapping[str, Any]],
-    report: StepReport,
-    *,
-    accumulate_steps: int = 1,
-    clip_norm: float | None = None,
-    replicas: int = 1,
-    devices: Sequence[str] = (),
-    jit_compile: bool = False,
-) -> ReplicaStep:
-    """One step of one replica, reduced to what can be added up over replicas and steps.
-
-    Args:
-        step: Of the user.
-        report: Filled in when the step is traced.
-        accumulate_steps: Micro-batches to cut a batch into.
-        clip_norm: Greatest global norm of the gradients.
-        replicas: How many replicas take their share of each batch.
-        devices: Names of the devices that compute it; several take a share of the batch each, in one graph.
-        jit_compile: Whether XLA compiles it.
-    """
-
-    def whole(batch: Any) -> tuple[Any, Any]:
-        examples = _examples(batch)
-        context = StepContext(batch_size=_all_replicas(examples, replicas), clip_norm=clip_norm)
-        with _entered(context):
-            sums = _sums(step(batch), report)
-        report.updates = context.used
-        return sums, examples
-
-    def in_parts(batch: Any) -> tuple[Any, Any]:
-        examples = _examples(batch)
-        # Never an empty part, unless the replica itself got nothing.
-        parts = tf.clip_by_value(examples, 1, accumulate_steps)
-        size = _all_replicas(examples, replicas)
-
-        def part(index: Any) -> tuple[Any, list[Update]]:
-            context = StepContext(batch_size=size, parts=parts, updates=[])
-            with _entered(context):
-                sums = _sums(step(_part(batch, index, parts, examples, accumulate_steps)), report)
-            report.updates = context.used
-            return sums, context.updates or []
-
-        def add(index: Any, sums: Any, gradients: list[Any]) -> tuple[Any, Any, list[Any]]:
-            more, updates = part(index)
-            return index + 1, sums + more, [a + b for a, b in zip(gradients, _dense(updates), strict=True)]
-
-        sums, updates = part(tf.constant(0, tf.int64))
-        state = (tf.constant(1, tf.int64), sums, _dense(updates))
-        _, sums, gradients = tf.while_loop(lambda index, *_: index < parts, add, state)
-        rest = iter(gradients)
-        for update in updates:
-            added = [None if gradient is None else next(rest) for gradient in update.gradients]
-            _apply(Update(optimizer=update.optimizer, gradients=added, variables=update.variables), clip_norm=clip_norm)
-        return sums, examples
-
-    def on_devices(batch: Any) -> tuple[Any, Any]:
-        examples = _examples(batch)
-        sums, updates = [], []
-        for number, device in enumerate(devices):
-            with tf.device(device):
-                context = StepContext(batch_size=examples, parts=len(devices), updates=[])
-                with _entered(context):
-                    share = _part(batch, number, len(devices), examples, len(devices))
-                    sums.append(_sums(step(share), report))
-            report.updates = context.used
-            updates.append(context.updates or [])
-        with tf.device(devices[0]):
-            for same in zip(*updates, strict=True):
-                gradients = [_added(each) for each in zip(*(update.gradients for update in same), strict=True)]
-                first = same[0]
-                update = Update(optimizer=first.optimizer, gradients=gradients, variables=first.variables)
-                _apply(update, clip_norm=clip_norm)
-            return tf.add_n(sums), examples
-
-    def on_device(batch: Any) -> tuple[Any, Any]:
-        with tf.device(devices[0]):
-            return plain(batch)
-
-    plain = whole if accumulate_steps == 1 else in_parts
-    made = on_devices if len(devices) > 1 else on_device if devices else plain
-    return tf.function(made, jit_compile=True) if jit_compile else made
-
-
-def _added(gradients: Sequence[Any]) -> Any:
-    """The sum of what devices found for one variable."""
-    present = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
-    return tf.add_n(present) if present else None
-
-
 def refusal(message: str) -> ConfigurationError:
-    """An error that a step can raise while it is traced.
-
-    Args:
-        message: What was received, expected, and what to do.
-    """
+    """An error that a step can raise while it is traced."""
     error = ConfigurationError(message)
     # AutoGraph, which this rises through, would put another error in its place.
     error.ag_pass_through = True  # type: ignore[attr-defined]
@@ -318,7 +188,8 @@ def refusal(message: str) -> ConfigurationError:
 
 
 @contextmanager
-def _entered(context: StepContext) -> Iterator[None]:
+def entered(context: StepContext) -> Iterator[None]:
+    """Makes a step that is traced inside see the context."""
     # Entered inside of a replica's own thread, which context variables do not reach from outside.
     token = _CONTEXT.set(context)
     try:
@@ -327,7 +198,8 @@ def _entered(context: StepContext) -> Iterator[None]:
         _CONTEXT.reset(token)
 
 
-def _apply(update: Update, *, clip_norm: float | None) -> None:
+def apply(update: Update, *, clip_norm: float | None) -> None:
+    """Applies gradients, scaled down to a global norm."""
     gradients = update.gradients
     if clip_norm is not None:
         present = [gradient for gradient in gradients if gradient is not None]
@@ -346,53 +218,14 @@ def _apply(update: Update, *, clip_norm: float | None) -> None:
     update.optimizer.apply(gradients, update.variables)
 
 
-def _scaled(gradient: Any, factor: Any) -> Any:
+def _scaled(gradient: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
     return gradient * factor
 
 
-def _dense(updates: list[Update]) -> list[Any]:
-    return [
-        tf.convert_to_tensor(gradient) for update in updates for gradient in update.gradients if gradient is not None
-    ]
-
-
-def _part(batch: Any, index: Any, parts: Any, examples: Any, count: int) -> Any:
-    def cut(tensor: Any) -> Any:
-        size = tensor.shape[0]
-        if size is not None and size % count == 0:
-            # Parts of a shape that is known when the step is traced.
-            return tf.reshape(tensor, [count, size // count, *tensor.shape[1:]])[index]
-        return tensor[examples * index // parts : examples * (index + 1) // parts]
-
-    return tf.nest.map_structure(cut, batch)
-
-
-def _sums(outputs: Any, report: StepReport) -> Any:
-    report.returned = outputs
-    if not isinstance(outputs, Mapping) or not outputs:
-        return tf.zeros([0, 2], tf.float64)
-    for name, value in outputs.items():
-        if isinstance(value, keras.metrics.Metric):
-            raise refusal(
-                f"The step returned the metric object {name!r}; expected tensors. Call its update_state in the step, "
-                f"and give the object to the trainer as an attribute of the task, which reads it after the last step."
-            )
-    report.names = tuple(sorted(outputs))
-    return tf.stack([_sum_and_count(outputs[name]) for name in report.names])
-
-
-def _sum_and_count(values: Any) -> Any:
-    # float64: the average over an epoch must not depend on how many values went before.
-    return tf.stack([tf.reduce_sum(tf.cast(values, tf.float64)), tf.cast(tf.size(values), tf.float64)])
-
-
-def _examples(batch: Any) -> Any:
-    return tf.shape(tf.nest.flatten(batch)[0], out_type=tf.int64)[0]
-
-
-def _all_replicas(count: Any, replicas: int | None = None) -> Any:
+def all_replicas(count: tf.Tensor, replicas: int | None = None) -> tf.Tensor:
+    """The sum of a number over all replicas."""
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1 or replicas == 1:
         return count

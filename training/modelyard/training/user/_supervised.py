@@ -52,7 +52,7 @@ class SupervisedTask(Task):
         train: Any,
         test: Any,
         metrics: Sequence[Any] | Mapping[str, Any] = (),
-        optimizer: Any = "adam",
+        optimizer: keras.Optimizer = "adam",
         step: Step | None = None,
         name: str = "supervised",
     ) -> None:
@@ -92,11 +92,8 @@ class SupervisedTask(Task):
             metric.update_state(labels, self.model(inputs, training=False))
             metric.reset_state()
 
-    def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """One step of the optimizer on the mean loss, or the step that was given.
-
-        Args:
-            batch: ``(inputs, labels)``, or ``(inputs, labels, weights)``.
+    def train_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
+        """One step on the mean loss of ``(inputs, labels)`` or ``(inputs, labels, weights)``; or the one given.
 
         Returns:
             ``loss``, times the weights, and the metrics that are functions, of each example, float32 ``[B]``.
@@ -124,8 +121,10 @@ class SupervisedTask(Task):
         minimize(loss, self.model.trainable_variables, optimizer=self.optimizer, tape=tape)
         return {"loss": losses, **self.measure(labels, outputs, sample_weight=weight)}
 
-    def measure(self, labels: Any, outputs: Any, *, sample_weight: Any = None) -> dict[str, Any]:
-        """Updates the metrics that are objects, and computes those that are functions: for a step of your own.
+    def measure(
+        self, labels: tf.Tensor, outputs: tf.Tensor, *, sample_weight: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Updates the metrics that are objects, and returns the values of the functions: for a step of your own.
 
         Args:
             labels: ``[B, ...]``.
@@ -140,15 +139,8 @@ class SupervisedTask(Task):
             metric.update_state(labels, outputs, sample_weight=sample_weight)
         return {name: function(labels, outputs) for name, function in self._functions.items()}
 
-    def losses(self, labels: Any, outputs: Any) -> Any:
-        """The loss of each example.
-
-        Args:
-            labels: ``[B, ...]``.
-            outputs: Of the model.
-
-        Returns:
-            float32 ``[B]``, or ``[B, ...]`` where each example has several.
+    def losses(self, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """The loss of each example, of labels ``[B, ...]``: float32 ``[B]``, or ``[B, ...]`` where each has several.
 
         Raises:
             ConfigurationError: The loss is of the whole batch.
@@ -161,19 +153,8 @@ class SupervisedTask(Task):
         return values
 
 
-def accuracy(labels: Any, outputs: Any) -> Any:
-    """Whether each example's greatest output is its label's.
-
-    Args:
-        labels: Classes, ``[B]`` or ``[B, 1]``; or one-hot, ``[B, classes]``.
-        outputs: Scores, ``[B, classes]``.
-
-    Returns:
-        1 or 0 for each example, float32 ``[B]``.
-
-    Raises:
-        ConfigurationError: There is one output only.
-    """
+def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Whether each example's greatest output is its label's, a class or one-hot: 1 or 0, float32 ``[B]``."""
     if outputs.shape.rank == 1 or outputs.shape[-1] == 1:
         raise refusal(
             "The metric 'accuracy' is for an output for each class; of one output use keras.metrics.BinaryAccuracy, "
@@ -206,7 +187,7 @@ def _maker(item: Any) -> Callable[[], Any]:
     return partial(type(item).from_config, item.get_config())
 
 
-def _named(metrics: Sequence[Any]) -> dict[str, Any]:
+def _named(metrics: Sequence[Any]) -> dict[str, tf.Tensor]:
     found: dict[str, Any] = {}
     for item in metrics:
         metric = accuracy if item == "accuracy" else _known("metric", keras.metrics.get, item)
@@ -221,9 +202,9 @@ def _named(metrics: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def _full(tensor: Any) -> Any:
+def _full(tensor: tf.Tensor) -> tf.Tensor:
     return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.float16, tf.bfloat16) else tensor
 
 
-def _zeros(spec: Any) -> Any:
+def _zeros(spec: object) -> Any:
     return tf.nest.map_structure(lambda part: tf.zeros([1 if s is None else s for s in part.shape], part.dtype), spec)

@@ -23,21 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class InputRequest:
-    """What the trainer asks an input function for: one epoch, or the rest of one.
+    """What the trainer asks of an input function: one epoch, or the remainder of one.
 
     Attributes:
         batch_size: Examples in each batch; the last one may be smaller.
         seed: Seed of everything random in the input.
         epoch: Number of the epoch, from 0.
-        skip_batches: Batches at the start of the epoch to leave out, because
-            an earlier run has trained on them.
-        num_shards: Workers that share the epoch, each with an input of its own.
-            The batches of all workers with the same number make one global
-            batch of ``num_shards * batch_size`` examples, the same examples
-            that one worker with that batch size would get.
-        shard_index: Which of them asks, from 0.
-        drop_remainder: Leaves out the examples at the end that fill no whole
-            batch, so that every batch has the same static shape.
+        skip_batches: Batches at the start of the epoch to leave out: an earlier run has trained on them.
+        num_shards: Workers that share the epoch, each with an input of its own. The batches of all workers with the
+            same number make one global batch of ``num_shards * batch_size`` examples, the same examples that one
+            worker with that batch size would get.
+        shard_index: Which of them this is, from 0.
+        drop_remainder: Leaves out the examples at the end that fill no batch: all batches have the same static shape.
     """
 
     batch_size: int
@@ -52,25 +49,20 @@ class InputRequest:
 class Task(RemembersArguments, abc.ABC):
     """Everything about a model but the loop around its step.
 
-    A task needs :meth:`build` and :meth:`train_step`; all else has a default.
-    The trainer calls :meth:`build` once, then traces :meth:`train_step` and
-    :meth:`eval_step` into compiled loops. Steps are written for one replica,
-    with ``tf.GradientTape``, and may use any number of models, optimizers and
-    losses.
+    A task needs :meth:`build` and :meth:`train_step`; all else has a default. The trainer calls :meth:`build` once,
+    then traces :meth:`train_step` and :meth:`eval_step` into compiled loops. Steps are written for one replica, with
+    ``tf.GradientTape``, and may use any number of models, optimizers and losses.
 
     Attributes:
-        name: What the command line, logs and manifests call the task; by
-            default made of the class's own name, ``photos`` of ``PhotosTask``.
-        train: What to train on: a ``tf.data.Dataset``, arrays, or a
-            :class:`modelyard.training.data.DataSource` such as ``ImageFolder(path)``.
+        name: What the command line, logs and manifests call the task; by default made of the class's own name,
+            ``photos`` of ``PhotosTask``.
+        train: What to train on: a ``tf.data.Dataset``, arrays, or a :class:`modelyard.training.data.DataSource` such
+            as ``ImageFolder(path)``.
         test: What to evaluate on, of the same kinds.
-        preprocess: From pixels, uint8 ``[H, W, 1 or 3]`` of any size, to one
-            example of the model's input; adds the signature ``image_bytes``.
-            None takes that of the data, where it is of images.
-        recipe: Fields of ``TrainerOptions`` that suit the task, such as
-            ``batch_size``; they count where nothing else is said.
-        full_recipe: What ``--full`` puts on top: the training of the source,
-            where that takes long.
+        preprocess: From pixels, uint8 ``[H, W, 1 or 3]`` of any size, to one example of the model's input; adds the
+            signature ``image_bytes``. None takes that of the data, where it is of images.
+        recipe: Fields of ``TrainerOptions`` that suit the task, such as ``batch_size``; defaults of its runs.
+        full_recipe: What ``--full`` puts on top: the training of the source, where that takes long.
 
     Example:
         >>> class Photos(Task):
@@ -92,7 +84,7 @@ class Task(RemembersArguments, abc.ABC):
     name: ClassVar[str] = ""
     train: Any = None
     test: Any = None
-    preprocess: Callable[[Any], Any] | None = None
+    preprocess: Callable[[tf.Tensor], tf.Tensor] | None = None
     recipe: ClassVar[Mapping[str, Any]] = {}
     full_recipe: ClassVar[Mapping[str, Any]] = {}
     _named_by_class: ClassVar[bool]
@@ -100,7 +92,7 @@ class Task(RemembersArguments, abc.ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         owner = next(base for base in cls.__mro__ if "name" in vars(base))
-        # A name that somebody chose is inherited; one that was made of a class's own is not.
+        # A name that was set is inherited; one that was made of a class's own is not.
         if owner is Task or "_named_by_class" in vars(owner):
             cls._named_by_class = True
             words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", cls.__name__.removesuffix("Task"))
@@ -119,41 +111,32 @@ class Task(RemembersArguments, abc.ABC):
     def build(self) -> None:
         """Creates models, optimizers and metrics as attributes, and every variable they will ever have.
 
-        A checkpoint is restored before the first step. The slots of a single
-        optimizer are made for it where a single model is there; of several call
-        ``optimizer.build(model.trainable_variables)`` here.
+        A checkpoint is restored before the first step. The slots of a single optimizer are made for it where a single
+        model is there; of several call ``optimizer.build(model.trainable_variables)`` here.
         """
 
     @abc.abstractmethod
     def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """One step of training, traced into a graph.
-
-        Args:
-            batch: One element of :meth:`train_dataset`.
+        """One step of training, traced into a graph, on one element of :meth:`train_dataset`.
 
         Returns:
-            Values to average over the epoch, ``loss`` among them. A value for
-            each example, ``[B]``, makes the average exact over batches of
-            different sizes; a scalar counts once for each batch. What is no
-            average, such as an AUC, is a ``keras.metrics`` object among :attr:`models`.
+            Values to average over the epoch, ``loss`` among them. A value for each example, ``[B]``, makes the average
+            exact over batches of different sizes; a scalar counts once for each batch. What is no average, such as an
+            AUC, is a ``keras.metrics`` object among :attr:`models`.
         """
 
     @property
     def models(self) -> Mapping[str, Any]:
         """What is saved, averaged, checked for finite numbers and exported, by name.
 
-        By default every attribute that holds variables: models, layers and
-        modules, optimizers, metrics, random generators and variables, alone or
-        in a list or mapping.
+        By default every attribute that holds variables: models, layers and modules, optimizers, metrics, random
+        generators and variables, alone or in a list or mapping.
 
-        The trainer resets ``keras.metrics`` objects before each evaluation and
-        after it, and reads them, merged over all replicas, at its end: their
-        names here are those of their values. The steps only call their
-        ``update_state``.
+        The steps only call ``update_state`` of ``keras.metrics`` objects. The trainer resets them before each
+        evaluation and after it, and reads them, merged over all replicas, at its end, by their names here.
 
-        A Keras dropout layer or a ``tf.random.Generator`` is exact after a
-        resume; stateful ops such as ``tf.random.uniform`` are not, because
-        TensorFlow does not let their state be saved.
+        A Keras dropout layer or a ``tf.random.Generator`` is exact after a resume; stateful ops such as
+        ``tf.random.uniform`` are not, because TensorFlow does not let their state be saved.
         """
         from modelyard.training.user._defaults import find_models
 
@@ -179,36 +162,25 @@ class Task(RemembersArguments, abc.ABC):
 
     @property
     def shares_input(self) -> bool:
-        """Whether :meth:`train_dataset` honours ``num_shards``, so that each worker makes only its part of the input.
+        """Whether :meth:`train_dataset` honours ``num_shards``; a task that writes :meth:`train_dataset` says it here.
 
-        Of any other task every worker makes all, and keeps its part. A task that
-        writes :meth:`train_dataset` says here that it does.
+        Of any other task every worker makes all of the input, and keeps its part.
         """
         own = type(self).train_dataset is Task.train_dataset and self.train is not None
         return own and self.data_source("train").shares
 
     def eval_step(self, batch: Any) -> Mapping[str, Any]:
-        """One step of evaluation, traced into a graph: by default :meth:`train_step`, which then updates nothing.
-
-        Args:
-            batch: One element of :meth:`eval_dataset`.
-
-        Returns:
-            Values to average over the data set, as for :meth:`train_step`.
+        """One step of evaluation on :meth:`eval_dataset`: by default :meth:`train_step`, which then updates nothing.
 
         Raises:
-            ConfigurationError: The step updates variables by itself, or calls
-                a model with ``training=True``, which changes its state.
+            ConfigurationError: The step updates variables by itself, or calls a model with ``training=True``.
         """
         from modelyard.training.user._defaults import step_without_updates
 
         return step_without_updates(self, batch)
 
     def data_source(self, split: str) -> DataSource:
-        """What :attr:`train` or :attr:`test` holds, fitted to the model's input.
-
-        Args:
-            split: ``train`` or ``test``.
+        """What :attr:`train` or :attr:`test`, the ``split``, holds, fitted to the model's input.
 
         Raises:
             ConfigurationError: There is none, or it is of no known kind.
@@ -218,47 +190,29 @@ class Task(RemembersArguments, abc.ABC):
         return fitted_source(self, split)
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """The batches of one epoch, a pure function of the request.
+        """The batches of one epoch, of known length: a pure function of the request.
 
-        That purity is what exact resume rests on: asked again with
-        ``skip_batches``, it must give the same batches less the first ones.
-        Its length must be known to ``Dataset.cardinality``.
-
-        Args:
-            request: Which part of which epoch.
+        Exact resume rests on that purity: with ``skip_batches`` it must return the same batches less the first ones.
         """
         return self.data_source("train").batches(request)
 
     def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
-        """The batches to evaluate on; its length must be known.
-
-        Args:
-            request: The batch size, and ``drop_remainder``; the other fields are at their defaults.
-        """
+        """The batches to evaluate on, of known length; a request says the batch size, and ``drop_remainder``."""
         return self.data_source("test").batches(request, training=False)
 
     def resident_data(self, request: InputRequest) -> ResidentData | None:
-        """The training data as tensors, for the loop form ``epoch``.
+        """The training data as tensors, for the loop form ``epoch``; a request says the batch size and the seed.
 
-        Args:
-            request: The batch size and the seed.
-
-        Returns:
-            None makes the trainer read the batches of the first epoch of
-            :meth:`train_dataset` into memory: what is random in the
-            input, but the order, then happens once.
+        None makes the trainer read the batches of the first epoch of :meth:`train_dataset` into memory: what is random
+        in the input, but the order, then happens once.
         """
         return None if self.train is None else self.data_source("train").resident(request)
 
     def predict(self, inputs: Any) -> Mapping[str, Any]:
-        """What the signature ``serving_default`` computes.
+        """What the signature ``serving_default`` computes of inputs ``[B, ...]``.
 
-        By default the first model's outputs, by their names. Of a classifier
-        ``class_id``, ``probabilities`` and, where the data names its classes,
-        ``label``: its outputs are taken for logits where no softmax ends it.
-
-        Args:
-            inputs: What the first model takes, ``[B, ...]``.
+        By default the first model's outputs, by their names. Of a classifier ``class_id``, ``probabilities`` and, where
+        the data names its classes, ``label``: its outputs are taken for logits where no softmax ends it.
         """
         from modelyard.training.user._defaults import predict
 
@@ -267,12 +221,11 @@ class Task(RemembersArguments, abc.ABC):
     def signatures(self) -> Mapping[str, AnyFunction]:
         """The functions to serve, by signature name, over the built models.
 
-        By default ``serving_default``, which is :meth:`predict`; ``image_bytes``
-        where the data is of images or there is a :attr:`preprocess`; and
-        ``examples`` where the data is of serialized ``tf.Example`` messages.
+        By default ``serving_default``, which is :meth:`predict`; ``image_bytes`` where the data is of images or there
+        is a :attr:`preprocess`; and ``examples`` where the data is of serialized ``tf.Example`` messages.
 
         Raises:
-            ConfigurationError: Nobody knows what the first model takes.
+            ConfigurationError: The input of the first model is not known.
         """
         from modelyard.training.user._defaults import make_signatures
 
@@ -293,43 +246,33 @@ class Task(RemembersArguments, abc.ABC):
 
     @classmethod
     def search_space(cls, trial: Any) -> Mapping[str, Any]:
-        """The hyperparameters that ``modelyard tune`` searches where no flag names any.
+        """The hyperparameters that ``modelyard tune`` searches where no flag names any; none by default.
 
         Args:
-            trial: An ``optuna.Trial``; ``trial.suggest_float(...)`` and its like
-                choose the values.
+            trial: An ``optuna.Trial``; ``trial.suggest_float(...)`` and its like choose the values.
 
         Returns:
-            Values by name: arguments of the task's constructor, or fields of
-            ``TrainerOptions`` such as ``batch_size``. The default has none.
+            Values by name: arguments of the task's constructor, or fields of ``TrainerOptions`` such as ``batch_size``.
         """
         return {}
 
     def pictures(self) -> Mapping[str, Any]:
-        """What the models make at this moment, to look at while they train.
-
-        Returns:
-            Pixels by name, uint8 ``[H, W]`` or ``[H, W, 3]``. The default has none.
-        """
+        """Images that the models make at this moment, uint8 ``[H, W]`` or ``[H, W, 3]`` by name; none by default."""
         return {}
 
     def measurements(self) -> Mapping[str, float]:
-        """Numbers that cost more than a step of evaluation, taken where :meth:`pictures` are.
-
-        Returns:
-            Values by name. The default has none.
-        """
+        """Numbers that cost more than a step of evaluation, by name, taken where :meth:`pictures` are."""
         return {}
 
     def draw(self, result: TrainResult, folder: Path) -> list[Path]:
-        """Draws what a finished run should be looked at for, beside its curves.
+        """Draws what a finished run should be looked at for, beside its curves; by default each of :meth:`pictures`.
 
         Args:
             result: Of the run; the models are as it left them.
             folder: Where the files go.
 
         Returns:
-            The files written. The default writes every one of :meth:`pictures` as a PNG.
+            The files written.
         """
         from modelyard.training.plots import save_image
 

@@ -27,40 +27,16 @@ _METHODS = {"classify": "tensorflow/serving/classify", "regress": "tensorflow/se
 
 
 def classify_message(target: Target, signature: str, examples: Examples) -> bytes:
-    """The body of a gRPC Classify.
-
-    Args:
-        target: Which servable.
-        signature: Name of the signature; empty for the default.
-        examples: The examples.
-    """
     request = serving_pb2.ClassificationRequest(model_spec=model_spec(target, signature), input=_input(examples))
     return request.SerializeToString()
 
 
 def regress_message(target: Target, signature: str, examples: Examples) -> bytes:
-    """The body of a gRPC Regress.
-
-    Args:
-        target: Which servable.
-        signature: Name of the signature; empty for the default.
-        examples: The examples.
-    """
     request = serving_pb2.RegressionRequest(model_spec=model_spec(target, signature), input=_input(examples))
     return request.SerializeToString()
 
 
 def multi_inference_message(target: Target, tasks: Sequence[InferenceTask], examples: Examples) -> bytes:
-    """The body of a gRPC MultiInference.
-
-    Args:
-        target: Which servable.
-        tasks: What to run.
-        examples: The examples.
-
-    Raises:
-        ConfigurationError: A task is none.
-    """
     check_tasks(tasks)
     request = serving_pb2.MultiInferenceRequest(input=_input(examples))
     for task in tasks:
@@ -70,14 +46,6 @@ def multi_inference_message(target: Target, tasks: Sequence[InferenceTask], exam
 
 
 def check_tasks(tasks: Sequence[InferenceTask]) -> None:
-    """Checks the tasks of a multi-inference.
-
-    Args:
-        tasks: What to run.
-
-    Raises:
-        ConfigurationError: There is none, or one has another method than the two that there are.
-    """
     if not tasks:
         raise ConfigurationError("Expected at least one InferenceTask; received none.")
     for task in tasks:
@@ -86,29 +54,11 @@ def check_tasks(tasks: Sequence[InferenceTask]) -> None:
 
 
 def classification_from_message(data: bytes, call: ExamplesCall) -> Classification:
-    """Decodes the answer of a gRPC Classify.
-
-    Args:
-        data: A ``ClassificationResponse``.
-        call: What was asked.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
     response = parse(serving_pb2.ClassificationResponse, data)
     return _classification(response.result, response.model_spec, call.target, call.signature)
 
 
 def regression_from_message(data: bytes, call: ExamplesCall) -> Regression:
-    """Decodes the answer of a gRPC Regress.
-
-    Args:
-        data: A ``RegressionResponse``.
-        call: What was asked.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
     response = parse(serving_pb2.RegressionResponse, data)
     return _regression(response.result, response.model_spec, call.target, call.signature)
 
@@ -116,16 +66,6 @@ def regression_from_message(data: bytes, call: ExamplesCall) -> Regression:
 def multi_inference_from_message(
     data: bytes, call: ExamplesCall, tasks: Sequence[InferenceTask]
 ) -> tuple[Classification | Regression, ...]:
-    """Decodes the answer of a gRPC MultiInference.
-
-    Args:
-        data: A ``MultiInferenceResponse``.
-        call: What was asked.
-        tasks: What was to be run.
-
-    Raises:
-        ProtocolError: The answer is not one, or not one result for each task.
-    """
     response = parse(serving_pb2.MultiInferenceResponse, data)
     if len(response.results) != len(tasks):
         raise ProtocolError(f"Expected {len(tasks)} results, one for each task; received {len(response.results)}.")
@@ -144,13 +84,7 @@ def multi_inference_from_message(
 
 
 def examples_json(signature: str, examples: Examples) -> bytes:
-    """The body of a REST classify or regress.
-
-    Args:
-        signature: Name of the signature; empty for the default.
-        examples: The examples.
-    """
-    body: dict[str, Any] = {"signature_name": signature} if signature else {}
+    body: dict[str, object] = {"signature_name": signature} if signature else {}
     if examples.context is not None:
         body["context"] = _features(examples.context)
     body["examples"] = [_features(example) for example in examples.examples]
@@ -158,15 +92,6 @@ def examples_json(signature: str, examples: Examples) -> bytes:
 
 
 def classification_from_json(data: bytes, call: ExamplesCall) -> Classification:
-    """Decodes the answer of a REST classify.
-
-    Args:
-        data: JSON text.
-        call: What was asked.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
     results = _results(data)
     try:
         rows = tuple(tuple(ClassScore(label=str(label), score=float(score)) for label, score in row) for row in results)
@@ -178,15 +103,6 @@ def classification_from_json(data: bytes, call: ExamplesCall) -> Classification:
 
 
 def regression_from_json(data: bytes, call: ExamplesCall) -> Regression:
-    """Decodes the answer of a REST regress.
-
-    Args:
-        data: JSON text.
-        call: What was asked.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
     try:
         with np.errstate(over="ignore"):
             values = np.array([float(value) for value in _results(data)], dtype=np.float32)
@@ -210,11 +126,11 @@ def _input(examples: Examples) -> serving_pb2.Input:
     return message
 
 
-def _features(example: tensorflow_pb2.Example) -> dict[str, Any]:
+def _features(example: tensorflow_pb2.Example) -> dict[str, object]:
     return {name: _feature(feature) for name, feature in example.features.feature.items()}
 
 
-def _feature(feature: tensorflow_pb2.Feature) -> list[Any]:
+def _feature(feature: tensorflow_pb2.Feature) -> list[object]:
     kind = feature.WhichOneof("kind")
     if kind == "bytes_list":
         return [{"b64": base64.b64encode(value).decode("ascii")} for value in feature.bytes_list.value]

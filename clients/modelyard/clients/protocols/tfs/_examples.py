@@ -20,30 +20,14 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """Examples as messages.
-
-    Attributes:
-        examples: At least one.
-        context: Features that all share; None for none.
-    """
+    """Examples as messages, at least one, and the features that all share."""
 
     examples: Sequence[tensorflow_pb2.Example]
     context: tensorflow_pb2.Example | None
 
 
 def to_examples(call: ExamplesCall) -> Examples:
-    """Turns a caller's examples into messages.
-
-    Args:
-        call: Its examples are mappings from feature to value, dataclasses,
-            serialized ``tf.Example`` messages, or one pandas DataFrame with a
-            row for each example. A value is a number, text, bytes, a file path,
-            or a flat list or array of them; None leaves the feature out. Whole
-            numbers and booleans make an int64 list, other numbers a float list.
-
-    Raises:
-        InvalidInputError: There is no example, or one cannot be turned into a message.
-    """
+    """Turns a caller's examples into messages."""
     rows = _rows(call.examples)
     if not rows:
         raise InvalidInputError("Expected at least one example; received none.")
@@ -51,7 +35,7 @@ def to_examples(call: ExamplesCall) -> Examples:
     return Examples(examples=[_example(row, f"example {index}") for index, row in enumerate(rows)], context=context)
 
 
-def _rows(examples: Any) -> list[Any]:
+def _rows(examples: Any) -> list[object]:
     # A DataFrame is known by what it can do: pandas is no dependency, and iterating over one gives its column names.
     if hasattr(examples, "to_dict") and hasattr(examples, "columns"):
         columns = [(str(name), examples[name]) for name in examples.columns]
@@ -69,7 +53,7 @@ def _rows(examples: Any) -> list[Any]:
     return list(examples)
 
 
-def _example(value: Any, where: str) -> tensorflow_pb2.Example:
+def _example(value: object, where: str) -> tensorflow_pb2.Example:
     if isinstance(value, bytes):
         try:
             return tensorflow_pb2.Example.FromString(value)

@@ -64,11 +64,6 @@ class GrpcProtocol(Protocol):
     name = "TensorFlow Serving's gRPC API"
 
     def predict(self, call: PredictCall) -> Flow[Prediction]:
-        """Computes outputs.
-
-        Args:
-            call: The arguments.
-        """
         signature = None
         if needs_signature(call.inputs):
             signature = yield from self.known_signature(call.target, call.signature)
@@ -78,47 +73,24 @@ class GrpcProtocol(Protocol):
         return prediction_from_message(answer.body, call.target, call.signature)
 
     def metadata(self, target: Target, signature: str = "") -> Flow[ModelMetadata]:
-        """Describes a model's signatures, fresh from the server.
-
-        Args:
-            target: Which servable.
-            signature: All signatures come at once: not needed.
-        """
         path = PREDICTION_SERVICE["GetModelMetadata"].path
         answer = yield Call(path=path, body=metadata_message(target))
         return metadata_from_message(answer.body, target)
 
     def status(self, target: Target, at_most_s: float | None = None) -> Flow[ModelStatus]:
-        """States of a model's versions.
-
-        Args:
-            target: Which servable.
-            at_most_s: See :class:`Call`.
-        """
         path = MODEL_SERVICE["GetModelStatus"].path
         answer = yield Call(path=path, body=status_message(target), at_most_s=at_most_s)
         return status_from_message(answer.body, target)
 
     def probe(self) -> Flow[bool]:
-        """Whether the server takes calls."""
         return grpc_probe()
 
     def classify(self, call: ExamplesCall) -> Flow[Classification]:
-        """Classifies examples.
-
-        Args:
-            call: The arguments.
-        """
         body = _example_messages.classify_message(call.target, call.signature, to_examples(call))
         answer = yield Call(path=PREDICTION_SERVICE["Classify"].path, body=body)
         return _example_messages.classification_from_message(answer.body, call)
 
     def regress(self, call: ExamplesCall) -> Flow[Regression]:
-        """Regresses examples.
-
-        Args:
-            call: The arguments.
-        """
         body = _example_messages.regress_message(call.target, call.signature, to_examples(call))
         answer = yield Call(path=PREDICTION_SERVICE["Regress"].path, body=body)
         return _example_messages.regression_from_message(answer.body, call)
@@ -126,22 +98,13 @@ class GrpcProtocol(Protocol):
     def multi_inference(
         self, call: ExamplesCall, tasks: Sequence[InferenceTask]
     ) -> Flow[tuple[Classification | Regression, ...]]:
-        """Runs several signatures over the same examples, in one call and on one version.
-
-        Args:
-            call: The arguments; its signature is none.
-            tasks: What to run.
-        """
+        """Runs several signatures over the same examples, in one call and on one version."""
         body = _example_messages.multi_inference_message(call.target, tasks, to_examples(call))
         answer = yield Call(path=PREDICTION_SERVICE["MultiInference"].path, body=body)
         return _example_messages.multi_inference_from_message(answer.body, call, tasks)
 
     def reload_config(self, models: Sequence[ModelConfig]) -> Flow[None]:
-        """Replaces the server's list of models; never sent twice.
-
-        Args:
-            models: The new list.
-        """
+        """Replaces the server's list of models; never sent twice."""
         path = MODEL_SERVICE["HandleReloadConfigRequest"].path
         answer = yield Call(path=path, body=reload_message(models), retry=False, fresh=True)
         check_reload(answer.body)
@@ -153,11 +116,6 @@ class RestProtocol(Protocol):
     name = "TensorFlow Serving's REST API"
 
     def predict(self, call: PredictCall) -> Flow[Prediction]:
-        """Computes outputs.
-
-        Args:
-            call: The arguments.
-        """
         signature = yield from self.known_signature(call.target, call.signature)
         arrays = to_arrays(call.inputs, signature)
         if signature is not None:
@@ -180,22 +138,10 @@ class RestProtocol(Protocol):
         return prediction_from_json(answer.body, call.target, signature, call.outputs)
 
     def metadata(self, target: Target, signature: str = "") -> Flow[ModelMetadata]:
-        """Describes a model's signatures, fresh from the server.
-
-        Args:
-            target: Which servable.
-            signature: All signatures come at once: not needed.
-        """
         answer = yield Call(path=f"{model_path(target)}/metadata", body=None)
         return metadata_from_json(answer.body, target)
 
     def status(self, target: Target, at_most_s: float | None = None) -> Flow[ModelStatus]:
-        """States of a model's versions.
-
-        Args:
-            target: Which servable.
-            at_most_s: See :class:`Call`.
-        """
         answer = yield Call(path=model_path(target), body=None, at_most_s=at_most_s)
         return status_from_json(answer.body, target)
 
@@ -208,21 +154,11 @@ class RestProtocol(Protocol):
         return True
 
     def classify(self, call: ExamplesCall) -> Flow[Classification]:
-        """Classifies examples.
-
-        Args:
-            call: The arguments.
-        """
         body = _example_messages.examples_json(call.signature, to_examples(call))
         answer = yield Call(path=f"{model_path(call.target)}:classify", body=body)
         return _example_messages.classification_from_json(answer.body, call)
 
     def regress(self, call: ExamplesCall) -> Flow[Regression]:
-        """Regresses examples.
-
-        Args:
-            call: The arguments.
-        """
         body = _example_messages.examples_json(call.signature, to_examples(call))
         answer = yield Call(path=f"{model_path(call.target)}:regress", body=body)
         return _example_messages.regression_from_json(answer.body, call)
@@ -230,12 +166,7 @@ class RestProtocol(Protocol):
     def multi_inference(
         self, call: ExamplesCall, tasks: Sequence[InferenceTask]
     ) -> Flow[tuple[Classification | Regression, ...]]:
-        """Runs several signatures over the same examples: one call each, since the API has no call for all.
-
-        Args:
-            call: The arguments; its signature is none.
-            tasks: What to run.
-        """
+        """Runs several signatures over the same examples: one call each, since the API has no call for all."""
         _example_messages.check_tasks(tasks)
         results: list[Classification | Regression] = []
         for task in tasks:

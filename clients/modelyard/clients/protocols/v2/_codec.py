@@ -46,16 +46,7 @@ _RAW_TAG = b"\x3a"
 
 
 def infer_message(call: PredictCall, arrays: Arrays) -> bytes:
-    """The body of a gRPC ModelInfer.
-
-    Args:
-        call: What is asked.
-        arrays: Inputs by name.
-
-    Raises:
-        RequestTooLargeError: More than protobuf's 2 GiB.
-        UnsupportedError: The protocol has no such dtype.
-    """
+    """The body of a gRPC ModelInfer."""
     request = inference_pb2.ModelInferRequest(model_name=call.target.model, model_version=version_text(call.target))
     if call.signature not in ("", DEFAULT_SIGNATURE):
         request.parameters[SIGNATURE_PARAMETER].string_param = call.signature
@@ -76,15 +67,6 @@ def infer_message(call: PredictCall, arrays: Arrays) -> bytes:
 
 
 def prediction_from_message(data: bytes, call: PredictCall) -> Prediction:
-    """Decodes the answer of a gRPC ModelInfer.
-
-    Args:
-        data: A ``ModelInferResponse``.
-        call: What was asked.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
     response = parse(inference_pb2.ModelInferResponse, data)
     raw = response.raw_output_contents
     if raw and len(raw) != len(response.outputs):
@@ -102,18 +84,8 @@ def prediction_from_message(data: bytes, call: PredictCall) -> Prediction:
 
 
 def infer_json(call: PredictCall, arrays: Arrays, *, binary: bool) -> tuple[bytes, tuple[tuple[str, str], ...]]:
-    """The body of a REST infer, and its headers.
-
-    Args:
-        call: What is asked.
-        arrays: Inputs by name.
-        binary: Tensors go as bytes after the JSON, and come back so.
-
-    Raises:
-        InvalidInputError: Without ``binary``: bytes that are no text, which JSON cannot carry.
-        UnsupportedError: The protocol has no such dtype.
-    """
-    parameters: dict[str, Any] = {}
+    """The body of a REST infer, and its headers."""
+    parameters: dict[str, object] = {}
     if call.signature not in ("", DEFAULT_SIGNATURE):
         parameters[SIGNATURE_PARAMETER] = call.signature
     if binary:
@@ -129,7 +101,7 @@ def infer_json(call: PredictCall, arrays: Arrays, *, binary: bool) -> tuple[byte
         else:
             inputs.append(f'{start}"data":{_flat_json(name, array)}}}')
     head = f'"parameters":{json.dumps(parameters)},' if parameters else ""
-    wanted: list[dict[str, Any]] = [{"name": name} for name in call.outputs]
+    wanted: list[dict[str, object]] = [{"name": name} for name in call.outputs]
     for item in wanted if binary else ():
         item["parameters"] = {"binary_data": True}
     outputs = f',"outputs":{json.dumps(wanted)}' if wanted else ""
@@ -141,15 +113,7 @@ def infer_json(call: PredictCall, arrays: Arrays, *, binary: bool) -> tuple[byte
 
 
 def prediction_from_answer(answer: Answer, call: PredictCall) -> Prediction:
-    """Decodes the answer of a REST infer, with or without binary tensors.
-
-    Args:
-        answer: Body and headers.
-        call: What was asked.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
+    """Decodes the answer of a REST infer, with or without binary tensors."""
     length = answer.headers.get(JSON_LENGTH, str(len(answer.body)))
     if not (length.isascii() and length.isdecimal()) or int(length) > len(answer.body):
         raise ProtocolError(f"The header {JSON_LENGTH} is {length!r}, of a body of {len(answer.body)} bytes.")
@@ -173,16 +137,7 @@ def prediction_from_answer(answer: Answer, call: PredictCall) -> Prediction:
 
 
 def metadata_from_message(data: bytes, target: Target, signature: str) -> tuple[ModelMetadata, tuple[str, ...]]:
-    """Decodes the answer of a gRPC ModelMetadata: the description, and the versions that answer.
-
-    Args:
-        data: A ``ModelMetadataResponse``.
-        target: What was asked.
-        signature: The signature that was described.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
+    """Decodes the answer of a gRPC ModelMetadata: the description, and the versions that answer."""
     response = parse(inference_pb2.ModelMetadataResponse, data)
     inputs = [(item.name, item.datatype, tuple(item.shape)) for item in response.inputs]
     outputs = [(item.name, item.datatype, tuple(item.shape)) for item in response.outputs]
@@ -191,16 +146,7 @@ def metadata_from_message(data: bytes, target: Target, signature: str) -> tuple[
 
 
 def metadata_from_json(data: bytes, target: Target, signature: str) -> tuple[ModelMetadata, tuple[str, ...]]:
-    """Decodes the answer of a REST metadata request: the description, and the versions that answer.
-
-    Args:
-        data: JSON text.
-        target: What was asked.
-        signature: The signature that was described.
-
-    Raises:
-        ProtocolError: The answer is not one.
-    """
+    """Decodes the answer of a REST metadata request: the description, and the versions that answer."""
     document = parse_json(data)
     try:
         inputs, outputs = (
@@ -214,14 +160,7 @@ def metadata_from_json(data: bytes, target: Target, signature: str) -> tuple[Mod
 
 
 def version_text(target: Target) -> str:
-    """A version as the protocol writes it; empty for the newest.
-
-    Args:
-        target: Which model.
-
-    Raises:
-        UnsupportedError: The protocol has no labels.
-    """
+    """A version as the protocol writes it; empty for the newest."""
     if target.label is not None:
         raise UnsupportedError(
             f"The Open Inference Protocol has no version labels; received {target.label!r}. Name a version."
@@ -230,11 +169,6 @@ def version_text(target: Target) -> str:
 
 
 def array_to_raw(array: npt.NDArray[Any]) -> bytes:
-    """Encodes an array as raw bytes.
-
-    Args:
-        array: Any dtype that the protocol has; strings as an object array of bytes.
-    """
     if array.dtype.kind == "O":
         return b"".join(part for value in array.ravel().tolist() for part in (_LENGTH.pack(len(value)), value))
     if array.dtype.kind == "V":
@@ -243,17 +177,7 @@ def array_to_raw(array: npt.NDArray[Any]) -> bytes:
 
 
 def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], name: str) -> npt.NDArray[Any]:
-    """Decodes raw bytes; numbers are a read-only view of them.
-
-    Args:
-        data: The bytes.
-        datatype: Such as ``FP32``.
-        shape: Its sizes.
-        name: Of the tensor, for errors.
-
-    Raises:
-        ProtocolError: Unknown datatype, or not the number of bytes that the shape takes.
-    """
+    """Decodes raw bytes; numbers are a read-only view of them."""
     kind = _numpy(datatype, name)
     count = math.prod(shape)
     if kind.kind == "O":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import quote
 
 from modelyard.clients.protocols import (
@@ -38,16 +38,7 @@ _BINARY_EXTENSION = "binary_tensor_data"
 _Described = Generator[Call | Pause, Answer, tuple[ModelMetadata, tuple[str, ...]]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Paths:
-    """Methods of the gRPC service."""
-
-    infer: str = INFERENCE_SERVICE["ModelInfer"].path
-    metadata: str = INFERENCE_SERVICE["ModelMetadata"].path
-    ready: str = INFERENCE_SERVICE["ServerReady"].path
-
-
-_GRPC = _Paths()
+_INFER, _METADATA, _READY = (INFERENCE_SERVICE[name].path for name in ("ModelInfer", "ModelMetadata", "ServerReady"))
 
 
 class _V2Protocol(Protocol):
@@ -58,22 +49,12 @@ class _V2Protocol(Protocol):
         """Asks for the metadata of one signature, and the versions that are ready."""
 
     def metadata(self, target: Target, signature: str = "") -> Flow[ModelMetadata]:
-        """Describes one signature of a model, fresh from the server.
-
-        Args:
-            target: Which servable.
-            signature: Its name; the protocol describes one at a time.
-        """
+        """Describes one signature of a model, fresh from the server."""
         metadata, _ = yield from self._describe(target, signature)
         return metadata
 
     def status(self, target: Target, at_most_s: float | None = None) -> Flow[ModelStatus]:
-        """States of a model's versions: the protocol names those that are ready, and no others.
-
-        Args:
-            target: Which servable.
-            at_most_s: See :class:`Call`.
-        """
+        """States of a model's versions: the protocol names those that are ready, and no others."""
         metadata, versions = yield from self._describe(target, "", at_most_s)
         numbers = {int(version) for version in versions if version.isascii() and version.isdecimal()}
         if target.version is not None:
@@ -95,23 +76,17 @@ class GrpcV2Protocol(_V2Protocol):
     name = "The Open Inference Protocol"
 
     def predict(self, call: PredictCall) -> Flow[Prediction]:
-        """Computes outputs.
-
-        Args:
-            call: The arguments.
-        """
         _v2_codec.version_text(call.target)
         signature = None
         # The service describes the default signature only.
         if needs_signature(call.inputs) and not _other(call.signature):
             signature = yield from self.known_signature(call.target, call.signature)
         body = _v2_codec.infer_message(call, to_arrays(call.inputs, signature))
-        answer = yield Call(path=_GRPC.infer, body=body)
+        answer = yield Call(path=_INFER, body=body)
         return _chosen(_v2_codec.prediction_from_message(answer.body, call), call)
 
     def probe(self) -> Flow[bool]:
-        """Whether the server is ready."""
-        answer = yield Call(path=_GRPC.ready, body=b"", retry=False)
+        answer = yield Call(path=_READY, body=b"", retry=False)
         return parse(inference_pb2.ServerReadyResponse, answer.body).ready
 
     def _describe(self, target: Target, signature: str, at_most_s: float | None = None) -> _Described:
@@ -121,16 +96,12 @@ class GrpcV2Protocol(_V2Protocol):
                 f"received {signature!r}. Use http+v2, or grpc."
             )
         request = inference_pb2.ModelMetadataRequest(name=target.model, version=_v2_codec.version_text(target))
-        answer = yield Call(path=_GRPC.metadata, body=request.SerializeToString(), at_most_s=at_most_s)
+        answer = yield Call(path=_METADATA, body=request.SerializeToString(), at_most_s=at_most_s)
         return _v2_codec.metadata_from_message(answer.body, target, signature)
 
 
 class RestV2Protocol(_V2Protocol):
-    """The protocol over REST, with binary tensors where the server offers them.
-
-    Args:
-        metadata_ttl_s: As :class:`Protocol`.
-    """
+    """The protocol over REST, with binary tensors where the server offers them."""
 
     name = "The Open Inference Protocol"
 
@@ -139,15 +110,10 @@ class RestV2Protocol(_V2Protocol):
         self._binary: bool | None = None
 
     def predict(self, call: PredictCall) -> Flow[Prediction]:
-        """Computes outputs.
-
-        Args:
-            call: The arguments.
-        """
         path = f"{_path(call.target)}/infer"
         binary = self._binary
         if binary is None:
-            answer = yield Call(path="/v2", body=None)
+            answer = yield Call(path="/v2", body=None, preparing=True)
             document = parse_json(answer.body)
             extensions = document.get("extensions") if isinstance(document, dict) else None
             binary = self._binary = isinstance(extensions, list) and _BINARY_EXTENSION in extensions
@@ -163,7 +129,6 @@ class RestV2Protocol(_V2Protocol):
         return _chosen(_v2_codec.prediction_from_answer(answer, call), call)
 
     def probe(self) -> Flow[bool]:
-        """Whether the server is ready."""
         try:
             yield Call(path="/v2/health/ready", body=None, retry=False)
         except (UnavailableError, ProtocolError):

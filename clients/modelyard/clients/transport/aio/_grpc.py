@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 from modelyard.clients.http import Http2Connection, Http2Stream
 from modelyard.clients.protocols import Answer
@@ -18,15 +17,7 @@ _BURST = 4
 
 
 class AsyncLeanGrpcTransport:
-    """Connections of an event loop: one, and more where a server limits the calls on each.
-
-    Args:
-        address: Where the server is.
-        options: TLS, sizes, compression and keep-alive.
-
-    Raises:
-        ConfigurationError: A TLS file cannot be read.
-    """
+    """Connections of an event loop: one, and more where a server limits the calls on each."""
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
         self._codec = Codec(address, options)
@@ -35,15 +26,8 @@ class AsyncLeanGrpcTransport:
             address, options, lambda: _Channel(self._codec, options.keepalive_s), alpn=("h2",), shared=True
         )
 
-    async def send(self, send: Send[Any]) -> Answer:
-        """Sends one request and waits for its answer; cancelling the task cancels the call on the server.
-
-        Args:
-            send: The request, and the seconds until it is given up on both sides.
-
-        Raises:
-            ModelyardError: The class that the failure or the status code stands for.
-        """
+    async def send(self, send: Send[object]) -> Answer:
+        """Sends one request and waits for its answer; cancelling the task cancels the call on the server."""
         codec = self._codec
         deadline = time.monotonic() + send.timeout_s
         try:
@@ -60,7 +44,6 @@ class AsyncLeanGrpcTransport:
         return codec.answer(stream, late=time.monotonic() >= deadline)
 
     async def close(self) -> None:
-        """Closes the connections."""
         await self._pool.close()
 
 
@@ -77,27 +60,14 @@ class _Channel(Channel):
 
     @property
     def takes_calls(self) -> bool:
-        """Whether another call may begin here."""
         core = self._core
         return not self.lost and core.closing is None and len(core.streams) < core.most_streams
 
     @property
     def idle(self) -> bool:
-        """Whether no call is under way."""
         return not self._core.streams
 
-    async def call(self, send: Send[Any], deadline: float) -> Http2Stream:
-        """Performs one call.
-
-        Args:
-            send: The call.
-            deadline: When it is given up, on the monotonic clock.
-
-        Raises:
-            EOFError: The connection ended.
-            TimeoutError: The deadline has passed.
-            ModelyardError: What came is too long or makes no sense.
-        """
+    async def call(self, send: Send[object], deadline: float) -> Http2Stream:
         stream = self._codec.start(self._core, send)
         waiter = self._waiters[stream.number] = self._begin(deadline)
         # Calls that begin in one turn of the loop share writes, but the server shall not wait for the last of them.
@@ -117,7 +87,6 @@ class _Channel(Channel):
         return stream
 
     def data_received(self, data: bytes) -> None:
-        """Takes what has arrived."""
         try:
             done = self._core.feed(data)
         except ProtocolError as exc:
@@ -136,11 +105,6 @@ class _Channel(Channel):
             self._flush()
 
     def lose(self, exc: Exception) -> None:
-        """Ends the calls that are under way.
-
-        Args:
-            exc: Why.
-        """
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(exc)

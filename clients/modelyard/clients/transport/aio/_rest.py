@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 from modelyard.clients.http import Bytes, Http1Reader, Http1Requests, Reply, answer_of
 from modelyard.clients.protocols import Answer
@@ -15,15 +14,7 @@ from modelyard.errors import ModelyardError
 
 
 class AsyncLeanRestTransport:
-    """Connections of an event loop; a call has one for itself.
-
-    Args:
-        address: Where the server is.
-        options: TLS, sizes, compression and keep-alive.
-
-    Raises:
-        ConfigurationError: A TLS file cannot be read.
-    """
+    """Connections of an event loop; a call has one for itself."""
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
         self._url = address.http_url
@@ -31,15 +22,8 @@ class AsyncLeanRestTransport:
         self._requests = Http1Requests(address, options)
         self._pool: AsyncPool[_Channel] = AsyncPool(address, options, lambda: _Channel(options.keepalive_s))
 
-    async def send(self, send: Send[Any]) -> Answer:
-        """Sends one request and waits for its answer; cancelling the task closes the connection.
-
-        Args:
-            send: The request, and the seconds until it is given up.
-
-        Raises:
-            ModelyardError: The class that the failure or the HTTP status stands for.
-        """
+    async def send(self, send: Send[object]) -> Answer:
+        """Sends one request and waits for its answer; cancelling the task closes the connection."""
         url = self._url + send.call.path
         request = self._requests.write(send.call, send.headers, url)
         deadline = time.monotonic() + send.timeout_s
@@ -54,7 +38,6 @@ class AsyncLeanRestTransport:
         return answer_of(reply.status, reply.headers, reply.data, url)
 
     async def close(self) -> None:
-        """Closes the connections."""
         await self._pool.close()
 
 
@@ -69,28 +52,13 @@ class _Channel(Channel):
 
     @property
     def takes_calls(self) -> bool:
-        """Whether another call may begin here."""
         return self._waiter is None and not self.lost
 
     @property
     def idle(self) -> bool:
-        """Whether no call is under way."""
         return self._waiter is None
 
     async def call(self, request: bytes, url: str, limit: int | None, deadline: float) -> Reply:
-        """Performs one call.
-
-        Args:
-            request: Its bytes.
-            url: What it asks, for messages.
-            limit: Bytes of the answer at most; None for any number.
-            deadline: When it is given up, on the monotonic clock.
-
-        Raises:
-            EOFError: The connection ended.
-            TimeoutError: The deadline has passed.
-            ModelyardError: What came is too long or makes no sense.
-        """
         if self.transport is None:
             raise EOFError("the server closed the connection")
         waiter = self._waiter = self._begin(deadline)
@@ -113,7 +81,6 @@ class _Channel(Channel):
         return reply
 
     def data_received(self, data: bytes) -> None:
-        """Takes what has arrived."""
         waiter = self._waiter
         if self._answer is None or waiter is None or waiter.done():
             self.fail(EOFError("the server sent something that nobody asked for"))
@@ -129,11 +96,6 @@ class _Channel(Channel):
             self.fail(exc)
 
     def lose(self, exc: Exception) -> None:
-        """Ends the call that is under way.
-
-        Args:
-            exc: Why.
-        """
         waiter, answer = self._waiter, self._answer
         if waiter is None or answer is None or waiter.done():
             return

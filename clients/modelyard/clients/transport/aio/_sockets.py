@@ -16,11 +16,7 @@ from modelyard.clients.transport.lean import keep_alive, ssl_context
 
 
 class Channel(asyncio.Protocol, ABC):
-    """One connection.
-
-    Args:
-        keepalive_s: Seconds of silence before the system asks for the other side; None for never.
-    """
+    """One connection."""
 
     def __init__(self, keepalive_s: float | None) -> None:
         self.keepalive_s = keepalive_s
@@ -47,11 +43,7 @@ class Channel(asyncio.Protocol, ABC):
 
     @abstractmethod
     def lose(self, exc: Exception) -> None:
-        """Ends the calls that are under way.
-
-        Args:
-            exc: Why.
-        """
+        """Ends the calls that are under way."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Notes the connection."""
@@ -70,18 +62,12 @@ class Channel(asyncio.Protocol, ABC):
             self._gone.set_result(None)
 
     def fail(self, exc: Exception) -> None:
-        """Ends the connection, because what came makes no sense.
-
-        Args:
-            exc: What the calls are told.
-        """
         self.lost = True
         self.lose(exc)
         if self.transport is not None:
             self.transport.abort()
 
     async def close(self) -> None:
-        """Closes the connection and waits until it is."""
         self.lost = True
         if self.transport is not None:
             # What is still to be sent would keep a connection open that nobody reads from.
@@ -89,11 +75,7 @@ class Channel(asyncio.Protocol, ABC):
             await self._gone
 
     def _begin(self, deadline: float) -> asyncio.Future[Any]:
-        """What a call waits for; it fails with TimeoutError where the call is not over in time.
-
-        Args:
-            deadline: When, on the monotonic clock.
-        """
+        """What a call waits for; it fails with TimeoutError where the call is not over in time."""
         waiter = self.loop.create_future()
         self._deadlines[waiter] = deadline
         # A timer for each call would be a tenth of its cost. Calls are over long before their deadlines as a rule,
@@ -103,11 +85,7 @@ class Channel(asyncio.Protocol, ABC):
         return waiter
 
     def _end(self, waiter: asyncio.Future[Any]) -> None:
-        """A call is over.
-
-        Args:
-            waiter: From :meth:`_begin`.
-        """
+        """A call is over."""
         del self._deadlines[waiter]
 
     def _set_alarm(self, at: float) -> None:
@@ -131,18 +109,7 @@ _C = TypeVar("_C", bound=Channel)
 
 
 class AsyncPool(Generic[_C]):
-    """Connections to one address, as many as its calls need.
-
-    Args:
-        address: Where the server is.
-        options: TLS, keep-alive and how many connections there may be.
-        make: Makes a channel.
-        alpn: Names of the application's protocol, for TLS; none for no say.
-        shared: A channel takes many calls at a time: those that find none wait for one to be opened.
-
-    Raises:
-        ConfigurationError: A TLS file cannot be read.
-    """
+    """Connections to one address, as many as its calls need."""
 
     def __init__(
         self,
@@ -181,15 +148,7 @@ class AsyncPool(Generic[_C]):
         return None
 
     async def take(self, *, fresh: bool, deadline: float) -> _C:
-        """A channel that takes a call; begin it before anything else is awaited.
-
-        Args:
-            fresh: A new one in any case.
-            deadline: When to give up, on the monotonic clock.
-
-        Raises:
-            OSError: The server cannot be reached, or not in time.
-        """
+        """A channel that takes a call; begin it before anything else is awaited."""
         channel = None if fresh else self._free()
         if channel is None:
             async with asyncio.timeout(deadline - time.monotonic()):
@@ -197,11 +156,7 @@ class AsyncPool(Generic[_C]):
         return channel
 
     def give(self, channel: _C) -> None:
-        """Says that a call is over.
-
-        Args:
-            channel: From :meth:`take`.
-        """
+        """Says that a call is over."""
         channel.used_at = time.monotonic()
         if self._one_at_a_time is None and channel.takes_calls:
             self._idle.append(channel)
@@ -209,7 +164,6 @@ class AsyncPool(Generic[_C]):
             self._wake()
 
     async def close(self) -> None:
-        """Closes the connections."""
         channels, self._channels, self._idle = self._channels, [], []
         for channel in channels:
             await channel.close()

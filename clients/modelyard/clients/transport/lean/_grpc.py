@@ -1,6 +1,6 @@
 """gRPC over HTTP/2 on plain sockets: calls of one message each way, and no more.
 
-grpcio spends several times as long on a small call (``make bench-clients`` has
+grpcio spends several times as long on a small call (``make bench NAME=clients`` has
 the figures): it hands every call to another thread and back. Here the caller's
 own thread writes the request and reads the answer.
 """
@@ -15,14 +15,13 @@ import struct
 import time
 import zlib
 from functools import lru_cache
-from typing import Any
 from urllib.parse import unquote
 
 from modelyard.clients.http import Http2Connection, Http2Stream, encode_fields, too_large
 from modelyard.clients.protocols import Answer
 from modelyard.clients.transport import Address, ClientOptions, Send
 from modelyard.clients.transport.lean._grpc_status import error_of_status
-from modelyard.clients.transport.lean._sockets import SocketPool, arm
+from modelyard.clients.transport.lean._sockets import Connection, SocketPool, arm
 from modelyard.errors import ModelyardError, ProtocolError, UnavailableError
 
 _CHUNK = 1 << 18
@@ -45,12 +44,7 @@ _CODE_OF_RESET = {7: "UNAVAILABLE", 8: "CANCELLED", 11: "RESOURCE_EXHAUSTED", 12
 
 
 class Codec:
-    """What goes into a stream and what comes out of it.
-
-    Args:
-        address: Where the server is.
-        options: Compression and sizes.
-    """
+    """What goes into a stream and what comes out of it."""
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
         name = options.tls.server_name if address.secure else None
@@ -72,13 +66,7 @@ class Codec:
         )
         self._of_path: dict[str, bytes] = {}
 
-    def start(self, connection: Http2Connection, send: Send[Any]) -> Http2Stream:
-        """Begins a call.
-
-        Args:
-            connection: To the server.
-            send: The call.
-        """
+    def start(self, connection: Http2Connection, send: Send[object]) -> Http2Stream:
         path = send.call.path
         common = self._of_path.get(path)
         if common is None:
@@ -95,27 +83,12 @@ class Codec:
         return self._limit is not None
 
     def check(self, stream: Http2Stream) -> None:
-        """Stops an answer that is too long while it comes.
-
-        Args:
-            stream: Of the call.
-
-        Raises:
-            RequestTooLargeError: It is longer than the client takes.
-        """
+        """Stops an answer that is too long while it comes."""
         if self._limit is not None and stream.size > self._limit + _HEAD:
             raise too_large(self.url, self._limit)
 
     def answer(self, stream: Http2Stream, *, late: bool) -> Answer:
-        """What came of a call.
-
-        Args:
-            stream: Of the call, done.
-            late: Whether its deadline has passed.
-
-        Raises:
-            ModelyardError: The class that the status stands for.
-        """
+        """What came of a call."""
         self.check(stream)
         trailers = dict(stream.trailers)
         status = trailers.get("grpc-status")
@@ -166,69 +139,37 @@ def _timeout(millis: int) -> bytes:
 
 
 def no_http2(url: str) -> UnavailableError:
-    """The error for a server behind TLS that speaks something else.
-
-    Args:
-        url: Of the server.
-    """
+    """The error for a server behind TLS that speaks something else."""
     return UnavailableError(f"{url}: the server offers no HTTP/2 (by ALPN), which gRPC needs.")
 
 
 class LeanGrpcTransport:
-    """A blocking pool of connections.
-
-    Args:
-        address: Where the server is.
-        options: TLS, sizes, compression and keep-alive.
-
-    Raises:
-        ConfigurationError: A TLS file cannot be read.
-    """
+    """A blocking pool of connections."""
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
         self._codec = Codec(address, options)
-        self._pool: SocketPool[_Connection] = SocketPool(address, options, ("h2",))
+        self._pool: SocketPool[_Connection] = SocketPool(
+            address, options, lambda sock: _Connection(sock, address.url), ("h2",)
+        )
 
-    def send(self, send: Send[Any]) -> Answer:
-        """Sends one request and waits for its answer.
-
-        Args:
-            send: The request, and the seconds until it is given up on both sides.
-
-        Raises:
-            ModelyardError: The class that the failure or the status code stands for.
-        """
+    def send(self, send: Send[object]) -> Answer:
         deadline = time.monotonic() + send.timeout_s
         with self._pool.slot(self._codec.url, send.timeout_s):
-            stream = self._exchange(send, deadline)
+            stream = self._pool.exchange(
+                lambda connection: connection.exchange(self._codec, send, deadline), deadline, fresh=send.call.fresh
+            )
         return self._codec.answer(stream, late=time.monotonic() >= deadline)
 
     def close(self) -> None:
-        """Closes the connections."""
         self._pool.close()
 
-    def _exchange(self, send: Send[Any], deadline: float) -> Http2Stream:
-        connection = None if send.call.fresh else self._pool.take()
-        if connection is None:
-            connection = _Connection(self._pool.open(deadline), self._codec.url)
-        try:
-            stream = connection.exchange(self._codec, send, deadline)
-        except BaseException:
-            connection.close()
-            raise
-        if connection.core.closing is None:
-            self._pool.give(connection)
-        else:
-            connection.close()
-        return stream
 
-
-class _Connection:
+class _Connection(Connection):
     """One connection, one call at a time."""
 
     def __init__(self, sock: socket.socket, url: str) -> None:
-        self.core = Http2Connection()
-        self._socket = sock
+        super().__init__(sock)
+        self._core = Http2Connection()
         if isinstance(sock, ssl.SSLSocket) and sock.selected_alpn_protocol() != "h2":
             sock.close()
             raise no_http2(url)
@@ -238,21 +179,15 @@ class _Connection:
         self._socket.settimeout(0)
         try:
             while data := self._socket.recv(_CHUNK):
-                self.core.feed(data)
+                self._core.feed(data)
         except (BlockingIOError, ssl.SSLWantReadError):
-            return self.core.closing is None
+            return self._core.closing is None
         except (OSError, ProtocolError):
             return False
         return False
 
-    def close(self) -> None:
-        """Closes it."""
-        with contextlib.suppress(OSError):
-            self._socket.close()
-
-    def exchange(self, codec: Codec, send: Send[Any], deadline: float) -> Http2Stream:
-        """Performs one call."""
-        core = self.core
+    def exchange(self, codec: Codec, send: Send[object], deadline: float) -> Http2Stream:
+        core = self._core
         stream = codec.start(core, send)
         try:
             while True:
@@ -262,6 +197,7 @@ class _Connection:
                     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                         self._socket.sendall(b"".join(out))
                 if stream.done:
+                    self.reusable = core.closing is None
                     return stream
                 arm(self._socket, deadline)
                 data = self._socket.recv(_CHUNK)

@@ -14,14 +14,7 @@ _PUSHBACK = "grpc-retry-pushback-ms"
 def error_of_status(
     code: str, details: str | None, trailers: Iterable[tuple[str, str | bytes]], url: str
 ) -> ModelyardError:
-    """The error that a failed call stands for.
-
-    Args:
-        code: Name of the status code.
-        details: The server's text, if any.
-        trailers: Metadata after the answer.
-        url: Of the server, for the message.
-    """
+    """The error that a failed call stands for."""
     error = error_from_grpc(code, details or f"The server gave no reason, only the code {code}.")
     if isinstance(error, (UnavailableError, DeadlineExceededError)):
         error = type(error)(f"{url}: {error.message}")

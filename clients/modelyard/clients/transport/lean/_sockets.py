@@ -11,9 +11,9 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
-from typing import Protocol as Interface
 
 from modelyard.clients.transport import Address, ClientOptions
 from modelyard.clients.transport.lean._tls import ssl_context
@@ -23,32 +23,37 @@ _PROBES = 3
 _PROBE_S = 5
 
 
-class Connection(Interface):
-    """What a pool holds."""
+class Connection(ABC):
+    """What a pool holds; ``reusable`` says after a call whether another one may follow."""
 
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.reusable = True
+
+    @abstractmethod
     def usable(self) -> bool:
-        """Whether it can carry another call."""
+        """Whether it can still carry a call."""
 
     def close(self) -> None:
-        """Closes it."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
 
 
 _C = TypeVar("_C", bound=Connection)
+_T = TypeVar("_T")
 
 
 class SocketPool(Generic[_C]):
-    """Connections to one address; a call has one for itself.
+    """Connections to one address; a call has one for itself."""
 
-    Args:
-        address: Where the server is.
-        options: TLS, keep-alive and how many connections there may be.
-        alpn: Names of the application's protocol, for TLS; none for no say.
-
-    Raises:
-        ConfigurationError: A TLS file cannot be read.
-    """
-
-    def __init__(self, address: Address, options: ClientOptions, alpn: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        address: Address,
+        options: ClientOptions,
+        make: Callable[[socket.socket], _C],
+        alpn: tuple[str, ...] = (),
+    ) -> None:
+        self._make = make
         self._address = address
         self._options = options
         # Reading the system's roots takes longer than everything else here: only where they are needed.
@@ -68,16 +73,7 @@ class SocketPool(Generic[_C]):
 
     @contextlib.contextmanager
     def slot(self, url: str, timeout_s: float) -> Iterator[None]:
-        """Waits for a connection to be free, and names the errors of sockets.
-
-        Args:
-            url: What is asked, for messages.
-            timeout_s: Until when.
-
-        Raises:
-            DeadlineExceededError: Not in time.
-            UnavailableError: The server cannot be reached, or went away.
-        """
+        """Waits for a connection to be free, and names the errors of sockets."""
         try:
             if not self._slots.acquire(timeout=timeout_s):
                 raise TimeoutError("all connections are in use")
@@ -88,7 +84,23 @@ class SocketPool(Generic[_C]):
         except (OSError, EOFError) as exc:
             raise failed(exc, url, timeout_s) from exc
 
-    def take(self) -> _C | None:
+    def exchange(self, call: Callable[[_C], _T], deadline: float, *, fresh: bool) -> _T:
+        """Performs a call on a connection that is open already, or on a new one."""
+        connection = None if fresh else self._take()
+        if connection is None:
+            connection = self._make(self._open(deadline))
+        try:
+            result = call(connection)
+        except BaseException:
+            connection.close()
+            raise
+        if connection.reusable and not self._closed:
+            self._idle.append((connection, time.monotonic()))
+        else:
+            connection.close()
+        return result
+
+    def _take(self) -> _C | None:
         """A connection that is open already, if there is one."""
         if self._process != os.getpid():
             # After a fork, parent and child would write into each other's connections. The parent's stay open.
@@ -107,26 +119,7 @@ class SocketPool(Generic[_C]):
                 return connection
             connection.close()
 
-    def give(self, connection: _C) -> None:
-        """Takes a connection back after a call.
-
-        Args:
-            connection: From :meth:`take`, or a new one.
-        """
-        if self._closed:
-            connection.close()
-        else:
-            self._idle.append((connection, time.monotonic()))
-
-    def open(self, deadline: float) -> socket.socket:
-        """Opens a connection.
-
-        Args:
-            deadline: On the monotonic clock.
-
-        Raises:
-            OSError: It cannot be opened, or not in time.
-        """
+    def _open(self, deadline: float) -> socket.socket:
         address, options = self._address, self._options
         left = deadline - time.monotonic()
         if left <= 0:
@@ -146,13 +139,7 @@ class SocketPool(Generic[_C]):
 
 
 def failed(exc: OSError | EOFError, url: str, timeout_s: float) -> ModelyardError:
-    """The error that a failure of a socket stands for.
-
-    Args:
-        exc: The failure.
-        url: What was asked.
-        timeout_s: The deadline of the call.
-    """
+    """The error that a failure of a socket stands for."""
     # The system's own time-out says that nobody answers there; those of deadlines have no number.
     if isinstance(exc, TimeoutError) and exc.errno != errno.ETIMEDOUT:
         reason = f" ({exc})" if str(exc) else ""
@@ -162,11 +149,7 @@ def failed(exc: OSError | EOFError, url: str, timeout_s: float) -> ModelyardErro
 
 
 def readable(sock: socket.socket) -> bool:
-    """Whether something has come, the end included.
-
-    Args:
-        sock: Any.
-    """
+    """Whether something has come, the end included."""
     if isinstance(sock, ssl.SSLSocket) and sock.pending():
         return True
     poll = select.poll()
@@ -175,15 +158,7 @@ def readable(sock: socket.socket) -> bool:
 
 
 def arm(sock: socket.socket, deadline: float) -> None:
-    """Lets the next operation take until a deadline.
-
-    Args:
-        sock: Any.
-        deadline: On the monotonic clock.
-
-    Raises:
-        TimeoutError: It has passed.
-    """
+    """Lets the next operation take until a deadline."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("the deadline has passed")
@@ -191,12 +166,7 @@ def arm(sock: socket.socket, deadline: float) -> None:
 
 
 def keep_alive(raw: socket.socket, after_s: float | None) -> None:
-    """Lets the system find out, while a call waits, that the other machine is gone.
-
-    Args:
-        raw: A TCP connection.
-        after_s: Seconds of silence before it asks; None for never.
-    """
+    """Lets the system find out, while a call waits, that the other machine is gone."""
     if after_s is None or not hasattr(socket, "TCP_KEEPIDLE"):
         return
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

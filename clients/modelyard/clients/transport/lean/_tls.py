@@ -9,14 +9,7 @@ from modelyard.errors import ConfigurationError
 
 
 def ssl_context(tls: TlsOptions) -> ssl.SSLContext:
-    """Makes a context that checks certificates and names.
-
-    Args:
-        tls: Whom to trust, and who the client is.
-
-    Raises:
-        ConfigurationError: A file cannot be read or holds something else.
-    """
+    """Makes a context that checks certificates and names."""
     try:
         context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
         if tls.certificate is not None:

@@ -15,15 +15,7 @@ from modelyard.errors import ConfigurationError, ModelyardError, UnavailableErro
 
 
 class GrpcTransport:
-    """A blocking gRPC channel.
-
-    Args:
-        address: Where the server is.
-        options: TLS, sizes, compression and keep-alive.
-
-    Raises:
-        ConfigurationError: A TLS file cannot be read.
-    """
+    """A blocking gRPC channel."""
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
         self._url = address.url
@@ -36,15 +28,7 @@ class GrpcTransport:
             self._channel = grpc.insecure_channel(address.authority, arguments, compression)
         self._methods: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
 
-    def send(self, send: Send[Any]) -> Answer:
-        """Sends one request and waits for its answer.
-
-        Args:
-            send: The request, and the seconds until it is given up on both sides.
-
-        Raises:
-            ModelyardError: The class that the status code stands for.
-        """
+    def send(self, send: Send[object]) -> Answer:
         call = send.call
         method = self._methods.get(call.path)
         if method is None:
@@ -58,20 +42,11 @@ class GrpcTransport:
             raise UnavailableError(f"{self._url}: {exc}") from exc
 
     def close(self) -> None:
-        """Closes the channel."""
         self._channel.close()
 
 
 class AsyncGrpcTransport:
-    """A gRPC channel of an event loop, opened by the first call.
-
-    Args:
-        address: Where the server is.
-        options: TLS, sizes, compression and keep-alive.
-
-    Raises:
-        ConfigurationError: A TLS file cannot be read.
-    """
+    """A gRPC channel of an event loop, opened by the first call."""
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
         self._url = address.url
@@ -82,15 +57,8 @@ class AsyncGrpcTransport:
         self._channel: grpc.aio.Channel | None = None
         self._methods: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
 
-    async def send(self, send: Send[Any]) -> Answer:
-        """Sends one request and waits for its answer; cancelling the task cancels the call on the server.
-
-        Args:
-            send: The request, and the seconds until it is given up on both sides.
-
-        Raises:
-            ModelyardError: The class that the status code stands for.
-        """
+    async def send(self, send: Send[object]) -> Answer:
+        """Sends one request and waits for its answer; cancelling the task cancels the call on the server."""
         call = send.call
         method = self._methods.get(call.path)
         if method is None:
@@ -103,7 +71,6 @@ class AsyncGrpcTransport:
             raise UnavailableError(f"{self._url}: {exc}") from exc
 
     async def close(self) -> None:
-        """Closes the channel."""
         if self._channel is not None:
             await self._channel.close(None)
 
@@ -120,18 +87,13 @@ class AsyncGrpcTransport:
 
 
 def error_of(exc: Any, url: str) -> ModelyardError:
-    """The error that a failed call stands for.
-
-    Args:
-        exc: A ``grpc.RpcError``, which is a ``grpc.Call`` too, as its type does not say.
-        url: Of the server, for the message.
-    """
+    """The error that a failed call stands for."""
     return error_of_status(exc.code().name, exc.details(), exc.trailing_metadata() or (), url)
 
 
-def _arguments(address: Address, options: ClientOptions) -> list[tuple[str, Any]]:
+def _arguments(address: Address, options: ClientOptions) -> list[tuple[str, int | str]]:
     limit = options.max_message_bytes
-    arguments: list[tuple[str, Any]] = [
+    arguments: list[tuple[str, int | str]] = [
         ("grpc.max_receive_message_length", -1 if limit is None else limit),
         ("grpc.max_send_message_length", -1),
         # The defaults wait up to two minutes before they look again at a server that was restarted.
@@ -161,10 +123,7 @@ def _credentials(tls: TlsOptions) -> grpc.ChannelCredentials:
     system = ssl.get_default_verify_paths().cafile
     ca = tls.ca if tls.ca is not None else None if system is None else Path(system)
     try:
-        return grpc.ssl_channel_credentials(*(None if path is None else path.read_bytes() for path in _files(tls, ca)))
+        files = (None if path is None else path.read_bytes() for path in (ca, tls.key, tls.certificate))
+        return grpc.ssl_channel_credentials(*files)
     except OSError as exc:
         raise ConfigurationError(f"The TLS file {exc.filename} cannot be read: {exc.strerror}.") from exc
-
-
-def _files(tls: TlsOptions, ca: Path | None) -> tuple[Path | None, Path | None, Path | None]:
-    return ca, tls.key, tls.certificate

@@ -21,105 +21,18 @@ from modelyard.errors import (
 )
 
 
-class AsyncHttpxTransport:
-    """A pool of HTTP connections of an event loop.
-
-    Args:
-        address: Where the server is.
-        options: TLS, sizes, compression and keep-alive.
-
-    Raises:
-        ConfigurationError: A TLS file cannot be read.
-    """
-
-    def __init__(self, address: Address, options: ClientOptions) -> None:
-        self._url = address.http_url
-        self._options = options
-        self._request = _Request(address, options)
-        self._client = httpx.AsyncClient(verify=_context(address, options), limits=_limits(options))
-
-    async def send(self, send: Send[Any]) -> Answer:
-        """Sends one request and waits for its answer; cancelling the task closes the connection.
-
-        Args:
-            send: The request, and the seconds until it is given up.
-
-        Raises:
-            ModelyardError: The class that the failure or the HTTP status stands for.
-        """
-        url = self._url + send.call.path
-        deadline = time.monotonic() + send.timeout_s
-        try:
-            async with self._client.stream(**self._request.arguments(url, send)) as response:
-                parts, size = [], 0
-                async for part in response.aiter_bytes():
-                    parts.append(part)
-                    size += len(part)
-                    _check(url, size, deadline, send.timeout_s, self._options)
-        except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise _error(exc, url, send.timeout_s) from exc
-        return answer_of(response.status_code, dict(response.headers), b"".join(parts), url)
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        await self._client.aclose()
-
-
-class HttpxTransport:
-    """A blocking pool of httpx's connections, for proxies and for those who ask for it.
-
-    Args:
-        address: Where the server is.
-        options: TLS, sizes, compression and keep-alive.
-
-    Raises:
-        ConfigurationError: A TLS file cannot be read.
-    """
-
-    def __init__(self, address: Address, options: ClientOptions) -> None:
-        self._url = address.http_url
-        self._options = options
-        self._request = _Request(address, options)
-        self._client = httpx.Client(verify=_context(address, options), limits=_limits(options))
-
-    def send(self, send: Send[Any]) -> Answer:
-        """Sends one request and waits for its answer.
-
-        Args:
-            send: The request, and the seconds until it is given up.
-
-        Raises:
-            ModelyardError: The class that the failure or the HTTP status stands for.
-        """
-        url = self._url + send.call.path
-        deadline = time.monotonic() + send.timeout_s
-        try:
-            # Each phase may take timeout_s; the loop holds the sum of them to it, too.
-            with self._client.stream(**self._request.arguments(url, send)) as response:
-                parts, size = [], 0
-                for part in response.iter_bytes():
-                    parts.append(part)
-                    size += len(part)
-                    _check(url, size, deadline, send.timeout_s, self._options)
-        except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise _error(exc, url, send.timeout_s) from exc
-        return answer_of(response.status_code, dict(response.headers), b"".join(parts), url)
-
-    def close(self) -> None:
-        """Closes the connections."""
-        self._client.close()
-
-
-class _Request:
+class _Requests:
     """What httpx is told about every request."""
 
     def __init__(self, address: Address, options: ClientOptions) -> None:
+        self._url = address.http_url
+        self._options = options
         self._compress = options.compression is not None
         self._host = None if address.server_name is None else f"{address.server_name}:{address.port}"
         name = options.tls.server_name or address.server_name
         self._extensions = {"sni_hostname": name} if address.secure and name is not None else {}
 
-    def arguments(self, url: str, send: Send[Any]) -> dict[str, Any]:
+    def _arguments(self, url: str, send: Send[object]) -> dict[str, Any]:
         """Arguments of ``stream``."""
         call = send.call
         body, headers = call.body, [*send.headers, *call.headers]
@@ -140,11 +53,66 @@ class _Request:
         }
 
 
-def _check(url: str, size: int, deadline: float, timeout_s: float, options: ClientOptions) -> None:
-    if options.max_message_bytes is not None and size > options.max_message_bytes:
-        raise too_large(url, options.max_message_bytes)
-    if time.monotonic() > deadline:
-        raise DeadlineExceededError(f"{url}: no complete answer after {timeout_s:g} s.")
+class AsyncHttpxTransport(_Requests):
+    """A pool of HTTP connections of an event loop."""
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        super().__init__(address, options)
+        self._client = httpx.AsyncClient(verify=_context(address, options), limits=_limits(options))
+
+    async def send(self, send: Send[object]) -> Answer:
+        url = self._url + send.call.path
+        body = _Body(url, send.timeout_s, self._options)
+        try:
+            async with self._client.stream(**self._arguments(url, send)) as response:
+                async for part in response.aiter_bytes():
+                    body.add(part)
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            raise _error(exc, url, send.timeout_s) from exc
+        return answer_of(response.status_code, dict(response.headers), b"".join(body.parts), url)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class HttpxTransport(_Requests):
+    """A blocking pool of httpx's connections, for proxies and for those who ask for it."""
+
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        super().__init__(address, options)
+        self._client = httpx.Client(verify=_context(address, options), limits=_limits(options))
+
+    def send(self, send: Send[object]) -> Answer:
+        url = self._url + send.call.path
+        body = _Body(url, send.timeout_s, self._options)
+        try:
+            with self._client.stream(**self._arguments(url, send)) as response:
+                for part in response.iter_bytes():
+                    body.add(part)
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            raise _error(exc, url, send.timeout_s) from exc
+        return answer_of(response.status_code, dict(response.headers), b"".join(body.parts), url)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class _Body:
+    """Parts of an answer, held to the limits on size and time: httpx lets each phase take all of the time."""
+
+    def __init__(self, url: str, timeout_s: float, options: ClientOptions) -> None:
+        self._url, self._timeout_s, self._limit = url, timeout_s, options.max_message_bytes
+        self._deadline = time.monotonic() + timeout_s
+        self._size = 0
+        self.parts: list[bytes] = []
+
+    def add(self, part: bytes) -> None:
+        self.parts.append(part)
+        self._size += len(part)
+        if self._limit is not None and self._size > self._limit:
+            raise too_large(self._url, self._limit)
+        if time.monotonic() > self._deadline:
+            raise DeadlineExceededError(f"{self._url}: no complete answer after {self._timeout_s:g} s.")
 
 
 def _context(address: Address, options: ClientOptions) -> ssl.SSLContext:

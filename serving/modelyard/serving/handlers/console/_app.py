@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import resources
-from typing import Any
 from urllib.parse import unquote
 
 from modelyard.errors import (
@@ -23,7 +22,6 @@ from modelyard.serving.handlers.console._forms import read_form
 from modelyard.serving.handlers.console._live import Live
 from modelyard.serving.handlers.console._models import Traffic, model_view, models_view, readable, report_of
 from modelyard.serving.handlers.console._trial import Call, Trial, call_of, trial_of
-from modelyard.serving.handlers.rest import error_answer
 from modelyard.serving.metrics import Metrics, ModelStatistics
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import ModelManager
@@ -45,7 +43,7 @@ _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-#: An export report is part of a model: whoever made it may not run a script here, nor see what the console shows.
+#: An export report is part of a model: its author may not run a script here, nor see what the console shows.
 _REPORT_POLICY = (
     b"sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     b"frame-ancestors 'none'; base-uri 'none'"
@@ -66,20 +64,6 @@ class ConsoleApp:
 
     Pages read; nothing is changed by them. A form calls a signature through the application behind, with the
     headers of the caller, so that it may do what its caller may.
-
-    Args:
-        app: The REST API.
-        manager: The models.
-        predictor: Lends its threads to make pages on.
-        metrics: Where requests are counted.
-        statistics: Where batches are counted.
-        document: The OpenAPI document as JSON text.
-        version: Of the server.
-        check: Asked before every page; None where anybody may look.
-        traffic: Rows about a model's canary and shadow; None where there are none.
-
-    Raises:
-        MissingDependencyError: Jinja2 is not installed.
     """
 
     def __init__(
@@ -95,7 +79,7 @@ class ConsoleApp:
         check: Check | None = None,
         traffic: Traffic | None = None,
     ) -> None:
-        self._app = app
+        self._app, self.limits = app, app.limits
         self._manager = manager
         self._predictor = predictor
         self._document = document
@@ -106,19 +90,8 @@ class ConsoleApp:
         self._render = _renderer(
             version=version, stamp=hashlib.sha256(b"".join(self._static.values())).hexdigest()[:12]
         )
-        self.max_body_bytes = app.max_body_bytes
-        self.timeout_s = app.timeout_s
-
-    def late(self) -> ModelyardError:
-        """The error of a request whose time is over."""
-        return self._app.late()
-
-    def too_large(self) -> ModelyardError:
-        """The error of a request whose body is larger than allowed."""
-        return self._app.too_large()
 
     async def answer(self, request: HttpRequest) -> Answer:
-        """Answers one request."""
         path = request.path
         if not path.startswith(_ROOT) or path[len(_ROOT) :][:1] not in ("", "/"):
             return await self._app.answer(request)
@@ -128,9 +101,6 @@ class ConsoleApp:
             return await self._page(request)
         except ModelyardError as exc:
             return await self._error(request, exc)
-        except Exception as exc:
-            # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
-            return error_answer(exc, f"{request.method} {request.path}", caller=request.caller)
 
     async def _page(self, request: HttpRequest) -> Answer:
         if request.problem is not None:
@@ -195,7 +165,7 @@ class ConsoleApp:
         return await self._model(request, name, trial)
 
     async def _html(
-        self, request: HttpRequest, template: str, values: Callable[[], dict[str, Any]], *, status: int = 200
+        self, request: HttpRequest, template: str, values: Callable[[], dict[str, object]], *, status: int = 200
     ) -> Answer:
         # Relative, so that the console works behind a proxy that serves it below another path.
         up = "../" * (request.path.count("/") - 1)
@@ -216,7 +186,7 @@ class ConsoleApp:
         return answer
 
 
-def _renderer(**common: str) -> Callable[[str, Mapping[str, Any]], str]:
+def _renderer(**common: str) -> Callable[[str, Mapping[str, object]], str]:
     """Renders a template, by its name, with values of its own."""
     try:
         import jinja2

@@ -17,9 +17,7 @@ class Part:
     """One field, or one file of a field.
 
     Attributes:
-        name: Of the field.
         filename: Empty for a field that is no file.
-        data: Its value.
     """
 
     name: str
@@ -41,31 +39,23 @@ class Form:
 
 
 def read_form(body: bytes, content_type: str) -> Form:
-    """Reads ``multipart/form-data``.
-
-    Args:
-        body: The body.
-        content_type: Its header, with the boundary.
-
-    Raises:
-        InvalidRequestError: Another type, or no such body.
-    """
+    """Reads ``multipart/form-data``."""
     header = Message()
     header["content-type"] = content_type
     boundary = header.get_boundary()
     if header.get_content_type() != "multipart/form-data" or not boundary:
         raise InvalidRequestError(f"The form has the type {content_type!r}; expected multipart/form-data.")
     # The body begins with a boundary; all others have a line's end before them.
-    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1", "replace"), _MAX_PARTS + 1)
-    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
+    sections = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1", "replace"), _MAX_PARTS + 1)
+    if len(sections) < 2 or not sections[-1].startswith(b"--"):
         raise InvalidRequestError(f"The form does not end, or has more than {_MAX_PARTS} parts.")
-    parts = [_part(piece) for piece in pieces[1:-1]]
+    parts = [_part(section) for section in sections[1:-1]]
     texts = {part.name: part.data.decode("utf-8", "replace") for part in parts if not part.filename}
     return Form(texts=texts, files=[part for part in parts if part.filename and part.data])
 
 
-def _part(piece: bytes) -> Part:
-    head, empty, data = piece.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+def _part(section: bytes) -> Part:
+    head, empty, data = section.removeprefix(b"\r\n").partition(b"\r\n\r\n")
     if not empty:
         raise InvalidRequestError("A part of the form has no header.")
     fields = HeaderParser().parsestr(head.decode("utf-8", "replace"))

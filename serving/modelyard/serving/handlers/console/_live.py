@@ -1,4 +1,4 @@
-"""What the server does now: differences between looks at its counters. While nobody looks, nothing is kept."""
+"""What the server does now: differences between samples of its counters, which are taken when the page is read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from modelyard.errors import ModelNotFoundError
-from modelyard.serving.metrics import FAMILIES, Metrics, ModelStatistics, VersionStatistics, resident_bytes
+from modelyard.serving.handlers.rest import statuses_of
+from modelyard.serving.metrics import (
+    LATENCY_BUCKETS_US,
+    HistogramValue,
+    Metrics,
+    ModelStatistics,
+    VersionStatistics,
+    percentile,
+    resident_bytes,
+)
 from modelyard.serving.repository import ModelManager
 
 _REQUESTS = ":tensorflow:serving:request_count"
@@ -45,8 +53,6 @@ class BatchView:
     """Batches of one size, since the version was loaded.
 
     Attributes:
-        rows: Their size.
-        count: How many.
         share: Of the most frequent size's, 0 to 100.
     """
 
@@ -60,17 +66,8 @@ class VersionLive:
     """One version.
 
     Attributes:
-        model: The model.
-        version: The version.
-        total: Requests that it answered.
-        failed: Requests that it refused or failed on.
-        rate: Requests answered per second.
-        rows_rate: Rows (examples) per second.
         rows: Rows per batch; None where there was none.
         mean_ms: Time of a request, from arrival to the encoded answer; None where there was none.
-        queue_ms: Of that, waiting.
-        compute_ms: Of that, the model.
-        batches: By size.
     """
 
     model: str
@@ -91,7 +88,6 @@ class Line:
     """One line of a chart.
 
     Attributes:
-        name: In the legend.
         points: For a polyline; several where there are gaps.
     """
 
@@ -101,15 +97,6 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart of the last minutes.
-
-    Attributes:
-        title: What it shows, with the unit.
-        top: The largest value of its axis.
-        lines: What is drawn.
-        summary: The same for those who do not see it.
-    """
-
     title: str
     top: float
     lines: Sequence[Line]
@@ -122,14 +109,8 @@ class LiveView:
 
     Attributes:
         window_s: What rates are of; 0 at the first look.
-        rate: Requests answered per second.
-        refused_rate: Requests refused or failed, per second.
         percentiles: Milliseconds by percentile; empty where there was no request.
-        in_flight: Requests that wait or are computed.
         memory: Bytes of the process; None where that is not known.
-        versions: By model and version.
-        statuses: Model, status, count and rate of what was not answered with OK.
-        charts: Of the last minutes.
     """
 
     window_s: float
@@ -144,13 +125,7 @@ class LiveView:
 
 
 class Live:
-    """Looks at counters; safe to use from several threads.
-
-    Args:
-        manager: The models.
-        metrics: Where requests are counted.
-        statistics: Where batches are counted.
-    """
+    """Looks at counters; safe to use from several threads."""
 
     def __init__(self, manager: ModelManager, metrics: Metrics, statistics: ModelStatistics) -> None:
         self._manager = manager
@@ -187,32 +162,24 @@ class Live:
 
     def _read(self, now: float) -> _Sample:
         snapshot = self._metrics.snapshot()
-        latency = [0] * (len(_bounds()) + 1)
-        for _, _, (counts, *_) in snapshot[_LATENCY]:
-            latency = [mine + more for mine, more in zip(latency, counts, strict=True)]
+        latency = [0] * (len(LATENCY_BUCKETS_US) + 1)
+        for _, value in snapshot[_LATENCY]:
+            if isinstance(value, HistogramValue):
+                latency = [mine + more for mine, more in zip(latency, value.counts, strict=True)]
         statuses: dict[tuple[str, str], float] = {}
-        for _, labels, count in snapshot[_REQUESTS]:
+        for labels, count in snapshot[_REQUESTS]:
             names = dict(labels)
-            if names["status"] != "OK":
+            if names["status"] != "OK" and not isinstance(count, HistogramValue):
                 key = (names["model_name"], names["status"])
                 statuses[key] = statuses.get(key, 0.0) + count
         versions = {}
         for name in self._manager.names:
-            try:
-                known = self._manager.status(name)
-            except ModelNotFoundError:
-                # It has no version yet.
-                continue
-            for status in known:
+            for status in statuses_of(self._manager, name):
                 row = self._statistics.of(name, status.version)
                 if row.success.count or row.fail.count:
                     versions[name, status.version] = row
-        in_flight = sum(count for _, _, count in snapshot[_IN_FLIGHT])
+        in_flight = sum(value for _, value in snapshot[_IN_FLIGHT] if not isinstance(value, HistogramValue))
         return _Sample(at=now, versions=versions, latency=latency, statuses=statuses, in_flight=in_flight)
-
-
-def _bounds() -> tuple[float, ...]:
-    return next(family.buckets for family in FAMILIES if family.name == _LATENCY)
 
 
 def _rate(count: float, seconds: float) -> float:
@@ -256,26 +223,13 @@ def _statuses(first: _Sample, last: _Sample, seconds: float) -> list[tuple[str, 
 
 
 def _percentiles(before: Sequence[int], after: Sequence[int]) -> dict[int, float]:
-    """Milliseconds of the median and of the slow ones, between two looks; within a bucket by interpolation."""
+    """Milliseconds of the median and of the slow requests between two samples."""
     counts = [new - old for new, old in zip(after, before, strict=True)]
-    total = sum(counts)
-    if not total:
-        return {}
-    bounds = (0.0, *_bounds())
-    found = {}
-    for percent in (50, 90, 99):
-        wanted, passed = total * percent / 100, 0
-        for index, count in enumerate(counts):
-            if count and passed + count >= wanted:
-                low, high = bounds[index], bounds[min(index + 1, len(bounds) - 1)]
-                found[percent] = (low + (high - low) * (wanted - passed) / count) / 1e3
-                break
-            passed += count
-    return found
+    found = {percent: percentile(counts, LATENCY_BUCKETS_US, percent / 100) for percent in (50, 90, 99)}
+    return {percent: value / 1e3 for percent, value in found.items() if value is not None}
 
 
 def _charts(samples: Sequence[_Sample]) -> list[Chart]:
-    """Throughput and latency between one look and the next."""
     if len(samples) < 2:
         return []
     end = samples[-1].at

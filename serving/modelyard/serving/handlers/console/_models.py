@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from modelyard.artifact import ImageDecode, Manifest, Signature, TensorSpec, read_manifest
-from modelyard.errors import ManifestError, ModelNotFoundError, ModelyardError
+from modelyard.errors import ManifestError, ModelNotFoundError
 from modelyard.serving.config import ModelConfig
 from modelyard.serving.handlers.openapi import EXAMPLE_VALUES, example_body, request_url
+from modelyard.serving.handlers.rest import read_loaded, signatures_of, statuses_of
 from modelyard.serving.repository import ModelManager, VersionState, VersionStatus
 from modelyard.serving.requests import ModelSpec, format_shape
 
@@ -29,15 +29,11 @@ class VersionView:
     """One version.
 
     Attributes:
-        number: The version.
-        state: Name of its state.
-        labels: Those that name it.
         default: Requests without a version are answered by it.
         error: Why it failed; empty where it did not.
         backend: What serves it; empty where nothing does.
         bytes: Of its files; None where that is not known.
         manifest: What its exporter wrote; None of a foreign version.
-        report: It has an export report.
     """
 
     number: int
@@ -56,12 +52,7 @@ class SignatureView:
     """One signature, and how to try it.
 
     Attributes:
-        name: The signature.
         method: Such as ``predict``.
-        inputs: Name, dtype and shape of each.
-        outputs: So, too.
-        image: It takes encoded images.
-        path: Where requests go.
         example: A body that it takes; empty where that would be too long.
     """
 
@@ -76,17 +67,6 @@ class SignatureView:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelView:
-    """One model.
-
-    Attributes:
-        name: The model.
-        base_path: Where its versions are.
-        ready: It can answer.
-        versions: Newest first.
-        signatures: Of the version that answers by default.
-        traffic: Rows about its canary and shadow.
-    """
-
     name: str
     base_path: str
     ready: bool
@@ -97,11 +77,6 @@ class ModelView:
 
 
 def models_view(manager: ModelManager) -> list[ModelView]:
-    """All models, by name.
-
-    Args:
-        manager: The models.
-    """
     return [
         ModelView(
             name=config.name,
@@ -114,47 +89,22 @@ def models_view(manager: ModelManager) -> list[ModelView]:
 
 
 def model_view(manager: ModelManager, name: str, traffic: Traffic | None) -> ModelView:
-    """One model with its signatures.
-
-    Args:
-        manager: The models.
-        name: The model.
-        traffic: Rows about its canary and shadow; None for none.
-
-    Raises:
-        ModelNotFoundError: There is no such model.
-    """
     config = _config(manager, name)
-    signatures: Mapping[str, Signature] = {}
-    try:
-        with manager.acquire(ModelSpec(name=name)) as servable:
-            signatures = servable.signatures
-    except ModelyardError:
-        # Nothing is loaded: the versions say why.
-        signatures = {}
     return ModelView(
         name=name,
         base_path=str(config.base_path),
         ready=manager.ready(name),
         versions=_versions(manager, config),
-        signatures=[_signature(name, key, signature) for key, signature in sorted(signatures.items())],
+        signatures=[
+            _signature(name, key, signature) for key, signature in sorted(signatures_of(manager, name).items())
+        ],
         traffic=() if traffic is None else traffic(name),
     )
 
 
 def report_of(manager: ModelManager, name: str, version: int) -> bytes:
-    """The export report of a version.
-
-    Args:
-        manager: The models.
-        name: The model.
-        version: Its version.
-
-    Raises:
-        ModelNotFoundError: There is no such model, version or report.
-    """
     config = _config(manager, name)
-    known = [status.version for status in _statuses(manager, name)]
+    known = [status.version for status in statuses_of(manager, name)]
     folder = _folder(manager, config, version) if version in known else None
     path = None if folder is None else folder / _REPORT_NAME
     if path is None or not path.is_file() or path.stat().st_size > _MAX_REPORT_BYTES:
@@ -171,32 +121,19 @@ def _config(manager: ModelManager, name: str) -> ModelConfig:
     raise ModelNotFoundError(f"There is no model {name!r} here.")
 
 
-def _statuses(manager: ModelManager, name: str) -> Sequence[VersionStatus]:
-    try:
-        return manager.status(name)
-    except ModelNotFoundError:
-        # It has no version yet.
-        return ()
-
-
 def _versions(manager: ModelManager, config: ModelConfig) -> list[VersionView]:
     labels = manager.labels(config.name)
-    default = None
-    try:
-        with manager.acquire(ModelSpec(name=config.name)) as servable:
-            default = servable.version
-    except ModelyardError:
-        default = None
+    default = read_loaded(manager, ModelSpec(name=config.name), lambda servable: servable.version, 0)
     return [
         _version(
             manager, config, status, [label for label, number in labels.items() if number == status.version], default
         )
-        for status in _statuses(manager, config.name)
+        for status in statuses_of(manager, config.name)
     ]
 
 
 def _version(
-    manager: ModelManager, config: ModelConfig, status: VersionStatus, labels: Sequence[str], default: int | None
+    manager: ModelManager, config: ModelConfig, status: VersionStatus, labels: Sequence[str], default: int
 ) -> VersionView:
     folder = _folder(manager, config, status.version)
     return VersionView(
@@ -215,22 +152,15 @@ def _version(
 def _backend(manager: ModelManager, name: str, status: VersionStatus) -> str:
     if status.state is not VersionState.AVAILABLE:
         return ""
-    try:
-        with manager.acquire(ModelSpec(name=name, version=status.version)) as servable:
-            return servable.backend.name
-    except ModelyardError:
-        # It was unloaded a moment ago.
-        return ""
+    spec = ModelSpec(name=name, version=status.version)
+    return read_loaded(manager, spec, lambda servable: servable.backend.name, "")
 
 
 def _folder(manager: ModelManager, config: ModelConfig, version: int) -> Path | None:
     """Where a version's files are on this machine."""
-    try:
-        with manager.acquire(ModelSpec(name=config.name, version=version)) as servable:
-            return servable.path
-    except ModelyardError:
-        folder = config.base_path / str(version)
-        return folder if isinstance(folder, Path) and folder.is_dir() else None
+    folder = config.base_path / str(version)
+    unloaded = folder if isinstance(folder, Path) and folder.is_dir() else None
+    return read_loaded(manager, ModelSpec(name=config.name, version=version), lambda servable: servable.path, unloaded)
 
 
 def _manifest(folder: Path) -> Manifest | None:
@@ -258,13 +188,8 @@ def _tensor(spec: TensorSpec) -> tuple[str, str, str]:
     return spec.name, spec.dtype, format_shape(spec.shape)
 
 
-def readable(value: Any, indent: str = "") -> str:
-    """JSON text for people: what is short, or a list of plain values, is on one line.
-
-    Args:
-        value: A JSON value.
-        indent: Of the lines after the first.
-    """
+def readable(value: object, indent: str = "") -> str:
+    """JSON text for people: what is short, or a list of plain values, is on one line."""
     text = json.dumps(value, ensure_ascii=False)
     if len(text) <= _LINE:
         return text
@@ -280,5 +205,5 @@ def readable(value: Any, indent: str = "") -> str:
     return text
 
 
-def _is_deep(value: Any) -> bool:
+def _is_deep(value: object) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and (len(value) > 1 or any(map(_is_deep, value))))

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 from urllib.parse import quote
 
 from modelyard.artifact import (
@@ -20,32 +20,26 @@ from modelyard.artifact import (
     holds_class_scores,
     read_manifest,
 )
-from modelyard.errors import InvalidRequestError, ManifestError, ModelyardError
+from modelyard.errors import InvalidRequestError, ManifestError
 from modelyard.serving.handlers.console._forms import Form, Part
 from modelyard.serving.handlers.openapi import request_url
+from modelyard.serving.handlers.rest import read_loaded
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.requests import ModelSpec
 from modelyard.serving.transports.http import Answer
 
 _WHERE = re.compile(r"(?:versions/\d{1,19}|labels/[^/:]+)?")
 _MAX_ROWS, _MAX_BARS, _MAX_TEXT, _MAX_RAW = 16, 10, 400, 20_000
-_MAX_PICTURE_BYTES = 2 << 20
-_PICTURES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
+_MAX_IMAGE_BYTES = 2 << 20
+_IMAGES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What a form asks for.
+    """The request of a form.
 
     Attributes:
-        signature: Its name.
         where: Version or label, as in a URL; empty for the default.
-        path: Where the request goes.
-        body: The request.
-        text: The JSON that the form held.
-        pictures: Images that were sent.
-        scores: Outputs that hold a value for each class, with the classes' names.
-        outputs: Names of the outputs.
     """
 
     signature: str
@@ -53,7 +47,7 @@ class Call:
     path: str
     body: bytes
     text: str
-    pictures: Sequence[Part] = ()
+    images: Sequence[Part] = ()
     scores: Mapping[str, Sequence[str]] = field(default_factory=dict)
     outputs: Sequence[str] = ()
 
@@ -63,8 +57,6 @@ class Bar:
     """One class.
 
     Attributes:
-        name: Of the class.
-        text: Its value.
         share: Length of the bar, 0 to 100.
     """
 
@@ -78,14 +70,11 @@ class Row:
     """The answer for one example.
 
     Attributes:
-        picture: The image as a data URL; empty for none.
-        picture_name: Its file's name.
-        values: Text by output.
-        bars: The largest classes by output.
+        image: The image as a data URL; empty for none.
     """
 
-    picture: str
-    picture_name: str
+    image: str
+    image_name: str
     values: Sequence[tuple[str, str]]
     bars: Mapping[str, Sequence[Bar]]
 
@@ -95,13 +84,8 @@ class Trial:
     """A call and its answer.
 
     Attributes:
-        call: The call.
-        status: HTTP status of the answer.
-        milliseconds: Until it came.
         error: What the server said; empty where it answered.
         rows: One for each example; empty where the answer has another form.
-        more: Examples that are not shown.
-        raw: The answer's text, cut.
         curl: The same call from a command line; empty where it would be too long.
     """
 
@@ -116,20 +100,10 @@ class Trial:
 
 
 def call_of(manager: ModelManager, model: str, form: Form) -> Call:
-    """Makes a request of a form.
-
-    Args:
-        manager: The models.
-        model: The model.
-        form: The form.
-
-    Raises:
-        InvalidRequestError: A field makes no sense.
-    """
     name = form.texts.get("signature") or DEFAULT_SIGNATURE
     where, text = form.texts.get("where", ""), form.texts.get("body", "")
     if not _WHERE.fullmatch(where):
-        raise InvalidRequestError(f"The form asks for {where!r}; expected versions/N or labels/L.")
+        raise InvalidRequestError(f"The form has {where!r}; expected versions/N or labels/L.")
     signature, names = _known(manager, model, name, where)
     path = f"/v1/models/{quote(model, safe='')}:predict" if signature is None else request_url(model, signature)
     if where:
@@ -148,7 +122,7 @@ def call_of(manager: ModelManager, model: str, form: Form) -> Call:
         path=path,
         body=body,
         text=text,
-        pictures=form.files,
+        images=form.files,
         scores={spec.name: names for spec in outputs if holds_class_scores(spec.dtype, spec.shape)},
         outputs=[spec.name for spec in outputs],
     )
@@ -162,14 +136,13 @@ def _known(manager: ModelManager, model: str, name: str, where: str) -> tuple[Si
         version=int(value) if kind == "versions" else None,
         label=value if kind == "labels" else None,
     )
-    try:
-        with manager.acquire(spec) as servable:
-            return servable.signatures.get(name), _class_names(servable.path)
-    except ModelyardError:
-        return None, ()
+    unknown: tuple[Signature | None, Sequence[str]] = (None, ())
+    return read_loaded(
+        manager, spec, lambda servable: (servable.signatures.get(name), _class_names(servable.path)), unknown
+    )
 
 
-def _class_names(folder: Any) -> Sequence[str]:
+def _class_names(folder: Path) -> Sequence[str]:
     try:
         manifest: Manifest = read_manifest(folder)
     except ManifestError:
@@ -181,13 +154,6 @@ def _class_names(folder: Any) -> Sequence[str]:
 
 
 def trial_of(call: Call, answer: Answer, seconds: float) -> Trial:
-    """What came back.
-
-    Args:
-        call: The call.
-        answer: Of the REST API.
-        seconds: Until it came.
-    """
     text = answer.body.decode("utf-8", "replace")
     try:
         document = json.loads(text)
@@ -208,13 +174,14 @@ def trial_of(call: Call, answer: Answer, seconds: float) -> Trial:
     )
 
 
-def _rows(document: Mapping[str, Any], call: Call) -> list[dict[str, Any]]:
+def _rows(document: Mapping[str, object], call: Call) -> list[dict[str, object]]:
     """The answer's examples, each by output."""
-    if isinstance(document.get("results"), list):
-        return [{"result": item} for item in document["results"]]
+    results, predictions = document.get("results"), document.get("predictions")
+    if isinstance(results, list):
+        return [{"result": item} for item in results]
     single = call.outputs[0] if len(call.outputs) == 1 else "output"
-    if isinstance(document.get("predictions"), list):
-        return [item if isinstance(item, dict) else {single: item} for item in document["predictions"]]
+    if isinstance(predictions, list):
+        return [item if isinstance(item, dict) else {single: item} for item in predictions]
     if "outputs" not in document:
         return []
     outputs = document["outputs"] if isinstance(document["outputs"], dict) else {single: document["outputs"]}
@@ -224,16 +191,16 @@ def _rows(document: Mapping[str, Any], call: Call) -> list[dict[str, Any]]:
     return [outputs]
 
 
-def _row(values: Mapping[str, Any], index: int, call: Call) -> Row:
+def _row(values: Mapping[str, object], index: int, call: Call) -> Row:
     bars = {}
     for name, value in values.items():
         found = _bars(value, call.scores.get(name))
         if found:
             bars[name] = found
-    picture = call.pictures[index] if index < len(call.pictures) else None
+    image = call.images[index] if index < len(call.images) else None
     return Row(
-        picture="" if picture is None else _data_url(picture.data),
-        picture_name="" if picture is None else picture.filename,
+        image="" if image is None else _data_url(image.data),
+        image_name="" if image is None else image.filename,
         values=[
             (name, value if isinstance(value, str) else _cut(json.dumps(value, ensure_ascii=False), _MAX_TEXT))
             for name, value in values.items()
@@ -243,12 +210,14 @@ def _row(values: Mapping[str, Any], index: int, call: Call) -> Row:
     )
 
 
-def _bars(value: Any, names: Sequence[str] | None) -> list[Bar]:
+def _bars(value: object, names: Sequence[str] | None) -> list[Bar]:
     """The largest classes: of a vector of scores, or of classify's pairs of label and score."""
-    if names is not None and isinstance(value, list) and all(map(_is_score, value)):
+    if not isinstance(value, list) or not value:
+        return []
+    if names is not None and all(map(_is_score, value)):
         known = names if len(names) == len(value) else [f"class {index}" for index in range(len(value))]
         pairs = list(zip(known, value, strict=True))
-    elif isinstance(value, list) and value and all(map(_is_pair, value)):
+    elif all(map(_is_pair, value)):
         pairs = [(label or f"class {index}", score) for index, (label, score) in enumerate(value)]
     else:
         return []
@@ -266,25 +235,25 @@ def _bars(value: Any, names: Sequence[str] | None) -> list[Bar]:
     ]
 
 
-def _is_score(value: Any) -> bool:
+def _is_score(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_pair(value: Any) -> bool:
+def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _is_score(value[1])
 
 
 def _data_url(data: bytes) -> str:
-    kind = next((kind for magic, kind in _PICTURES.items() if data.startswith(magic)), None)
-    if kind is None or len(data) > _MAX_PICTURE_BYTES:
+    kind = next((kind for magic, kind in _IMAGES.items() if data.startswith(magic)), None)
+    if kind is None or len(data) > _MAX_IMAGE_BYTES:
         return ""
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def _curl(call: Call) -> str:
-    if call.pictures:
+    if call.images:
         head = shlex.quote(f'{{"signature_name": {json.dumps(call.signature)}, "instances": [{{"b64": "')
-        file, tail = shlex.quote(call.pictures[0].filename), shlex.quote('"}]}')
+        file, tail = shlex.quote(call.images[0].filename), shlex.quote('"}]}')
         return f"{{ printf %s {head}; base64 -w0 {file}; printf %s {tail}; }} |\n  curl -d @- URL{call.path}"
     if len(call.body) > _MAX_TEXT * 4:
         return ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from modelyard.serving.access import Access, admitted
+from modelyard.serving.access import Access, Scope, admitted
 from modelyard.serving.prediction import (
     InferenceTask,
     Predictor,
@@ -28,91 +29,59 @@ from modelyard.serving.transports.grpc import Context, Guard, Handler
 from modelyard.wire import MODEL_SERVICE, PREDICTION_SERVICE, serving_pb2
 
 
-def guards_of(access: Access) -> Mapping[str, Guard]:
-    """What callers of each method need, by method path.
-
-    Args:
-        access: Decides.
-    """
-    predict = Guard(access=access, scope="predict", model=lambda message: str(message.model_spec.name))
-    about = Guard(access=access, scope="metadata", model=lambda message: str(message.model_spec.name))
-    return {
-        PREDICTION_SERVICE["Predict"].path: Guard(
-            access=access, scope="predict", model=lambda request: str(request.spec.name)
-        ),
-        PREDICTION_SERVICE["Classify"].path: predict,
-        PREDICTION_SERVICE["Regress"].path: predict,
-        # All tasks are of one model, or it is an error.
-        PREDICTION_SERVICE["MultiInference"].path: Guard(
-            access=access,
-            scope="predict",
-            model=lambda message: str(message.tasks[0].model_spec.name) if message.tasks else "",
-        ),
-        PREDICTION_SERVICE["GetModelMetadata"].path: about,
-        MODEL_SERVICE["GetModelStatus"].path: about,
-        MODEL_SERVICE["HandleReloadConfigRequest"].path: Guard(access=access, scope="admin"),
-    }
-
-
 class Handlers:
-    """TensorFlow Serving's methods on the data plane.
-
-    Args:
-        predictor: The data plane.
-        admin: Changes the configuration.
-        tensor_content: Answers carry ``tensor_content`` instead of typed fields.
-    """
+    """TensorFlow Serving's methods on the data plane."""
 
     def __init__(self, predictor: Predictor, admin: Admin, *, tensor_content: bool) -> None:
         self._predictor = predictor
         self._admin = admin
         self._write = predict_writer(as_content=tensor_content)
 
-    def by_path(self) -> Mapping[str, Handler]:
-        """The handlers by method path."""
+    def methods(self, access: Access) -> Mapping[str, tuple[Handler, Guard]]:
+        """By method path, the handler and what callers need."""
+
+        def guard(scope: Scope, model: Callable[[Any], str] | None = lambda message: message.model_spec.name) -> Guard:
+            return Guard(access=access, scope=scope, model=model)
+
         return {
-            PREDICTION_SERVICE["Predict"].path: self.predict,
-            PREDICTION_SERVICE["Classify"].path: self.classify,
-            PREDICTION_SERVICE["Regress"].path: self.regress,
-            PREDICTION_SERVICE["MultiInference"].path: self.multi_inference,
-            PREDICTION_SERVICE["GetModelMetadata"].path: self.metadata,
-            MODEL_SERVICE["GetModelStatus"].path: self.status,
-            MODEL_SERVICE["HandleReloadConfigRequest"].path: self.reload,
+            PREDICTION_SERVICE["Predict"].path: (self._predict, guard("predict", lambda request: request.spec.name)),
+            PREDICTION_SERVICE["Classify"].path: (self._classify, guard("predict")),
+            PREDICTION_SERVICE["Regress"].path: (self._regress, guard("predict")),
+            PREDICTION_SERVICE["MultiInference"].path: (self._multi_inference, guard("predict", _model_of_tasks)),
+            PREDICTION_SERVICE["GetModelMetadata"].path: (self._metadata, guard("metadata")),
+            MODEL_SERVICE["GetModelStatus"].path: (self._status, guard("metadata")),
+            MODEL_SERVICE["HandleReloadConfigRequest"].path: (self._reload, guard("admin", None)),
         }
 
-    async def predict(self, request: PredictRequest, context: Context) -> bytes:
-        """Answers Predict."""
+    async def _predict(self, request: PredictRequest, context: Context) -> bytes:
         caller = caller_of(context)
         return await self._predictor.submit(replace(request, caller=caller), self._write)
 
-    async def classify(self, message: serving_pb2.ClassificationRequest, context: Context) -> bytes:
-        """Answers Classify."""
+    async def _classify(self, message: serving_pb2.ClassificationRequest, context: Context) -> bytes:
+        return await self._infer(
+            message, context, self._predictor.classify, serving_pb2.ClassificationResponse(), fill_classification
+        )
+
+    async def _regress(self, message: serving_pb2.RegressionRequest, context: Context) -> bytes:
+        return await self._infer(
+            message, context, self._predictor.regress, serving_pb2.RegressionResponse(), fill_regression
+        )
+
+    async def _infer(
+        self, message: Any, context: Context, infer: Callable[..., Any], response: Any, fill: Callable[..., None]
+    ) -> bytes:
         spec = spec_from_message(message)
 
         def work() -> bytes:
-            answer = self._predictor.classify(spec, examples_of(message.input))
-            response = serving_pb2.ClassificationResponse()
-            fill_classification(response.result, answer)
+            answer = infer(spec, examples_of(message.input))
+            fill(response.result, answer)
             fill_spec(response.model_spec, answer.spec)
-            return response.SerializeToString()
+            data: bytes = response.SerializeToString()
+            return data
 
         return await self._predictor.offload(work, caller_of(context), model=spec.name)
 
-    async def regress(self, message: serving_pb2.RegressionRequest, context: Context) -> bytes:
-        """Answers Regress."""
-        spec = spec_from_message(message)
-
-        def work() -> bytes:
-            answer = self._predictor.regress(spec, examples_of(message.input))
-            response = serving_pb2.RegressionResponse()
-            fill_regression(response.result, answer)
-            fill_spec(response.model_spec, answer.spec)
-            return response.SerializeToString()
-
-        return await self._predictor.offload(work, caller_of(context), model=spec.name)
-
-    async def multi_inference(self, message: serving_pb2.MultiInferenceRequest, context: Context) -> bytes:
-        """Answers MultiInference."""
+    async def _multi_inference(self, message: serving_pb2.MultiInferenceRequest, context: Context) -> bytes:
         tasks = [InferenceTask(spec=spec_of(task.model_spec), method=task.method_name) for task in message.tasks]
 
         def work() -> bytes:
@@ -123,31 +92,28 @@ class Handlers:
         name = tasks[0].spec.name if tasks else ""
         return await self._predictor.offload(work, caller_of(context), model=name)
 
-    async def metadata(self, message: serving_pb2.GetModelMetadataRequest, _: Context) -> bytes:
-        """Answers GetModelMetadata."""
+    async def _metadata(self, message: serving_pb2.GetModelMetadataRequest, _: Context) -> bytes:
         spec = spec_from_message(message)
         check_metadata_fields(message.metadata_field)
         return metadata_response(self._predictor.metadata(spec)).SerializeToString()
 
-    async def status(self, message: serving_pb2.GetModelStatusRequest, _: Context) -> bytes:
-        """Answers GetModelStatus."""
+    async def _status(self, message: serving_pb2.GetModelStatusRequest, _: Context) -> bytes:
         spec = spec_from_message(message)
         return status_response(self._predictor.status(spec.name, spec.version)).SerializeToString()
 
-    async def reload(self, message: serving_pb2.ReloadConfigRequest, _: Context) -> bytes:
-        """Answers HandleReloadConfigRequest."""
+    async def _reload(self, message: serving_pb2.ReloadConfigRequest, _: Context) -> bytes:
         await self._admin.reload_message(message.config)
         response = serving_pb2.ReloadConfigResponse()
         response.status.SetInParent()
         return response.SerializeToString()
 
 
-def caller_of(context: Context) -> Caller:
-    """Who waits for the answer of a call.
+def _model_of_tasks(message: serving_pb2.MultiInferenceRequest) -> str:
+    # All tasks are of one model, or it is an error.
+    return message.tasks[0].model_spec.name if message.tasks else ""
 
-    Args:
-        context: The call's.
-    """
+
+def caller_of(context: Context) -> Caller:
     remaining = context.time_remaining()
     metadata = context.invocation_metadata() or ()
     low = any(key == PRIORITY_KEY and value == "low" for key, value in metadata)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from grpc_health.v1 import health, health_pb2
 
@@ -28,9 +27,8 @@ class _Servicer(health.aio.HealthServicer):  # type: ignore[name-defined,misc]  
         self.ending = asyncio.Event()
 
     async def Watch(  # noqa: N802  # gRPC's name
-        self, request: health_pb2.HealthCheckRequest, context: Any
+        self, request: health_pb2.HealthCheckRequest, context: object
     ) -> None:
-        """Answers Watch."""
         tasks = {asyncio.ensure_future(super().Watch(request, context)), asyncio.ensure_future(self.ending.wait())}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -42,11 +40,7 @@ class _Servicer(health.aio.HealthServicer):  # type: ignore[name-defined,misc]  
 
 
 class Health:
-    """Keeps the health service in step with the models.
-
-    Args:
-        manager: The models.
-    """
+    """Keeps the health service in step with the models."""
 
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
@@ -64,11 +58,9 @@ class Health:
         await self.servicer.enter_graceful_shutdown()
 
     def end_watches(self) -> None:
-        """Ends the streams of clients that watch."""
         self.servicer.ending.set()
 
     async def update(self) -> None:
-        """Tells the health service what is ready now."""
         models = {name: self._manager.ready(name) for name in self._manager.names}
         # A server whose models are not all there is not ready to take traffic.
         all_ready = self._manager.all_ready()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 
 from modelyard.errors import ModelyardError
 from modelyard.serving.access import Access, LiveTls
-from modelyard.serving.handlers.grpc._handlers import Handlers, guards_of
+from modelyard.serving.config import ServerOptions
+from modelyard.serving.handlers.grpc._handlers import Handlers
 from modelyard.serving.handlers.grpc._health import Health
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import Predictor, read_predict
@@ -29,42 +29,8 @@ _LAST_WORD_S = 0.05
 _HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
-@dataclass(frozen=True, kw_only=True)
-class GrpcOptions:
-    """How the gRPC server listens and what it offers.
-
-    Attributes:
-        port: Port on all addresses; 0 for none.
-        socket_path: UNIX socket; empty for none.
-        channel_arguments: More gRPC channel arguments.
-        tls: Key and certificates, which may change; None for plain text.
-        tensor_content: Answers carry ``tensor_content`` instead of typed fields.
-        health: grpc.health.v1 is served.
-        reflection: grpc.reflection is served.
-    """
-
-    port: int
-    socket_path: str = ""
-    channel_arguments: tuple[tuple[str, int | str], ...] = ()
-    tls: LiveTls | None = None
-    tensor_content: bool = False
-    health: bool = True
-    reflection: bool = True
-
-
 class GrpcServer:
-    """TensorFlow Serving's gRPC services.
-
-    Args:
-        predictor: The data plane.
-        manager: The models, for the health service.
-        admin: Changes the configuration.
-        access: Who may do what.
-        metrics: Where requests are counted.
-        options: How to listen.
-        transport: Carries the calls.
-        more: Method handlers of further services, by service and method.
-    """
+    """TensorFlow Serving's gRPC services."""
 
     def __init__(
         self,
@@ -73,31 +39,26 @@ class GrpcServer:
         admin: Admin,
         access: Access,
         metrics: Metrics,
-        options: GrpcOptions,
+        options: ServerOptions,
         transport: GrpcioServer | NativeGrpc,
         *,
-        more: Services | None = None,
+        tls: LiveTls | None,
+        more: Services,
     ) -> None:
-        self._options = options
-        handlers = Handlers(predictor, admin, tensor_content=options.tensor_content)
-        by_path, guards = handlers.by_path(), guards_of(access)
+        self._options, self._tls = options, tls
+        offered = Handlers(predictor, admin, tensor_content=options.tensor_content).methods(access)
         predict = PREDICTION_SERVICE["Predict"]
-        services = dict(more or {})
+        services = dict(more)
         for methods in (PREDICTION_SERVICE, MODEL_SERVICE):
             service = next(iter(methods.values())).service
-            services[service] = {
-                name: unary(
-                    method,
-                    by_path[method.path],
-                    metrics,
-                    guards[method.path],
-                    parse=read_predict if method is predict else None,
-                )
-                for name, method in methods.items()
-            }
+            services[service] = {}
+            for name, method in methods.items():
+                handler, guard = offered[method.path]
+                parse = read_predict if method is predict else None
+                services[service][name] = unary(method, handler, metrics, guard, parse=parse)
         self._server = transport
-        for service, offered in services.items():
-            self._server.add_service(service, offered)
+        for service, by_name in services.items():
+            self._server.add_service(service, by_name)
         self._health = Health(manager) if options.health else None
         self._health_task: asyncio.Task[None] | None = None
         if self._health is not None:
@@ -122,7 +83,7 @@ class GrpcServer:
         guard = Guard(access=access, scope="metadata")
 
         class Reflection(_async.ReflectionServicer):  # type: ignore[misc]  # it has no types
-            async def ServerReflectionInfo(self, requests: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+            async def ServerReflectionInfo(self, requests: object, context: Context) -> AsyncIterator[object]:  # noqa: N802
                 try:
                     guard.admit(guard.identify(context), None).release()
                 except ModelyardError as exc:
@@ -134,16 +95,10 @@ class GrpcServer:
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._server)
 
     async def start(self) -> None:
-        """Opens the port and the socket.
-
-        Raises:
-            ConfigurationError: An address cannot be listened on.
-        """
-        tls = self._options.tls
         if self._options.port:
-            self._server.add_port(f"0.0.0.0:{self._options.port}", tls)
-        if self._options.socket_path:
-            self._server.add_port(f"unix:{self._options.socket_path}", None)
+            self._server.add_port(f"0.0.0.0:{self._options.port}", self._tls)
+        if self._options.grpc_socket_path:
+            self._server.add_port(f"unix:{self._options.grpc_socket_path}", None)
         if self._health is not None:
             # Before the first call: the health service's own start value is SERVING.
             await self._health.update()
@@ -152,11 +107,7 @@ class GrpcServer:
             self._health_task = asyncio.create_task(self._health.watch())
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new calls, and waits for the running ones.
-
-        Args:
-            grace_s: Seconds to wait before running calls are cancelled.
-        """
+        """Takes no new calls, and waits for the running ones."""
         if self._health is not None and self._health_task is not None:
             self._health_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

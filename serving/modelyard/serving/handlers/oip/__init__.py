@@ -8,11 +8,16 @@ from modelyard.serving.handlers.oip._datatypes import DATATYPES
 from modelyard.serving.handlers.oip._grpc import OipGrpc
 from modelyard.serving.handlers.oip._rest import ROUTES, OipRest
 from modelyard.serving.handlers.oip._service import OipService
+from modelyard.serving.handlers.oip._types import InferOutput, InferRequest, InferResult, RequestedOutput
 
 __all__ = [
     "DATATYPES",
+    "InferOutput",
+    "InferRequest",
+    "InferResult",
     "OipGrpc",
     "OipRest",
     "OipService",
     "ROUTES",
+    "RequestedOutput",
 ]

@@ -52,45 +52,23 @@ _JSON_KINDS = {
 }
 
 
-def check_shape(shape: Sequence[Any], *, tensor: str) -> tuple[int, ...]:
-    """Checks the shape of a tensor in a request.
-
-    Args:
-        shape: Sizes as received.
-        tensor: Name of the tensor, for errors.
-
-    Raises:
-        InvalidInputError: A size is negative or no whole number, or there are more than 64.
-        RequestTooLargeError: There are too many elements.
-    """
+def check_shape(shape: Sequence[object], *, tensor: str) -> tuple[int, ...]:
     if len(shape) > MAX_RANK:
         raise InvalidInputError(f"Input {tensor!r} has {len(shape)} dimensions; expected at most {MAX_RANK}.")
+    sizes: list[int] = []
     for size in shape:
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise InvalidInputError(f"Input {tensor!r} has shape {quote(list(shape))}; expected whole numbers >= 0.")
-    if not has_room(shape):
+        sizes.append(size)
+    if not has_room(sizes):
         raise RequestTooLargeError(
             f"Input {tensor!r} has shape {quote(list(shape))}, which has more than {MAX_ELEMENTS} elements."
         )
-    return tuple(shape)
+    return tuple(sizes)
 
 
 def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], *, tensor: str) -> npt.NDArray[Any]:
-    """Decodes raw bytes.
-
-    Args:
-        data: The bytes.
-        datatype: Such as ``FP32``.
-        shape: Sizes, checked.
-        tensor: Name of the tensor, for errors.
-
-    Returns:
-        The array; one of numbers views ``data`` and is read-only.
-
-    Raises:
-        InvalidInputError: Unknown datatype, or another number of bytes than the shape takes.
-        UnsupportedError: BF16, and the package ml_dtypes is not installed.
-    """
+    """Decodes raw bytes; an array of numbers views ``data`` and is read-only."""
     dtype = dtype_of(datatype, tensor=tensor)
     count = math.prod(shape)
     if dtype.name == "string":
@@ -102,18 +80,13 @@ def raw_to_array(data: bytes | memoryview, datatype: str, shape: Sequence[int], 
             f"{count * storage.itemsize}."
         )
     if storage.kind == "b":
-        # Any bit pattern but zero is true; a bool array of other patterns would be none.
+        # object bit pattern but zero is true; a bool array of other patterns would be none.
         return np.not_equal(np.frombuffer(data, dtype=np.uint8), 0).reshape(shape)
     values: npt.NDArray[Any] = np.frombuffer(data, dtype=storage)
     return values.reshape(shape)
 
 
 def array_to_raw(array: npt.NDArray[Any]) -> bytes:
-    """Encodes an array as raw bytes.
-
-    Args:
-        array: Any dtype that the protocol has; strings as an object array.
-    """
     if array.dtype.kind in "SUOT":
         parts: list[bytes] = []
         for value in array.ravel().tolist():
@@ -131,19 +104,6 @@ def array_to_raw(array: npt.NDArray[Any]) -> bytes:
 def contents_to_array(
     contents: inference_pb2.InferTensorContents, datatype: str, shape: Sequence[int], *, tensor: str
 ) -> npt.NDArray[Any]:
-    """Decodes the typed fields of gRPC.
-
-    Args:
-        contents: The message.
-        datatype: Such as ``FP32``.
-        shape: Sizes, checked.
-        tensor: Name of the tensor, for errors.
-
-    Raises:
-        InvalidInputError: Unknown datatype, another field than the datatype's,
-            not as many values as the shape takes, or a value out of range.
-        UnsupportedError: FP16 and BF16 have no typed field.
-    """
     dtype = dtype_of(datatype, tensor=tensor)
     field = _FIELDS.get(dtype.name)
     if field is None:
@@ -167,21 +127,10 @@ def contents_to_array(
     return array.reshape(shape)
 
 
-def json_to_array(value: Any, datatype: str, shape: Sequence[int], *, tensor: str) -> npt.NDArray[Any]:
+def json_to_array(value: object, datatype: str, shape: Sequence[int], *, tensor: str) -> npt.NDArray[Any]:
     """Decodes JSON: one flat list in row-major order, or lists nested as the shape says.
 
     Triton refuses FP16 and BF16 in JSON; here they are read from numbers.
-
-    Args:
-        value: The parsed ``data``.
-        datatype: Such as ``FP32``.
-        shape: Sizes, checked.
-        tensor: Name of the tensor, for errors.
-
-    Raises:
-        InvalidInputError: Unknown datatype, a value of another type or out of
-            range, or not the shape.
-        UnsupportedError: BF16, and the package ml_dtypes is not installed.
     """
     dtype = dtype_of(datatype, tensor=tensor)
     try:
@@ -200,18 +149,7 @@ def json_to_array(value: Any, datatype: str, shape: Sequence[int], *, tensor: st
 
 
 def array_to_json(array: npt.NDArray[Any], *, tensor: str, strict: bool = False) -> str:
-    """Encodes an array as one flat JSON list; NaN and infinities stand bare, as Triton writes them.
-
-    Args:
-        array: The array.
-        tensor: Name of the output, for errors.
-        strict: Refuse NaN and infinities, which strict parsers cannot read.
-
-    Raises:
-        InvalidInputError: Strict, and there is NaN or an infinity.
-        InvalidRequestError: BYTES that are no UTF-8 text, which JSON cannot carry.
-        UnsupportedError: The protocol has no datatype for the array's dtype.
-    """
+    """Encodes an array as one flat JSON list; NaN and infinities stand bare, as Triton writes them."""
     datatype = datatype_of(dtype_by_numpy(array.dtype).name, tensor=tensor)
     if datatype == "BYTES":
         return f"[{','.join(_json_string(_as_bytes(value), tensor) for value in array.ravel().tolist())}]"
@@ -233,16 +171,8 @@ def array_to_json(array: npt.NDArray[Any], *, tensor: str, strict: bool = False)
 def classify(array: npt.NDArray[Any], count: int, *, tensor: str) -> npt.NDArray[Any]:
     """Triton's classification extension: the largest values of each row with their indices.
 
-    Args:
-        array: Numbers ``[N, ...]``, or ``[K]`` for a single row.
-        count: How many values per row at most.
-        tensor: Name of the output, for errors.
-
-    Returns:
-        BYTES ``[N, count]`` or ``[count]``: ``value:index``, the largest first.
-
-    Raises:
-        InvalidInputError: The output holds no numbers.
+    From numbers ``[N, ...]``, or ``[K]`` for a single row, BYTES ``[N, count]`` or ``[count]``: ``value:index``, the
+    largest first.
     """
     if array.dtype.kind in "SUOTb" or array.ndim == 0:
         raise InvalidInputError(f"Output {tensor!r} cannot be classified: expected numbers of at least one dimension.")
@@ -312,5 +242,5 @@ def _json_string(data: bytes, tensor: str) -> str:
         ) from exc
 
 
-def _as_bytes(value: Any) -> bytes:
+def _as_bytes(value: object) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()

@@ -16,17 +16,6 @@ _LEVEL = 1
 
 
 def decompress(body: bytes, encoding: str, *, limit: int) -> bytes:
-    """Decompresses a request body.
-
-    Args:
-        body: The body.
-        encoding: The Content-Encoding header.
-        limit: Largest result.
-
-    Raises:
-        InvalidRequestError: Unknown encoding, or a body that is not in it.
-        RequestTooLargeError: The result is larger.
-    """
     name = encoding.strip().lower()
     if name == "identity":
         return body
@@ -45,22 +34,12 @@ def decompress(body: bytes, encoding: str, *, limit: int) -> bytes:
 
 
 def compress(body: bytes, encoding: Encoding) -> bytes:
-    """Compresses an answer.
-
-    Args:
-        body: The body.
-        encoding: The format.
-    """
     deflater = zlib.compressobj(level=_LEVEL, wbits=_WBITS[encoding])
     return deflater.compress(body) + deflater.flush()
 
 
 def preferred_encoding(accepted: str) -> Encoding | None:
-    """The encoding that a caller likes best, gzip where it has no preference; None for none of ours.
-
-    Args:
-        accepted: The Accept-Encoding header.
-    """
+    """The encoding that a caller likes best, gzip where it has no preference; None for none of ours."""
     weights: dict[str, float] = {}
     for item in accepted.lower().split(","):
         name, _, rest = item.strip().partition(";")
@@ -76,5 +55,5 @@ def _weight(text: str) -> float:
     try:
         return float(value)
     except ValueError:
-        # A weight that nobody can read asks for nothing.
+        # An encoding with a malformed weight is not wanted.
         return 0.0

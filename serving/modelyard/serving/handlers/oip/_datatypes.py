@@ -29,15 +29,6 @@ DATATYPES: Mapping[str, str] = {name: datatype for datatype, name in _NAMES.item
 
 
 def dtype_of(datatype: str, *, tensor: str) -> DType:
-    """Looks a dtype up by the protocol's name.
-
-    Args:
-        datatype: Such as ``FP32``.
-        tensor: Name of the tensor, for the error.
-
-    Raises:
-        InvalidInputError: There is no such datatype.
-    """
     name = _NAMES.get(datatype)
     if name is None:
         raise InvalidInputError(
@@ -47,15 +38,6 @@ def dtype_of(datatype: str, *, tensor: str) -> DType:
 
 
 def datatype_of(dtype: str, *, tensor: str) -> str:
-    """The protocol's name of a dtype.
-
-    Args:
-        dtype: TensorFlow's name, such as ``float32``.
-        tensor: Name of the tensor, for the error.
-
-    Raises:
-        UnsupportedError: The protocol has none (complex numbers).
-    """
     if dtype not in DATATYPES:
         raise UnsupportedError(
             f"Tensor {tensor!r} is {dtype}, which the Open Inference Protocol has no datatype for. "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from modelyard.errors import InvalidInputError, InvalidRequestError, ModelyardEr
 from modelyard.serving.access import Access, Scope, admitted
 from modelyard.serving.handlers.grpc import caller_of
 from modelyard.serving.handlers.oip._arrays import array_to_raw, check_shape, contents_to_array, raw_to_array
+from modelyard.serving.handlers.oip._logging import change_log_settings
 from modelyard.serving.handlers.oip._parameters import (
     FINAL_RESPONSE_PARAMETER,
     classification_of,
@@ -23,7 +24,7 @@ from modelyard.serving.handlers.oip._parameters import (
 )
 from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, OipService, collect_inputs
 from modelyard.serving.handlers.oip._types import InferRequest, InferResult, Parameter, RequestedOutput
-from modelyard.serving.metrics import ExecutionStatistics, Metrics, VersionStatistics
+from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import SMALL_BYTES
 from modelyard.serving.transports.grpc import Context, Guard, Handler, failure_of, unary
 from modelyard.wire import INFERENCE_SERVICE, inference_pb2
@@ -40,58 +41,34 @@ def _name(message: Any) -> str:
     return str(message.name)
 
 
-#: What callers of each method need, and the model that it is about.
-_NEEDS: Mapping[str, tuple[Scope | None, Callable[[Any], str] | None]] = {
-    "LogSettings": ("admin", None),
-    "ModelConfig": ("metadata", _name),
-    "ModelInfer": ("predict", _model_name),
-    "ModelMetadata": ("metadata", _name),
-    "ModelReady": (None, None),
-    "ModelStatistics": ("metrics", _name),
-    _STREAM: ("predict", _model_name),
-    "RepositoryIndex": ("metadata", None),
-    "RepositoryModelLoad": ("admin", _model_name),
-    "RepositoryModelUnload": ("admin", _model_name),
-    "ServerLive": (None, None),
-    "ServerMetadata": ("metadata", None),
-    "ServerReady": (None, None),
-}
-
-
 class OipGrpc:
-    """GRPCInferenceService on the data plane.
-
-    Args:
-        service: The protocol on the data plane.
-        metrics: Where requests are counted.
-        access: Who may do what.
-    """
+    """GRPCInferenceService on the data plane."""
 
     def __init__(self, service: OipService, metrics: Metrics, access: Access) -> None:
         self._service = service
         self._metrics = metrics
-        self._guards = {name: Guard(access=access, scope=scope, model=model) for name, (scope, model) in _NEEDS.items()}
+        self._access = access
 
     def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
-        """The method handlers, by service and method."""
-        handlers: dict[str, Handler] = {
-            "LogSettings": self._log_settings,
-            "ModelConfig": self._model_config,
-            "ModelInfer": self._infer,
-            "ModelMetadata": self._model_metadata,
-            "ModelReady": self._model_ready,
-            "ModelStatistics": self._statistics,
-            "RepositoryIndex": self._index,
-            "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
-            "ServerLive": self._live,
-            "ServerMetadata": self._server_metadata,
-            "ServerReady": self._ready,
+        table: dict[str, tuple[Handler, Scope | None, Callable[[Any], str] | None]] = {
+            "LogSettings": (self._log_settings, "admin", None),
+            "ModelConfig": (self._model_config, "metadata", _name),
+            "ModelInfer": (self._infer, "predict", _model_name),
+            "ModelMetadata": (self._model_metadata, "metadata", _name),
+            "ModelReady": (self._model_ready, None, None),
+            "ModelStatistics": (self._statistics, "metrics", _name),
+            "RepositoryIndex": (self._index, "metadata", None),
+            "RepositoryModelLoad": (self._load, "admin", _model_name),
+            "RepositoryModelUnload": (self._unload, "admin", _model_name),
+            "ServerLive": (self._live, None, None),
+            "ServerMetadata": (self._server_metadata, "metadata", None),
+            "ServerReady": (self._ready, None, None),
         }
-        methods = {
-            name: unary(method, handlers[name], self._metrics, self._guards[name])
-            for name, method in INFERENCE_SERVICE.items()
-        }
+        methods = {}
+        for name, method in INFERENCE_SERVICE.items():
+            handler, scope, model = table[name]
+            guard = Guard(access=self._access, scope=scope, model=model)
+            methods[name] = unary(method, handler, self._metrics, guard)
         methods[_STREAM] = grpc.stream_stream_rpc_method_handler(self._stream)
         return {next(iter(INFERENCE_SERVICE.values())).service: methods}
 
@@ -111,14 +88,7 @@ class OipGrpc:
         ).SerializeToString()
 
     async def _model_metadata(self, message: inference_pb2.ModelMetadataRequest, _: Context) -> bytes:
-        metadata = self._service.model_metadata(message.name, message.version)
-        response = inference_pb2.ModelMetadataResponse(
-            name=metadata.name, versions=metadata.versions, platform=metadata.platform
-        )
-        for tensors, field in ((metadata.inputs, response.inputs), (metadata.outputs, response.outputs)):
-            for item in tensors:
-                field.add(name=item.name, datatype=item.datatype, shape=item.shape)
-        return response.SerializeToString()
+        return self._service.model_metadata(message.name, message.version).SerializeToString()
 
     async def _model_config(self, message: inference_pb2.ModelConfigRequest, _: Context) -> bytes:
         config = self._service.model_config(message.name, message.version)
@@ -137,7 +107,7 @@ class OipGrpc:
     async def _stream_answer(self, data: bytes, context: Context) -> inference_pb2.ModelStreamInferResponse:
         answer = inference_pb2.ModelStreamInferResponse()
         try:
-            guard = self._guards[_STREAM]
+            guard = Guard(access=self._access, scope="predict", model=_model_name)
             caller = guard.identify(context)
             message = inference_pb2.ModelInferRequest.FromString(data)
             answer.infer_response.id = message.id
@@ -150,22 +120,16 @@ class OipGrpc:
             answer.error_message = f"The message is not an inference.ModelInferRequest: {exc}"
         except ModelyardError as exc:
             answer.error_message = exc.message
-        # Whatever escapes is a bug of ours; its text may hold what strangers must not read.
+        # A bug: its text may hold secrets.
         except Exception as exc:
             _, answer.error_message = failure_of(exc, _STREAM)
         return answer
 
     async def _statistics(self, message: inference_pb2.ModelStatisticsRequest, _: Context) -> bytes:
-        response = inference_pb2.ModelStatisticsResponse()
-        for row in self._service.statistics(message.name, message.version):
-            _fill_statistics(response.model_stats.add(), row)
-        return response.SerializeToString()
+        return self._service.statistics(message.name, message.version).SerializeToString()
 
     async def _index(self, message: inference_pb2.RepositoryIndexRequest, _: Context) -> bytes:
-        response = inference_pb2.RepositoryIndexResponse()
-        for entry in self._service.index(repository=message.repository_name, ready=message.ready):
-            response.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
-        return response.SerializeToString()
+        return self._service.index(repository=message.repository_name, ready=message.ready).SerializeToString()
 
     async def _load(self, message: inference_pb2.RepositoryModelLoadRequest, _: Context) -> bytes:
         await self._service.load(message.model_name, list(message.parameters), repository=message.repository_name)
@@ -181,15 +145,8 @@ class OipGrpc:
             for name, value in message.settings.items()
         }
         response = inference_pb2.LogSettingsResponse()
-        for name, value in self._service.log_settings(changes).items():
-            # A bool is an int, too.
-            kind = (
-                "bool_param"
-                if isinstance(value, bool)
-                else "uint32_param"
-                if isinstance(value, int)
-                else "string_param"
-            )
+        for name, value in change_log_settings(changes).items():
+            kind = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
             setattr(response.settings[name], kind, value)
         return response.SerializeToString()
 
@@ -200,16 +157,7 @@ def _request_of(message: inference_pb2.ModelInferRequest, context: Context) -> I
 
 
 def infer_request(message: inference_pb2.ModelInferRequest) -> InferRequest:
-    """Decodes a request; its tensors are decoded later, on a worker thread.
-
-    Args:
-        message: The message.
-
-    Raises:
-        InvalidInputError: Raw and typed contents are mixed, or not one raw content per input.
-        InvalidRequestError: A parameter makes no sense.
-        UnsupportedError: Shared memory.
-    """
+    """Decodes a request; its tensors are decoded later, on a worker thread."""
     raw = message.raw_input_contents
     if raw:
         if any(item.HasField("contents") for item in message.inputs):
@@ -245,11 +193,7 @@ def infer_request(message: inference_pb2.ModelInferRequest) -> InferRequest:
 
 
 def infer_response(result: InferResult) -> inference_pb2.ModelInferResponse:
-    """Encodes an answer; its tensors are raw, as Triton's are.
-
-    Args:
-        result: The answer.
-    """
+    """Encodes an answer; its tensors are raw, as Triton's are."""
     response = inference_pb2.ModelInferResponse(model_name=result.model, model_version=result.version, id=result.id)
     for key, value in result.parameters.items():
         _set_parameter(response.parameters[key], value)
@@ -281,24 +225,3 @@ def _set_parameter(message: inference_pb2.InferParameter, value: Parameter) -> N
         message.double_param = value
     else:
         message.string_param = value
-
-
-#: Durations that requests and executions have.
-_EXECUTION_PARTS = ("compute_input", "compute_infer", "compute_output")
-
-
-def _fill_statistics(message: inference_pb2.ModelStatistics, row: VersionStatistics) -> None:
-    message.name = row.name
-    message.version = str(row.version)
-    message.last_inference = row.last_inference_ms
-    message.inference_count = row.inference_count
-    message.execution_count = row.execution_count
-    _fill_durations(message.inference_stats, row, ("success", "fail", "queue", *_EXECUTION_PARTS))
-    for rows, execution in row.batches.items():
-        _fill_durations(message.batch_stats.add(batch_size=rows), execution, _EXECUTION_PARTS)
-
-
-def _fill_durations(message: Any, statistics: VersionStatistics | ExecutionStatistics, names: Sequence[str]) -> None:
-    for name in names:
-        part, target = getattr(statistics, name), getattr(message, name)
-        target.count, target.ns = part.count, part.ns

@@ -24,26 +24,8 @@ _VERBOSE = "log_verbose_level"
 _FIXED: Mapping[str, Setting] = {"log_file": "", "log_format": "default"}
 
 
-def log_settings() -> dict[str, Setting]:
-    """The settings in force, by Triton's names."""
-    level = _LEVELS.index(log_level())
-    switches: dict[str, Setting] = {name: level <= index for name, index in _SWITCHES.items()}
-    return {"log_file": "", **switches, _VERBOSE: int(level == 0), "log_format": "default"}
-
-
 def change_log_settings(changes: Mapping[str, object]) -> dict[str, Setting]:
-    """Changes some of them.
-
-    Args:
-        changes: Values by Triton's names.
-
-    Returns:
-        All settings, as they are then.
-
-    Raises:
-        InvalidRequestError: A value is of the wrong kind, or two contradict each other.
-        UnsupportedError: A setting cannot be changed, or is unknown.
-    """
+    """Changes some of the settings in force, and returns all, by Triton's names."""
     on: list[int] = []
     off: list[int] = []
     for name, value in changes.items():
@@ -66,6 +48,7 @@ def change_log_settings(changes: Mapping[str, object]) -> dict[str, Setting]:
         )
     if _LEVELS[least] != log_level():
         set_log_level(_LEVELS[least])
-        # Whoever reads the log must know why it changes.
+        # Readers of the log must know why it changes.
         _LOG.critical("the log's level is %s from here on", _LEVELS[least])
-    return log_settings()
+    switches: dict[str, Setting] = {name: least <= index for name, index in _SWITCHES.items()}
+    return {"log_file": "", **switches, _VERBOSE: int(least == 0), "log_format": "default"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf import json_format
-
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.serving.config import ModelConfig
 from modelyard.serving.handlers.oip._datatypes import datatype_of
@@ -24,17 +22,6 @@ _NAMES = {
 def model_config(
     servable: Servable, signature: Signature, configured: ModelConfig, *, max_rows: int
 ) -> inference_pb2.ModelConfig:
-    """Describes one signature of a version.
-
-    Args:
-        servable: The version.
-        signature: The signature.
-        configured: How its model is configured.
-        max_rows: Rows that are computed together at most, where the version itself sets no limit.
-
-    Raises:
-        UnsupportedError: A tensor's dtype has no name in the protocol.
-    """
     platform, backend = _NAMES.get(servable.backend.name, ("", servable.backend.name))
     # In Triton's words a model that takes batches leaves their dimension out, and no tensor may be without others.
     batched = signature.batched and all(
@@ -76,19 +63,3 @@ def _tensor(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
         "data_type": f"TYPE_{'STRING' if datatype == 'BYTES' else datatype}",
         "dims": shape[1:] if batched else shape,
     }
-
-
-def config_document(config: inference_pb2.ModelConfig) -> dict[str, Any]:
-    """The configuration as Triton's REST answers it: protobuf's JSON, but with whole numbers as numbers.
-
-    Args:
-        config: The configuration.
-    """
-    document: dict[str, Any] = json_format.MessageToDict(
-        config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    for tensor in (*document["input"], *document["output"]):
-        tensor["dims"] = [int(size) for size in tensor["dims"]]
-    specific = document["version_policy"].get("specific", {"versions": []})
-    specific["versions"] = [int(version) for version in specific["versions"]]
-    return document

@@ -21,18 +21,7 @@ _SHARED_MEMORY = "shared_memory_region"
 
 
 def signature_of(parameters: Mapping[str, Parameter]) -> str:
-    """Checks the parameters of a request.
-
-    Args:
-        parameters: The parameters.
-
-    Returns:
-        The signature that they name; empty for ``serving_default``.
-
-    Raises:
-        InvalidRequestError: A parameter has the reserved prefix, or the signature is no string.
-        UnsupportedError: The request is part of a sequence.
-    """
+    """Checks a request's parameters, and returns the signature that they name; empty for ``serving_default``."""
     for key in parameters:
         if key.startswith(_RESERVED_PREFIX) and key != FINAL_RESPONSE_PARAMETER:
             raise InvalidRequestError(
@@ -53,11 +42,7 @@ def signature_of(parameters: Mapping[str, Parameter]) -> str:
 
 
 def echoed(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """The request parameters that an answer repeats: all but those that steer the transport.
-
-    Args:
-        parameters: The request's.
-    """
+    """The request parameters that an answer repeats: all but those that steer the transport."""
     return {
         key: value
         for key, value in parameters.items()
@@ -66,15 +51,7 @@ def echoed(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 
 def classification_of(parameters: Mapping[str, Parameter], name: str) -> int:
-    """The ``classification`` parameter of a requested output; 0 where it is absent.
-
-    Args:
-        parameters: The output's parameters.
-        name: The output.
-
-    Raises:
-        InvalidRequestError: It is no positive number.
-    """
+    """The ``classification`` parameter of a requested output; 0 where it is absent."""
     count = parameters.get(_CLASSIFICATION, 0)
     if not isinstance(count, int) or isinstance(count, bool) or (_CLASSIFICATION in parameters and count < 1):
         raise InvalidRequestError(f"{_CLASSIFICATION!r} of output {name!r} is {count!r}; expected a number >= 1.")
@@ -82,16 +59,6 @@ def classification_of(parameters: Mapping[str, Parameter], name: str) -> int:
 
 
 def flag_of(parameters: Mapping[str, Parameter], key: str, *, default: bool) -> bool:
-    """A boolean parameter.
-
-    Args:
-        parameters: The parameters.
-        key: Its name.
-        default: What it is where it is absent.
-
-    Raises:
-        InvalidRequestError: It is no boolean.
-    """
     value = parameters.get(key, default)
     if not isinstance(value, bool):
         raise InvalidRequestError(f"Parameter {key!r} is {value!r}; expected true or false.")
@@ -99,14 +66,5 @@ def flag_of(parameters: Mapping[str, Parameter], key: str, *, default: bool) -> 
 
 
 def refuse_shared_memory(parameters: Mapping[str, Parameter], owner: str) -> None:
-    """Refuses a tensor that is in shared memory.
-
-    Args:
-        parameters: The tensor's parameters.
-        owner: What to call it in the error.
-
-    Raises:
-        UnsupportedError: It is.
-    """
     if _SHARED_MEMORY in parameters:
         raise UnsupportedError(f"Shared memory is not supported ({owner}); send the tensor in the request.")

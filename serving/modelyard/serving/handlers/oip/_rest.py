@@ -5,64 +5,49 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qs, unquote
 
-from modelyard.errors import DeadlineExceededError, InvalidRequestError, ModelyardError, UnsupportedError
+from modelyard.errors import InvalidRequestError, ModelyardError, UnsupportedError
 from modelyard.serving.access import Access, Scope
+from modelyard.serving.config import ServerOptions
 from modelyard.serving.handlers.oip._compression import decompress
-from modelyard.serving.handlers.oip._model_config import config_document
+from modelyard.serving.handlers.oip._logging import change_log_settings
 from modelyard.serving.handlers.oip._parameters import SIGNATURE_PARAMETER
-from modelyard.serving.handlers.oip._rest_bodies import JSON, LENGTH_KEY, answer_of, compressed, read_call
-from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, OipService
-from modelyard.serving.handlers.oip._types import InferRequest, TensorMetadata
-from modelyard.serving.handlers.rest import RestOptions, admit, counted, hints_of, parse_object, quote
-from modelyard.serving.metrics import Duration, Metrics, VersionStatistics
+from modelyard.serving.handlers.oip._rest_codec import JSON, LENGTH_KEY, answer_of, compressed, read_call
+from modelyard.serving.handlers.oip._service import EXTENSIONS, SERVER_NAME, OipService, document_of
+from modelyard.serving.handlers.oip._types import InferRequest
+from modelyard.serving.handlers.rest import admit, counted, hints_of, parse_object, quote
+from modelyard.serving.metrics import Metrics
 from modelyard.serving.prediction import SMALL_BYTES, Predictor
-from modelyard.serving.transports.http import Answer, HttpRequest
+from modelyard.serving.transports.http import Answer, HttpLimits, HttpRequest
 from modelyard.wire import http_status_of
 
 _T = TypeVar("_T")
 
 _JSON_LENGTH = LENGTH_KEY.decode()
 
-#: Everything served below /v2: method, path and operation. A part in brackets may be left out; the first path that
-#: matches decides.
-ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("GET", "/v2[/]", "server_metadata"),
-    ("GET", "/v2/health/live", "live"),
-    ("GET", "/v2/health/ready", "ready"),
-    ("GET", "/v2/models/stats", "statistics"),
-    ("GET", "/v2/models/{model}[/versions/{version}]/stats", "statistics"),
-    ("GET", "/v2/models/{model}[/versions/{version}]/ready", "model_ready"),
-    ("POST", "/v2/models/{model}[/versions/{version}]/infer", "infer"),
-    ("GET", "/v2/models/{model}[/versions/{version}]/config", "model_config"),
-    ("GET", "/v2/models/{model}[/versions/{version}]", "model_metadata"),
-    ("GET", "/v2/logging", "log_settings"),
-    ("POST", "/v2/logging", "change_log_settings"),
-    ("POST", "/v2/repository[/{repository}]/index", "index"),
-    ("POST", "/v2/repository[/{repository}]/models/{model}/load", "load"),
-    ("POST", "/v2/repository[/{repository}]/models/{model}/unload", "unload"),
+#: Everything served below /v2: method, path, operation and the scope that it needs. A part in brackets may be left out;
+#: the first path that matches decides.
+ROUTES: tuple[tuple[str, str, str, Scope | None], ...] = (
+    ("GET", "/v2[/]", "server_metadata", "metadata"),
+    ("GET", "/v2/health/live", "live", None),
+    ("GET", "/v2/health/ready", "ready", None),
+    ("GET", "/v2/models/stats", "statistics", "metrics"),
+    ("GET", "/v2/models/{model}[/versions/{version}]/stats", "statistics", "metrics"),
+    ("GET", "/v2/models/{model}[/versions/{version}]/ready", "model_ready", None),
+    ("POST", "/v2/models/{model}[/versions/{version}]/infer", "infer", "predict"),
+    ("GET", "/v2/models/{model}[/versions/{version}]/config", "model_config", "metadata"),
+    ("GET", "/v2/models/{model}[/versions/{version}]", "model_metadata", "metadata"),
+    ("GET", "/v2/logging", "log_settings", "metadata"),
+    ("POST", "/v2/logging", "change_log_settings", "admin"),
+    ("POST", "/v2/repository[/{repository}]/index", "index", "metadata"),
+    ("POST", "/v2/repository[/{repository}]/models/{model}/load", "load", "admin"),
+    ("POST", "/v2/repository[/{repository}]/models/{model}/unload", "unload", "admin"),
 )
-#: What callers need, by operation.
-_SCOPES: Mapping[str, Scope | None] = {
-    "server_metadata": "metadata",
-    "live": None,
-    "ready": None,
-    "statistics": "metrics",
-    "model_ready": None,
-    "infer": "predict",
-    "model_config": "metadata",
-    "model_metadata": "metadata",
-    "log_settings": "metadata",
-    "change_log_settings": "admin",
-    "index": "metadata",
-    "load": "admin",
-    "unload": "admin",
-}
 
 
 def _pattern(path: str) -> str:
@@ -80,24 +65,15 @@ _Handler = Callable[["HttpRequest", Sequence[str]], Awaitable[Answer]]
 
 
 class OipRest:
-    """Answers requests below /v2.
-
-    Args:
-        service: The protocol on the data plane.
-        predictor: Lends its threads for large bodies.
-        options: Limits.
-        access: Who may do what.
-        metrics: Where requests are counted.
-    """
-
     def __init__(
-        self, service: OipService, predictor: Predictor, options: RestOptions, access: Access, metrics: Metrics
+        self, service: OipService, predictor: Predictor, options: ServerOptions, access: Access, metrics: Metrics
     ) -> None:
         self._access = access
         self._metrics = metrics
         self._service = service
         self._predictor = predictor
         self._options = options
+        self._limits = HttpLimits(max_body_bytes=options.max_body_bytes, timeout_s=options.rest_timeout_s)
         handlers: dict[str, _Handler] = {
             "server_metadata": self._server_metadata,
             "live": self._live,
@@ -114,19 +90,12 @@ class OipRest:
             "unload": partial(self._control, service.unload),
         }
         self._routes = [
-            (method, re.compile(_pattern(path)), _SCOPES[operation], handlers[operation])
-            for method, path, operation in ROUTES
+            (method, re.compile(_pattern(path)), scope, handlers[operation])
+            for method, path, operation, scope in ROUTES
         ]
 
     async def answer(self, request: HttpRequest) -> Answer:
-        """Answers one request.
-
-        Args:
-            request: The request.
-
-        Returns:
-            The answer; our errors are answers too, whatever else escapes is the caller's to report.
-        """
+        """Answers one request; our errors are answers too, whatever else escapes is the caller's to report."""
         try:
             answer = await self._dispatch(request)
         except ModelyardError as exc:
@@ -188,43 +157,31 @@ class OipRest:
 
     async def _model_metadata(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups
-        metadata = self._service.model_metadata(name, version, _signature(request))
-        return _document(
-            {
-                "name": metadata.name,
-                "versions": list(metadata.versions),
-                "platform": metadata.platform,
-                "inputs": _tensors(metadata.inputs),
-                "outputs": _tensors(metadata.outputs),
-            }
-        )
+        return _document(document_of(self._service.model_metadata(name, version, _signature(request))))
 
     async def _model_config(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups
-        return _document(config_document(self._service.model_config(name, version, _signature(request))))
+        return _document(document_of(self._service.model_config(name, version, _signature(request))))
 
     async def _statistics(self, _: HttpRequest, groups: Sequence[str]) -> Answer:
         name, version = groups or ("", "")
-        rows = self._service.statistics(name, version)
-        return _document({"model_stats": [_statistics_row(row) for row in rows]})
+        rows = self._service.statistics(name, version).model_stats
+        # Triton has more, of what is not here.
+        return _document(
+            {"model_stats": [{**document_of(row), "response_stats": {}, "memory_usage": []} for row in rows]}
+        )
 
     async def _log_settings(self, _: HttpRequest, __: Sequence[str]) -> Answer:
-        return _document(self._service.log_settings({}))
+        return _document(change_log_settings({}))
 
     async def _change_log_settings(self, request: HttpRequest, _: Sequence[str]) -> Answer:
-        return _document(self._service.log_settings(await self._body_object(request)))
+        return _document(change_log_settings(await self._body_object(request)))
 
     async def _index(self, request: HttpRequest, groups: Sequence[str]) -> Answer:
         ready = (await self._body_object(request)).get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidRequestError(f"'ready' is {quote(ready)}; expected true or false.")
-        entries = self._service.index(repository=groups[0], ready=ready)
-        return _document(
-            [
-                {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
-                for entry in entries
-            ]
-        )
+        return _document(document_of(self._service.index(repository=groups[0], ready=ready))["models"])
 
     async def _control(
         self, control: Callable[..., Awaitable[None]], request: HttpRequest, groups: Sequence[str]
@@ -247,16 +204,14 @@ class OipRest:
 
         with counted(self._metrics, request, model=name, api="infer"):
             try:
-                async with asyncio.timeout(self._options.timeout_s):
+                async with asyncio.timeout(self._limits.timeout_s):
                     call = await self._offload(request, read)
                     return await self._service.infer(call, partial(answer_of, strict=self._options.strict_json))
             except TimeoutError as exc:
-                raise DeadlineExceededError(
-                    f"No answer within {self._options.timeout_s:g} s, the server's --rest_api_timeout_in_ms."
-                ) from exc
+                raise self._limits.late() from exc
 
-    async def _body_object(self, request: HttpRequest) -> dict[str, Any]:
-        def read() -> dict[str, Any]:
+    async def _body_object(self, request: HttpRequest) -> dict[str, object]:
+        def read() -> dict[str, object]:
             body = self._plain(request)
             return parse_object(body, max_depth=self._options.max_json_depth, strict_text=True) if body.strip() else {}
 
@@ -264,7 +219,7 @@ class OipRest:
 
     def _plain(self, request: HttpRequest) -> bytes:
         encoding = request.headers.get("content-encoding")
-        return decompress(request.body, encoding, limit=self._options.max_body_bytes) if encoding else request.body
+        return decompress(request.body, encoding, limit=self._limits.max_body_bytes) if encoding else request.body
 
     async def _offload(self, request: HttpRequest, read: Callable[[], _T], *, model: str = "") -> _T:
         """Reads a small body at once, a large or compressed one on a worker thread."""
@@ -277,7 +232,7 @@ def _signature(request: HttpRequest) -> str:
     return parse_qs(request.query).get(SIGNATURE_PARAMETER, [""])[0]
 
 
-def _document(value: Any) -> Answer:
+def _document(value: object) -> Answer:
     return Answer(status=200, body=json.dumps(value, ensure_ascii=False).encode(), headers=[JSON])
 
 
@@ -288,43 +243,3 @@ def _error(status: int, text: str) -> Answer:
 
 def _empty(*, ok: bool) -> Answer:
     return Answer(status=200 if ok else 400, body=b"", headers=[])
-
-
-def _tensors(tensors: Sequence[TensorMetadata]) -> list[dict[str, Any]]:
-    return [{"name": item.name, "datatype": item.datatype, "shape": list(item.shape)} for item in tensors]
-
-
-def _duration(part: Duration) -> dict[str, int]:
-    return {"count": part.count, "ns": part.ns}
-
-
-def _statistics_row(row: VersionStatistics) -> dict[str, Any]:
-    parts = {
-        "success": row.success,
-        "fail": row.fail,
-        "queue": row.queue,
-        "compute_input": row.compute_input,
-        "compute_infer": row.compute_infer,
-        "compute_output": row.compute_output,
-        "cache_hit": Duration(),
-        "cache_miss": Duration(),
-    }
-    return {
-        "name": row.name,
-        "version": str(row.version),
-        "last_inference": row.last_inference_ms,
-        "inference_count": row.inference_count,
-        "execution_count": row.execution_count,
-        "inference_stats": {name: _duration(part) for name, part in parts.items()},
-        "response_stats": {},
-        "batch_stats": [
-            {
-                "batch_size": rows,
-                "compute_input": _duration(execution.compute_input),
-                "compute_infer": _duration(execution.compute_infer),
-                "compute_output": _duration(execution.compute_output),
-            }
-            for rows, execution in row.batches.items()
-        ],
-        "memory_usage": [],
-    }

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.errors import InvalidInputError, InvalidRequestError
 from modelyard.serving.handlers.oip._arrays import array_to_json, array_to_raw, check_shape, json_to_array, raw_to_array
+from modelyard.serving.handlers.oip._compression import compress, preferred_encoding
 from modelyard.serving.handlers.oip._datatypes import datatype_of
 from modelyard.serving.handlers.oip._parameters import (
     BINARY_DEFAULT_PARAMETER,
@@ -23,28 +24,35 @@ from modelyard.serving.handlers.oip._parameters import (
 )
 from modelyard.serving.handlers.oip._service import collect_inputs
 from modelyard.serving.handlers.oip._types import InferOutput, InferRequest, InferResult, Parameter, RequestedOutput
-from modelyard.serving.handlers.rest import quote
-from modelyard.serving.requests import Arrays, format_shape
+from modelyard.serving.handlers.rest import parse_object, quote
+from modelyard.serving.requests import Arrays, format_shape, whole_number
+from modelyard.serving.transports.http import Answer
 from modelyard.wire import dtype_by_name
 
 _BINARY_SIZE = "binary_data_size"
 _BINARY = "binary_data"
+JSON = (b"content-type", b"application/json")
+_OCTETS = (b"content-type", b"application/octet-stream")
+#: Also the header's name in a mapping of headers.
+LENGTH_KEY = b"inference-header-content-length"
 
 
-def infer_request(document: Mapping[str, Any], tail: memoryview, *, model: str, version: str) -> InferRequest:
-    """Reads a request; its tensors are decoded later, on a worker thread.
+def read_call(body: bytes, json_length: str | None, model: str, version: str, *, max_depth: int) -> InferRequest:
+    length = len(body) if json_length is None else whole_number(json_length, len(body))
+    if length is None:
+        raise InvalidRequestError(
+            f"Inference-Header-Content-Length is {json_length!r}; expected the length of the JSON part, 0 to "
+            f"{len(body)}."
+        )
+    if length == 0 and json_length is not None:
+        return raw_request(body, model=model, version=version)
+    tail = memoryview(body)[length:]
+    document = parse_object(body[:length], max_depth=max_depth, strict_text=True)
+    return infer_request(document, tail, model=model, version=version)
 
-    Args:
-        document: The JSON part.
-        tail: The binary part.
-        model: The model, from the URL.
-        version: The version, from the URL.
 
-    Raises:
-        InvalidInputError: The binary part has another length than the inputs take.
-        InvalidRequestError: A field is missing or of another type.
-        UnsupportedError: Shared memory.
-    """
+def infer_request(document: Mapping[str, object], tail: memoryview, *, model: str, version: str) -> InferRequest:
+    """Reads a request; its tensors are decoded later, on a worker thread."""
     request_id = document.get("id", "")
     if not isinstance(request_id, str):
         raise InvalidRequestError(f"'id' is {quote(request_id)}; expected a string.")
@@ -73,13 +81,7 @@ def infer_request(document: Mapping[str, Any], tail: memoryview, *, model: str, 
 
 
 def raw_request(body: bytes, *, model: str, version: str) -> InferRequest:
-    """A request whose body is the bytes of the model's one input, and nothing else; all outputs are binary.
-
-    Args:
-        body: The body.
-        model: The model, from the URL.
-        version: The version, from the URL.
-    """
+    """A request whose body is the bytes of the model's one input, and nothing else; all outputs are binary."""
 
     def inputs(signature: Signature) -> Arrays:
         if len(signature.inputs) != 1:
@@ -94,19 +96,6 @@ def raw_request(body: bytes, *, model: str, version: str) -> InferRequest:
 
 
 def infer_response(result: InferResult, *, strict: bool = False) -> tuple[bytes, bytes]:
-    """Encodes an answer.
-
-    Args:
-        result: The answer.
-        strict: Refuse NaN and infinities in JSON, which strict parsers cannot read.
-
-    Returns:
-        The JSON part and the binary part.
-
-    Raises:
-        InvalidInputError: Strict, and an output that is not binary holds NaN or an infinity.
-        InvalidRequestError: An output is not binary and JSON cannot carry it.
-    """
     fields = [f'"model_name":{json.dumps(result.model)}', f'"model_version":{json.dumps(result.version)}']
     if result.id:
         fields.append(f'"id":{json.dumps(result.id)}')
@@ -121,7 +110,23 @@ def infer_response(result: InferResult, *, strict: bool = False) -> tuple[bytes,
     return f"{{{','.join(fields)}}}".encode(), b"".join(parts)
 
 
-def _input(item: Mapping[str, Any], rest: memoryview) -> tuple[str, Callable[[], npt.NDArray[Any]], int]:
+def compressed(answer: Answer, accepted: str) -> Answer:
+    """An answer in the encoding that the caller likes best."""
+    encoding = preferred_encoding(accepted)
+    if encoding is None or not answer.body:
+        return answer
+    headers = [*answer.headers, (b"content-encoding", encoding.encode())]
+    return Answer(status=answer.status, body=compress(answer.body, encoding), headers=headers)
+
+
+def answer_of(result: InferResult, *, strict: bool) -> Answer:
+    text, tail = infer_response(result, strict=strict)
+    if not any(output.binary for output in result.outputs):
+        return Answer(status=200, body=text, headers=[JSON])
+    return Answer(status=200, body=text + tail, headers=[_OCTETS, (LENGTH_KEY, str(len(text)).encode())])
+
+
+def _input(item: Mapping[str, object], rest: memoryview) -> tuple[str, Callable[[], npt.NDArray[Any]], int]:
     """Name, decoder and number of binary bytes of one input; ``rest`` begins with these."""
     name = _text(item, "name", "an input")
     datatype = _text(item, "datatype", f"input {name!r}")
@@ -147,7 +152,7 @@ def _input(item: Mapping[str, Any], rest: memoryview) -> tuple[str, Callable[[],
     return name, partial(raw_to_array, rest[:size], datatype, sizes, tensor=name), size
 
 
-def _output(item: Mapping[str, Any], binary: bool) -> RequestedOutput:
+def _output(item: Mapping[str, object], binary: bool) -> RequestedOutput:
     name = _text(item, "name", "an output")
     parameters = _parameters(item, f"output {name!r}")
     refuse_shared_memory(parameters, f"output {name!r}")
@@ -159,15 +164,12 @@ def _output(item: Mapping[str, Any], binary: bool) -> RequestedOutput:
 
 
 def _output_parts(output: InferOutput, strict: bool) -> tuple[str, bytes]:
-    start = _output_start(output.name, output.datatype, output.array.shape)
+    shape = ",".join(map(str, output.array.shape))
+    start = f'{{"name":{json.dumps(output.name)},"datatype":"{output.datatype}","shape":[{shape}],'
     if not output.binary:
         return f'{start}"data":{array_to_json(output.array, tensor=output.name, strict=strict)}}}', b""
     data = array_to_raw(output.array)
     return f'{start}"parameters":{{"{_BINARY_SIZE}":{len(data)}}}}}', data
-
-
-def _output_start(name: str, datatype: str, shape: tuple[int, ...]) -> str:
-    return f'{{"name":{json.dumps(name)},"datatype":"{datatype}","shape":[{",".join(map(str, shape))}],'
 
 
 def _raw_input(body: bytes, spec: TensorSpec) -> npt.NDArray[Any]:
@@ -196,7 +198,7 @@ def _raw_input(body: bytes, spec: TensorSpec) -> npt.NDArray[Any]:
     return raw_to_array(body, datatype, shape, tensor=spec.name)
 
 
-def _objects(document: Mapping[str, Any], key: str, *, required: bool) -> list[dict[str, Any]]:
+def _objects(document: Mapping[str, object], key: str, *, required: bool) -> list[dict[str, object]]:
     if key not in document and not required:
         return []
     value = document.get(key)
@@ -205,14 +207,14 @@ def _objects(document: Mapping[str, Any], key: str, *, required: bool) -> list[d
     return value
 
 
-def _text(item: Mapping[str, Any], key: str, owner: str) -> str:
+def _text(item: Mapping[str, object], key: str, owner: str) -> str:
     value = item.get(key)
     if not isinstance(value, str) or not value:
         raise InvalidRequestError(f"{key!r} of {owner} is {quote(value)}; expected a string.")
     return value
 
 
-def _parameters(item: Mapping[str, Any], owner: str) -> dict[str, Parameter]:
+def _parameters(item: Mapping[str, object], owner: str) -> dict[str, Parameter]:
     value = item.get("parameters", {})
     if not isinstance(value, dict) or not all(isinstance(entry, bool | int | float | str) for entry in value.values()):
         raise InvalidRequestError(

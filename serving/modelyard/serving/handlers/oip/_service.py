@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version as installed_version
 from typing import Any, TypeVar
 
 import numpy.typing as npt
+from google.protobuf.message import Message
 
-from modelyard.artifact import DEFAULT_SIGNATURE, TensorSpec
+from modelyard.artifact import DEFAULT_SIGNATURE
 from modelyard.errors import InvalidInputError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from modelyard.serving.handlers.oip._arrays import classify
 from modelyard.serving.handlers.oip._datatypes import datatype_of
-from modelyard.serving.handlers.oip._logging import Setting, change_log_settings, log_settings
 from modelyard.serving.handlers.oip._model_config import model_config
 from modelyard.serving.handlers.oip._parameters import echoed, signature_of
 from modelyard.serving.handlers.oip._types import (
-    IndexEntry,
     InferOutput,
     InferRequest,
     InferResult,
-    OipModelMetadata,
     RequestedOutput,
-    TensorMetadata,
 )
-from modelyard.serving.metrics import VersionStatistics
+from modelyard.serving.handlers.rest import statuses_of
+from modelyard.serving.metrics import ExecutionStatistics, VersionStatistics
 from modelyard.serving.prediction import Predictor
 from modelyard.serving.repository import Admin, ModelManager, VersionState, VersionStatus
 from modelyard.serving.requests import MAX_VERSION, Arrays, ModelSpec, Prediction, PredictRequest, whole_number
@@ -60,13 +58,7 @@ _INDEX_STATES = {
 
 
 class OipService:
-    """Answers the protocol's requests; REST and gRPC only translate.
-
-    Args:
-        manager: The models.
-        predictor: The data plane.
-        admin: Loads and unloads.
-    """
+    """Answers the protocol's requests; REST and gRPC only translate."""
 
     def __init__(self, manager: ModelManager, predictor: Predictor, admin: Admin) -> None:
         self._manager = manager
@@ -75,7 +67,6 @@ class OipService:
 
     @property
     def version(self) -> str:
-        """The server's version."""
         return installed_version("modelyard")
 
     def ready(self) -> bool:
@@ -83,53 +74,26 @@ class OipService:
         return self._manager.all_ready()
 
     def model_ready(self, name: str, version: str) -> bool:
-        """Whether a model, or one version of it, can answer.
-
-        Args:
-            name: The model; one that is not configured is not ready.
-            version: A version; empty for any.
-
-        Raises:
-            InvalidRequestError: The version is not a number.
-        """
+        """Whether a model, or one version of it, can answer."""
         number = parse_version(version)
         available = self._available(name)
         return not self._manager.leaving and any(number in (None, status.version) for status in available)
 
-    def model_metadata(self, name: str, version: str, signature: str = "") -> OipModelMetadata:
-        """Describes a model.
-
-        Args:
-            name: The model.
-            version: A version; empty for the newest.
-            signature: A signature; empty for ``serving_default``.
-
-        Raises:
-            InvalidRequestError: The version is not a number.
-            ModelNotFoundError: Unknown model or version.
-            SignatureNotFoundError: Unknown signature.
-            UnavailableError: The model was not loaded yet.
-            UnsupportedError: A tensor's dtype has no name in the protocol.
-        """
+    def model_metadata(self, name: str, version: str, signature: str = "") -> inference_pb2.ModelMetadataResponse:
         with self._manager.acquire(ModelSpec(name=name, version=parse_version(version))) as servable:
             described = servable.signature(signature or DEFAULT_SIGNATURE)
             platform = _PLATFORMS.get(servable.backend.name, servable.backend.name)
-        return OipModelMetadata(
-            name=name,
-            versions=tuple(str(status.version) for status in reversed(self._available(name))),
-            platform=platform,
-            inputs=_describe(described.inputs),
-            outputs=_describe(described.outputs),
-        )
+        versions = [str(status.version) for status in reversed(self._available(name))]
+        response = inference_pb2.ModelMetadataResponse(name=name, versions=versions, platform=platform)
+        for specs, field in ((described.inputs, response.inputs), (described.outputs, response.outputs)):
+            for spec in specs:
+                # The protocol has no unknown rank: it shows as a single -1.
+                shape = (-1,) if spec.shape is None else spec.shape
+                field.add(name=spec.name, datatype=datatype_of(spec.dtype, tensor=spec.name), shape=shape)
+        return response
 
     def model_config(self, name: str, version: str, signature: str = "") -> inference_pb2.ModelConfig:
-        """A model's configuration in Triton's form; raises as :meth:`model_metadata` does.
-
-        Args:
-            name: The model.
-            version: A version; empty for the newest.
-            signature: A signature; empty for ``serving_default``.
-        """
+        """A model's configuration in Triton's form; raises as :meth:`model_metadata` does."""
         with self._manager.acquire(ModelSpec(name=name, version=parse_version(version))) as servable:
             described = servable.signature(signature or DEFAULT_SIGNATURE)
             # A model that was just taken out of the configuration may still answer.
@@ -139,126 +103,55 @@ class OipService:
             return model_config(servable, described, configured, max_rows=self._predictor.max_batch_rows)
 
     async def infer(self, request: InferRequest, encode: Callable[[InferResult], _T]) -> _T:
-        """Computes one inference, off the event loop.
-
-        Args:
-            request: The request.
-            encode: Turns the result into what the transport sends, on the worker thread.
-
-        Raises:
-            InvalidRequestError: A parameter, the version or an input makes no sense.
-            ModelNotFoundError: Unknown model or version.
-            PredictionError: The model failed.
-            SignatureNotFoundError: Unknown signature.
-            UnavailableError: The model was not loaded yet.
-            UnsupportedError: An output's dtype has no name in the protocol.
-        """
         return await self._predictor.submit(
             predict_request(request),
             lambda prediction: encode(infer_result(request, prediction)),
         )
 
-    def index(self, *, repository: str = "", ready: bool = False) -> tuple[IndexEntry, ...]:
-        """Lists the models.
-
-        Args:
-            repository: Name of a repository; there is only the one without a name.
-            ready: Only versions that can answer.
-
-        Raises:
-            UnsupportedError: A repository was named.
-        """
+    def index(self, *, repository: str = "", ready: bool = False) -> inference_pb2.RepositoryIndexResponse:
+        """Lists the models, or only versions that can answer; there is only the repository without a name."""
         _check_repository(repository)
-        entries: list[IndexEntry] = []
+        response = inference_pb2.RepositoryIndexResponse()
         for name in sorted(self._manager.names):
-            statuses = self._statuses(name)
-            entries += [_index_entry(name, status) for status in reversed(statuses)]
-            if not statuses:
-                entries.append(IndexEntry(name=name, version="", state="UNAVAILABLE", reason="not loaded"))
-        return tuple(entry for entry in entries if entry.state == "READY" or not ready)
+            statuses = statuses_of(self._manager, name)
+            for status in reversed(statuses):
+                state = _INDEX_STATES.get(status.state, "UNAVAILABLE")
+                if ready and state != "READY":
+                    continue
+                reason = "" if state != "UNAVAILABLE" else "unloaded" if status.error is None else status.error.message
+                response.models.add(name=name, version=str(status.version), state=state, reason=reason)
+            if not statuses and not ready:
+                response.models.add(name=name, state="UNAVAILABLE", reason="not loaded")
+        return response
 
     async def load(self, name: str, parameters: Iterable[str], *, repository: str = "") -> None:
-        """Loads a model, and returns when it is loaded.
-
-        Args:
-            name: The model.
-            parameters: Names of the request's parameters.
-            repository: As for :meth:`index`.
-
-        Raises:
-            LoadError: A version cannot be loaded, or there is none.
-            ModelNotFoundError: The model is not configured.
-            UnsupportedError: Not in explicit mode, a repository was named, or a parameter that is not supported.
-        """
+        """Loads a model, and returns when it is loaded."""
         _check_control(parameters, repository)
         await self._admin.load(name)
 
     async def unload(self, name: str, parameters: Iterable[str], *, repository: str = "") -> None:
-        """Unloads a model, and returns when it is unloaded; raises as :meth:`load` does.
-
-        Args:
-            name: The model.
-            parameters: Names of the request's parameters.
-            repository: As for :meth:`index`.
-        """
+        """Unloads a model, and returns when it is unloaded; raises as :meth:`load` does."""
         _check_control((key for key in parameters if key != _NO_EFFECT_ON_UNLOAD), repository)
         await self._admin.unload(name)
 
-    def log_settings(self, changes: Mapping[str, object]) -> dict[str, Setting]:
-        """What the log tells, after a change.
-
-        Args:
-            changes: Settings by Triton's names; none to change nothing.
-
-        Raises:
-            InvalidRequestError: A setting makes no sense.
-            UnsupportedError: It cannot be changed.
-        """
-        return change_log_settings(changes) if changes else log_settings()
-
-    def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
-        """What was measured for the versions that can answer.
-
-        Args:
-            name: A model; empty for all.
-            version: One version; empty for all.
-
-        Raises:
-            InvalidRequestError: The version is not a number.
-            ModelNotFoundError: Unknown model or version, or one that cannot answer.
-        """
+    def statistics(self, name: str, version: str) -> inference_pb2.ModelStatisticsResponse:
+        """What was measured for the versions that can answer, of one model or all."""
         number = parse_version(version)
-        names = [name] if name else sorted(self._manager.names)
-        found = tuple(
-            self._predictor.statistics.of(model, status.version)
-            for model in names
-            for status in reversed(self._available(model))
-            if number is None or status.version == number
-        )
-        if name and not found:
+        response = inference_pb2.ModelStatisticsResponse()
+        for model in [name] if name else sorted(self._manager.names):
+            for status in reversed(self._available(model)):
+                if number in (None, status.version):
+                    _fill_statistics(response.model_stats.add(), self._predictor.statistics.of(model, status.version))
+        if name and not response.model_stats:
             raise ModelNotFoundError(f"Model {name!r}" + (f" version {version}" if version else "") + " is not loaded.")
-        return found
-
-    def _statuses(self, name: str) -> tuple[VersionStatus, ...]:
-        try:
-            return self._manager.status(name)
-        except ModelNotFoundError:
-            return ()
+        return response
 
     def _available(self, name: str) -> tuple[VersionStatus, ...]:
         """The versions that can answer, newest first; retired models have none."""
-        return tuple(status for status in self._statuses(name) if status.state is VersionState.AVAILABLE)
+        return tuple(status for status in statuses_of(self._manager, name) if status.state is VersionState.AVAILABLE)
 
 
 def predict_request(request: InferRequest) -> PredictRequest:
-    """What an inference asks of the data plane.
-
-    Args:
-        request: The request.
-
-    Raises:
-        InvalidRequestError: The version or the signature makes no sense.
-    """
     signature = signature_of(request.parameters)
     return PredictRequest(
         spec=ModelSpec(name=request.model, version=parse_version(request.version), signature=signature),
@@ -271,14 +164,6 @@ def predict_request(request: InferRequest) -> PredictRequest:
 
 
 def parse_version(text: str) -> int | None:
-    """Parses a version.
-
-    Args:
-        text: A whole number; empty for the newest.
-
-    Raises:
-        InvalidRequestError: Something else.
-    """
     if not text:
         return None
     version = whole_number(text, MAX_VERSION)
@@ -290,14 +175,6 @@ def parse_version(text: str) -> int | None:
 
 
 def collect_inputs(tensors: Iterable[tuple[str, Callable[[], npt.NDArray[Any]]]]) -> Arrays:
-    """Decodes the inputs of a request.
-
-    Args:
-        tensors: Names, and what decodes each.
-
-    Raises:
-        InvalidInputError: The same name twice, or what decoding raises.
-    """
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, decode in tensors:
         if name in arrays:
@@ -320,33 +197,47 @@ def _check_repository(name: str) -> None:
         raise UnsupportedError(f"Repository {name!r}: 'repository_name' specification is not supported.")
 
 
-def _describe(specs: Iterable[TensorSpec]) -> tuple[TensorMetadata, ...]:
-    return tuple(
-        TensorMetadata(
-            name=spec.name,
-            datatype=datatype_of(spec.dtype, tensor=spec.name),
-            shape=(-1,) if spec.shape is None else spec.shape,
-        )
-        for spec in specs
-    )
+#: Durations that requests and executions have.
+_EXECUTION_PARTS = ("compute_input", "compute_infer", "compute_output")
 
 
-def _index_entry(name: str, status: VersionStatus) -> IndexEntry:
-    state = _INDEX_STATES.get(status.state, "UNAVAILABLE")
-    reason = "" if state != "UNAVAILABLE" else "unloaded" if status.error is None else status.error.message
-    return IndexEntry(name=name, version=str(status.version), state=state, reason=reason)
+def _fill_statistics(message: inference_pb2.ModelStatistics, row: VersionStatistics) -> None:
+    message.name = row.name
+    message.version = str(row.version)
+    message.last_inference = row.last_inference_ms
+    message.inference_count = row.inference_count
+    message.execution_count = row.execution_count
+    _fill_durations(message.inference_stats, row, ("success", "fail", "queue", *_EXECUTION_PARTS))
+    message.inference_stats.cache_hit.SetInParent()
+    message.inference_stats.cache_miss.SetInParent()
+    for rows, execution in row.batches.items():
+        _fill_durations(message.batch_stats.add(batch_size=rows), execution, _EXECUTION_PARTS)
+
+
+def _fill_durations(
+    message: Message, statistics: VersionStatistics | ExecutionStatistics, names: Sequence[str]
+) -> None:
+    for name in names:
+        part, target = getattr(statistics, name), getattr(message, name)
+        target.count, target.ns = part.count, part.ns
+        target.SetInParent()
+
+
+def document_of(message: Message) -> dict[str, Any]:
+    """A message as JSON values: protobuf's own JSON has whole numbers as text, and Triton's has not."""
+    document: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.is_repeated:
+            document[field.name] = [document_of(item) if isinstance(item, Message) else item for item in value]
+        elif not field.has_presence or message.HasField(field.name):
+            enum = field.enum_type
+            plain = value if enum is None else enum.values_by_number[value].name
+            document[field.name] = document_of(plain) if isinstance(plain, Message) else plain
+    return document
 
 
 def infer_result(request: InferRequest, prediction: Prediction) -> InferResult:
-    """What the data plane's answer means in the protocol.
-
-    Args:
-        request: The request.
-        prediction: The answer.
-
-    Raises:
-        UnsupportedError: An output's dtype has no name in the protocol.
-    """
     wanted = request.outputs or tuple(RequestedOutput(name=name, binary=request.binary) for name in prediction.outputs)
     outputs = []
     for output in wanted:

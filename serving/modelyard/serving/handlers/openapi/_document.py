@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from typing import Any
 from urllib.parse import quote
 
 from modelyard.artifact import CLASSIFY_METHOD, REGRESS_METHOD, Signature
-from modelyard.errors import ModelyardError
 from modelyard.serving.handlers.oip import DATATYPES, ROUTES
 from modelyard.serving.handlers.openapi._examples import example_body, request_url
 from modelyard.serving.handlers.openapi._schemas import (
@@ -22,8 +20,7 @@ from modelyard.serving.handlers.openapi._schemas import (
     predict_request,
     ref,
 )
-from modelyard.serving.repository import ModelManager
-from modelyard.serving.requests import MAX_VERSION, ModelSpec
+from modelyard.serving.requests import MAX_VERSION
 
 Operation = dict[str, Any]
 
@@ -83,35 +80,6 @@ _V2_OPERATIONS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def openapi_json(
-    manager: ModelManager,
-    *,
-    version: str,
-    metrics_paths: Sequence[str] = (),
-    pages: Collection[str] = (),
-    sagemaker: bool = False,
-) -> str:
-    """:func:`openapi_document` of the models that are loaded now, as JSON text.
-
-    Args:
-        manager: The models.
-        version: Of the server.
-        metrics_paths: Where the Prometheus page is.
-        pages: Paths of JSON pages that GET serves.
-        sagemaker: SageMaker's URLs are served, too.
-    """
-    models: dict[str, Mapping[str, Signature]] = {}
-    for name in manager.names:
-        try:
-            with manager.acquire(ModelSpec(name=name)) as servable:
-                models[name] = servable.signatures
-        except ModelyardError:
-            # Nothing is loaded: the general paths hold for it as well.
-            continue
-    document = openapi_document(models, version=version, metrics_paths=metrics_paths, pages=pages, sagemaker=sagemaker)
-    return json.dumps(document, indent=1) + "\n"
-
-
 def openapi_document(
     models: Mapping[str, Mapping[str, Signature]],
     *,
@@ -120,15 +88,6 @@ def openapi_document(
     pages: Collection[str] = (),
     sagemaker: bool = False,
 ) -> dict[str, Any]:
-    """The document.
-
-    Args:
-        models: Signatures by model.
-        version: Of the server.
-        metrics_paths: Where the Prometheus page is.
-        pages: Paths of JSON pages that GET serves.
-        sagemaker: SageMaker's URLs are served, too.
-    """
     paths: dict[str, dict[str, Operation]] = {}
     identifiers: Counter[str] = Counter()
     for path, method, operation in (
@@ -212,7 +171,7 @@ def _v1() -> Iterator[tuple[str, str, Operation]]:
 
 
 def _v2() -> Iterator[tuple[str, str, Operation]]:
-    for method, route, name in ROUTES:
+    for method, route, name, _ in ROUTES:
         summary, request, answer = _V2_OPERATIONS[name]
         for path in _spelt(route):
             operation = _operation(

@@ -28,27 +28,16 @@ _VERBS = {CLASSIFY_METHOD: "classify", REGRESS_METHOD: "regress"}
 
 
 def request_url(model: str, signature: Signature, *, version: int | None = None) -> str:
-    """The path of version 1 of the API that calls a signature by its own method.
-
-    Args:
-        model: The model.
-        signature: The signature.
-        version: A version; None for the one that answers by default.
-    """
+    """The path of version 1 of the API that calls a signature by its own method."""
     between = "" if version is None else f"/versions/{version}"
     return f"/v1/models/{quote(model, safe='')}{between}:{_VERBS.get(signature.method, 'predict')}"
 
 
-def example_body(name: str, signature: Signature) -> dict[str, Any] | None:
+def example_body(name: str, signature: Signature) -> dict[str, object] | None:
     """A body for :func:`request_url` with one example in it.
 
-    Args:
-        name: Of the signature.
-        signature: The signature.
-
-    Returns:
-        A JSON object; None where a tensor has more than :data:`EXAMPLE_VALUES` values, or a dtype that JSON lacks, or
-        where a foreign model does not say which features its examples have.
+    None where a tensor has more than :data:`EXAMPLE_VALUES` values, or a dtype that JSON lacks, or where a foreign
+    model does not say which features its examples have.
     """
     named = {} if name == DEFAULT_SIGNATURE else {"signature_name": name}
     if signature.method in _VERBS:
@@ -68,9 +57,9 @@ def example_body(name: str, signature: Signature) -> dict[str, Any] | None:
     return {**named, "instances": [row if len(row) > 1 else next(iter(row.values()))]}
 
 
-def _input(spec: TensorSpec, signature: Signature) -> Any:
+def _input(spec: TensorSpec, signature: Signature) -> object:
     shape = [1 if size < 0 else size for size in spec.shape] if spec.shape is not None else [1]
-    value: Any = _scalar(spec.dtype)
+    value: object = _scalar(spec.dtype)
     if isinstance(signature.decode, ImageDecode):
         value = {"b64": _PNG}
     elif isinstance(signature.decode, ExampleDecode):
@@ -80,7 +69,7 @@ def _input(spec: TensorSpec, signature: Signature) -> Any:
     return _filled(value, shape)
 
 
-def _scalar(dtype: str) -> Any:
+def _scalar(dtype: str) -> object:
     if dtype == "string":
         return "text"
     if dtype == "bool":
@@ -90,13 +79,13 @@ def _scalar(dtype: str) -> Any:
     return 0 if dtype.startswith(("int", "uint")) and dtype != "uint16" else None
 
 
-def _filled(value: Any, shape: Sequence[int]) -> Any:
+def _filled(value: object, shape: Sequence[int]) -> object:
     for size in reversed(shape):
         value = [value] * size
     return value
 
 
-def _feature_value(feature: FeatureSpec) -> Any:
+def _feature_value(feature: FeatureSpec) -> object:
     value = _scalar(feature.dtype)
     count = math.prod(feature.shape)
     return value if feature.shape == () else [value] * count

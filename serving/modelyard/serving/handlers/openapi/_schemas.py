@@ -29,33 +29,17 @@ _COUNT: Schema = {"type": "integer", "minimum": 0}
 
 
 def ref(name: str) -> Schema:
-    """A reference to one of :data:`COMPONENTS`.
-
-    Args:
-        name: Of the component.
-    """
+    """A reference to one of :data:`COMPONENTS`."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def object_of(properties: Mapping[str, Schema], *, optional: Sequence[str] = (), **more: Any) -> Schema:
-    """An object whose fields are required, but for some.
-
-    Args:
-        properties: By name.
-        optional: Fields that may be absent.
-        **more: More keywords of the schema.
-    """
+    """An object whose fields are required, but for some."""
     required = [name for name in properties if name not in optional]
     return {"type": "object", "properties": dict(properties), **({"required": required} if required else {}), **more}
 
 
 def list_of(items: Schema, **more: Any) -> Schema:
-    """A list.
-
-    Args:
-        items: Its elements.
-        **more: More keywords of the schema.
-    """
     return {"type": "array", "items": items, **more}
 
 
@@ -97,11 +81,6 @@ def _named(specs: Sequence[TensorSpec], *, row: bool) -> Schema:
 
 
 def predict_request(signatures: Mapping[str, Signature]) -> Schema:
-    """The body of a predict request to one model.
-
-    Args:
-        signatures: The model's.
-    """
     forms: list[Schema] = []
     for name, signature in signatures.items():
         chosen = {"signature_name": {"const": name}}
@@ -115,11 +94,7 @@ def predict_request(signatures: Mapping[str, Signature]) -> Schema:
 
 
 def predict_answer(signatures: Mapping[str, Signature]) -> Schema:
-    """The answer to a predict request to one model, in the form of the request.
-
-    Args:
-        signatures: The model's.
-    """
+    """The answer to a predict request to one model, in the form of the request."""
     rows, columns = [], []
     for signature in signatures.values():
         whole, each = _outputs(signature.outputs, row=False), _outputs(signature.outputs, row=True)
@@ -142,12 +117,7 @@ def _outputs(specs: Sequence[TensorSpec], *, row: bool) -> Schema:
 
 
 def infer_request(signatures: Mapping[str, Signature], datatypes: Mapping[str, str]) -> Schema:
-    """The body of an inference of the Open Inference Protocol, for one model.
-
-    Args:
-        signatures: The model's.
-        datatypes: The protocol's names by those of dtypes; signatures with others are left out.
-    """
+    """The body of an inference of the Open Inference Protocol, for one model."""
     forms: list[Schema] = []
     for name, signature in signatures.items():
         if any(spec.dtype not in datatypes for spec in (*signature.inputs, *signature.outputs)):
@@ -195,6 +165,16 @@ _PARAMETERS: Schema = {
     "type": "object",
     "additionalProperties": {"anyOf": [_TEXT, {"type": "number"}, {"type": "boolean"}]},
 }
+_TENSOR = object_of(
+    {
+        "name": _TEXT,
+        "datatype": _TEXT,
+        "shape": list_of(_COUNT),
+        "data": {"type": "array"},
+        "parameters": _PARAMETERS,
+    },
+    optional=("data", "parameters"),
+)
 _TENSOR_METADATA = object_of({"name": _TEXT, "datatype": _TEXT, "shape": list_of({"type": "integer"})})
 _OBJECT: Schema = {"type": "object"}
 _LOG_SETTINGS: Mapping[str, Schema] = {
@@ -300,18 +280,7 @@ COMPONENTS: dict[str, Schema] = {
         {
             "id": _TEXT,
             "parameters": _PARAMETERS,
-            "inputs": list_of(
-                object_of(
-                    {
-                        "name": _TEXT,
-                        "datatype": _TEXT,
-                        "shape": list_of(_COUNT),
-                        "data": {"type": "array"},
-                        "parameters": _PARAMETERS,
-                    },
-                    optional=("data", "parameters"),
-                )
-            ),
+            "inputs": list_of(_TENSOR),
             "outputs": list_of(
                 object_of({"name": _TEXT, "parameters": _PARAMETERS}, optional=("parameters",)),
             ),
@@ -324,18 +293,7 @@ COMPONENTS: dict[str, Schema] = {
             "model_version": _TEXT,
             "id": _TEXT,
             "parameters": _PARAMETERS,
-            "outputs": list_of(
-                object_of(
-                    {
-                        "name": _TEXT,
-                        "datatype": _TEXT,
-                        "shape": list_of(_COUNT),
-                        "data": {"type": "array"},
-                        "parameters": _PARAMETERS,
-                    },
-                    optional=("data", "parameters"),
-                )
-            ),
+            "outputs": list_of(_TENSOR),
         },
         optional=("id", "parameters"),
     ),

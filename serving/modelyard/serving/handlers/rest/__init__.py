@@ -1,18 +1,16 @@
 """The REST API, with no server in it."""
 
 from modelyard.serving.handlers.rest._app import RestApp
-from modelyard.serving.handlers.rest._catalog import config_json, models_json
-from modelyard.serving.handlers.rest._counted import counted
+from modelyard.serving.handlers.rest._catalog import config_json, models_json, read_loaded, signatures_of, statuses_of
 from modelyard.serving.handlers.rest._floats import float_texts
 from modelyard.serving.handlers.rest._json import parse_object, quote
 from modelyard.serving.handlers.rest._sagemaker import SageMakerApp
 from modelyard.serving.handlers.rest._tensors import value_to_array
-from modelyard.serving.handlers.rest._types import Page, RestOptions, admit, error_answer, hints_of
+from modelyard.serving.handlers.rest._types import Page, admit, counted, error_answer, hints_of
 
 __all__ = [
     "Page",
     "RestApp",
-    "RestOptions",
     "SageMakerApp",
     "admit",
     "config_json",
@@ -23,5 +21,8 @@ __all__ = [
     "models_json",
     "parse_object",
     "quote",
+    "read_loaded",
+    "signatures_of",
+    "statuses_of",
     "value_to_array",
 ]

@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
 from modelyard.artifact import Signature
-from modelyard.errors import (
-    InvalidRequestError,
-    ModelyardError,
-    RequestTooLargeError,
-    SignatureNotFoundError,
-)
+from modelyard.errors import InvalidRequestError, RequestTooLargeError, SignatureNotFoundError
 from modelyard.serving.access import Access, Scope
-from modelyard.serving.handlers.rest import _examples, _json_proto, _predict
-from modelyard.serving.handlers.rest._counted import counted
+from modelyard.serving.config import ServerOptions
+from modelyard.serving.handlers.rest import _examples, _predict
 from modelyard.serving.handlers.rest._types import (
     JSON,
     HttpHandler,
     Page,
-    RestOptions,
     admit,
+    counted,
     error_answer,
-    json_answer,
-    late,
-    reworded,
-    too_large,
 )
 from modelyard.serving.handlers.rest._urls import NoSuchUrl, Route, Verb, parse_route
 from modelyard.serving.metrics import Metrics
-from modelyard.serving.prediction import SMALL_BYTES, Predictor, status_response
+from modelyard.serving.prediction import SIGNATURE_DEF_FIELD, SMALL_BYTES, ModelMetadata, Predictor, status_response
 from modelyard.serving.requests import Arrays, PredictRequest
-from modelyard.serving.transports.http import Answer, HttpRequest
-
-_LOG = logging.getLogger("modelyard.serving.rest")
+from modelyard.serving.transports.http import Answer, HttpLimits, HttpRequest
+from modelyard.wire import serving_pb2
 
 _CORS = [
     (b"access-control-allow-origin", b"*"),
@@ -56,23 +48,13 @@ _SCOPES: Mapping[Verb, Scope] = {
 
 
 class RestApp:
-    """Answers the requests of the REST API.
-
-    Args:
-        predictor: The data plane.
-        metrics: Where requests are counted.
-        options: What to offer, and limits.
-        access: Who may do what.
-        metrics_page: Type and bytes of the metrics page, by what the client accepts.
-        v2: Answers everything below /v2; None for nothing.
-        pages: JSON pages that GET serves, by path, beside what upstream has.
-    """
+    """Answers the requests of the REST API."""
 
     def __init__(
         self,
         predictor: Predictor,
         metrics: Metrics,
-        options: RestOptions,
+        options: ServerOptions,
         access: Access,
         *,
         metrics_page: Callable[[str], Awaitable[tuple[str, bytes]]],
@@ -86,16 +68,7 @@ class RestApp:
         self._metrics = metrics
         self._metrics_page = metrics_page
         self._options = options
-        self.max_body_bytes = options.max_body_bytes
-        self.timeout_s = options.timeout_s
-
-    def late(self) -> ModelyardError:
-        """The error of a request whose time is over."""
-        return late(self._options)
-
-    def too_large(self) -> ModelyardError:
-        """The error of a request whose body is larger than allowed."""
-        return too_large(self._options)
+        self.limits = HttpLimits(max_body_bytes=options.max_body_bytes, timeout_s=options.rest_timeout_s)
 
     async def answer(self, request: HttpRequest) -> Answer:
         """Answers every request with something, whatever happens."""
@@ -129,7 +102,8 @@ class RestApp:
             raise NoSuchUrl("The console is off: start the server with --console.")
         route = parse_route(method, full)
         with admit(self._access, request, _SCOPES[route.verb], route.spec.name):
-            return json_answer(await self._answer(route, request))
+            body = await self._answer(route, request)
+        return Answer(status=200, body=body.encode(), headers=[JSON])
 
     async def _answer(self, route: Route, request: HttpRequest) -> str:
         if request.caller is not None and request.caller.facts is not None:
@@ -137,19 +111,19 @@ class RestApp:
             request.caller.facts.model = route.spec.name.partition("?")[0]
         if route.verb == "status":
             statuses = self._predictor.status(route.spec.name, route.spec.version)
-            return _json_proto.message_json(status_response(statuses)) + "\n"
+            return _message_json(status_response(statuses)) + "\n"
         if route.verb == "metadata":
-            return _json_proto.metadata_json(self._predictor.metadata(route.spec))
+            return _metadata_json(self._predictor.metadata(route.spec))
         with counted(self._metrics, request, model=route.spec.name, api=route.verb):
             try:
-                async with asyncio.timeout(self._options.timeout_s):
+                async with asyncio.timeout(self.limits.timeout_s):
                     if route.verb == "predict":
                         return await self._predict(route, request)
                     return await self._predictor.offload(
                         lambda: self._infer(route, request), request.caller, model=route.spec.name
                     )
             except TimeoutError as exc:
-                raise late(self._options) from exc
+                raise self.limits.late() from exc
 
     def _infer(self, route: Route, request: HttpRequest) -> str:
         body = _examples.parse_examples(self._plain(request), max_depth=self._options.max_json_depth)
@@ -168,7 +142,7 @@ class RestApp:
         spec = replace(route.spec, signature=body.signature)
 
         def inputs(signature: Signature) -> Arrays:
-            return _predict.inputs_of(body, signature, extensions=self._options.extensions)
+            return _predict.inputs_of(body, signature, extensions=self._options.rest_extensions)
 
         try:
             return await self._predictor.submit(
@@ -184,14 +158,16 @@ class RestApp:
                     prediction.outputs,
                     body.form,
                     strict=self._options.strict_json,
-                    extensions=self._options.extensions,
+                    extensions=self._options.rest_extensions,
                 ),
             )
         except SignatureNotFoundError as exc:
-            raise reworded(exc, spec.signature_name) from exc
+            # Upstream's words over REST, which differ from gRPC's.
+            missing = f'Serving signature name: "{spec.signature_name}" not found in signature def.'
+            raise SignatureNotFoundError(f"{missing} {exc.message}") from exc
 
     def _plain(self, request: HttpRequest) -> bytes:
-        return _inflate(request.body, self._options) if _is_packed(request) else request.body
+        return _inflate(request.body, self.limits) if _is_packed(request) else request.body
 
 
 def _is_packed(request: HttpRequest) -> bool:
@@ -204,13 +180,32 @@ def _options(request: HttpRequest) -> Answer:
     return Answer(status=200 if origin.startswith(("http://", "https://")) else 400, body=b"", headers=[JSON])
 
 
-def _inflate(body: bytes, options: RestOptions) -> bytes:
+def _inflate(body: bytes, limits: HttpLimits) -> bytes:
     """Decompresses a gzip body; a bad one counts as empty, as upstream has it."""
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        data = inflater.decompress(body, options.max_body_bytes + 1)
+        data = inflater.decompress(body, limits.max_body_bytes + 1)
     except zlib.error:
         return b""
-    if len(data) > options.max_body_bytes:
-        raise too_large(options)
+    if len(data) > limits.max_body_bytes:
+        raise limits.too_large()
     return data if inflater.eof else b""
+
+
+def _message_json(message: Message) -> str:
+    """Prints a message with every field, defaults included, under its proto name."""
+    return json_format.MessageToJson(
+        message, indent=1, always_print_fields_with_no_presence=True, preserving_proto_field_name=True
+    )
+
+
+def _metadata_json(metadata: ModelMetadata) -> str:
+    """Prints the answer of a metadata request; the doubled ``signature_def`` key is upstream's."""
+    spec = serving_pb2.ModelSpec(name=metadata.spec.name)
+    if metadata.spec.version is not None:
+        spec.version.value = metadata.spec.version
+    definitions = serving_pb2.SignatureDefMap()
+    for name, definition in metadata.definitions.items():
+        definitions.signature_def[name].CopyFrom(definition)
+    parts = (_message_json(spec), SIGNATURE_DEF_FIELD, _message_json(definitions))
+    return '{{\n"model_spec":{},\n"metadata": {{"{}": {}}}\n}}\n'.format(*parts)

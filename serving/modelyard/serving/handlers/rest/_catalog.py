@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from typing import TypeVar
 
 from modelyard.artifact import Signature
-from modelyard.errors import ModelyardError
-from modelyard.serving.repository import ModelManager
+from modelyard.errors import ModelNotFoundError, ModelyardError
+from modelyard.serving.config import ServerOptions
+from modelyard.serving.repository import ModelManager, VersionStatus
 from modelyard.serving.requests import ModelSpec, format_shape
+from modelyard.serving.servables import Servable
 
-#: Fields of options whose values nobody must read.
+_T = TypeVar("_T")
+
+#: Fields of options that hold secrets.
 _SECRET = ("key", "certificate", "authority")
 _MASK = "****"
 
 
-def models_json(manager: ModelManager) -> str:
-    """The models with their versions, states, labels and signatures.
+def read_loaded(manager: ModelManager, spec: ModelSpec, read: Callable[[Servable], _T], otherwise: _T) -> _T:
+    """What is read of a loaded version; something else where none is loaded: its status says why."""
+    try:
+        with manager.acquire(spec) as servable:
+            return read(servable)
+    except ModelyardError:
+        return otherwise
 
-    Args:
-        manager: The models.
-    """
+
+def statuses_of(manager: ModelManager, name: str) -> Sequence[VersionStatus]:
+    """The states of a model's versions, newest first; none of a model without a version yet."""
+    try:
+        return manager.status(name)
+    except ModelNotFoundError:
+        return ()
+
+
+def signatures_of(manager: ModelManager, name: str) -> Mapping[str, Signature]:
+    """The signatures of the version that answers by default; none where nothing is loaded."""
+    none: Mapping[str, Signature] = {}
+    return read_loaded(manager, ModelSpec(name=name), lambda servable: servable.signatures, none)
+
+
+def models_json(manager: ModelManager) -> str:
     return json.dumps({"models": [_model(manager, config.name) for config in manager.configs]}, indent=1) + "\n"
 
 
-def _model(manager: ModelManager, name: str) -> dict[str, Any]:
+def _model(manager: ModelManager, name: str) -> dict[str, object]:
     config = next(config for config in manager.configs if config.name == name)
-    try:
-        statuses = manager.status(name)
-    except ModelyardError:
-        statuses = ()
     return {
         "name": name,
         "base_path": str(config.base_path),
@@ -42,22 +61,17 @@ def _model(manager: ModelManager, name: str) -> dict[str, Any]:
                 "state": status.state.name,
                 "error": "" if status.error is None else status.error.message,
             }
-            for status in statuses
+            for status in statuses_of(manager, name)
         ],
         "signatures": _signatures(manager, name),
     }
 
 
-def _signatures(manager: ModelManager, name: str) -> dict[str, Any]:
-    try:
-        with manager.acquire(ModelSpec(name=name)) as servable:
-            return {key: _signature(signature) for key, signature in servable.signatures.items()}
-    except ModelyardError:
-        # Nothing is loaded: the versions say why.
-        return {}
+def _signatures(manager: ModelManager, name: str) -> dict[str, object]:
+    return {key: _signature(signature) for key, signature in signatures_of(manager, name).items()}
 
 
-def _signature(signature: Signature) -> dict[str, Any]:
+def _signature(signature: Signature) -> dict[str, object]:
     return {
         "method": signature.method,
         "inputs": {spec.name: f"{spec.dtype} {format_shape(spec.shape)}" for spec in signature.inputs},
@@ -65,20 +79,13 @@ def _signature(signature: Signature) -> dict[str, Any]:
     }
 
 
-def config_json(options: Any, manager: ModelManager) -> str:
-    """The options that the server runs with, and the models as they are configured now; secrets are masked.
-
-    Args:
-        options: The server's options, a dataclass.
-        manager: The models.
-    """
+def config_json(options: ServerOptions, manager: ModelManager) -> str:
+    """The options that the server runs with, and the models as they are configured now; secrets are masked."""
     # Locks and the like do not travel: asdict would copy them.
-    fields = {name: getattr(options, name) for name in options.__dataclass_fields__ if name not in ("models", "watch")}
-    document = {name: _plain(value) for name, value in fields.items()}
-    watch = options.watch
-    document["watch"] = {
-        name: _plain(getattr(watch, name)) for name in watch.__dataclass_fields__ if name != "load_slots"
-    }
+    names = {field.name for field in fields(options)} - {"models", "watch"}
+    document = {name: _plain(getattr(options, name)) for name in names}
+    watch = {field.name for field in fields(options.watch)} - {"load_slots"}
+    document["watch"] = {name: _plain(getattr(options.watch, name)) for name in watch}
     document["models"] = [
         {
             "name": config.name,
@@ -91,8 +98,8 @@ def config_json(options: Any, manager: ModelManager) -> str:
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    if hasattr(value, "__dataclass_fields__"):
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
         return {name: _MASK if name in _SECRET and item else _plain(item) for name, item in asdict(value).items()}
     if isinstance(value, (bool, int, float, str)) or value is None:
         return value

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from modelyard.errors import InvalidInputError, InvalidRequestError
 from modelyard.serving.handlers.rest._floats import float_texts
-from modelyard.serving.handlers.rest._json import parse_object, quote, type_name
+from modelyard.serving.handlers.rest._json import parse_object, quote, signature_in, type_name
 from modelyard.serving.handlers.rest._tensors import decode_b64, is_b64
 from modelyard.serving.prediction import Classification, Regression
 from modelyard.wire import tensorflow_pb2
@@ -33,21 +32,8 @@ class ExamplesBody:
 
 
 def parse_examples(body: bytes, *, max_depth: int) -> ExamplesBody:
-    """Parses the body of a classify or regress request.
-
-    Args:
-        body: JSON text.
-        max_depth: Levels of nesting that are accepted.
-
-    Raises:
-        InvalidRequestError: Not JSON, or not of the form that these calls expect.
-    """
     document = parse_object(body, max_depth=max_depth)
-    signature = document.get("signature_name", "")
-    if not isinstance(signature, str):
-        raise InvalidRequestError(
-            f"JSON Value: {quote(document)} not formatted correctly. 'signature_name' key must be a string value."
-        )
+    signature = signature_in(document)
     context = b"" if "context" not in document else _example(document["context"])
     if "examples" not in document:
         raise InvalidRequestError(
@@ -61,7 +47,7 @@ def parse_examples(body: bytes, *, max_depth: int) -> ExamplesBody:
     return ExamplesBody(signature=signature, examples=[context + _example(example) for example in examples])
 
 
-def _example(value: Any) -> bytes:
+def _example(value: object) -> bytes:
     if not isinstance(value, dict):
         raise InvalidRequestError(f"Example must be JSON object but got JSON {type_name(value)}")
     example = tensorflow_pb2.Example()
@@ -76,23 +62,23 @@ def _example(value: Any) -> bytes:
     return example.SerializeToString()
 
 
-def _add(feature: tensorflow_pb2.Feature, name: str, value: Any) -> None:
-    if value is None or isinstance(value, list) or (isinstance(value, dict) and not is_b64(value)):
-        raise InvalidInputError(f"Feature: {name} has element with unexpected JSON type: {type_name(value)}")
-    if isinstance(value, (str, dict)):
+def _add(feature: tensorflow_pb2.Feature, name: str, value: object) -> None:
+    if isinstance(value, str) or is_b64(value):
         _expect(feature, name, "bytes_list")
-        data = decode_b64(value) if isinstance(value, dict) else value.encode("utf-8", "surrogateescape")
+        data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else decode_b64(value)
         feature.bytes_list.value.append(data)
     elif isinstance(value, float):
         _expect(feature, name, "float_list")
         with np.errstate(over="ignore"):
             feature.float_list.value.append(float(np.float32(value)))
-    else:
+    elif isinstance(value, int):
         _expect(feature, name, "int64_list")
         if not _INT64_MIN <= value <= _INT64_MAX:
             kind = "uint64" if 0 < value <= _UINT64_MAX else "larger"
             raise InvalidInputError(f"Feature: {name} has {kind} element. Only int64_t is supported. Received {value}.")
         feature.int64_list.value.append(int(value))
+    else:
+        raise InvalidInputError(f"Feature: {name} has element with unexpected JSON type: {type_name(value)}")
 
 
 def _expect(feature: tensorflow_pb2.Feature, name: str, kind: str) -> None:
@@ -104,14 +90,7 @@ def _expect(feature: tensorflow_pb2.Feature, name: str, kind: str) -> None:
 
 
 def classify_answer(answer: Classification) -> str:
-    """The body of a classify answer: for each example, a list of [label, score] pairs.
-
-    Args:
-        answer: The answer.
-
-    Raises:
-        InvalidInputError: There is nothing to print.
-    """
+    """The body of a classify answer: for each example, a list of [label, score] pairs."""
     shape = next(array.shape for array in (answer.labels, answer.scores) if array is not None)
     if not shape[0]:
         raise InvalidInputError("Cannot convert empty ClassificationResults to JSON")
@@ -123,14 +102,7 @@ def classify_answer(answer: Classification) -> str:
 
 
 def regress_answer(answer: Regression) -> str:
-    """The body of a regress answer: a flat list of floats.
-
-    Args:
-        answer: The answer.
-
-    Raises:
-        InvalidInputError: There is nothing to print.
-    """
+    """The body of a regress answer: a flat list of floats."""
     if not answer.values.size:
         raise InvalidInputError("Cannot convert empty RegressionResults to JSON")
     return _results(float_texts(np.asarray(answer.values, np.float32)))

@@ -15,14 +15,7 @@ _NOT_FINITE = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinit
 
 
 def float_texts(values: npt.NDArray[Any]) -> list[str]:
-    """Decimal text of floats.
-
-    Args:
-        values: float32 (or narrower) or float64, of any shape.
-
-    Returns:
-        One JSON number each, in order; NaN, Infinity and -Infinity bare, as upstream.
-    """
+    """One JSON number for each float, in order; NaN, Infinity and -Infinity bare, as upstream."""
     single = values.dtype.itemsize <= np.dtype(np.float32).itemsize
     flat = values.ravel()
     texts: list[str] = []

@@ -1,4 +1,4 @@
-"""JSON text to Python values, with the rules and limits of a server that strangers call.
+"""JSON text to Python values, with the rules and limits of a public server.
 
 Numbers and objects go through functions of Python: while ``json`` reads a large
 body, other threads get their turn.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
-from modelyard.errors import InvalidRequestError
+from modelyard.errors import InvalidRequestError, RequestTooLargeError
 
 #: What ``json`` says, in the words of upstream's parser.
 _REASONS = {
@@ -34,25 +34,19 @@ _ESCAPE = re.compile(
 #: Fewer digits than this are never beyond the range of a double.
 _SURELY_FINITE = 300
 _CHUNK = 1 << 20
+#: Some seconds of a thread. 40 kB of gzip may hold 20 million numbers, which are within the limit for bytes.
+MAX_VALUES = 1 << 24
 _MAX_QUOTE = 256
 
 
-def parse_object(body: bytes, *, max_depth: int, strict_text: bool = False) -> dict[str, Any]:
+def parse_object(body: bytes, *, max_depth: int, strict_text: bool = False) -> dict[str, object]:
     """Parses a request body, whose top level must be an object.
 
-    Accepts what upstream accepts: bare NaN, Infinity and Inf, any text after
-    the first complete value, and duplicate keys, of which the first wins.
-
-    Args:
-        body: UTF-8 text. Bytes that are none are carried in strings as ``surrogateescape`` has them.
-        max_depth: Levels of nesting that are accepted.
-        strict_text: Refuse bytes that are no UTF-8.
-
-    Raises:
-        InvalidRequestError: Not JSON, not an object, or nested deeper than
-            ``max_depth``.
+    Accepts what upstream accepts: bare NaN, Infinity and Inf, any text after the first complete value, and duplicate
+    keys, of which the first wins. Bytes that are no UTF-8 are carried in strings as ``surrogateescape`` has them, or
+    refused where ``strict_text``.
     """
-    _check_depth(body, max_depth)
+    _check_cost(body, max_depth)
     try:
         text = body.decode("utf-8", "strict" if strict_text else "surrogateescape").lstrip(" \t\n\r\ufeff")
     except UnicodeDecodeError as exc:
@@ -71,7 +65,7 @@ def parse_object(body: bytes, *, max_depth: int, strict_text: bool = False) -> d
     return value
 
 
-def _decode(text: str) -> tuple[Any, int]:
+def _decode(text: str) -> tuple[object, int]:
     decoder = json.JSONDecoder(object_pairs_hook=_first_wins, parse_float=_double, parse_int=_integer)
     try:
         return decoder.raw_decode(text)
@@ -96,21 +90,25 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
+def _first_wins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result: dict[str, object] = {}
     for key, value in pairs:
         result.setdefault(key, value)
     return result
 
 
-def _check_depth(body: bytes, max_depth: int) -> None:
-    """Refuses deep nesting before any recursive parser sees it; costs two counts for ordinary bodies."""
-    if body.count(b"[") + body.count(b"{") <= max_depth:
+def _check_cost(body: bytes, max_depth: int) -> None:
+    """Refuses deep nesting and too many values before they are parsed; costs three counts for ordinary bodies."""
+    if body.count(b"[") + body.count(b"{") <= max_depth and body.count(b",") < MAX_VALUES:
         return
-    plain = np.frombuffer(_STRING_BYTES.sub(b"", body), dtype=np.uint8)
-    depth = 0
+    plain = _STRING_BYTES.sub(b"", body)
+    if plain.count(b",") >= MAX_VALUES:
+        raise RequestTooLargeError(
+            f"The JSON text has more than {MAX_VALUES} values; send fewer rows per request, or use gRPC."
+        )
+    characters, depth = np.frombuffer(plain, dtype=np.uint8), 0
     for start in range(0, len(plain), _CHUNK):
-        part = plain[start : start + _CHUNK]
+        part = characters[start : start + _CHUNK]
         opens = (part == ord("[")) | (part == ord("{"))
         closes = (part == ord("]")) | (part == ord("}"))
         steps = np.cumsum(opens[opens | closes].astype(np.int32) * 2 - 1)
@@ -134,12 +132,18 @@ def _check_escapes(text: str, end: int) -> None:
             )
 
 
-def quote(value: Any) -> str:
-    """A JSON value as error messages quote it, cut at 256 characters.
+def signature_in(document: Mapping[str, object]) -> str:
+    """The signature that a body asks for; empty for the default."""
+    signature = document.get("signature_name", "")
+    if not isinstance(signature, str):
+        raise InvalidRequestError(
+            f"JSON Value: {quote(document)} not formatted correctly. 'signature_name' key must be a string value."
+        )
+    return signature
 
-    Args:
-        value: Any parsed value.
-    """
+
+def quote(value: object) -> str:
+    """A JSON value as error messages quote it, cut at 256 characters."""
     text = ""
     for part in json.JSONEncoder().iterencode(value):
         text += part
@@ -148,12 +152,8 @@ def quote(value: Any) -> str:
     return text
 
 
-def type_name(value: Any) -> str:
-    """Name of a JSON value's type, in the words of upstream's parser.
-
-    Args:
-        value: Any parsed value.
-    """
+def type_name(value: object) -> str:
+    """Name of a JSON value's type, in the words of upstream's parser."""
     if value is None:
         return "Null"
     if isinstance(value, bool):
@@ -161,12 +161,3 @@ def type_name(value: Any) -> str:
     if isinstance(value, (int, float)):
         return "Number"
     return "Object" if isinstance(value, dict) else "Array" if isinstance(value, list) else "String"
-
-
-def is_number(value: Any) -> bool:
-    """Whether a JSON value is a number (booleans are not).
-
-    Args:
-        value: Any parsed value.
-    """
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from modelyard.artifact import Signature
 from modelyard.errors import InvalidInputError, InvalidRequestError, ModelyardError, UnsupportedError
 from modelyard.serving.handlers.rest._floats import float_texts
-from modelyard.serving.handlers.rest._json import parse_object, quote
+from modelyard.serving.handlers.rest._json import parse_object, quote, signature_in
 from modelyard.serving.handlers.rest._tensors import is_b64, value_to_array
 from modelyard.serving.requests import Arrays, format_shape
 from modelyard.wire import dtype_by_numpy, grpc_status_of
@@ -39,30 +39,17 @@ class PredictBody:
     Attributes:
         form: ``row`` for ``instances``, ``column`` for ``inputs``.
         signature: The signature asked for; empty for the default.
-        value: What stands under ``instances`` or ``inputs``.
+        value: The JSON value of ``instances`` or ``inputs``.
     """
 
     form: Form
     signature: str
-    value: Any
+    value: object
 
 
 def parse_body(body: bytes, *, max_depth: int) -> PredictBody:
-    """Parses the body of a predict request.
-
-    Args:
-        body: JSON text.
-        max_depth: Levels of nesting that are accepted.
-
-    Raises:
-        InvalidRequestError: Not JSON, or not of the form that predict expects.
-    """
     document = parse_object(body, max_depth=max_depth)
-    signature = document.get("signature_name", "")
-    if not isinstance(signature, str):
-        raise InvalidRequestError(
-            f"JSON Value: {quote(document)} not formatted correctly. 'signature_name' key must be a string value."
-        )
+    signature = signature_in(document)
     if "instances" in document and "inputs" in document:
         raise InvalidRequestError(
             f"JSON Value: {quote(document)} Not formatted correctly expecting only one of 'inputs' or 'instances' "
@@ -83,34 +70,24 @@ def parse_body(body: bytes, *, max_depth: int) -> PredictBody:
 def inputs_of(body: PredictBody, signature: Signature, *, extensions: bool = False) -> Arrays:
     """Converts the tensors of a body.
 
-    Args:
-        body: From :func:`parse_body`.
-        signature: What the servable expects.
-        extensions: Accept dtypes that upstream's JSON lacks, and leave it to
-            the data plane whether inputs that are missing have defaults.
-
-    Raises:
-        InvalidRequestError: The values do not fit the signature's names and dtypes.
-        UnsupportedError: JSON has no form for a dtype.
+    ``extensions`` accepts dtypes that upstream's JSON lacks, and leaves it to the data plane whether inputs that are
+    missing have defaults.
     """
     dtypes = {spec.name: spec.dtype for spec in signature.inputs}
-    read = _columns if body.form == "column" else _rows
-    return read(body.value, dtypes, extensions)
+    if body.form == "row" and isinstance(body.value, list):
+        return _rows(body.value, dtypes, extensions)
+    return _columns(body.value, dtypes, extensions)
 
 
 def names_of(body: PredictBody) -> Iterable[str]:
-    """The inputs that a body names; none where it gives one without a name.
-
-    Args:
-        body: From :func:`parse_body`.
-    """
+    """The inputs that a body names; none where its one input has no name."""
     value = body.value
-    if body.form == "row":
+    if body.form == "row" and isinstance(value, list):
         value = value[0]
     return value if _is_named(value) else ()
 
 
-def _columns(value: Any, dtypes: Mapping[str, str], extensions: bool) -> Arrays:
+def _columns(value: object, dtypes: Mapping[str, str], extensions: bool) -> Arrays:
     if not isinstance(value, dict) or is_b64(value):
         if len(dtypes) != 1:
             raise InvalidRequestError(
@@ -129,7 +106,7 @@ def _columns(value: Any, dtypes: Mapping[str, str], extensions: bool) -> Arrays:
     }
 
 
-def _rows(instances: Any, dtypes: Mapping[str, str], extensions: bool) -> Arrays:
+def _rows(instances: list[object], dtypes: Mapping[str, str], extensions: bool) -> Arrays:
     if _is_named(instances[0]):
         return _named_rows(instances, dtypes, extensions)
     if len(dtypes) != 1:
@@ -144,8 +121,9 @@ def _rows(instances: Any, dtypes: Mapping[str, str], extensions: bool) -> Arrays
     return {name: _batch(instances, dtype, extensions, lambda index: f"Failed to process element: {index} {_LIST}.")}
 
 
-def _named_rows(instances: list[Any], dtypes: Mapping[str, str], extensions: bool) -> Arrays:
-    columns: dict[str, list[Any]] = {name: [] for name in dtypes}
+def _named_rows(instances: list[object], dtypes: Mapping[str, str], extensions: bool) -> Arrays:
+    columns: dict[str, list[object]] = {name: [] for name in dtypes}
+    first = instances[0]
     for index, item in enumerate(instances):
         if not _is_named(item):
             raise InvalidRequestError(f"Expecting object but got list at item {index} of input list")
@@ -157,7 +135,7 @@ def _named_rows(instances: list[Any], dtypes: Mapping[str, str], extensions: boo
                 )
             columns[name].append(item[name])
         # With extensions, every row must still name the same inputs as the first.
-        wanted = instances[0].keys() if extensions else columns.keys()
+        wanted = first.keys() if extensions and _is_named(first) else columns.keys()
         if item.keys() != wanted:
             raise InvalidRequestError(
                 f"Failed to process element: {index} of 'instances' list. JSON object: {quote(item)} keys must be "
@@ -170,11 +148,11 @@ def _named_rows(instances: list[Any], dtypes: Mapping[str, str], extensions: boo
     return {name: _batch(values, dtypes[name], extensions, place(name)) for name, values in columns.items() if values}
 
 
-def _is_named(item: Any) -> bool:
+def _is_named(item: object) -> TypeGuard[dict[str, object]]:
     return isinstance(item, dict) and not is_b64(item)
 
 
-def _batch(values: list[Any], dtype: str, extensions: bool, place: Callable[[int], str]) -> npt.NDArray[Any]:
+def _batch(values: list[object], dtype: str, extensions: bool, place: Callable[[int], str]) -> npt.NDArray[Any]:
     """All rows at once where they are alike; row by row, to name the culprit, where they are not."""
     try:
         return value_to_array(values, dtype, extensions=extensions)
@@ -199,21 +177,9 @@ def _batch(values: list[Any], dtype: str, extensions: bool, place: Callable[[int
 
 
 def predict_answer(outputs: Arrays, form: Form, *, strict: bool = False, extensions: bool = False) -> str:
-    """The body of an answer.
+    """The body of an answer, in the form of the request; NaN and infinities stand bare, as upstream writes them.
 
-    Args:
-        outputs: Arrays by output name.
-        form: The form of the request.
-        extensions: Write dtypes that upstream's JSON lacks.
-        strict: Refuse NaN and infinities, which strict parsers cannot read.
-
-    Returns:
-        JSON text; NaN and infinities stand bare, as upstream writes them.
-
-    Raises:
-        InvalidInputError: Row form, and an output has no batch dimension or
-            another batch size than the others; or, when strict, NaN or infinity.
-        InvalidInputError: JSON has no form for an output's dtype.
+    ``strict`` refuses these; ``extensions`` writes dtypes that upstream's JSON lacks.
     """
     if strict:
         _check_finite(outputs)
@@ -308,5 +274,5 @@ def _value_texts(array: npt.NDArray[Any], name: str) -> list[str]:
     return [str(value) for value in flat]
 
 
-def _as_bytes(value: Any) -> bytes:
+def _as_bytes(value: object) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
-from modelyard.errors import ModelyardError
 from modelyard.serving.transports.http import Answer, Application, HttpRequest
 
 _READY = "/v2/health/ready"
@@ -23,28 +22,13 @@ class SageMakerApp:
     tfs-model-version=3,tfs-method=classify``. Every other path passes through.
 
     Source: Amazon SageMaker developer guide, "Custom inference code with hosting services".
-
-    Args:
-        app: The REST API.
-        model: The model for calls that name none.
     """
 
     def __init__(self, app: Application, *, model: str) -> None:
-        self._app = app
+        self._app, self.limits = app, app.limits
         self._model = model
-        self.max_body_bytes = app.max_body_bytes
-        self.timeout_s = app.timeout_s
-
-    def late(self) -> ModelyardError:
-        """The error of a request whose time is over."""
-        return self._app.late()
-
-    def too_large(self) -> ModelyardError:
-        """The error of a request whose body is larger than allowed."""
-        return self._app.too_large()
 
     async def answer(self, request: HttpRequest) -> Answer:
-        """Answers one request."""
         path = self._path(request.path, request.headers)
         return await self._app.answer(request if path == request.path else replace(request, path=path))
 

@@ -1,26 +1,23 @@
-"""Options and answers of the REST doors, with no server in them."""
+"""Options and answers of the REST APIs, with no server in them."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from modelyard.errors import (
-    DeadlineExceededError,
-    ModelyardError,
-    OverloadedError,
-    RequestTooLargeError,
-    SignatureNotFoundError,
-    UnauthenticatedError,
-)
+from modelyard.errors import ModelyardError, OverloadedError, UnauthenticatedError
 from modelyard.serving.access import Access, Scope, Ticket
 from modelyard.serving.handlers.rest._urls import NoSuchUrl
-from modelyard.serving.requests import Caller, unexpected
+from modelyard.serving.metrics import Metrics
+from modelyard.serving.requests import Caller, trace_id_of, unexpected
 from modelyard.serving.transports.http import Answer, HttpRequest
-from modelyard.wire import http_status_of
+from modelyard.wire import grpc_status_of, http_status_of
 
 _LOG = logging.getLogger("modelyard.serving.rest")
 
@@ -28,38 +25,7 @@ JSON = (b"content-type", b"application/json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestOptions:
-    """What the REST API offers, and its limits.
-
-    Attributes:
-        max_body_bytes: Largest request body, before and after decompression.
-        max_json_depth: Deepest nesting of a JSON body.
-        timeout_s: Time that a request may take.
-        cors: Answers carry CORS headers.
-        strict_json: NaN and infinities are refused in answers.
-        extensions: JSON may hold half, bfloat16 and uint16, and inputs that
-            have defaults may be left out; upstream refuses both.
-        metrics_paths: Where the Prometheus page is.
-    """
-
-    max_body_bytes: int = 100 << 20
-    max_json_depth: int = 100
-    timeout_s: float = 30.0
-    cors: bool = False
-    strict_json: bool = False
-    extensions: bool = False
-    metrics_paths: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Page:
-    """A JSON page.
-
-    Attributes:
-        scope: What its readers need.
-        text: Makes it, on a worker thread.
-    """
-
     scope: Scope
     text: Callable[[], str]
 
@@ -69,19 +35,6 @@ HttpHandler = Callable[[HttpRequest], Awaitable[Answer]]
 
 
 def admit(access: Access, request: HttpRequest, scope: Scope, model: str = "") -> Ticket:
-    """Lets a request in.
-
-    Args:
-        access: Decides.
-        request: The request, whose caller learns its name.
-        scope: What it wants.
-        model: With which model; empty for the server as a whole.
-
-    Raises:
-        OverloadedError: The caller's quota is used up.
-        PermissionDeniedError: The caller may not.
-        UnauthenticatedError: Nobody knows the caller, who would have to be known.
-    """
     if not access.asks(scope):
         return Ticket()
     ticket = access.admit(request.credentials, scope, model)
@@ -92,24 +45,7 @@ def admit(access: Access, request: HttpRequest, scope: Scope, model: str = "") -
     return ticket
 
 
-def json_answer(text: str) -> Answer:
-    """An answer of JSON text.
-
-    Args:
-        text: The text.
-    """
-    return Answer(status=200, body=text.encode(), headers=[JSON])
-
-
 def error_answer(error: BaseException, request: str, *, caller: Caller | None = None, indent: int | None = 4) -> Answer:
-    """The answer to a request that failed.
-
-    Args:
-        error: Why.
-        request: What to call it in the log.
-        caller: Whose request it is; None where that is not known.
-        indent: Of the JSON text.
-    """
     headers = [JSON]
     if isinstance(error, ModelyardError):
         status, text = http_status_of(error), error.message
@@ -126,11 +62,7 @@ def error_answer(error: BaseException, request: str, *, caller: Caller | None = 
 
 
 def hints_of(error: ModelyardError) -> list[tuple[bytes, bytes]]:
-    """Header fields that tell a client what to do about an error.
-
-    Args:
-        error: The error.
-    """
+    """Header fields that tell a client what to do about an error."""
     if isinstance(error, OverloadedError):
         # The smallest number that the header can say is one second.
         return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s or 0.0)))]
@@ -138,33 +70,28 @@ def hints_of(error: ModelyardError) -> list[tuple[bytes, bytes]]:
     return [(b"www-authenticate", b'Bearer realm="modelyard"')] if isinstance(error, UnauthenticatedError) else []
 
 
-def reworded(error: BaseException, signature: str) -> BaseException:
-    """Upstream's REST words for a signature that there is not, which differ from gRPC's.
-
-    Args:
-        error: Any error of a prediction.
-        signature: The signature asked for.
-    """
-    if not isinstance(error, SignatureNotFoundError):
-        return error
-    return SignatureNotFoundError(f'Serving signature name: "{signature}" not found in signature def. {error.message}')
-
-
-def late(options: RestOptions) -> DeadlineExceededError:
-    """The error of a request whose time is over.
-
-    Args:
-        options: Limits.
-    """
-    return DeadlineExceededError(f"No answer within {options.timeout_s:g} s, the server's --rest_api_timeout_in_ms.")
-
-
-def too_large(options: RestOptions) -> RequestTooLargeError:
-    """The error of a request whose body is larger than allowed.
-
-    Args:
-        options: Limits.
-    """
-    return RequestTooLargeError(
-        f"The request body has more than {options.max_body_bytes} bytes; send fewer rows per request, or use gRPC."
-    )
+@contextmanager
+def counted(metrics: Metrics, request: HttpRequest, *, model: str, api: str) -> Iterator[None]:
+    """Counts one request, whatever becomes of it; first raises the problem that its transport found."""
+    started = time.perf_counter()
+    code = "OK"
+    try:
+        if request.problem is not None:
+            raise request.problem
+        yield
+    except ModelyardError as exc:
+        code = grpc_status_of(exc)
+        raise
+    except asyncio.CancelledError:
+        code = "CANCELLED"
+        raise
+    except Exception:
+        code = "INTERNAL"
+        raise
+    finally:
+        seconds = time.perf_counter() - started
+        trace = trace_id_of(request.headers.get("traceparent", ""))
+        client = "" if request.caller is None else request.caller.principal
+        metrics.record_request(
+            model, api=api, entrypoint="REST", status=code, seconds=seconds, trace=trace, client=client
+        )

@@ -26,10 +26,9 @@ class NoSuchUrl(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """What a URL asks for.
+    """The operation and the servable of a URL.
 
     Attributes:
-        verb: The operation.
         spec: The servable; its signature is in the body.
     """
 
@@ -38,17 +37,7 @@ class Route:
 
 
 def parse_route(method: str, path: str) -> Route:
-    """Parses method and path, as upstream's router does.
-
-    Args:
-        method: ``GET`` or ``POST``.
-        path: The raw path with its query string, which upstream matches too.
-
-    Raises:
-        InvalidModelSpecError: The path has no model name.
-        InvalidRequestError: The path or the method is not one of the API's.
-        NoSuchUrl: The path is not below the API's root.
-    """
+    """Parses method and path, with its query string, as upstream's router does."""
     if not path.lower().startswith("/v1/"):
         raise NoSuchUrl(f"Not found: {method} {path}. The API is below /v1/models/.")
     malformed = InvalidRequestError(f"Malformed request: {method} {path}")

@@ -16,8 +16,8 @@ from modelyard.serving.requests import (
     new_request_id,
     request_id_of,
 )
-from modelyard.serving.telemetry import Recorder, Recording
-from modelyard.serving.transports.http import Answer, Application, HttpRequest
+from modelyard.serving.telemetry import Recorder, Recording, Wanted
+from modelyard.serving.transports.http import Answer, Application, HttpRequest, answer_of
 
 Event = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -39,21 +39,15 @@ class _Gone(Exception):
 
 
 class Adapter:
-    """An application as uvicorn calls one.
-
-    Args:
-        app: The application.
-        recorder: Records requests; None where nobody wants that.
-    """
+    """An application as uvicorn calls one."""
 
     def __init__(self, app: Application, recorder: Recorder | None = None) -> None:
         self._app = app
-        self._recorder = recorder
+        self._recorder = recorder or Recorder(Wanted())
         #: Answers tell clients that their connection ends.
         self.closing = False
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """Answers one request."""
         fields = _joined(scope["headers"])
         request_id = request_id_of(fields.get(_ID, b"")) or new_request_id()
         recording = self._begin(scope, fields, request_id)
@@ -66,20 +60,17 @@ class Adapter:
         try:
             await self._serve(scope, fields, caller, recording, receive, send)
         finally:
-            if self._recorder is not None and recording is not None:
+            if recording is not None:
                 self._recorder.end(recording)
 
     def _begin(self, scope: Event, fields: Mapping[bytes, bytes], request_id: str) -> Recording | None:
-        if self._recorder is None:
-            return None
         return self._recorder.begin(
             api="rest",
             method=scope["method"],
             path=scope["raw_path"].decode("latin-1"),
             request_id=request_id,
             traceparent=fields.get(b"traceparent", b"").decode("latin-1"),
-            # One socket takes both families.
-            client=scope["client"][0].removeprefix("::ffff:") if scope["client"] else "",
+            client=_host(scope["client"]) or "",
         )
 
     async def _serve(
@@ -110,7 +101,9 @@ class Adapter:
                 problem=problem,
                 certificate=scope[CERTIFICATE],
             )
-            answer = await (self._answer(request, caller, receive) if problem is None else self._app.answer(request))
+            answer = await (
+                self._answer(request, caller, receive) if problem is None else answer_of(self._app, request)
+            )
             if recording is not None:
                 recording.status, recording.bytes_out = answer.status, len(answer.body)
             if problem is None:
@@ -118,36 +111,35 @@ class Adapter:
             else:
                 await self._refuse(answer, caller, receive, send)
         except (_Gone, asyncio.CancelledError):
-            # In both cases nobody is there to be answered: the server cancels what runs when it has closed all
+            # In both cases the client is gone: the server cancels what runs when it has closed all
             # connections, and what uvicorn would make of an exception is an error in the log.
             caller.leave()
 
     async def _read(self, length: int, receive: Receive) -> tuple[bytes, ModelyardError | None]:
         """The body, or why there is none."""
-        limit = self._app.max_body_bytes
-        if length > limit:
-            return b"", self._app.too_large()
+        limits = self._app.limits
+        if length > limits.max_body_bytes:
+            return b"", limits.too_large()
         parts, size, more = [], 0, True
         try:
-            async with asyncio.timeout(self._app.timeout_s):
+            async with asyncio.timeout(limits.timeout_s):
                 while more:
                     event = await receive()
                     if event["type"] == "http.disconnect":
                         raise _Gone
                     parts.append(event["body"])
                     size += len(event["body"])
-                    if size > limit:
-                        return b"", self._app.too_large()
+                    if size > limits.max_body_bytes:
+                        return b"", limits.too_large()
                     more = event["more_body"]
         except TimeoutError:
-            return b"", self._app.late()
+            return b"", limits.late()
         return b"".join(parts), None
 
     async def _answer(self, request: HttpRequest, caller: Caller, receive: Receive) -> Answer:
-        """The answer to a whole request, for as long as its client is there."""
         listening = asyncio.create_task(_listen(receive, caller))
         try:
-            return await self._app.answer(request)
+            return await answer_of(self._app, request)
         finally:
             listening.cancel()
 

@@ -1,4 +1,4 @@
-"""uvicorn's protocol, with limits on what stands before a body, and deaf to offers of other protocols."""
+"""uvicorn's protocol, with limits on heads, and without upgrades to other protocols."""
 
 from __future__ import annotations
 
@@ -30,19 +30,16 @@ class BoundedProtocol(HttpToolsProtocol):
     _certificate: bytes | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Takes the transport."""
         super().connection_made(transport)
         session = transport.get_extra_info("ssl_object")
         self._certificate = None if session is None else session.getpeercert(binary_form=True)
         self._head_timer = self.loop.call_later(self.limits.header_timeout_s, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends what waits."""
         self._end_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Takes what the client sends."""
         if self._in_head:
             if not self._head_bytes:
                 data = _without_offer(data)
@@ -55,11 +52,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.send_400_response(f"The request's line and header fields take more than {limit} bytes.")
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
         self._in_head = False
         self._end_timer()
         if self.parser.should_upgrade() and any(name in _BODY for name, _ in self.headers):
-            # An offer that came in pieces: rather none than a wrong answer.
+            # An offer that came in several reads: an error is better than a wrong answer.
             raise ValueError("an offer of another protocol, with a body")
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.max_header_bytes:
             raise ValueError("header fields that came at once, and are too many")
@@ -78,11 +74,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded(limits: TransportLimits) -> type[BoundedProtocol]:
-    """The protocol with limits.
-
-    Args:
-        limits: Those of header fields.
-    """
     return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
 
 

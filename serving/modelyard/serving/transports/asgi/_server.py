@@ -30,7 +30,6 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves the signals alone."""
         yield
 
 
@@ -40,11 +39,9 @@ class _LiveContext(ssl.SSLContext):
     now: ssl.SSLContext
 
     def use(self, tls: TlsConfig) -> None:
-        """Has connections from now on use other files."""
         self.now = tls.context()
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """Begins a connection."""
         return self.now.wrap_bio(*args, **options)
 
 
@@ -56,15 +53,7 @@ def _live_context(tls: LiveTls) -> ssl.SSLContext:
 
 
 class UvicornServer:
-    """Serves an application by uvicorn.
-
-    Args:
-        app: Answers the requests.
-        port: Port to listen on, on all addresses.
-        limits: What clients may have it hold; None for the defaults.
-        tls: Key and certificates, which may change; None for plain text.
-        recorder: Records requests; None where nobody wants that.
-    """
+    """Serves an application by uvicorn."""
 
     def __init__(
         self,
@@ -103,11 +92,6 @@ class UvicornServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Opens the port.
-
-        Raises:
-            ConfigurationError: The port cannot be listened on.
-        """
         try:
             listener = listen(self._port)
         except OSError as exc:
@@ -122,11 +106,6 @@ class UvicornServer:
             await self._serving
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new connections, and waits for the running requests.
-
-        Args:
-            grace_s: Seconds to wait before running requests are cut off.
-        """
         if self._serving is None:
             return
         loop = asyncio.get_running_loop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import math
 import ssl
 import time
 import urllib.parse
@@ -13,21 +14,23 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
-from modelyard.errors import InvalidRequestError, ModelyardError
+from modelyard.errors import InvalidRequestError, ModelyardError, OverloadedError
 from modelyard.serving.access import UNIX_SOCKET, Access, Credentials, Principal, Scope, Ticket, admitted
 from modelyard.serving.metrics import Metrics
 from modelyard.serving.requests import PredictRequest, current_request, trace_id_of, unexpected
-from modelyard.serving.transports.grpc._retry import retry_metadata
 from modelyard.serving.transports.grpc._types import Metadata
-from modelyard.wire import Method, grpc_status_of
+from modelyard.wire import Method, grpc_status_of, varint
 
 _LOG = logging.getLogger("modelyard.serving.grpc")
 
 #: Upstream cuts messages there, because some proxies refuse long trailers.
 MAX_STATUS_MESSAGE = 1024
 _TRUNCATED = "...TRUNCATED"
+_RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 #: What upstream counts (MultiInference, metadata and status calls are not among it), and what v2 has instead.
 _COUNTED = ("Predict", "Classify", "Regress", "ModelInfer")
 
@@ -35,7 +38,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 Handler = Callable[[Any, Context], Awaitable[bytes]]
 
 
-#: What somebody showed, and who that is; None for anybody.
+#: A caller's credentials and principal; None where none are needed.
 Caller: TypeAlias = tuple[Credentials, Principal] | None
 
 
@@ -44,7 +47,6 @@ class Guard:
     """What a method's callers need.
 
     Attributes:
-        access: Decides.
         scope: The scope; None for what is open to all.
         model: The model that a message is about; None for methods about the server as a whole.
     """
@@ -54,31 +56,13 @@ class Guard:
     model: Callable[[Any], str] | None = None
 
     def identify(self, context: Context) -> Caller:
-        """Who calls, before the message is read.
-
-        Args:
-            context: The call's.
-
-        Raises:
-            PermissionDeniedError: The caller has the scope for no model.
-            UnauthenticatedError: Nobody knows the caller, who would have to be known.
-        """
+        """Who calls, before the message is read."""
         if self.scope is None or not self.access.asks(self.scope):
             return None
         credentials = credentials_of(context)
         return credentials, self.access.identify(credentials, self.scope)
 
-    def admit(self, caller: Caller, message: Any) -> Ticket:
-        """Lets a call in.
-
-        Args:
-            caller: Who calls.
-            message: Its message.
-
-        Raises:
-            OverloadedError: The caller's quota is used up.
-            PermissionDeniedError: The caller may not.
-        """
+    def admit(self, caller: Caller, message: object) -> Ticket:
         if caller is None or self.scope is None:
             return Ticket()
         credentials, principal = caller
@@ -87,11 +71,6 @@ class Guard:
 
 
 def credentials_of(context: Context) -> Credentials:
-    """What a call's client shows of itself.
-
-    Args:
-        context: The call's.
-    """
     fields: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if key in ("authorization", "x-api-key"):
@@ -108,13 +87,9 @@ def credentials_of(context: Context) -> Credentials:
 
 
 def peer_host(peer: str) -> str | None:
-    """The IP address in gRPC's name of a peer.
+    """The IP address in gRPC's name of a peer, such as ``ipv4:127.0.0.1:50000``.
 
-    Args:
-        peer: Such as ``ipv4:127.0.0.1:50000``, ``ipv6:[::1]:50000`` or ``unix:``.
-
-    Returns:
-        The address; ``UNIX_SOCKET`` for a client of a UNIX socket; None where the name says no address.
+    ``UNIX_SOCKET`` for a client of a UNIX socket; None where the name holds no address.
     """
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     if kind == "unix":
@@ -132,18 +107,9 @@ def unary(
     metrics: Metrics,
     guard: Guard,
     *,
-    parse: Callable[[bytes], Any] | None = None,
+    parse: Callable[[bytes], object] | None = None,
 ) -> grpc.RpcMethodHandler[bytes, bytes]:
-    """Wraps a handler for registration.
-
-    Args:
-        method: The method that it answers.
-        handler: Called with the parsed request and the call's context; returns
-            the serialized response.
-        metrics: Where requests are counted.
-        guard: What callers need.
-        parse: Parses a request; None for the method's own message.
-    """
+    """Wraps a handler for registration: it is called with the parsed request, and returns the serialized response."""
     counted = method.name in _COUNTED
     read = parse or method.request.FromString
 
@@ -188,7 +154,7 @@ def unary(
     return grpc.unary_unary_rpc_method_handler(call)
 
 
-def _parsed(method: Method, parse: Callable[[Any], Any], data: Any) -> Any:
+def _parsed(method: Method, parse: Callable[[bytes], object], data: bytes) -> object:
     try:
         return parse(data)
     except DecodeError as exc:
@@ -197,7 +163,7 @@ def _parsed(method: Method, parse: Callable[[Any], Any], data: Any) -> Any:
         ) from exc
 
 
-def _model_of(message: Any) -> str:
+def _model_of(message: object) -> str:
     """The model that a request of any method names; empty for none."""
     spec = message.spec if isinstance(message, PredictRequest) else getattr(message, "model_spec", None)
     name: str = getattr(message, "model_name", "") or getattr(message, "name", "") if spec is None else spec.name
@@ -210,24 +176,36 @@ def _trace_in(context: Context) -> str:
 
 
 def failure_of(error: BaseException, path: str) -> tuple[str, str]:
-    """Status and message that an error is answered with.
-
-    Args:
-        error: The error.
-        path: The method's path, for the log.
-    """
+    """Status and message that an error is answered with."""
     if isinstance(error, ModelyardError):
         return grpc_status_of(error), truncate(error.message)
     return "INTERNAL", unexpected(error, path, current_request.get().request_id, _LOG)
 
 
 def truncate(text: str) -> str:
-    """Cuts a status message to what upstream sends at most.
-
-    Args:
-        text: The message.
-    """
+    """Cuts a status message to what upstream sends at most."""
     data = text.encode()
     if len(data) <= MAX_STATUS_MESSAGE:
         return text
     return data[: MAX_STATUS_MESSAGE - len(_TRUNCATED)].decode(errors="ignore") + _TRUNCATED
+
+
+def retry_metadata(error: BaseException, text: str) -> Metadata:
+    """Trailing metadata of a failed call.
+
+    ``grpc-retry-pushback-ms`` is gRPC's own (proposal A6); ``google.rpc.RetryInfo``
+    in ``grpc-status-details-bin`` is what Google's client libraries look for.
+    """
+    if not isinstance(error, OverloadedError) or error.retry_after_s is None:
+        return ()
+    milliseconds = math.ceil(error.retry_after_s * 1000)
+    pause = Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+    # The messages google.rpc.Status and RetryInfo are not among protobuf's own, and small enough to be written here.
+    detail = AnyMessage(type_url=_RETRY_INFO, value=_field(1, pause.SerializeToString()))
+    code: int = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    status = b"\x08" + varint(code) + _field(2, text.encode()) + _field(3, detail.SerializeToString())
+    return (("grpc-retry-pushback-ms", str(milliseconds)), ("grpc-status-details-bin", status))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + varint(len(data)) + data

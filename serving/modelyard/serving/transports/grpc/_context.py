@@ -1,34 +1,31 @@
-"""What every call that gRPC's own server answers has: a name, and a record where somebody wants one."""
+"""The request id, and the record, of every call that gRPC's own server answers."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import grpc
+from google.protobuf.message import Message
 
 from modelyard.serving.requests import REQUEST_ID, RequestContext, current_request, new_request_id, request_id_of
 from modelyard.serving.telemetry import Recorder, Recording
-from modelyard.serving.transports.grpc._call import Context, failure_of
+from modelyard.serving.transports.grpc._call import Context, failure_of, peer_host
+from modelyard.serving.transports.grpc._types import AioHandler, RpcHandler
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # the stubs say generic
-    """Wraps the handlers of all methods, those of libraries among them.
-
-    Args:
-        recorder: Records calls; None where nobody wants that.
-    """
+    """Wraps the handlers of all methods, those of libraries among them."""
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         self._recorder = recorder
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[RpcHandler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        """The handler of a call, wrapped."""
-        handler: Any = await continuation(handler_call_details)
+    ) -> RpcHandler:
+        handler = cast("AioHandler", await continuation(handler_call_details))
         path = handler_call_details.method
         formats = {
             "request_deserializer": handler.request_deserializer,
@@ -36,7 +33,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
         }
         if not (handler.request_streaming or handler.response_streaming):
 
-            async def unary(request: Any, context: Context) -> Any:
+            async def unary(request: object, context: Context) -> object:
                 call = _Call(self._recorder, path, context)
                 call.received(request)
                 with call:
@@ -46,11 +43,11 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
 
             return grpc.unary_unary_rpc_method_handler(unary, **formats)
 
-        async def stream(request: Any, context: Context) -> None:
+        async def stream(request: object, context: Context) -> None:
             with _Call(self._recorder, path, context) as call:
                 work = handler.stream_stream if handler.request_streaming else handler.unary_stream
                 answers = work(request, context)
-                await call.guarded(_write_all(answers, context) if hasattr(answers, "__aiter__") else answers)
+                await call.guarded(_write_all(answers, context) if isinstance(answers, AsyncIterator) else answers)
 
         if handler.request_streaming and handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(stream, **formats)
@@ -61,7 +58,7 @@ class _Call:
     """One call, from its handler's begin to its end."""
 
     def __init__(self, recorder: Recorder | None, path: str, context: Context) -> None:
-        metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+        metadata: dict[str, str | bytes] = dict(context.invocation_metadata() or ())
         given = metadata.get(REQUEST_ID, "")
         request_id = request_id_of(given.encode() if isinstance(given, str) else given) or new_request_id()
         self._recorder = recorder
@@ -75,22 +72,22 @@ class _Call:
                 path=path,
                 request_id=request_id,
                 traceparent=str(metadata.get("traceparent", "")),
-                client=_client(context.peer()),
+                client=(peer_host(context.peer()) or "").rstrip(":"),
             )
         facts = None if self._recording is None else self._recording.facts
         current_request.set(RequestContext(request_id=request_id, facts=facts))
         context.set_trailing_metadata(((REQUEST_ID, request_id),))
 
-    def received(self, message: Any) -> None:
+    def received(self, message: object) -> None:
         if self._recording is not None:
             self._recording.received(_size(message))
 
-    def sent(self, message: Any) -> None:
+    def sent(self, message: object) -> None:
         if self._recording is not None:
             self._recording.bytes_out = _size(message)
 
-    async def guarded(self, work: Awaitable[Any]) -> Any:
-        """What work returns; an error that is a bug, of a library's handler too, is nothing for strangers."""
+    async def guarded(self, work: Awaitable[object]) -> object:
+        """What work returns; an error that is a bug, of a library's handler too, is not sent to clients."""
         try:
             return await work
         except grpc.aio.AbortError:
@@ -117,11 +114,5 @@ async def _write_all(answers: AsyncIterator[Any], context: Context) -> None:
         await context.write(answer)
 
 
-def _client(peer: str) -> str:
-    """The address in gRPC's name of a peer."""
-    kind, _, rest = peer.partition(":")
-    return "unix" if kind == "unix" else rest.rpartition(":")[0].strip("[]").replace("%5B", "").replace("%5D", "")
-
-
-def _size(message: Any) -> int:
-    return len(message) if isinstance(message, bytes) else message.ByteSize()
+def _size(message: object) -> int:
+    return len(message) if isinstance(message, bytes) else message.ByteSize() if isinstance(message, Message) else 0

@@ -14,20 +14,15 @@ from modelyard.serving.config import TlsConfig
 from modelyard.serving.telemetry import Recorder
 from modelyard.serving.transports.grpc._call import Context
 from modelyard.serving.transports.grpc._context import RequestInterceptor
-from modelyard.serving.transports.grpc._types import INT32_MAX, unknown_method
+from modelyard.serving.transports.grpc._types import INT32_MAX, RpcHandler, unknown_method
 
-#: How long calls get at a stop to reach their handlers, and the goodbye to reach the clients.
+#: How long calls get at a stop to reach their handlers, and GOAWAY to reach the clients.
 _PICK_UP_S = 0.05
 _GOODBYE_S = 0.02
 
 
 class GrpcioServer:
-    """``grpc.aio.server`` with a stop that fails no call.
-
-    Args:
-        arguments: gRPC channel arguments.
-        recorder: Records calls; None where nobody wants that.
-    """
+    """``grpc.aio.server`` with a stop that fails no call."""
 
     def __init__(self, arguments: Sequence[tuple[str, int | str]], *, recorder: Recorder | None = None) -> None:
         self._server = grpc.aio.server(
@@ -48,20 +43,12 @@ class GrpcioServer:
         self._holding = False
         self._released = asyncio.Event()
 
-    def add_service(self, service: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
-        """Adds methods.
-
-        Args:
-            service: Full name of the service.
-            methods: Handlers by method.
-        """
+    def add_service(self, service: str, methods: Mapping[str, RpcHandler]) -> None:
         self._paths += [f"/{service}/{name}" for name in methods]
         held = {name: self._held(method) for name, method in methods.items()}
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, held)])
 
-    def add_registered_method_handlers(
-        self, service: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
-    ) -> None:
+    def add_registered_method_handlers(self, service: str, methods: Mapping[str, RpcHandler]) -> None:
         """Adds methods, as the code that protoc generates asks a server to."""
         self._server.add_registered_method_handlers(service, methods)  # type: ignore[attr-defined]  # the stubs lack it
 
@@ -70,7 +57,7 @@ class GrpcioServer:
         self._server.add_generic_rpc_handlers(handlers)
 
     def _held(self, method: grpc.RpcMethodHandler[bytes, bytes]) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """Wraps a method so that its answers can be held back while the server says goodbye."""
+        """Wraps a method so that its answers can be held back while the server stops."""
         answer: Callable[[bytes, Context], Awaitable[bytes]] | None = method.unary_unary  # type: ignore[assignment]
         if answer is None:
             return method
@@ -84,20 +71,9 @@ class GrpcioServer:
         return grpc.unary_unary_rpc_method_handler(held)
 
     def add_port(self, address: str, tls: LiveTls | None = None) -> None:
-        """Adds an address to listen on.
-
-        Args:
-            address: ``host:port``, or ``unix:path``.
-            tls: Key and certificates, which may change; None for plain text.
-        """
         self._addresses.append((address, tls))
 
     async def start(self) -> None:
-        """Opens the ports.
-
-        Raises:
-            ConfigurationError: One cannot be listened on.
-        """
         for address, tls in self._addresses:
             try:
                 if tls is None:
@@ -113,13 +89,8 @@ class GrpcioServer:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new calls, and waits for the running ones.
-
-        Args:
-            grace_s: Seconds to wait before running calls are cancelled.
-        """
         # gRPC cancels calls that have reached the port but no handler when it stops, and those that clients send until
-        # they hear of it. So answers wait until all are in a handler and the goodbye is on its way before them.
+        # they hear of it. So answers wait until all are in a handler and GOAWAY is sent before them.
         self._holding = True
         await asyncio.sleep(min(grace_s, _PICK_UP_S))
         stopping = asyncio.create_task(self._server.stop(grace_s))
@@ -153,18 +124,12 @@ def _certificates(tls: TlsConfig) -> grpc.ServerCertificateConfiguration:
 
 
 class _Unknown(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # the stubs say generic, the class is not
-    """Answers calls of methods that there are not.
-
-    Args:
-        known: Paths of those that there are.
-    """
+    """Answers calls of methods that there are not."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self._known = known
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """The handler of any method."""
-
         async def refuse(_: AsyncIterator[bytes], context: Context) -> None:
             text = unknown_method(handler_call_details.method, self._known)
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeAlias
+
+import grpc
 
 #: Names and values; those of names that end with ``-bin`` are bytes.
 Metadata = tuple[tuple[str, str | bytes], ...]
+#: A method's handler; those of libraries have messages of their own.
+RpcHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+class AioHandler(Protocol):
+    """A handler as ``grpc.aio`` calls it: grpc's stubs describe the blocking ones."""
+
+    request_streaming: bool
+    response_streaming: bool
+    request_deserializer: Callable[[bytes], object] | None
+    response_serializer: Callable[[object], bytes] | None
+    unary_unary: Callable[[object, object], Awaitable[object]]
+    unary_stream: Callable[[object, object], AsyncIterator[object] | Awaitable[None]]
+    stream_stream: Callable[[object, object], AsyncIterator[object] | Awaitable[None]]
+
 
 INT32_MAX = (1 << 31) - 1
 #: Longer names of methods are cut in answers.
@@ -19,8 +36,6 @@ class GrpcLimits:
     """What the channel arguments that every transport understands say.
 
     Attributes:
-        max_message_bytes: Size of a message that is accepted.
-        max_streams: Calls of one connection at the same time.
         max_age_s: Connections are ended in an orderly way after so long; 0 for never.
     """
 
@@ -38,14 +53,7 @@ ARGUMENTS = {
 
 
 def limits_of(arguments: Sequence[tuple[str, int | str]]) -> GrpcLimits | None:
-    """The limits that channel arguments mean.
-
-    Args:
-        arguments: Names and values.
-
-    Returns:
-        None where one of them means something to gRPC's own server alone.
-    """
+    """The limits that channel arguments mean; None where one of them means something to gRPC's own server alone."""
     values: dict[str, Any] = {}
     for name, value in arguments:
         key = ARGUMENTS.get(name)
@@ -57,12 +65,7 @@ def limits_of(arguments: Sequence[tuple[str, int | str]]) -> GrpcLimits | None:
 
 
 def unknown_method(path: str, known: Iterable[str]) -> str:
-    """What a call of a method that there is not is answered with.
-
-    Args:
-        path: The method's path.
-        known: Those that there are.
-    """
+    """What a call of a method that there is not is answered with."""
     name, methods = path.strip("/")[:_MAX_NAME], [other.strip("/") for other in known]
     service = name.partition("/")[0] + "/"
     siblings = sorted(method.removeprefix(service) for method in methods if method.startswith(service))

@@ -1,14 +1,18 @@
-"""Requests and answers of HTTP, and what a transport needs of whoever answers."""
+"""Requests and answers of HTTP, and the application that a transport calls."""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from modelyard.errors import ModelyardError
+from modelyard.errors import DeadlineExceededError, ModelyardError, RequestTooLargeError
 from modelyard.serving.access import Credentials
-from modelyard.serving.requests import Caller
+from modelyard.serving.requests import Caller, unexpected
+
+_LOG = logging.getLogger("modelyard.serving.rest")
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -19,8 +23,6 @@ class Answer:
     """What goes back for one request.
 
     Attributes:
-        status: HTTP status.
-        body: The body.
         headers: Its headers, without the length.
     """
 
@@ -36,11 +38,9 @@ class HttpRequest:
     Attributes:
         method: Such as ``POST``.
         path: As sent, percent escapes and all.
-        query: What follows the question mark.
         headers: By lower-case name.
-        body: As sent, compressed or not.
         client: The caller's IP address; None where it is not known.
-        caller: Who waits for the answer; None for somebody who waits for ever.
+        caller: Who waits for the answer; None for a caller that always waits.
         problem: Why the body did not come whole; None where it did.
         certificate: The client's in DER, verified; None without one.
     """
@@ -58,32 +58,50 @@ class HttpRequest:
 
     @property
     def credentials(self) -> Credentials:
-        """What the caller shows of itself."""
         return Credentials(
             authorization=self.headers.get("authorization"),
             key=self.headers.get("x-api-key"),
             certificate=self.certificate,
-            # A browser calls for whatever page it shows: that is nobody on this machine.
+            # A browser sends requests of any page that it shows: they do not count as from this machine.
             host=None if "origin" in self.headers else self.client,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpLimits:
+    """The largest body that is read, and the seconds that a request may take."""
+
+    max_body_bytes: int = 100 << 20
+    timeout_s: float = 30.0
+
+    def late(self) -> DeadlineExceededError:
+        """The error of a request whose time is over."""
+        return DeadlineExceededError(f"No answer within {self.timeout_s:g} s, the server's --rest_api_timeout_in_ms.")
+
+    def too_large(self) -> RequestTooLargeError:
+        """The error of a request whose body is larger than allowed."""
+        return RequestTooLargeError(
+            f"The request body has more than {self.max_body_bytes} bytes; send fewer rows per request, or use gRPC."
         )
 
 
 class Application(Protocol):
     """Answers requests."""
 
-    #: Largest body that is read.
-    max_body_bytes: int
-    #: Seconds that a body may take to come.
-    timeout_s: float
-
-    def late(self) -> ModelyardError:
-        """The error of a request whose time is over."""
-        ...
-
-    def too_large(self) -> ModelyardError:
-        """The error of a request whose body is larger than allowed."""
-        ...
+    @property
+    def limits(self) -> HttpLimits: ...
 
     async def answer(self, request: HttpRequest) -> Answer:
-        """Answers every request with something, whatever happens."""
+        """Answers a request; what it raises is a bug, and answered by :func:`answer_of`."""
         ...
+
+
+async def answer_of(app: Application, request: HttpRequest) -> Answer:
+    """The application's answer; 500 where it raises, without which a client would wait for ever."""
+    try:
+        return await app.answer(request)
+    except Exception as exc:
+        request_id = "-" if request.caller is None else request.caller.request_id
+        text = unexpected(exc, f"{request.method} {request.path}", request_id, _LOG)
+        body = json.dumps({"error": text}).encode()
+        return Answer(status=500, body=body, headers=[(b"content-type", b"application/json")])

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import inspect
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, NoReturn
 
 import grpc
 import modelyard_core
 
 from modelyard.serving.requests import REQUEST_ID, Facts, RequestContext, current_request
-from modelyard.serving.transports.grpc import Metadata, failure_of, unknown_method
+from modelyard.serving.transports.grpc import AioHandler, Metadata, failure_of, unknown_method
 
-Methods = Mapping[str, Any]
+Methods = Mapping[str, AioHandler]
 _ENCODINGS = ("identity", "deflate", "gzip")
 #: How often a stream looks whether its client has read what was sent.
 _UNSENT_S = 0.01
@@ -28,15 +27,9 @@ class _Aborted(Exception):
 
 
 class Context:
-    """What a handler may ask of its call: the part of ``grpc.aio.ServicerContext`` that handlers here use.
+    """What a handler may ask of its call: the part of ``grpc.aio.ServicerContext`` that handlers here use."""
 
-    Args:
-        call: The call.
-        handler: The method's.
-        metadata: The client's metadata.
-    """
-
-    def __init__(self, call: modelyard_core.Call, handler: Any, metadata: Metadata) -> None:
+    def __init__(self, call: modelyard_core.Call, handler: AioHandler, metadata: Metadata) -> None:
         self._call = call
         self._handler = handler
         self._metadata = metadata
@@ -53,7 +46,6 @@ class Context:
         return self._call.logged
 
     def peer(self) -> str:
-        """The client's address."""
         return self._call.peer
 
     def auth_context(self) -> Mapping[str, list[bytes]]:
@@ -64,7 +56,6 @@ class Context:
         return {"x509_pem_cert": [ssl.DER_cert_to_PEM_cert(certificate).encode()]}
 
     def invocation_metadata(self) -> Metadata:
-        """The client's metadata."""
         return self._metadata
 
     def time_remaining(self) -> float | None:
@@ -72,23 +63,22 @@ class Context:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def trailing_metadata(self) -> Metadata:
-        """What goes back beside the status that a handler gives: nothing, since the core adds what it must."""
+        """Metadata beside what a handler sets: none, since the core adds the request id."""
         return ()
 
     def set_code(self, code: grpc.StatusCode) -> None:
-        """Sets the status that the call ends with."""
         self.code = code
 
     def set_details(self, details: str) -> None:
-        """Sets the message that the call ends with."""
         self.details = details
 
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
-        """Ends the call."""
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Iterable[tuple[str, str | bytes]] = ()
+    ) -> NoReturn:
         self.code, self.details, self.trailers = code, details, tuple(trailing_metadata)
         raise _Aborted
 
-    async def write(self, message: Any) -> None:
+    async def write(self, message: object) -> None:
         """Sends one message of a stream, when there is room for it."""
         self._call.send(_serialized(self._handler, message))
         while self._call.unsent and not self._call.gone():
@@ -97,12 +87,7 @@ class Context:
 
 
 class Calls:
-    """Answers calls by handlers.
-
-    Args:
-        methods: ``grpc.RpcMethodHandler`` by path.
-        recorded: The core wants to know what is found out of each.
-    """
+    """Answers calls by handlers."""
 
     def __init__(self, methods: Methods, *, recorded: bool = False) -> None:
         self._methods = methods
@@ -110,12 +95,11 @@ class Calls:
         self._running: dict[modelyard_core.Call, tuple[Context, asyncio.Task[None]]] = {}
 
     def begin(self, call: modelyard_core.Call) -> None:
-        """Answers a call."""
-        handler = self._methods.get(call.path)
         metadata, refusal = _read_head(call, self._methods)
         if refusal is not None:
             call.finish(refusal[0].value[0], refusal[1], [])
             return
+        handler = self._methods[call.path]
         context = Context(call, handler, metadata)
         task = asyncio.get_running_loop().create_task(self._guard(call, handler, context))
         self._running[call] = (context, task)
@@ -132,11 +116,10 @@ class Calls:
             self._running[call][1].cancel()
 
     def cancel(self) -> None:
-        """Ends what still runs."""
         for _, task in list(self._running.values()):
             task.cancel()
 
-    async def _guard(self, call: modelyard_core.Call, handler: Any, context: Context) -> None:
+    async def _guard(self, call: modelyard_core.Call, handler: AioHandler, context: Context) -> None:
         facts = Facts() if self._recorded else None
         request_id = next(str(value) for key, value in context.invocation_metadata() if key == REQUEST_ID)
         current_request.set(RequestContext(request_id=request_id, facts=facts))
@@ -156,16 +139,22 @@ class Calls:
         except Exception as exc:
             code, context.details = failure_of(exc, call.path)
             context.code, context.trailers = grpc.StatusCode[code], ()
-        trailers = [(name.encode(), _plain_value(value)) for name, value in context.trailers]
-        call.finish(context.code.value[0], context.details, trailers, None if facts is None else facts.told())
+        told = None if facts is None else facts.told()
+        try:
+            trailers = [(name.encode(), _plain_value(value)) for name, value in context.trailers]
+            call.finish(context.code.value[0], context.details, trailers, told)
+        # What is no metadata.
+        except ValueError as exc:
+            code, text = failure_of(exc, call.path)
+            call.finish(grpc.StatusCode[code].value[0], text, [], told)
 
-    async def _stream(self, call: modelyard_core.Call, handler: Any, context: Context) -> None:
+    async def _stream(self, call: modelyard_core.Call, handler: AioHandler, context: Context) -> None:
         requests = _requests(call, handler, context)
         if handler.request_streaming:
             answers = handler.stream_stream(requests, context)
         else:
             answers = handler.unary_stream(await anext(requests), context)
-        if inspect.isasyncgen(answers):
+        if isinstance(answers, AsyncIterator):
             async for answer in answers:
                 await context.write(answer)
         else:
@@ -173,17 +162,17 @@ class Calls:
             await answers
 
 
-async def _requests(call: modelyard_core.Call, handler: Any, context: Context) -> AsyncIterator[Any]:
+async def _requests(call: modelyard_core.Call, handler: AioHandler, context: Context) -> AsyncIterator[object]:
     while (data := await context.messages.get()) is not None:
         call.took()
         yield _parsed(handler, data)
 
 
-def _parsed(handler: Any, data: bytes) -> Any:
+def _parsed(handler: AioHandler, data: bytes) -> object:
     return handler.request_deserializer(data) if handler.request_deserializer is not None else data
 
 
-def _serialized(handler: Any, message: Any) -> bytes:
+def _serialized(handler: AioHandler, message: Any) -> bytes:
     serializer = handler.response_serializer
     data: bytes = serializer(message) if serializer is not None else message
     return data

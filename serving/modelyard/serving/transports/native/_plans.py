@@ -12,6 +12,7 @@ import numpy.typing as npt
 from modelyard.artifact import PREDICT_METHOD
 from modelyard.errors import ModelyardError, PredictionError
 from modelyard.serving.batching import BatchCounts
+from modelyard.serving.config import ServerOptions
 from modelyard.serving.metrics import Exemplar, Metrics, ModelStatistics, Native
 from modelyard.serving.repository import ModelManager
 from modelyard.serving.requests import ModelSpec
@@ -25,15 +26,7 @@ _Output = tuple[tuple[int, ...], bytes | list[bytes | str]]
 
 
 class Batches:
-    """Computes the batches of one plan.
-
-    Args:
-        manager: Where the version is.
-        spec: What the requests ask for.
-        plan: What that is at present.
-        metrics: Where batches of versions with batching parameters are counted.
-        rollout: Takes what is to be computed once more by a shadow; None where there is none.
-    """
+    """Computes the batches of one plan."""
 
     def __init__(
         self, manager: ModelManager, spec: ModelSpec, plan: Plan, metrics: Metrics, rollout: Rollout | None = None
@@ -52,18 +45,7 @@ class Batches:
         self._outputs = [(name, dtypes[name]) for name in plan.outputs]
 
     def __call__(self, batch: _Batch, waited: Sequence[tuple[int, float]] | None) -> list[_Output] | None:
-        """Computes a batch, on a thread of the core.
-
-        Args:
-            batch: Bytes and shape of each input, in the signature's order.
-            waited: The rows of each request, and the microseconds that it waited; None without batching parameters.
-
-        Returns:
-            Shape and bytes of each output; None where another version answers such requests now.
-
-        Raises:
-            PredictionError: The runtime failed, or its outputs are not those that the signature promises.
-        """
+        """Computes a batch, on a thread of the core; see ``_Run`` in its stub."""
         try:
             watcher = self._manager.watcher(self._spec)
             version = watcher.lend(self._spec)
@@ -85,12 +67,7 @@ class Batches:
         return [_plain(outputs[name], dtype) for name, dtype in self._outputs]
 
     def shadow(self, inputs: _Batch, outputs: Sequence[_Output]) -> None:
-        """Takes a request that was answered and that a shadow is to compute, too.
-
-        Args:
-            inputs: Bytes and shape of each, in the signature's order.
-            outputs: Shape and bytes of each, in the plan's.
-        """
+        """Takes a request that was answered and that a shadow is to compute, too."""
         if self._rollout is not None:
             self._rollout.shadow(
                 self._servable.name,
@@ -126,18 +103,7 @@ def _plain(array: npt.NDArray[Any], dtype: DType) -> _Output:
 
 
 class Plans:
-    """Finds out for the core which requests it may answer itself.
-
-    Args:
-        server: The core.
-        manager: The models.
-        metrics: Where predictions are counted.
-        statistics: So, too.
-        check_methods: Calls by another method than the signature's are refused.
-        max_rows: Rows that are computed together at most.
-        parallel: Batches of one plan that are computed at the same time.
-        rollout: Takes what is to be computed once more by a shadow; None where there is none.
-    """
+    """Finds out for the core which requests it may answer itself."""
 
     def __init__(
         self,
@@ -145,20 +111,15 @@ class Plans:
         manager: ModelManager,
         metrics: Metrics,
         statistics: ModelStatistics,
-        *,
-        check_methods: bool,
-        max_rows: int,
-        parallel: int,
-        rollout: Rollout | None = None,
+        options: ServerOptions,
+        rollout: Rollout | None,
     ) -> None:
         self._server = server
         self._rollout = rollout
         self._manager = manager
         self._metrics = metrics
         self._statistics = statistics
-        self._check_methods = check_methods
-        self._max_rows = max_rows
-        self._parallel = parallel
+        self._options = options
         #: By model and version: what counted batches were computed by, though the version may be gone.
         self._runtimes: dict[tuple[str, int], str] = {}
         manager.when_configured(server.forget)
@@ -167,15 +128,7 @@ class Plans:
         statistics.before_reading(self.fetch)
 
     def learn(self, model: str, version: int | None, label: str | None, signature: str, outputs: Sequence[str]) -> None:
-        """Gives the core a plan for a key, where requests with it are answered by a graph of numbers alone.
-
-        Args:
-            model: As the request names it.
-            version: So, too.
-            label: So, too.
-            signature: So, too; empty for the default.
-            outputs: So, too; empty for all.
-        """
+        """Adds a plan for a key to the core, where a graph of numbers alone answers requests with it."""
         spec = ModelSpec(name=model, version=version, label=label, signature=signature)
         try:
             with self._manager.acquire(spec) as servable:
@@ -190,7 +143,7 @@ class Plans:
         dtypes = {spec.name: spec.dtype for spec in described.outputs}
         shapes = servable.check_shapes
         batching = servable.batching
-        most = self._max_rows if batching is None else batching.execution_batch_size
+        most = self._options.max_batch_rows if batching is None else batching.execution_batch_size
         watcher = self._manager.watcher(spec)
         log = watcher.config.prediction_log
         self._server.add_plan(
@@ -208,7 +161,7 @@ class Plans:
             logged=0.0 if log is None else log.rate,
             max_rows=most,
             shared=plan.shared if batching is None else described.batched,
-            parallel=self._parallel,
+            parallel=(self._options.batching and self._options.batching.threads) or self._options.threads,
             batching=None
             if batching is None
             else (batching.timeout_s, batching.max_queued_rows, batching.allowed_batch_sizes),
@@ -230,7 +183,7 @@ class Plans:
             and not (servable.batching is not None and servable.batching.pad_variable_length)
             and not servable.defaults.get(signature.compute)
             and bool(signature.inputs)
-            and not (self._check_methods and signature.method != PREDICT_METHOD)
+            and not (self._options.check_methods and signature.method != PREDICT_METHOD)
         )
 
     def fetch(self) -> None:

@@ -9,16 +9,11 @@ import modelyard_core
 
 from modelyard.errors import ModelyardError
 from modelyard.serving.requests import PRIORITY_KEY, Caller, Facts
-from modelyard.serving.transports.http import Application, HttpRequest
+from modelyard.serving.transports.http import Application, HttpRequest, answer_of
 
 
 class Exchanges:
-    """Answers them by an application.
-
-    Args:
-        app: The application.
-        recorded: The core wants to know what is found out of each.
-    """
+    """Answers them by an application."""
 
     def __init__(self, app: Application, *, recorded: bool = False) -> None:
         self._app = app
@@ -26,7 +21,6 @@ class Exchanges:
         self._running: dict[modelyard_core.Exchange, tuple[Caller, asyncio.Task[None]]] = {}
 
     def begin(self, exchange: modelyard_core.Exchange) -> None:
-        """Answers a request."""
         headers = exchange.headers
         caller = Caller(
             gone=exchange.gone,
@@ -46,28 +40,26 @@ class Exchanges:
             self._running[exchange][0].leave()
 
     def cancel(self) -> None:
-        """Ends what still runs."""
         for _, task in list(self._running.values()):
             task.cancel()
 
     async def _answer(self, exchange: modelyard_core.Exchange, headers: Mapping[str, str], caller: Caller) -> None:
-        answer = await self._app.answer(
-            HttpRequest(
-                method=exchange.method,
-                path=exchange.path,
-                query=exchange.query,
-                headers=headers,
-                body=exchange.body,
-                client=exchange.client,
-                caller=caller,
-                problem=self._problem(exchange.problem),
-                certificate=exchange.certificate,
-            )
+        request = HttpRequest(
+            method=exchange.method,
+            path=exchange.path,
+            query=exchange.query,
+            headers=headers,
+            body=exchange.body,
+            client=exchange.client,
+            caller=caller,
+            problem=self._problem(exchange.problem),
+            certificate=exchange.certificate,
         )
+        answer = await answer_of(self._app, request)
         told = None if caller.facts is None else caller.facts.told()
         exchange.respond(answer.status, answer.headers, answer.body, told)
 
     def _problem(self, name: str | None) -> ModelyardError | None:
         if name is None:
             return None
-        return self._app.late() if name == "late" else self._app.too_large()
+        return self._app.limits.late() if name == "late" else self._app.limits.too_large()

@@ -1,0 +1,122 @@
+"""Ten minutes at 70 % of what the server can do, over all APIs, while versions and configurations change.
+
+TORTURE_SOAK_SECONDS=3600 makes an hour of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from benchmarks.torture.cases import Result, Scratch, case, expect
+from modelyard.artifact import collect
+from modelyard.clients import ModelConfig, connect
+from modelyard.loadtests.generate import Mark, Run, run_precisely, session
+from modelyard.loadtests.options import LoadTestOptions, constant
+from modelyard.loadtests.traffic import APIS, find_traffic
+from tests.support.admin import config_text, model_text
+from tests.support.models import publish_affine
+from tests.support.server import RunningServer, serve
+
+SHARE = 0.7
+SWAP_S, RELOAD_S = 5.0, 20.0
+#: Of the last minute, in those of the second one, or of the quiet beginning.
+MAX_MEMORY, MAX_P99 = 1.05, 1.5
+#: A p99 below this is nobody's harm: two cores are shared by server, load and whoever else is there.
+HARMLESS_MS = 10.0
+
+
+@dataclass(kw_only=True)
+class _Soak:
+    """What runs beside the load."""
+
+    server: RunningServer
+    model: Path
+    swap_s: float
+    reload_s: float
+    memory_mb: list[tuple[float, float]] = field(default_factory=list)
+    swaps: int = 0
+    reloads: int = 0
+
+    async def swap(self, mark: Mark) -> None:
+        """Publishes a version, and removes old ones, again and again."""
+        while True:
+            await asyncio.sleep(self.swap_s)
+            await asyncio.to_thread(publish_affine, self.model, slope=2.0, intercept=1.0)
+            await asyncio.to_thread(collect, self.model, keep=2)
+            self.swaps += 1
+
+    async def reload(self, mark: Mark) -> None:
+        """Sends the configuration, with another version policy each time."""
+        while True:
+            await asyncio.sleep(self.reload_s)
+            self.reloads += 1
+            models = [ModelConfig(name="m", base_path=str(self.model), latest=1 + self.reloads % 2)]
+            with connect(f"grpc://{self.server.grpc_address}") as client:
+                await asyncio.to_thread(client.reload_config, models)
+
+    async def watch(self, mark: Mark) -> None:
+        """Reads the server's memory."""
+        process, loop = psutil.Process(self.server.process.pid), asyncio.get_running_loop()
+        begin = loop.time()
+        while True:
+            self.memory_mb.append((loop.time() - begin, process.memory_info().rss / 1e6))
+            await asyncio.sleep(0.5)
+
+
+async def _run(soak: _Soak, options: LoadTestOptions, *, seconds: float, quiet_s: float) -> tuple[float, Run, Run]:
+    traffic = find_traffic(options)
+    requests = traffic.requests(options, traffic.kinds(options, tuple(APIS)), rows=1)
+    async with session(options, requests) as opened:
+        closed = await opened.generator.closed(requests, in_flight=32, seconds=quiet_s / 5)
+        rate = SHARE * closed.measured("closed loop").answered_per_s
+        quiet = await opened.open(constant(rate, quiet_s), requests)
+        long = await opened.open(constant(rate, seconds), requests, sides=[soak.swap, soak.reload, soak.watch])
+    return rate, quiet, long
+
+
+@case("soak", "70 % of capacity over all APIs, versions and configurations changing", own=True, short=False)
+def soak(scratch: Scratch) -> Result:
+    """A new version every 5 s, a reload every 20 s: none failed, memory and p99 as in the beginning."""
+    seconds = 6.0 if scratch.short else float(os.environ.get("TORTURE_SOAK_SECONDS", 600))
+    model, config = scratch.folder / "m", scratch.folder / "config"
+    publish_affine(model, slope=2.0, intercept=1.0)
+    config.write_text(config_text(model_text("m", model)))
+    flags = [f"--transport={scratch.transport}", f"--model_config_file={config}"]
+    with serve(None, model="m", log_dir=scratch.folder, flags=flags) as server:
+        beside = _Soak(
+            server=server, model=model, swap_s=SWAP_S if not scratch.short else 1.0,
+            reload_s=RELOAD_S if not scratch.short else 2.0,
+        )  # fmt: skip
+        options = LoadTestOptions(
+            grpc_url=f"grpc://{server.grpc_address}",
+            rest_url=server.rest_url,
+            model="m",
+            repository=model,
+            timeout_s=10,
+        )
+        quiet_s = 20.0 if not scratch.short else 1.0
+        rate, quiet, long = run_precisely(_run(beside, options, seconds=seconds, quiet_s=quiet_s))
+        expect("Traceback" not in server.log_text(), server.log_text()[-800:])
+    total = long.log.measured()
+    expect(total.failures == 0, f"{total.failures} of {total.requests} failed: {long.log.by_kind()}")
+    window = min(60.0, seconds / 3)
+
+    def memory(begin: float) -> float:
+        return float(np.median([mb for at, mb in beside.memory_mb if begin <= at <= begin + window]))
+
+    growth = memory(seconds - window) / memory(window)
+    before, after = quiet.log.measured().p99_ms, total.p99_ms
+    if not scratch.short:
+        expect(growth <= MAX_MEMORY, f"memory grew by {growth:.3f}")
+        expect(after <= max(MAX_P99 * before, HARMLESS_MS), f"p99 was {before:.1f} ms and became {after:.1f} ms")
+    return Result(
+        inputs=total.requests,
+        text=(f"{seconds:,.0f} s at {rate:,.0f} requests/s, {beside.swaps} versions, {beside.reloads} reloads"),
+        figures={"quiet_p99_ms": before, "p99_ms": after, "memory_ratio": growth},
+    )

@@ -1,0 +1,44 @@
+"""Arguments of the clients' methods, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from modelyard.clients.protocols import ExamplesCall, PredictCall, make_target
+from modelyard.errors import ConfigurationError, InvalidInputError
+
+
+def predict_call(
+    model: str,
+    inputs: Mapping[str, object],
+    version: int | None,
+    label: str | None,
+    signature: str,
+    outputs: Sequence[str] | None,
+) -> PredictCall:
+    """The arguments of a predict; raises ConfigurationError, InvalidInputError and InvalidModelSpecError."""
+    if not isinstance(inputs, Mapping):
+        raise InvalidInputError(
+            f"Expected a mapping from input name to value; received {type(inputs).__name__}. "
+            "client.model(...) knows the names of a model."
+        )
+    return PredictCall(
+        target=make_target(model, version, label),
+        inputs=inputs,
+        signature=_signature(signature),
+        outputs=(outputs,) if isinstance(outputs, str) else tuple(outputs or ()),
+    )
+
+
+def examples_call(
+    model: str, examples: object, version: int | None, label: str | None, signature: str, context: object
+) -> ExamplesCall:
+    """The arguments of a classify, a regress or a multi-inference; raises as :func:`predict_call`."""
+    target = make_target(model, version, label)
+    return ExamplesCall(target=target, examples=examples, context=context, signature=_signature(signature))
+
+
+def _signature(name: object) -> str:
+    if not isinstance(name, str):
+        raise ConfigurationError(f"Expected the name of a signature; received {name!r}.")
+    return name

@@ -1,0 +1,135 @@
+"""What the blocking client does with time and threads."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+from typing import Protocol as Interface
+
+from modelyard.clients.api._many import BatchSteps, ManyOptions, Progress, Row, RowResult, batch_steps, batches
+from modelyard.clients.protocols import Answer
+from modelyard.clients.transport import Endpoint, Pool, Race, Send
+from modelyard.clients.values import Prediction
+from modelyard.errors import ModelyardError, RequestCancelledError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+Call = Callable[[Row], Prediction]
+_HEDGERS = 32
+_PROBERS = 8
+
+
+class Transport(Interface):
+    """Carries bytes to one server and back."""
+
+    def send(self, send: Send[object]) -> Answer:
+        """Sends one request and waits for its answer."""
+
+    def close(self) -> None:
+        """Frees the connections."""
+
+
+class Runner:
+    """Pauses, hedged calls and health checks, on threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hedgers: ThreadPoolExecutor | None = None
+        self._watcher: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def race(self, race: Race[Transport]) -> Answer:
+        """The first answer of two calls; the loser runs out."""
+        from concurrent import futures
+
+        with self._lock:
+            if self._hedgers is None:
+                self._hedgers = futures.ThreadPoolExecutor(_HEDGERS, thread_name_prefix="modelyard-hedge")
+        running = {self._hedgers.submit(race.first.endpoint.transport.send, race.first)}
+        done, running = futures.wait(running, timeout=race.delay_s)
+        if not done:
+            running.add(self._hedgers.submit(race.second.endpoint.transport.send, race.second))
+            done, running = futures.wait(running, return_when=futures.FIRST_COMPLETED)
+            if running and all(item.exception() is not None for item in done):
+                # One failed: the other one may still answer.
+                done |= futures.wait(running).done
+        return next((item for item in done if item.exception() is None), next(iter(done))).result()
+
+    def watch(self, pool: Pool[Transport], interval_s: float, probe: Callable[[Endpoint[Transport]], object]) -> None:
+        """Starts the health checks of a pool, once."""
+        if self._watcher is not None:
+            return
+        with self._lock:
+            if self._watcher is None and not self._stop.is_set():
+                self._watcher = threading.Thread(
+                    target=self._probe_forever, args=(pool, interval_s, probe), name="modelyard-health", daemon=True
+                )
+                self._watcher.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._watcher is not None and self._watcher is not threading.current_thread():
+            self._watcher.join()
+        if self._hedgers is not None:
+            self._hedgers.shutdown(wait=False, cancel_futures=True)
+
+    def _probe_forever(
+        self, pool: Pool[Transport], interval_s: float, probe: Callable[[Endpoint[Transport]], object]
+    ) -> None:
+        from concurrent import futures
+
+        with futures.ThreadPoolExecutor(_PROBERS, thread_name_prefix="modelyard-probe") as workers:
+            while not self._stop.wait(interval_s):
+                # A name that cannot be resolved now keeps its addresses; the calls say what is wrong.
+                with contextlib.suppress(ModelyardError):
+                    pool.refresh()
+                futures.wait([workers.submit(probe, endpoint) for endpoint in pool.endpoints])
+
+
+def run_many(
+    drive: Callable[[BatchSteps, Call], list[RowResult]], call: Call, rows: Iterable[Row], options: ManyOptions
+) -> Iterator[RowResult]:
+    """Predicts rows on threads; the rows are read on the thread that iterates over the results."""
+    from concurrent import futures
+
+    stop = threading.Event()
+
+    def unless_stopped(inputs: Row) -> Prediction:
+        if stop.is_set():
+            raise RequestCancelledError("The results are not iterated over any more.")
+        return call(inputs)
+
+    counter = Progress(options)
+    pending: deque[Future[list[RowResult]]] = deque()
+    # In order, a slow batch keeps finished ones waiting: so many more may be under way that no thread idles.
+    window = options.concurrency * (2 if options.ordered else 1)
+    with futures.ThreadPoolExecutor(options.concurrency, thread_name_prefix="modelyard-many") as workers:
+        try:
+            for batch in batches(rows, options):
+                pending.append(workers.submit(drive, batch_steps(batch), unless_stopped))
+                if len(pending) >= window:
+                    yield from counter.count(_next(pending, options))
+            while pending:
+                yield from counter.count(_next(pending, options))
+        finally:
+            stop.set()
+            for item in pending:
+                item.cancel()
+
+
+def _next(pending: deque[Future[list[RowResult]]], options: ManyOptions) -> list[RowResult]:
+    from concurrent import futures
+
+    if options.ordered:
+        return pending.popleft().result()
+    done = next(futures.as_completed(pending))
+    pending.remove(done)
+    return done.result()

@@ -1,0 +1,116 @@
+//! The plans of all models, by key.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::batch::places::Places;
+use crate::batch::plan::{Key, Plan};
+
+/// Plans, and keys that have none, that are remembered.
+const MAX_KEYS: usize = 1024;
+/// A key that Python has no plan for is asked for again after so long.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+enum Known {
+    Plan(Arc<Plan>),
+    /// Python was asked, and has said nothing so far.
+    Asked(Instant),
+}
+
+/// Plans by key, found out as requests come.
+pub struct Plans {
+    known: RwLock<HashMap<Key, Known>>,
+    /// Plans that were replaced, as long as requests hold them: they count, too.
+    retired: Mutex<Vec<Arc<Plan>>>,
+    /// By model, requests that were let in and are not answered yet.
+    waiting: Mutex<HashMap<String, Arc<AtomicUsize>>>,
+    places: Places,
+}
+
+impl Plans {
+    /// None; there are so many threads of the transport, or as many as need no care.
+    pub fn new(threads: usize) -> Plans {
+        Plans {
+            known: RwLock::default(),
+            retired: Mutex::default(),
+            waiting: Mutex::default(),
+            places: Places::new(threads),
+        }
+    }
+
+    /// Answers the requests of a version's batches that have been computed for so long. Those that wait and those that
+    /// come are handed over, until there is a new plan.
+    pub fn give_up(&self, model: &str, version: i64, longer: Duration, text: &Arc<str>) {
+        for plan in self.all().into_iter().filter(|plan| plan.version == version && plan.key.model == model) {
+            plan.give_up(longer, text);
+        }
+    }
+
+    /// The plan for a key; where there is none, whether Python should be asked.
+    pub fn find(&self, key: &Key) -> Result<Arc<Plan>, bool> {
+        match self.known.read().get(key) {
+            Some(Known::Plan(plan)) if !plan.is_stale() => return Ok(plan.clone()),
+            Some(Known::Asked(when)) if when.elapsed() < ASK_AGAIN => return Err(false),
+            _ => {}
+        }
+        let mut known = self.known.write();
+        if known.len() >= MAX_KEYS && !known.contains_key(key) {
+            // Strangers may make up names.
+            known.retain(|_, known| matches!(known, Known::Plan(_)));
+            if known.len() >= MAX_KEYS {
+                return Err(false);
+            }
+        }
+        self.retire(known.insert(key.clone(), Known::Asked(Instant::now())));
+        Err(true)
+    }
+
+    /// Adds a plan.
+    pub fn add(&self, mut plan: Plan) {
+        let mut waiting = self.waiting.lock();
+        plan.waiting = waiting.entry(plan.key.model.clone()).or_default().clone();
+        plan.places = self.places.clone();
+        drop(waiting);
+        let mut known = self.known.write();
+        self.retire(known.insert(plan.key.clone(), Known::Plan(Arc::new(plan))));
+    }
+
+    /// Has Python asked again for the plans of a model.
+    pub fn forget(&self, model: &str) {
+        for known in self.known.read().values() {
+            match known {
+                Known::Plan(plan) if plan.key.model == model => plan.retire(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Requests that were let in and are not answered yet.
+    pub fn waiting(&self) -> usize {
+        let waiting = self.waiting.lock();
+        waiting.values().map(|number| number.load(Ordering::Relaxed)).sum()
+    }
+
+    fn retire(&self, old: Option<Known>) {
+        if let Some(Known::Plan(plan)) = old {
+            self.retired.lock().push(plan);
+        }
+    }
+
+    /// All plans that may hold statistics.
+    pub fn all(&self) -> Vec<Arc<Plan>> {
+        let mut retired = self.retired.lock();
+        let mut all = retired.clone();
+        retired.retain(|plan| Arc::strong_count(plan) > 2);
+        let known = self.known.read();
+        all.extend(known.values().filter_map(|known| match known {
+            Known::Plan(plan) => Some(plan.clone()),
+            Known::Asked(_) => None,
+        }));
+        all
+    }
+}

@@ -1,0 +1,145 @@
+//! gRPC's messages: framing, compression, and the room that they take.
+
+use std::io::Read;
+
+use bytes::{Buf, Bytes, BytesMut};
+use flate2::read::{GzDecoder, ZlibDecoder};
+use http::HeaderValue;
+use http_body::Body;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use crate::core::Core;
+use crate::transport::limits::{Charge, Pace};
+use crate::transport::status::{DEADLINE_EXCEEDED, INTERNAL, RESOURCE_EXHAUSTED, Refusal};
+
+const PREFIX: usize = 5;
+/// Room for a message is taken as it comes, beyond so many bytes.
+const MAX_ROOM: usize = 1 << 20;
+/// A compressed message is inflated in pieces of so many bytes.
+const PIECE: u64 = 1 << 20;
+
+/// Takes the first message off a stream's bytes, where it is whole.
+pub async fn split_message(data: &mut BytesMut, room: &mut Room<'_>) -> Result<Option<Bytes>, Refusal> {
+    let Some((flag, size)) = prefix(data) else { return Ok(None) };
+    room.take(size)?;
+    if data.len() < PREFIX + size {
+        return Ok(None);
+    }
+    data.advance(PREFIX);
+    room.plain(flag, data.split_to(size).freeze()).await.map(Some)
+}
+
+/// The message of a unary call.
+pub async fn read_message(body: &mut Incoming, room: &mut Room<'_>) -> Result<Bytes, Refusal> {
+    let mut first = Bytes::new();
+    let mut whole = BytesMut::new();
+    let pace = room.pace();
+    loop {
+        let received = first.len() + whole.len();
+        let frame = match pace.next(received, body.frame()).await {
+            None => return Err(Refusal::new(DEADLINE_EXCEEDED, pace.refusal(received))),
+            Some(None) => break,
+            // A client that has gone reads no answer.
+            Some(Some(frame)) => frame.map_err(|_| Refusal::new(INTERNAL, "The request was reset."))?,
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        if first.is_empty() && whole.is_empty() {
+            first = data;
+        } else {
+            if whole.is_empty() {
+                let claimed = prefix(&first).map_or(0, |(_, size)| PREFIX + size);
+                whole.reserve(claimed.min(MAX_ROOM).max(first.len() + data.len()));
+                whole.extend_from_slice(&std::mem::take(&mut first));
+            }
+            whole.extend_from_slice(&data);
+        }
+        let known: &[u8] = if whole.is_empty() { &first } else { &whole };
+        room.take(prefix(known).map_or(0, |(_, size)| size).max(known.len().saturating_sub(PREFIX)))?;
+        if body.is_end_stream() {
+            break;
+        }
+    }
+    let mut message = if whole.is_empty() { first } else { whole.freeze() };
+    room.received = message.len();
+    match prefix(&message) {
+        Some((flag, size)) if size == message.len() - PREFIX => {
+            message.advance(PREFIX);
+            room.plain(flag, message).await
+        }
+        _ => Err(Refusal::new(INTERNAL, "A unary call must have exactly one whole message.")),
+    }
+}
+
+/// Whether a message is compressed, and its size.
+fn prefix(data: &[u8]) -> Option<(u8, usize)> {
+    let (head, _) = data.split_at_checked(PREFIX)?;
+    Some((head[0], u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize))
+}
+
+/// What a message may take.
+pub struct Room<'a> {
+    pub core: &'a Core,
+    /// How messages are compressed.
+    pub encoding: Option<HeaderValue>,
+    pub charge: Charge,
+    /// Bytes of a unary call's message as it came.
+    pub received: usize,
+}
+
+impl Room<'_> {
+    pub fn pace(&self) -> Pace {
+        Pace::new(self.core.options.connections.body_timeout)
+    }
+
+    /// Takes room for a message of so many bytes in all.
+    fn take(&mut self, size: usize) -> Result<(), Refusal> {
+        let max_bytes = self.core.options.max_message_bytes;
+        if size > max_bytes {
+            return Err(too_large(size, max_bytes));
+        }
+        if self.charge.reach(size) { Ok(()) } else { Err(Refusal::for_now(self.core.budget.refusal())) }
+    }
+
+    /// The message itself.
+    async fn plain(&mut self, flag: u8, data: Bytes) -> Result<Bytes, Refusal> {
+        if flag == 0 {
+            return Ok(data);
+        }
+        let name = self.encoding.as_ref().map_or("identity", |value| value.to_str().unwrap_or_default()).to_owned();
+        match &*name {
+            "gzip" if flag == 1 => self.inflate(&name, data.len(), GzDecoder::new(&*data)).await,
+            "deflate" if flag == 1 => self.inflate(&name, data.len(), ZlibDecoder::new(&*data)).await,
+            _ => {
+                let text = "A message says that it is compressed, but the call's headers do not say how.";
+                Err(Refusal::new(INTERNAL, text))
+            }
+        }
+    }
+
+    /// Inflates a message piece by piece, as there is room; others have their turn after each.
+    async fn inflate(&mut self, name: &str, packed: usize, mut decoder: impl Read + Send) -> Result<Bytes, Refusal> {
+        let max_bytes = self.core.options.max_message_bytes;
+        let mut inflated = Vec::new();
+        loop {
+            let before = inflated.len();
+            let read = decoder.by_ref().take(PIECE).read_to_end(&mut inflated);
+            read.map_err(|error| Refusal::new(INTERNAL, format!("A message is no {name}: {error}")))?;
+            if inflated.len() > max_bytes {
+                let text = format!("Received message larger than max (more than {max_bytes} after decompression)");
+                return Err(Refusal::new(RESOURCE_EXHAUSTED, text));
+            }
+            if inflated.len() == before {
+                return Ok(inflated.into());
+            }
+            if !self.charge.reach(packed + inflated.len()) {
+                return Err(Refusal::for_now(self.core.budget.refusal()));
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn too_large(size: usize, max_bytes: usize) -> Refusal {
+    Refusal::new(RESOURCE_EXHAUSTED, format!("Received message larger than max ({size} vs. {max_bytes})"))
+}

@@ -1,0 +1,21 @@
+"""Batch prediction on engines that exist: one model for Ray Data, Spark and Apache Beam, and for a plain loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelyard.batch._model import BatchModel
+from modelyard.batch._spark import map_in_pandas, to_frame
+from modelyard.lazy import attach
+
+if TYPE_CHECKING:
+    from modelyard.batch._beam import BeamModelHandler
+
+__all__ = [
+    "BatchModel",
+    "BeamModelHandler",
+    "map_in_pandas",
+    "to_frame",
+]
+
+__getattr__, __dir__ = attach(__name__, {"._beam": ["BeamModelHandler"]}, extra="beam")

@@ -1,0 +1,286 @@
+"""Groups of options with the flags that set them; see :mod:`modelyard.serving.config._options`."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from modelyard.artifact import PRECISIONS, TrustedKey
+from modelyard.errors import ConfigurationError
+from modelyard.serving.backends import RUNTIMES, Runtime
+from modelyard.serving.config._flag import Flag, flag, milliseconds, path_or_none, same, set_by, upstream
+
+InsecureAdmin = Literal["", "loopback", "anywhere"]
+Form = Literal["text", "json"]
+
+INT32_MAX = (1 << 31) - 1
+#: 0, for no limit, as a number that timers can hold.
+FOREVER_S = 1e9
+#: What hyper's buffer for a head has at least.
+_MIN_HEADER_BYTES = 8192
+
+
+def _or_forever(seconds: float) -> float:
+    return seconds or FOREVER_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransportLimits:
+    """What clients may have a server hold; fields are described by their flags, times are in seconds."""
+
+    max_inflight_bytes: int = flag(
+        "max_inflight_bytes", 1 << 30,
+        "bytes of requests that the server may be reading or answering; more are refused with 503 or "
+        "RESOURCE_EXHAUSTED and asked to come back, by what they say of their size, before it is taken (0: any "
+        "number; native only)",
+        native_only=True,
+    )  # fmt: skip
+    max_connections: int = flag(
+        "max_connections", 10_000,
+        "connections; requests on more are refused with 503 or RESOURCE_EXHAUSTED (0: any number; "
+        "python: REST's alone)",
+    )  # fmt: skip
+    max_streams: int = flag(
+        "max_concurrent_streams", 1024,
+        "calls of one HTTP/2 connection at the same time; the client keeps or repeats others (0: any number)",
+        read=lambda number: min(number or INT32_MAX, INT32_MAX),
+    )  # fmt: skip
+    max_header_bytes: int = flag(
+        "max_header_bytes", 32 << 10,
+        "bytes of a request's line and header fields; more are refused with 431 (python: 400)",
+        least=_MIN_HEADER_BYTES,
+    )  # fmt: skip
+    header_timeout_s: float = flag(
+        "header_timeout_seconds", 20.0,
+        "time for a request's line and header fields to come once they have begun; HTTP/1.1 is answered 408 then (0: "
+        "any; over HTTP/2 --idle_timeout_seconds stands for it)",
+        read=_or_forever,
+    )  # fmt: skip
+    body_timeout_s: float = flag(
+        "body_timeout_seconds", 20.0,
+        "time for a body to come, beyond a second for each 16 kB of it; late ones are answered 408 or "
+        "DEADLINE_EXCEEDED (0: any; native only)",
+        read=_or_forever, native_only=True,
+    )  # fmt: skip
+    idle_timeout_s: float = flag(
+        "idle_timeout_seconds", 75.0, "connections without a request are closed after so long (0: never)",
+        read=_or_forever,
+    )  # fmt: skip
+
+    def largest(self, size: int) -> int:
+        """Bytes of the largest request that can be accepted where another limit allows ``size``."""
+        return min(size, self.max_inflight_bytes or size)
+
+    def channel_arguments(self) -> tuple[tuple[str, int], ...]:
+        """Those that gRPC's own server has, as its channel arguments."""
+        return (
+            ("grpc.max_concurrent_streams", self.max_streams),
+            ("grpc.max_metadata_size", self.max_header_bytes),
+            ("grpc.max_connection_idle_ms", min(round(self.idle_timeout_s * 1000), INT32_MAX)),
+        )
+
+
+def _or_none(value: int | str) -> int | str | None:
+    return value or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """How base paths are watched and versions are replaced.
+
+    Attributes:
+        poll_wait_s: Seconds between two polls; 0 polls once, a negative number never.
+        max_load_retries: How often a load that failed for an unexpected reason,
+            or a copy from an object store that is damaged, is tried again.
+            Damaged or unsuitable files are not: they are tried again when they
+            change.
+        retry_interval_s: Seconds between two tries.
+        load_slots: How many versions may load at the same time, over all models.
+        explicit: Models are loaded and unloaded on request only.
+        resource_preserving: Unload the old version before the new one is
+            loaded: half the memory, and a gap in between.
+        cache_dir: Where copies of versions from object stores are kept; None
+            for a temporary folder.
+    """
+
+    poll_wait_s: float = upstream(
+        "file_system_poll_wait_seconds", 1.0, "seconds between two looks for versions; 0 once, <0 never",
+        least=-math.inf,
+    )  # fmt: skip
+    load_slots: threading.Semaphore = upstream(
+        "num_load_threads", 0, "versions that may load at the same time (0: one)",
+        "each model is watched on a thread of its own, so that none waits for another's trouble",
+        read=lambda number: threading.Semaphore(number or 1),
+    )  # fmt: skip
+    max_load_retries: int = upstream(
+        "max_num_load_retries", 5, "tries after a load that failed",
+        "damaged files are not tried again until they change; they would fail the same way",
+    )  # fmt: skip
+    retry_interval_s: float = upstream(
+        "load_retry_interval_micros", 60_000_000, "time between two tries", read=lambda micros: micros / 1e6
+    )
+    explicit: bool = set_by(
+        False,
+        Flag(
+            name="model_control_mode", default="poll", choices=("none", "poll", "explicit"),
+            help="load at the start only (none), follow the base paths (poll), or load on request (explicit)",
+        ),
+    )  # fmt: skip
+    resource_preserving: bool = flag(
+        "resource_preserving", False, "unload the old version before the new one is loaded"
+    )
+    cache_dir: Path | None = flag(
+        "remote_cache_dir", "",
+        "folder for copies of versions from s3:// and gs://, kept over restarts; empty for a temporary one",
+        read=path_or_none,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How versions are loaded.
+
+    Attributes:
+        runtime: Use this runtime and no other; None for the manifest's choice,
+            or else the first that is installed and has a file to run: openvino
+            only where no other is.
+        precision: Use files of this precision; None for the manifest's choice
+            for the runtime, or else float32.
+        threads: Intra-op threads of a runtime; None for the manifest's choice for
+            it, as far as this machine has them, or else one.
+        cpus: CPUs that this process may use, and no more threads than these; None for all.
+        interpreters: LiteRT interpreters, or OpenVINO requests, per version.
+        prefer_tflite: ``model.tflite`` wins over every other file.
+        tags: Tags of a SavedModel's meta graph.
+        trusted_keys: Where there are some, versions must be signed by one of them.
+    """
+
+    tags: tuple[str, ...] = upstream(
+        "saved_model_tags", "serve", "tags of the meta graph to serve, comma-separated",
+        read=lambda text: tuple(text.split(",")),
+    )  # fmt: skip
+    threads: int | None = upstream(
+        "tensorflow_intra_op_parallelism", 0, "threads in one prediction (0: the manifest's choice, or one)",
+        read=_or_none,
+    )  # fmt: skip
+    prefer_tflite: bool = upstream("prefer_tflite_model", False, "use model.tflite even where there are other files")
+    interpreters: int = set_by(1, same("num_tflite_pools", 0, "LiteRT interpreters (0: cores)"))
+    runtime: Runtime | None = flag(
+        "runtime", "", "use this runtime and no other (default: the manifest's choice)",
+        choices=RUNTIMES, read=_or_none,
+    )  # fmt: skip
+    precision: str | None = flag(
+        "precision", "", "serve files of this precision (default: the manifest's choice for the runtime)",
+        choices=PRECISIONS, read=_or_none,
+    )  # fmt: skip
+    trusted_keys: tuple[TrustedKey, ...] = set_by(
+        (),
+        Flag(
+            name="trusted_key", default="", repeated=True,
+            help="public Ed25519 key (PEM) that versions must be signed by; any other version is refused; may be given "
+            "more than once",
+        ),
+    )  # fmt: skip
+    cpus: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessOptions:
+    """Files of credentials, which are read again while the server runs; fields are described by their flags."""
+
+    ssl_config_file: Path | None = upstream(
+        "ssl_config_file", "", "SSLConfig: serve with TLS, optionally with client certificates",
+        "REST is served with TLS as well, unless --rest_api_ssl=false; it may be a folder with tls.key and tls.crt (a "
+        "secret of Kubernetes), and is read again when it changes",
+        read=path_or_none,
+    )  # fmt: skip
+    file: Path | None = flag(
+        "access_file", "",
+        "TOML file of principals: hashes of keys, web tokens, client certificates, and what each may do; read again "
+        "when it changes (see docs/securing.md)",
+        read=path_or_none,
+    )  # fmt: skip
+    insecure_admin: InsecureAdmin = flag(
+        "insecure_admin", "",
+        "accept reloads, loads and unloads without credentials: from this machine (loopback) or from all (anywhere, "
+        "as TensorFlow Serving does)",
+        choices=("", "loopback", "anywhere"),
+    )  # fmt: skip
+    ssl_client_ca_file: Path | None = flag(
+        "ssl_client_ca_file", "", "PEM file: clients must show a certificate that one of these authorities has signed",
+        read=path_or_none,
+    )  # fmt: skip
+
+
+def _share(text: str) -> float:
+    if text in ("off", "all"):
+        return float(text == "all")
+    try:
+        share = float(text.removeprefix("sampled:"))
+    except ValueError:
+        share = math.nan
+    if not text.startswith("sampled:") or not 0 < share <= 1:
+        raise ConfigurationError(
+            f"--access_log={text}; expected off, all, or sampled:SHARE with a share above 0 and up to 1, such as "
+            "sampled:0.01."
+        )
+    return share
+
+
+@dataclass(frozen=True, kw_only=True)
+class TelemetryOptions:
+    """What is logged; fields are described by their flags.
+
+    Attributes:
+        access_share: Share of requests in the access log, from 0 to 1.
+        slow_s: In seconds.
+    """
+
+    access_share: float = flag(
+        "access_log", "off",
+        "a line for each request on the standard output: off, all, or sampled:SHARE, such as sampled:0.01",
+        read=_share,
+    )  # fmt: skip
+    access_form: Form = flag("access_log_format", "text", "how they look", choices=("text", "json"))
+    slow_s: float = flag(
+        "slow_request_ms", 0.0, "log requests that take longer, and what they waited for (0: none)",
+        read=milliseconds,
+    )  # fmt: skip
+    log_level: str = flag(
+        "log_level", "info",
+        "least severity in the server's log, on the standard error; /v2/logging changes it while the server runs",
+        choices=("debug", "info", "warning", "error"),
+    )  # fmt: skip
+    log_form: Form = flag("log_format", "text", "how its lines look", choices=("text", "json"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifecycleOptions:
+    """How a server stops, and handles models that hang or crash; times are in seconds."""
+
+    drain_s: float = flag("drain_seconds", 10.0, "time that running requests get at SIGTERM")
+    shutdown_delay_s: float = flag(
+        "shutdown_delay_seconds", 0.0,
+        "at SIGTERM go on answering for so long before the ports close, while all health checks say not ready, for "
+        "load balancers that find out by asking",
+    )  # fmt: skip
+    max_batch_s: float = flag(
+        "max_batch_seconds", 300.0,
+        "a batch that is computed for longer is answered with DEADLINE_EXCEEDED, and its version gets no requests "
+        "until the batch ends (0: any time)",
+    )  # fmt: skip
+    probe_loads: bool = flag(
+        "probe_loads", False,
+        "load a version in a process of its own first, and predict there: what ends that process, or takes too much "
+        "memory or time, is refused, and the server goes on",
+    )  # fmt: skip
+    probe_memory_bytes: int = flag(
+        "probe_memory_mb",
+        0,
+        "memory that this process may take (0: what is free)",
+        read=lambda megabytes: megabytes << 20,
+    )
+    probe_timeout_s: float = flag("probe_timeout_seconds", 300.0, "time that this process may take")

@@ -1,0 +1,182 @@
+"""The command line of ``modelyard serve``, made of the table of flags."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import math
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+from modelyard.errors import ConfigurationError
+from modelyard.serving.config import _sagemaker
+from modelyard.serving.config._flag import Flag
+from modelyard.serving.config._options import FLAGS
+
+_DESCRIPTION = """\
+Serves models over TensorFlow Serving's gRPC and REST APIs, without TensorFlow.
+
+A model is a directory with one directory per version, named by an integer; a
+repository is a directory of models. New versions and models are picked up while
+the server runs.
+
+  repository/fashion/1/   saved_model.pb, model.onnx, model.tflite or what modelyard export
+                          writes; Triton's model.savedmodel/, too
+"""
+_EXAMPLES = """\
+examples:
+  modelyard serve --model_name=fashion --model_base_path=/models/fashion --rest_api_port=8501
+  modelyard serve --model_repository=/models --rest_api_port=8501
+  modelyard serve --model_config_file=/models/models.config --rest_api_port=8501
+  curl -d '{"instances": [...]}' http://localhost:8501/v1/models/fashion:predict
+
+A flag may be written --flag=value or --flag value; a boolean one also as --flag alone.
+
+environment:
+  MODEL_NAME, MODEL_BASE_PATH   as in TensorFlow Serving's image: where one of them is set, and no flag
+      says where models are, the model $MODEL_NAME (default model) is served from
+      $MODEL_BASE_PATH/$MODEL_NAME (default /models/model); --model_name goes before MODEL_NAME.
+      Without a name, and with no folder model in $MODEL_BASE_PATH, that is a --model_repository
+  SAGEMAKER_BIND_TO_PORT        with --sagemaker: the REST port (default 8080); the model is then looked
+      for in /opt/ml/model, unless MODEL_BASE_PATH names another folder
+"""
+#: What earlier releases had, and what to do instead.
+_REMOVED = {
+    "--allow_remote_admin": "administrators show credentials (--access_file); or use --insecure_admin=anywhere.",
+    "--workers": "one process computes on all cores, and holds the weights once. Leave it out; to use fewer cores, set "
+    "--tensorflow_session_parallelism, or limit the process (taskset, a container's CPU limit).",
+}
+_TITLES = {
+    "same": "TensorFlow Serving's flags",
+    "better": "TensorFlow Serving's flags, with a difference",
+    "ours": "modelyard's own flags",
+    "ignored": "TensorFlow Serving's flags that have no effect here",
+}
+
+#: Files that name files.
+_MAX_FILES = 8
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of exiting, so that one place decides how errors are shown."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(message)
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The values of all flags, by name; those of ``--flagfile`` in its place."""
+    parser = _Parser(
+        prog="modelyard serve",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for effect, title in _TITLES.items():
+        group = parser.add_argument_group(title)
+        for flag in FLAGS:
+            if flag.effect == effect:
+                _add(group, flag)
+    args, unknown = parser.parse_known_args(_with_files(argv))
+    if unknown == [_sagemaker.ARGUMENT]:
+        args.sagemaker, unknown = True, []
+    if unknown:
+        raise ConfigurationError(_unknown(unknown[0]))
+    for flag in FLAGS:
+        if flag.kind in ("int", "float"):
+            _check_bounds(flag, getattr(args, flag.name))
+    return args
+
+
+def _check_bounds(flag: Flag, value: float) -> None:
+    if value < flag.least or (flag.positive and value <= 0):
+        wanted = "more than 0" if flag.positive else f"{flag.least} or more"
+        raise ConfigurationError(f"--{flag.name}={value:g}; expected {wanted}.")
+
+
+def _add(group: argparse._ArgumentGroup, flag: Flag) -> None:
+    name = f"--{flag.name}"
+    text = f"{flag.help} (default {flag.default!r})" + (f"; {flag.note}" if flag.note else "")
+    text = text.replace("%", "%%")
+    if flag.name == "version":
+        group.add_argument(name, action="version", version=f"modelyard {version('modelyard')}", help=text)
+    elif flag.kind == "bool":
+        group.add_argument(name, type=_bool, nargs="?", const=True, default=flag.default, metavar="BOOL", help=text)
+    elif flag.kind == "int":
+        kind = _port if flag.name.endswith("port") else _count if flag.least >= 0 else _signed
+        group.add_argument(name, type=kind, default=flag.default, metavar="N", help=text)
+    elif flag.kind == "texts":
+        group.add_argument(name, action="append", default=[], metavar="TEXT", help=text)
+    elif flag.kind == "float":
+        group.add_argument(name, type=_finite, default=flag.default, metavar="X", help=text)
+    else:
+        group.add_argument(name, default=flag.default, metavar="TEXT", help=text, choices=flag.choices or None)
+
+
+def _bool(text: str) -> bool:
+    values = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected true or false")
+    return values[text.lower()]
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a port from 0 to 65535")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"received {text!r}; expected a whole number, 0 or more")
+    return int(text)
+
+
+def _signed(text: str) -> int:
+    return _count(text.removeprefix("-")) * (-1 if text.startswith("-") else 1)
+
+
+def _finite(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if math.isfinite(value := float(text)):
+            return value
+    raise argparse.ArgumentTypeError(f"received {text!r}; expected a number")
+
+
+def _unknown(argument: str) -> str:
+    name = argument.split("=")[0]
+    if name in _REMOVED:
+        return f"{name} is no longer a flag: {_REMOVED[name]}"
+    near = difflib.get_close_matches(name, [f"--{flag.name}" for flag in FLAGS], n=1)
+    hint = f" Did you mean {near[0]}?" if near else " See --help for the flags there are."
+    return f"Unknown argument {name}.{hint}"
+
+
+def _with_files(argv: Sequence[str], depth: int = 0) -> list[str]:
+    """The arguments with the lines of each ``--flagfile`` in its place, so that later ones win."""
+    found: list[str] = []
+    rest = iter(argv)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name != "--flagfile":
+            found.append(argument)
+            continue
+        path = Path(value if equals else next(rest, ""))
+        if depth >= _MAX_FILES:
+            raise ConfigurationError(f"--flagfile={path}: files of flags name each other more than {depth} deep.")
+        try:
+            lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigurationError(f"--flagfile={path} cannot be read: {exc}.") from exc
+        flags = [line for line in lines if line and not line.startswith("#")]
+        for line in flags:
+            if not line.startswith("--") or "=" not in line:
+                raise ConfigurationError(
+                    f"--flagfile={path} has the line {line!r}; expected --flag=value, or a comment."
+                )
+        found += _with_files(flags, depth + 1)
+    return found

@@ -1,0 +1,135 @@
+"""The threads of each model, and work on them that is no batch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
+from typing import TypeVar
+
+from modelyard.errors import ModelyardError
+from modelyard.serving.batching import ModelThreads
+from modelyard.serving.metrics import Metrics
+from modelyard.serving.requests import Caller, current_caller
+
+_T = TypeVar("_T")
+
+
+class Workers:
+    """Makes the threads of each model when it is first called, and runs work on them."""
+
+    def __init__(self, new_threads: Callable[..., ModelThreads], metrics: Metrics) -> None:
+        self._new_threads = new_threads
+        self._metrics = metrics
+        #: By model; what has none, such as the metrics page, is under the empty name, which no model has.
+        self._threads: dict[str, ModelThreads] = {}
+        self._lock = threading.Lock()
+        #: By thread, what ends the wait of the caller that it works for.
+        self._working: dict[int, Callable[[ModelyardError], None]] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(threads.waiting for threads in list(self._threads.values()))
+
+    def has(self, model: str) -> bool:
+        return model in self._threads
+
+    def of(self, model: str) -> ModelThreads:
+        with self._lock:
+            threads = self._threads.get(model)
+            if threads is None:
+                refused = partial(self._metrics.refuse, model=model)
+                threads = self._threads[model] = self._new_threads(refused=refused)
+            return threads
+
+    def run(self, threads: ModelThreads, caller: Caller | None, size: int, work: Callable[[], _T]) -> Future[_T]:
+        """Runs work on a thread of a model, if it is let in; ``size`` is its bytes, 0 where that is not known."""
+        cost = threads.work_cost.of(size)
+        threads.enter(caller, cost)
+
+        def run() -> _T:
+            if refusal := threads.refusal(caller):
+                raise refusal
+            current_caller.set(caller)
+            started = time.perf_counter()
+            ok = False
+            try:
+                result = work()
+                ok = True
+                return result
+            finally:
+                seconds = time.perf_counter() - started
+                # What fails early says nothing of what the others cost.
+                if ok or seconds > cost:
+                    threads.work_cost.learn(seconds, size)
+
+        future = threads.work.submit(run)
+        # Also where it was given up before it began.
+        future.add_done_callback(lambda _: threads.leave(cost))
+        return future
+
+    async def offload(self, work: Callable[[], _T], caller: Caller | None, model: str) -> _T:
+        """Runs work and returns its result, or raises why it is not waited for any more."""
+        threads = self.of(model)
+        if caller is None:
+            return await asyncio.get_running_loop().run_in_executor(threads.work, work)
+        answer: Future[_T] = Future()
+
+        def run() -> None:
+            self._working[threading.get_ident()] = partial(settle, answer, None)
+            try:
+                settle(answer, work(), None)
+            finally:
+                del self._working[threading.get_ident()]
+
+        future = self.run(threads, caller, 0, run)
+        future.add_done_callback(partial(_settle_failed, answer))
+        try:
+            return await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            caller.leave()
+            future.cancel()
+            raise
+
+    def give_up(self, threads: Sequence[int], error: ModelyardError) -> None:
+        """Answers who waits for what some threads compute for too long."""
+        for thread in threads:
+            tell = self._working.get(thread)
+            if tell is not None:
+                tell(error)
+
+    def close(self) -> None:
+        for threads in list(self._threads.values()):
+            threads.close()
+
+
+def settle(future: asyncio.Future[_T] | Future[_T], result: _T | None, error: BaseException | None) -> None:
+    """Sets a future's result or error, unless it has one: of two who know an answer, the first counts."""
+    with contextlib.suppress(InvalidStateError, asyncio.InvalidStateError):
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]  # without an error there is a result
+        else:
+            future.set_exception(_bare(error))
+
+
+def _settle_failed(answer: Future[_T], work: Future[None]) -> None:
+    """Work that was not begun, or has failed."""
+    if work.cancelled():
+        answer.cancel()
+    elif (error := work.exception()) is not None:
+        settle(answer, None, error)
+
+
+def _bare(error: BaseException) -> BaseException:
+    """An error of ours, whose message says everything, without the frames that hold its caller's objects.
+
+    Each refusal would be a cycle of some fifty objects otherwise, and a server
+    that refuses much would stand still for the garbage collector.
+    """
+    return error.with_traceback(None) if isinstance(error, ModelyardError) else error

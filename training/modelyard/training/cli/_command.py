@@ -1,0 +1,59 @@
+"""What the commands of this room have in common: tables of flags, and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from modelyard.errors import ConfigurationError, ModelyardError
+
+#: Name, type, metavar (None for that of argparse) and help; flags without a type are switches.
+Flag = tuple[str, Callable[[str], Any] | None, str | None, str]
+
+
+def make_command(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """A parser whose examples are shown as they are written."""
+    return argparse.ArgumentParser(
+        prog=prog, description=description, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def add_flags(parser: argparse._ActionsContainer, flags: Iterable[Flag], **destinations: str) -> None:
+    """Adds flags with one value, or with none; ``destinations`` are those that argparse would name otherwise."""
+    for name, kind, metavar, text in flags:
+        # None: a switch that was not given does not overrule what a recipe says.
+        options = {"action": "store_true", "default": None} if kind is None else {"type": kind, "metavar": metavar}
+        usual = name.removeprefix("--").replace("-", "_")
+        parser.add_argument(name, dest=destinations.get(usual, usual), help=text, **options)
+
+
+def add_assignments(parser: argparse.ArgumentParser, text: str) -> None:
+    """Adds ``--set``, whose values are ``arguments.assignments``."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="assignments",
+        metavar="ARGUMENT=VALUE",
+        help=f"{text}; may be given more than once",
+    )
+
+
+def note(line: str) -> None:
+    """Writes a line about the progress of a command."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def run_command(prog: str, work: Callable[[], int | None], *, stopped: str = "interrupted") -> int:
+    """The exit code of a command's work: 2 for a wrong usage, 1 for another error, 130 after Ctrl-C; says why."""
+    try:
+        return work() or 0
+    except ModelyardError as exc:
+        sys.stderr.write(f"{prog}: {exc.message}\n")
+        return 2 if isinstance(exc, ConfigurationError) else 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{prog}: {stopped}\n")
+        return 130
