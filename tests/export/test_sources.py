@@ -298,7 +298,7 @@ def test_signatures_that_do_not_fit_their_source(affine: Path, tmp_path: Path) -
         export(affine, tmp_path / "m", data="random", signatures=["nope"])
     with pytest.raises(ConfigurationError, match="has signatures of its own"):
         export(affine, tmp_path / "m", data="random", signatures=spec)
-    with pytest.raises(ConfigurationError, match="served as it is; expected signatures to be None"):
+    with pytest.raises(ConfigurationError, match="has one signature, as it is; expected signatures to be None"):
         export(affine / "model.tflite", tmp_path / "m", data="random", signatures=["f"])
     with pytest.raises(ConfigurationError, match="names alone choose from a SavedModel, or from functions"):
         export(tf.Module(), tmp_path / "m", data="random", signatures=["f"])

@@ -270,7 +270,7 @@ class Example(_message.Message):
     def __init__(self, features: _Optional[_Union[Features, _Mapping]] = ...) -> None: ...
 
 class MetaGraphDef(_message.Message):
-    __slots__ = ("meta_info_def", "signature_def", "object_graph_def")
+    __slots__ = ("meta_info_def", "graph_def", "signature_def", "object_graph_def")
     class MetaInfoDef(_message.Message):
         __slots__ = ("tags", "tensorflow_version")
         TAGS_FIELD_NUMBER: _ClassVar[int]
@@ -286,12 +286,14 @@ class MetaGraphDef(_message.Message):
         value: SignatureDef
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[SignatureDef, _Mapping]] = ...) -> None: ...
     META_INFO_DEF_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_DEF_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_DEF_FIELD_NUMBER: _ClassVar[int]
     OBJECT_GRAPH_DEF_FIELD_NUMBER: _ClassVar[int]
     meta_info_def: MetaGraphDef.MetaInfoDef
+    graph_def: GraphDef
     signature_def: _containers.MessageMap[str, SignatureDef]
     object_graph_def: SavedObjectGraph
-    def __init__(self, meta_info_def: _Optional[_Union[MetaGraphDef.MetaInfoDef, _Mapping]] = ..., signature_def: _Optional[_Mapping[str, SignatureDef]] = ..., object_graph_def: _Optional[_Union[SavedObjectGraph, _Mapping]] = ...) -> None: ...
+    def __init__(self, meta_info_def: _Optional[_Union[MetaGraphDef.MetaInfoDef, _Mapping]] = ..., graph_def: _Optional[_Union[GraphDef, _Mapping]] = ..., signature_def: _Optional[_Mapping[str, SignatureDef]] = ..., object_graph_def: _Optional[_Union[SavedObjectGraph, _Mapping]] = ...) -> None: ...
 
 class SavedObjectGraph(_message.Message):
     __slots__ = ()
@@ -370,9 +372,3 @@ class GraphDef(_message.Message):
     node: _containers.RepeatedCompositeFieldContainer[NodeDef]
     library: FunctionDefLibrary
     def __init__(self, node: _Optional[_Iterable[_Union[NodeDef, _Mapping]]] = ..., library: _Optional[_Union[FunctionDefLibrary, _Mapping]] = ...) -> None: ...
-
-class MetaGraphDefNodes(_message.Message):
-    __slots__ = ("graph_def",)
-    GRAPH_DEF_FIELD_NUMBER: _ClassVar[int]
-    graph_def: GraphDef
-    def __init__(self, graph_def: _Optional[_Union[GraphDef, _Mapping]] = ...) -> None: ...

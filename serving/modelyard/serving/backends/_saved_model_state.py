@@ -20,7 +20,7 @@ def state_changes(graph: tensorflow_pb2.MetaGraphDef, outputs: Iterable[str]) ->
     Where there are none, calls with the same inputs have the same outputs, but
     for random numbers.
     """
-    definition = tensorflow_pb2.MetaGraphDefNodes.FromString(graph.SerializeToString()).graph_def
+    definition = graph.graph_def
     nodes = {node.name: node for node in definition.node}
     functions = {each.signature.name: each.node_def for each in definition.library.function}
     found: set[str] = set()
