@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,13 @@ def test_options_want_an_origin_whatever_the_flag(server: tuple[RunningServer, b
     assert ask(running, "OPTIONS", "/v1/models/affine:predict", headers=ORIGIN)[::2] == (200, b"")
     assert ask(running, "OPTIONS", "/v1/models/affine:predict")[::2] == (400, b"")
     assert ask(running, "OPTIONS", "/v1/x", headers={"Origin": "file://x"})[::2] == (400, b"")
+
+
+def test_several_hosts_are_refused(server: tuple[RunningServer, bool]) -> None:
+    running, _ = server
+    with socket.create_connection(("127.0.0.1", running.rest_port), timeout=20) as connection:
+        connection.sendall(b"GET /v1/models/affine HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "HEAD", "PATCH"])

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from modelyard.artifact import TensorSpec
-from modelyard.errors import InvalidInputError, LoadError, PredictionError
+from modelyard.errors import InvalidInputError, LoadError, PredictionError, RequestTooLargeError
 from modelyard.serving.backends import OnnxRuntimeBackend
 from tests.support.models import publish_rounds
 
@@ -77,9 +77,15 @@ def test_a_wrong_dtype_is_refused(scores_onnx: Path) -> None:
         _load(scores_onnx).run("graph", {"image": np.zeros((1, 2, 3), np.int32)}, ["scores"])
 
 
-def test_a_failure_of_the_graph_is_not_the_callers(fill_onnx: Path) -> None:
-    inputs = {"one": np.ones(1, np.float32), "shape": np.array([1 << 15, 1 << 15, 1 << 15])}
+def test_a_failure_of_the_graph_is_not_the_callers(sum_onnx: Path) -> None:
+    inputs = {"a": np.ones(2, np.float32), "b": np.ones(3, np.float32)}
     with pytest.raises(PredictionError, match="graph 'graph'"):
+        _load(sum_onnx).run("graph", inputs, ["y"])
+
+
+def test_a_request_that_needs_more_memory_than_there_is_is_too_large(fill_onnx: Path) -> None:
+    inputs = {"one": np.ones(1, np.float32), "shape": np.array([1 << 15, 1 << 15, 1 << 15])}
+    with pytest.raises(RequestTooLargeError, match="does not fit into memory: send fewer rows"):
         _load(fill_onnx).run("graph", inputs, ["y"])
 
 

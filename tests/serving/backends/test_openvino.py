@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from modelyard.artifact import TensorSpec
-from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
+from modelyard.errors import InternalError, InvalidInputError, LoadError, RequestTooLargeError
 from modelyard.serving.backends import OpenVinoBackend
 
 
@@ -116,7 +116,7 @@ def test_a_failure_never_answers_with_the_call_before(fill_onnx: Path, threads: 
     backend = _load(fill_onnx, threads=threads, requests=requests)
     one = np.ones(1, np.float32)
     assert backend.run("graph", {"one": one, "shape": np.array([1, 2, 3])}, ["y"])["y"].shape == (1, 2, 3)
-    with pytest.raises(PredictionError, match="graph 'graph'"):
+    with pytest.raises(RequestTooLargeError, match="graph 'graph'"):
         backend.run("graph", {"one": one, "shape": np.array([1 << 15, 1 << 15, 1 << 15])}, ["y"])
     assert backend.run("graph", {"one": one, "shape": np.array([3, 1, 2])}, ["y"])["y"].shape == (3, 1, 2)
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
 from modelyard.artifact import Signature
+from modelyard.errors import ModelyardError, RequestTooLargeError
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+#: What runtimes say where the system gives them no memory. LiteRT says nothing.
+_NO_MEMORY = re.compile(r"Failed to allocate|bad.alloc|OOM when allocating")
+
+
+def failure(kind: type[ModelyardError], message: str) -> ModelyardError:
+    """The error of a call that the runtime ended: ``kind``, unless its message says that memory ran out."""
+    if _NO_MEMORY.search(message):
+        return RequestTooLargeError(f"{message} The request does not fit into memory: send fewer rows at once.")
+    return kind(message)
 
 
 class Backend(Protocol):

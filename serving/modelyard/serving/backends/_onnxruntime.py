@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from modelyard.artifact import Signature, onnx_options, onnx_signature
 from modelyard.errors import InvalidInputError, LoadError, PredictionError
-from modelyard.serving.backends._base import Arrays
+from modelyard.serving.backends._base import Arrays, failure
 from modelyard.serving.backends._recurrent import check_values, recurrent_graphs
 from modelyard.serving.requests import without_paths
 
@@ -60,7 +60,8 @@ class OnnxRuntimeBackend:
         # As above: no common base class to name.
         except Exception as exc:
             kind = InvalidInputError if type(exc).__name__ == "InvalidArgument" else PredictionError
-            raise kind(f"onnxruntime cannot run graph {graph!r} on these inputs: {without_paths(str(exc))}") from exc
+            reason = f"onnxruntime cannot run graph {graph!r} on these inputs: {without_paths(str(exc))}"
+            raise failure(kind, reason) from exc
         return dict(zip(outputs, (_bytes(value) if value.dtype == object else value for value in values), strict=True))
 
     def _call(self) -> RunOptions:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from modelyard.artifact import Signature, copy_openvino, openvino_core, openvino_settings
 from modelyard.errors import InternalError, InvalidInputError, LoadError, PredictionError
-from modelyard.serving.backends._base import Arrays
+from modelyard.serving.backends._base import Arrays, failure
 from modelyard.serving.backends._openvino_reader import OpenVinoGraph, read_onnx, read_saved_model, short_reason
 from modelyard.serving.backends._recurrent import check_values, recurrent_graphs
 
@@ -90,7 +90,7 @@ class OpenVinoBackend:
             except RuntimeError as exc:
                 # Shapes that fit the inputs but not each other are found on the way.
                 kind = InvalidInputError if "shape" in str(exc) else PredictionError
-                raise kind(f"OpenVINO failed on graph {graph!r}: {short_reason(exc)}.") from exc
+                raise failure(kind, f"OpenVINO failed on graph {graph!r}: {short_reason(exc)}.") from exc
             return {name: copy_openvino(request.get_output_tensor(compiled.outputs[name])) for name in outputs}
 
     def interrupt(self, threads: Collection[int] | None = None) -> bool:

@@ -21,7 +21,7 @@ from modelyard.errors import (
     PredictionError,
     UnsupportedError,
 )
-from modelyard.serving.backends._base import Arrays
+from modelyard.serving.backends._base import Arrays, failure
 from modelyard.serving.backends._saved_model import callable_signatures, read_meta_graph
 from modelyard.serving.requests import without_paths
 from modelyard.wire import dtype_by_enum, tensorflow_pb2
@@ -76,7 +76,8 @@ class TensorFlowBackend:
                 f"TensorFlow refuses the inputs of signature {graph!r}: {without_paths(str(exc))}"
             ) from exc
         except tf.errors.OpError as exc:
-            raise PredictionError(f"TensorFlow failed on signature {graph!r}: {without_paths(str(exc))}") from exc
+            reason = f"TensorFlow failed on signature {graph!r}: {without_paths(str(exc))}"
+            raise failure(PredictionError, reason) from exc
 
     def interrupt(self, threads: Collection[int] | None = None) -> bool:
         """The runtime cannot."""

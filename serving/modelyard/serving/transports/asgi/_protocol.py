@@ -57,6 +57,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade() and any(name in _BODY for name, _ in self.headers):
             # An offer that came in several reads: an error is better than a wrong answer.
             raise ValueError("an offer of another protocol, with a body")
+        if sum(name == b"host" for name, _ in self.headers) > 1:
+            raise ValueError("several Host fields")
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.max_header_bytes:
             raise ValueError("header fields that came at once, and are too many")
         self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]  # a key of ours
