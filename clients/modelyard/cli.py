@@ -62,6 +62,9 @@ _COMMANDS = {
     "serve": _Command(
         module="modelyard.serving.runtime", extra="serving", summary="serve a model repository over gRPC and REST"
     ),
+    "batch": _Command(
+        module="modelyard.batch._cli", extra="serving,beam", summary="answer the rows of files, with Apache Beam"
+    ),
     "keys": _Command(
         module="modelyard.serving.access._cli", extra="serving", summary="make keys for callers of a server"
     ),

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "lazy": {"errors"},
     "artifact": {"errors", "wire"},
     "reports": {"errors"},
-    "batch": {"errors", "lazy", "wire", "artifact", "clients", "serving"},
+    "batch": {"errors", "console", "lazy", "wire", "artifact", "clients", "serving"},
     "deploy": {"errors"},
     "mlflow": {"errors", "lazy", "artifact", "batch"},
     "serving": {"errors", "console", "wire", "artifact", "clients"},

@@ -10,12 +10,18 @@ from modelyard.lazy import attach
 
 if TYPE_CHECKING:
     from modelyard.batch._beam import BeamModelHandler
+    from modelyard.batch._run import FileOptions, FileReport, predict_files
 
 __all__ = [
     "BatchModel",
     "BeamModelHandler",
+    "FileOptions",
+    "FileReport",
     "map_in_pandas",
+    "predict_files",
     "to_frame",
 ]
 
-__getattr__, __dir__ = attach(__name__, {"._beam": ["BeamModelHandler"]}, extra="beam")
+__getattr__, __dir__ = attach(
+    __name__, {"._beam": ["BeamModelHandler"], "._run": ["FileOptions", "FileReport", "predict_files"]}, extra="beam"
+)

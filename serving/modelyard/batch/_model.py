@@ -75,12 +75,21 @@ class BatchModel:
             UnavailableError: The server cannot be reached.
         """
         inputs, compute = self._opened
-        missing = sorted(inputs.keys() - columns.keys())
+        missing = sorted({*inputs, *self.keep} - columns.keys())
         if missing:
             raise InvalidInputError(f"The batch has the columns {sorted(columns)}; {missing} are missing.")
         answers = compute({name: _column(columns[name], *spec) for name, spec in inputs.items()})
         kept = {name: np.asarray(columns[name]) for name in self.keep}
         return kept | {name: answers[name] for name in self.outputs or answers}
+
+    def row_shapes(self) -> dict[str, Sequence[int] | None]:
+        """Shapes of the inputs without the batch dimension, by name; None for a shape that is not known.
+
+        Raises:
+            As a call does.
+        """
+        inputs, _ = self._opened
+        return {name: None if shape is None else tuple(shape[1:]) for name, (_, shape) in inputs.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments alone: what was opened stays in the process that opened it."""
