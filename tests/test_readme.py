@@ -46,8 +46,12 @@ def write_photos(folder: Path) -> None:
 
 def test_the_three_uses(tmp_path: Path) -> None:
     found = all_blocks("README.md")
-    assert [kind for kind, _ in found] == ["console", "python", "bash", "python"]
-    _, pipeline, server, client = (text for _, text in found)
+    assert [kind for kind, _ in found] == ["console", "python", "bash", "console", "python"]
+    _, pipeline, server, container, client = (text for _, text in found)
+    # tests/deploy/image_checks.py runs the image itself.
+    dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
+    for command in container.replace(" -e MODEL_NAME=photos", "").splitlines():
+        assert command.removeprefix("$ ") in dockerfile
 
     write_photos(tmp_path / "photos")
     assert "max_steps=5_000, eval_every_steps=500" in pipeline
