@@ -124,7 +124,7 @@ def test_a_format_that_is_optional_is_left_out(source: Path, tmp_path: Path) -> 
 def test_signals_stop_it_cleanly(source: Path, tmp_path: Path, number: signal.Signals, stage: str) -> None:
     command = arguments(source / "m.keras", source / "data.npz", tmp_path / "repository", "--optional", "onnx")
     code, said = end_in(command, stage, number, parent=True)
-    assert code == 128 + number
+    assert code == 128 + number, said
     assert "modelyard export: stopped. Nothing was published." in said
     assert list((tmp_path / "repository" / "m").iterdir()) == []
 

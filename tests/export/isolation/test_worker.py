@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -161,22 +163,58 @@ def test_it_does_not_outlive_who_started_it() -> None:
     assert not Path(folder).exists()
 
 
+def test_it_removes_no_folder_but_its_own(tmp_path: Path) -> None:
+    """Who started it ends while it loads its libraries, and has tidied up: the next best place for temporary files is
+    everybody's."""
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / "file").write_text("kept")
+    program = (
+        "import os, shutil; from modelyard.export.isolation import Worker; worker = Worker(); "
+        "print(worker.pid, flush=True); shutil.rmtree(worker.folder); os._exit(0)"
+    )
+    environment = {**os.environ, "TEMP": str(others)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    until_ended(int(done.stdout))
+    assert (others / "file").read_text() == "kept"
+
+
+def workers() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if any("._serve" in part for part in child.cmdline()):
+                found.append(child)
+    return found
+
+
 def killing(*stages: str, number: signal.Signals = signal.SIGABRT) -> Callable[[ExportEvent], None]:
     """Ends the worker of this process, once in each of some stages."""
     left = list(stages)
 
     def progress(event: ExportEvent) -> None:
-        if not left or event.stage != left[0]:
-            return
         # Where the last one has ended, there is none until it is needed.
-        workers = []
-        for child in psutil.Process().children():
-            with suppress(psutil.NoSuchProcess):
-                if any("._serve" in part for part in child.cmdline()):
-                    child.send_signal(number)
-                    workers.append(child)
-        if workers:
-            left.pop(0)
+        if not left or event.stage != left[0] or not (found := workers()):
+            return
+        left.pop(0)
+        for worker in found:
+            worker.send_signal(number)
+        if event.stage.startswith("convert"):
+            # One that has ended before it is asked is replaced: so that it ends before, and its heir in the middle.
+            psutil.wait_procs(found)
+            threading.Thread(target=end_next, args=({each.pid for each in found},)).start()
+
+    def end_next(ended: set[int]) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for worker in workers():
+                # It loads its libraries: Python has begun, and no order is done.
+                if worker.pid not in ended and sum(worker.cpu_times()[:2]) > 0.5:
+                    worker.send_signal(number)
+                    return
+            time.sleep(0.005)
 
     return progress
 

@@ -197,6 +197,7 @@ def export_here(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     if arguments.end_with_input:
         threading.Thread(target=_end_with_input, args=(arguments.stage_file,), daemon=True).start()
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         report = _export(arguments)
     except ModelyardError as exc:
@@ -207,6 +208,15 @@ def export_here(argv: list[str] | None = None) -> int:
         return 130
     sys.stdout.write(f"{report}\n")
     return 0
+
+
+#: SIGINT came. Python drops the exception where it comes in the middle of a ``__del__``, of which TensorFlow has many.
+_interrupted = threading.Event()
+
+
+def _interrupt(number: int, frame: object) -> None:
+    _interrupted.set()
+    raise KeyboardInterrupt
 
 
 def _end_with_input(stage_file: Path | None) -> None:
@@ -316,12 +326,14 @@ def _export_path(
 
 
 def _telling(progress: Progress, file: Path | None) -> Progress:
-    """Progress that also writes the stage to a file, for who outlives this process."""
+    """Progress that also writes the stage to a file, for who outlives this process, and ends what was interrupted."""
     if file is None:
         return progress
     stages: list[str] = []
 
     def tell(event: ExportEvent) -> None:
+        if _interrupted.is_set():
+            raise KeyboardInterrupt
         if stages[-1:] != [event.stage]:
             stages.append(event.stage)
             file.write_text(event.stage, "utf-8")
