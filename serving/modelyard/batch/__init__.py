@@ -18,4 +18,4 @@ __all__ = [
     "to_frame",
 ]
 
-__getattr__, __dir__ = attach(__name__, {"._beam": ["BeamModelHandler"]}, extra="beam")
+__getattr__, __dir__ = attach(__name__, extra="beam")

@@ -36,16 +36,13 @@ class Echo(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What answers of one length have in common.
+    """What answers of one length have in common."""
 
-    Attributes:
-        fixed: Bytes around the values, and where they stand.
-        outputs: Of each output: its name, its shape, its dtype, and where its values begin and end.
-        echo: What the answers say besides the outputs.
-    """
-
+    #: Bytes around the values, and where they stand.
     fixed: tuple[tuple[int, bytes], ...]
+    #: Of each output: its name, its shape, its dtype, and where its values begin and end.
     outputs: tuple[tuple[str, tuple[int, ...], np.dtype[Any], int, int], ...]
+    #: What the answers say besides the outputs.
     echo: Echo
 
     def cut(self, data: bytes) -> Arrays | None:

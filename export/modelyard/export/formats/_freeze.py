@@ -44,18 +44,15 @@ _COMPILED = ("_XlaMustCompile", "_noinline")
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen:
-    """A function without variables, but for those of its state.
+    """A function without variables, but for those of its state."""
 
-    Attributes:
-        function: A ``tf.function`` of the original's inputs and then the large weights, with an input signature.
-        weights: Values of the large weights, in order.
-        tables: Copies of its lookup tables by the ``shared_name`` of their nodes.
-        state: Variables that it still reads and writes.
-    """
-
+    #: A ``tf.function`` of the original's inputs and then the large weights, with an input signature.
     function: PolymorphicFunction
+    #: Values of the large weights, in order.
     weights: Sequence[npt.NDArray[Any]]
+    #: Copies of its lookup tables by the ``shared_name`` of their nodes.
     tables: Mapping[str, tf.lookup.StaticHashTable]
+    #: Variables that it still reads and writes.
     state: Sequence[tf.Variable] = ()
 
     @property

@@ -43,19 +43,16 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Runtime(Protocol):
-    """A reloaded format.
-
-    Attributes:
-        package: The distribution that it comes from.
-        threads: Threads of one call.
-        decodes: Whether its signatures take encoded inputs themselves.
-        graphs: What the file itself says it holds.
-    """
+    """A reloaded format."""
 
     name: str
+    #: The distribution that it comes from.
     package: str
+    #: Threads of one call.
     threads: int
+    #: Whether its signatures take encoded inputs themselves.
     decodes: bool
+    #: What the file itself says it holds.
     graphs: Mapping[str, Signature]
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:

@@ -19,18 +19,15 @@ METRICS = ("throughput", "p50", "p95", "p99")
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """How to compare two servers.
+    """How to compare two servers."""
 
-    Attributes:
-        rounds: Pairs of runs; two or more.
-        round_s: Length of each half of a run (closed loop, open loop), in seconds.
-        rate: Requests per second of the open loop; None for half of what the slower one can do.
-        in_flight: Requests at the same time in the closed loop.
-    """
-
+    #: Pairs of runs; two or more.
     rounds: int = 6
+    #: Length of each half of a run (closed loop, open loop), in seconds.
     round_s: float = 3.0
+    #: Requests per second of the open loop; None for half of what the slower one can do.
     rate: float | None = None
+    #: Requests at the same time in the closed loop.
     in_flight: int = 16
 
 

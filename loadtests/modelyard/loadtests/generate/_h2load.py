@@ -31,20 +31,17 @@ _GRPC_PREFIX = 5
 
 @dataclass(frozen=True, kw_only=True)
 class H2loadOptions:
-    """How to run h2load.
+    """How to run h2load."""
 
-    Attributes:
-        rate: Requests per second; None for as many as the server takes (closed loop).
-        seconds: Length of the run; h2load takes whole seconds.
-        warm_up_s: Time before it, in whole seconds.
-        clients: Connections.
-        in_flight: Requests at the same time on each; HTTP/1.1 has one.
-    """
-
+    #: Requests per second; None for as many as the server takes (closed loop).
     rate: float | None = None
+    #: Length of the run; h2load takes whole seconds.
     seconds: int = 10
+    #: Time before it, in whole seconds.
     warm_up_s: int = 1
+    #: Connections.
     clients: int = 8
+    #: Requests at the same time on each; HTTP/1.1 has one.
     in_flight: int = 8
 
 

@@ -80,22 +80,17 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One limit, held against what was measured.
+    """One limit, held against what was measured."""
 
-    Attributes:
-        subject: What was measured, such as ``grpc image``.
-        name: Name of the limit.
-        limit: The limit.
-        value: What was measured.
-        kept: Whether the limit was kept.
-        text: A sentence about it.
-    """
-
+    #: What was measured, such as ``grpc image``.
     subject: str
+    #: Name of the limit.
     name: str
     limit: float
+    #: What was measured.
     value: float
     kept: bool
+    #: A sentence about it.
     text: str
 
 

@@ -232,19 +232,16 @@ def _share(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetryOptions:
-    """What is logged; fields are described by their flags.
+    """What is logged; fields are described by their flags."""
 
-    Attributes:
-        access_share: Share of requests in the access log, from 0 to 1.
-        slow_s: In seconds.
-    """
-
+    #: Share of requests in the access log, from 0 to 1.
     access_share: float = flag(
         "access_log", "off",
         "a line for each request on the standard output: off, all, or sampled:SHARE, such as sampled:0.01",
         read=_share,
     )  # fmt: skip
     access_form: Form = flag("access_log_format", "text", "how they look", choices=("text", "json"))
+    #: In seconds.
     slow_s: float = flag(
         "slow_request_ms", 0.0, "log requests that take longer, and what they waited for (0: none)",
         read=milliseconds,

@@ -21,11 +21,7 @@ from modelyard.serving.metrics._parts import Parts
 
 @dataclass
 class Duration:
-    """A number of events and their time in all.
-
-    Attributes:
-        ns: Nanoseconds.
-    """
+    """A number of events and their time in all."""
 
     count: int = 0
     ns: int = 0
@@ -46,18 +42,15 @@ class ExecutionStatistics:
 
 @dataclass(kw_only=True)
 class VersionStatistics:
-    """What was measured for one version. The parts count successful requests only.
-
-    Attributes:
-        last_inference_ms: When the last request ended, in milliseconds since 1970; 0 for never.
-        execution_count: Batches that were computed: fewer than successful requests, where requests share them. A
-            request of Classify, Regress or MultiInference is one, too.
-    """
+    """What was measured for one version. The parts count successful requests only."""
 
     name: str
     version: int
+    #: When the last request ended, in milliseconds since 1970; 0 for never.
     last_inference_ms: int = 0
     inference_count: int = 0
+    #: Batches that were computed: fewer than successful requests, where requests share them. A request of Classify,
+    #: Regress or MultiInference is one, too.
     execution_count: int = 0
     success: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
@@ -119,13 +112,10 @@ class Timing:
 
 
 class Execution(NamedTuple):
-    """One batch that was computed.
-
-    Attributes:
-        input: Nanoseconds for decoding and checking.
-    """
+    """One batch that was computed."""
 
     rows: int
+    #: Nanoseconds for decoding and checking.
     input: int
     infer: int
     output: int

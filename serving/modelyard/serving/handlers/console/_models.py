@@ -26,42 +26,36 @@ _LINE = 100
 
 @dataclass(frozen=True, kw_only=True)
 class VersionView:
-    """One version.
-
-    Attributes:
-        default: Requests without a version are answered by it.
-        error: Why it failed; empty where it did not.
-        backend: What serves it; empty where nothing does.
-        bytes: Of its files; None where that is not known.
-        manifest: What its exporter wrote; None of a foreign version.
-    """
+    """One version."""
 
     number: int
     state: str
     labels: Sequence[str]
+    #: Requests without a version are answered by it.
     default: bool
+    #: Why it failed; empty where it did not.
     error: str
+    #: What serves it; empty where nothing does.
     backend: str
+    #: Of its files; None where that is not known.
     bytes: int | None
+    #: What its exporter wrote; None of a foreign version.
     manifest: Manifest | None
     report: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class SignatureView:
-    """One signature, and how to try it.
-
-    Attributes:
-        method: Such as ``predict``.
-        example: A body that it takes; empty where that would be too long.
-    """
+    """One signature, and how to try it."""
 
     name: str
+    #: Such as ``predict``.
     method: str
     inputs: Sequence[tuple[str, str, str]]
     outputs: Sequence[tuple[str, str, str]]
     image: bool
     path: str
+    #: A body that it takes; empty where that would be too long.
     example: str
 
 
