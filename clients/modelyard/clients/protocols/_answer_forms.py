@@ -1,8 +1,7 @@
 """Answers that differ in their floats only, told apart from others without being parsed.
 
-A server writes the same bytes around the values in answer after answer of one
-signature, version and shape. Protobuf parses the first of them, and where its
-values lie is noted; the next ones are compared with it and cut at these places.
+A server writes the same bytes around the values in answer after answer of one signature, version and shape. Protobuf
+parses the first of them, and where its values lie is noted; the next ones are compared with it and cut at these places.
 Whatever stands elsewhere is the same, so a parser would say the same of it.
 """
 

@@ -1,8 +1,7 @@
 """What every operation is: a flow of calls, with no I/O in it.
 
-An operation is a generator: it yields a :class:`Call` (or a :class:`Pause`),
-receives an :class:`Answer`, and returns the result. The client that drives it
-decides how bytes travel and how time passes, so that blocking and asynchronous
+An operation is a generator: it yields a :class:`Call` (or a :class:`Pause`), receives an :class:`Answer`, and returns
+the result. The client that drives it decides how bytes travel and how time passes, so that blocking and asynchronous
 clients share every rule in here.
 
 A :class:`Call` or an :class:`Answer` is never changed once it is sent. They are not frozen all the

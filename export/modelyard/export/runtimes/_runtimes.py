@@ -1,8 +1,7 @@
 """The runtimes that exported files are reloaded in, behind one small interface.
 
-Each runs on one thread where it can be told so and no more are asked for: a
-figure that is compared with another one must not depend on how many cores were
-free. Sessions have the settings that the server gives them, so that what is
+Each runs on one thread where it can be told so and no more are asked for: a figure that is compared with another one
+must not depend on how many cores were free. Sessions have the settings that the server gives them, so that what is
 verified and measured here is what is served.
 """
 

@@ -33,21 +33,18 @@ class CompareOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What was found: how many times as much B has as A.
+    """What was found: how many times as much B has as A."""
 
-    Attributes:
-        ratios: By metric: throughput of the closed loop (more is better), and
-            percentiles of the open loop's latency (less is better).
-        values: By metric what A and B had: the geometric mean of the rounds.
-        rate: Of the open loop.
-        rounds: What each round measured: name of the server, metric and value.
-        measured: A row for each server: its open loops together, with the mean percentiles.
-    """
-
+    #: By metric: throughput of the closed loop (more is better), and percentiles of the open loop's latency (less is
+    #: better).
     ratios: dict[str, Interval]
+    #: By metric what A and B had: the geometric mean of the rounds.
     values: dict[str, tuple[float, float]]
+    #: Of the open loop.
     rate: float
+    #: What each round measured: name of the server, metric and value.
     rounds: tuple[dict[str, float | str], ...]
+    #: A row for each server: its open loops together, with the mean percentiles.
     measured: tuple[Measured, Measured]
 
     def verdict(self, name: str) -> str:

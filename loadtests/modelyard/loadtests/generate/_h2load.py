@@ -1,8 +1,7 @@
 """The second generator: h2load (Debian package nghttp2-client), for rates beyond Python's reach.
 
-It sends one request again and again and looks at HTTP statuses only. Answers
-are checked all the same: the request is answered and checked once before the
-run, and h2load's count of bytes tells whether all others were as long.
+It sends one request again and again and looks at HTTP statuses only. Answers are checked all the same: the request is
+answered and checked once before the run, and h2load's count of bytes tells whether all others were as long.
 """
 
 from __future__ import annotations

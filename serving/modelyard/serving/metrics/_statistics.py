@@ -1,8 +1,7 @@
 """How many requests each model version answered, and where their time went: what the statistics API reports.
 
-The parts of a request are Triton's: waiting for a thread (queue), decoding
-(compute_input), the model (compute_infer) and encoding (compute_output); and so
-are executions, of which one may answer several requests (Triton's "Statistics
+The parts of a request are Triton's: waiting for a thread (queue), decoding (compute_input), the model (compute_infer)
+and encoding (compute_output); and so are executions, of which one may answer several requests (Triton's "Statistics
 Extension" of the Open Inference Protocol).
 """
 

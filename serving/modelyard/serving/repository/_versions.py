@@ -80,8 +80,7 @@ def file_stamp(path: Location) -> tuple[int | str, ...]:
 def surplus(aspired: Collection[int], available: Collection[int], *, resource_preserving: bool) -> tuple[int, ...]:
     """The versions to unload before anything else happens, oldest first.
 
-    The decisions of upstream's ``AvailabilityPreservingPolicy`` and
-    ``ResourcePreservingPolicy``.
+    The decisions of upstream's ``AvailabilityPreservingPolicy`` and ``ResourcePreservingPolicy``.
     """
     unaspired = tuple(sorted(set(available) - set(aspired)))
     if resource_preserving or not aspired or set(aspired) & set(available):

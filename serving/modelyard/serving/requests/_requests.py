@@ -133,14 +133,12 @@ class PredictRequest:
 
     Attributes:
         spec: Which servable and signature.
-        inputs: Called with the signature once it is resolved, where the
-            prediction is computed, so that transports decode a large body off
-            the event loop and with the dtypes of the very version that will answer.
+        inputs: Called with the signature once it is resolved, where the prediction is computed, so that transports
+            decode a large body off the event loop and with the dtypes of the very version that will answer.
         output_filter: Outputs to return; empty for all.
         small: The body is small, so that decoding it takes no time to speak of.
         caller: Who waits for the answer; None for a caller that always waits.
-        size: Bytes of the body, by which it is guessed what the request will
-            cost; 0 where the transport does not say.
+        size: Bytes of the body, by which it is guessed what the request will cost; 0 where the transport does not say.
         names: The inputs that were sent, for errors where ``inputs`` refuses them; None where it takes any.
     """
 

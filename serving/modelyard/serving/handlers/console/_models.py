@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelyard.artifact import ImageDecode, Manifest, Signature, TensorSpec, read_manifest
@@ -71,28 +71,25 @@ class ModelView:
 
 
 def models_view(manager: ModelManager) -> list[ModelView]:
-    return [
-        ModelView(
-            name=config.name,
-            base_path=str(config.base_path),
-            ready=manager.ready(config.name),
-            versions=_versions(manager, config),
-        )
-        for config in sorted(manager.configs, key=lambda config: config.name)
-    ]
+    return [_model(manager, config) for config in sorted(manager.configs, key=lambda config: config.name)]
 
 
 def model_view(manager: ModelManager, name: str, traffic: Traffic | None) -> ModelView:
-    config = _config(manager, name)
-    return ModelView(
-        name=name,
-        base_path=str(config.base_path),
-        ready=manager.ready(name),
-        versions=_versions(manager, config),
-        signatures=[
-            _signature(name, key, signature) for key, signature in sorted(signatures_of(manager, name).items())
-        ],
+    view = _model(manager, _config(manager, name))
+    signatures = sorted(signatures_of(manager, name).items())
+    return replace(
+        view,
+        signatures=[_signature(name, key, signature) for key, signature in signatures],
         traffic=() if traffic is None else traffic(name),
+    )
+
+
+def _model(manager: ModelManager, config: ModelConfig) -> ModelView:
+    return ModelView(
+        name=config.name,
+        base_path=str(config.base_path),
+        ready=manager.ready(config.name),
+        versions=_versions(manager, config),
     )
 
 
