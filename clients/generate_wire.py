@@ -18,10 +18,7 @@ GENERATED = ROOM / "modelyard" / "wire" / "_generated"
 
 
 def generate() -> dict[str, str]:
-    """Compiles every proto file.
-
-    Returns:
-        The text of each generated file by its name in ``_generated``.
+    """Compiles every proto file, and returns the text of each generated file by its name in ``_generated``.
 
     Raises:
         RuntimeError: protoc refused a file.

@@ -153,26 +153,23 @@ def _without_banners() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What an event means to people who wait.
+    """What an event means to people who wait."""
 
-    Attributes:
-        lines: To print, whatever else is shown.
-        stage: Name of a bar; events with the same one move it. Empty for no bar.
-        label: What stands before the bar.
-        done: Units finished.
-        total: Units of the stage.
-        note: What stands behind the bar.
-        announce: The line that takes a new bar's place where there is no terminal; empty for none.
-        ended: Whether the bars shall go.
-    """
-
+    #: To print, whatever else is shown.
     lines: tuple[str, ...] = ()
+    #: Name of a bar; events with the same one move it. Empty for no bar.
     stage: str = ""
+    #: What stands before the bar.
     label: str = ""
+    #: Units finished.
     done: int = 0
+    #: Units of the stage.
     total: int = 0
+    #: What stands behind the bar.
     note: str = ""
+    #: The line that takes a new bar's place where there is no terminal; empty for none.
     announce: str = ""
+    #: Whether the bars shall go.
     ended: bool = False
 
 

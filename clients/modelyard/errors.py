@@ -41,9 +41,8 @@
      x LoadTestError                    a load test could not run or broke a limit
      x DeploymentError                  a managed cloud did not take what it was sent
 
-Classes marked ``x`` only group: code raises one of the classes marked ``+``
-(or a group, where no finer class says more). Transports map every class to
-their own status codes: see ``modelyard.wire``.
+Classes marked ``x`` only group: code raises one of the classes marked ``+`` (or a group, where no finer class says
+more). Transports map every class to their own status codes: see ``modelyard.wire``.
 """
 
 from __future__ import annotations

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from modelyard.errors import MissingDependencyError
@@ -32,18 +35,28 @@ def load_attribute(door: str, modules: Mapping[str, str], name: str, *, extra: s
 
 
 def attach(
-    package: str, modules: Mapping[str, Sequence[str]], *, extra: str
+    package: str, modules: Mapping[str, Sequence[str]] | None = None, *, extra: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns the ``__getattr__`` and the ``__dir__`` of a package whose names are imported when they are needed.
 
     Args:
         package: Its ``__name__``; it lists its public names in ``__all__``.
-        modules: The names that each module defines; ``"._module"`` is in the package.
+        modules: The names that each module defines; ``"._module"`` is in the package. None for those that the package
+            imports ``if TYPE_CHECKING:``.
         extra: What brings the packages that the modules need.
     """
-    table = {name: importlib.util.resolve_name(module, package) for module, names in modules.items() for name in names}
 
-    def load(name: str) -> Any:
-        return load_attribute(package, table, name, extra=extra)
+    @cache
+    def table() -> dict[str, str]:
+        found = _checked_imports(package) if modules is None else modules
+        return {name: importlib.util.resolve_name(module, package) for module, names in found.items() for name in names}
 
-    return load, lambda: list(sys.modules[package].__all__)
+    return lambda name: load_attribute(package, table(), name, extra=extra), lambda: list(sys.modules[package].__all__)
+
+
+def _checked_imports(package: str) -> dict[str, list[str]]:
+    """What a package imports for type checkers alone, by module: listed once, for them and for :func:`attach`."""
+    body = ast.parse(Path(str(sys.modules[package].__file__)).read_text("utf-8")).body
+    blocks = [node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {str(node.module): [alias.name for alias in node.names] for node in imports}

@@ -42,8 +42,6 @@ def test_version() -> None:
         (["--model_base_pth=/x"], "Unknown argument --model_base_pth. Did you mean --model_base_path?"),
         (["--nothing_like_it"], "Unknown argument --nothing_like_it. See --help"),
         (["stray"], "Unknown argument stray."),
-        (["--model_base_path=/x", "--workers=2"], "--workers is no longer a flag: one process computes on all cores"),
-        (["--model_base_path=/x", "--allow_remote_admin"], "no longer a flag: administrators show credentials"),
         ([], "--model_base_path is required"),
         (["--model_base_path=models"], "to have an absolute path"),
         (["--model_base_path=/x", "--port=0", "--rest_api_port=0"], "expected at least one port"),

@@ -159,10 +159,8 @@ def verify_version(version: AnyVersion, *, trusted_keys: Sequence[TrustedKey] = 
 
     Raises:
         ArtifactError: A file cannot be read, or the store that holds it cannot be reached.
-        IntegrityError: A file is missing or damaged, or the manifest is not
-            signed by one of the keys.
-        ManifestError: There is no valid manifest, it says another number, or
-            there are files that it does not list.
+        IntegrityError: A file is missing or damaged, or the manifest is not signed by one of the keys.
+        ManifestError: There is no valid manifest, it says another number, or there are files that it does not list.
     """
     content = read_manifest_bytes(version.path)
     if trusted_keys:

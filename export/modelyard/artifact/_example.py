@@ -1,9 +1,8 @@
 """Parse of serialized ``tf.Example`` messages without TensorFlow, equal to ``tf.io.parse_example``.
 
-This is the decode step of a signature over Examples on servers that have no
-TensorFlow. The rules are those of TensorFlow's fast_parsing.cc: a feature that is
-absent, or there without a kind, takes its default; a feature of another kind or
-with another number of values is an error, default or not.
+This is the decode step of a signature over Examples on servers that have no TensorFlow. The rules are those of
+TensorFlow's fast_parsing.cc: a feature that is absent, or there without a kind, takes its default; a feature of another
+kind or with another number of values is an error, default or not.
 """
 
 from __future__ import annotations

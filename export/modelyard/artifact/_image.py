@@ -1,14 +1,11 @@
 """Decode of encoded images without TensorFlow, equal to TensorFlow's own decode.
 
-This is the decode step of an ``image_bytes`` signature on servers that have no
-TensorFlow. What it is equal to, measured against TensorFlow 2.21 bit by bit:
-``tf.io.decode_image(channels=C, expand_animations=False)`` for PNG, BMP, GIF
-(first frame) and WebP, and ``tf.io.decode_jpeg(channels=C,
-dct_method="INTEGER_ACCURATE")`` for JPEG. The exporter puts exactly these two
-into the SavedModel. TensorFlow's default for JPEG is a faster, less accurate
-inverse transform that differs by up to 12 levels from everybody else's. The one
-difference left: a colour PNG of 16 bits per channel, asked for in grey, may be
-one level off.
+This is the decode step of an ``image_bytes`` signature on servers that have no TensorFlow. What it is equal to,
+measured against TensorFlow 2.21 bit by bit: ``tf.io.decode_image(channels=C, expand_animations=False)`` for PNG, BMP,
+GIF (first frame) and WebP, and ``tf.io.decode_jpeg(channels=C, dct_method="INTEGER_ACCURATE")`` for JPEG. The exporter
+puts exactly these two into the SavedModel. TensorFlow's default for JPEG is a faster, less accurate inverse transform
+that differs by up to 12 levels from everybody else's. The one difference left: a colour PNG of 16 bits per channel,
+asked for in grey, may be one level off.
 """
 
 from __future__ import annotations
@@ -46,8 +43,7 @@ def decode_image(data: bytes, channels: int, *, max_pixels: int = MAX_IMAGE_PIXE
         uint8 ``[height, width, channels]``.
 
     Raises:
-        ImageDecodeError: The bytes are no complete image of a known format, or
-            the format has no such channels.
+        ImageDecodeError: The bytes are no complete image of a known format, or the format has no such channels.
         RequestTooLargeError: The image has more than ``max_pixels`` pixels.
         MissingDependencyError: Pillow is not installed.
         ValueError: ``channels`` is neither 1 nor 3.

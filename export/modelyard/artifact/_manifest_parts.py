@@ -101,18 +101,15 @@ class VerifyReport:
         batch_sizes: Batch sizes at which every example was run.
         max_abs_error: Largest absolute difference of any float output.
         max_rel_error: Largest relative difference of any float output.
-        top1_agreement: Share of examples, 0 to 1, with the same class; None
-            where there are no classes.
+        top1_agreement: Share of examples, 0 to 1, with the same class; None where there are no classes.
         metric_before: The task's metric of the source on the examples.
         metric_after: The same of the exported format.
         by_signature: Maximum absolute error for each signature.
-        accuracy_drop: Of a variant, what is held against the budget: on the
-            signature that has labels the fall of the task's metric, on any other
-            the share of examples whose classes, integers or strings changed;
-            the largest of them. None of float32, where nothing may change.
-        tolerance: Absolute error that was allowed of an output that spreads over
-            1 or less, where the source rounds to half precision and the format
-            does not; None for what the export was told.
+        accuracy_drop: Of a variant, what is held against the budget: on the signature that has labels the fall of the
+            task's metric, on any other the share of examples whose classes, integers or strings changed; the largest of
+            them. None of float32, where nothing may change.
+        tolerance: Absolute error that was allowed of an output that spreads over 1 or less, where the source rounds to
+            half precision and the format does not; None for what the export was told.
         by_class: Where there are labels, the accuracy of each class that has
             some; of more than 100 classes, those that change most.
         stochastic: Outputs that were compared in distribution, not by value.
@@ -143,9 +140,8 @@ class FloatLayer:
         graph: The graph that it is in.
         layer: Name of its first operation.
         operator: Of the same, as the format calls it.
-        error: With this layer alone converted, the root mean square error of the
-            worst output as a share of its standard deviation (of integers and
-            strings, the share that changed); None where it has no bound.
+        error: With this layer alone converted, the root mean square error of the worst output as a share of its
+            standard deviation (of integers and strings, the share that changed); None where it has no bound.
     """
 
     graph: str
@@ -165,13 +161,11 @@ class FormatEntry:
         converter: Versions of the packages that made it.
         runtime: Name and version of what it was verified with.
         verify: The comparison with the source.
-        other_runtimes: By name of another runtime that serves the same files,
-            the same comparison.
+        other_runtimes: By name of another runtime that serves the same files, the same comparison.
         renamed: By graph, what outputs are called in the file that have another
             name there: in ONNX no output can have the name of an input.
-        computed: By dtype of the signatures that the runtime has no operations
-            for, such as ``bfloat16``, the one that the file has in its place,
-            inputs and outputs among it. Servers cast.
+        computed: By dtype of the signatures that the runtime has no operations for, such as ``bfloat16``, the one that
+            the file has in its place, inputs and outputs among it. Servers cast.
         domains: Operator domains of its ONNX graphs beside ONNX's own: a runtime
             needs them. onnxruntime has ``ai.onnx.ml`` and ``com.microsoft``.
         kept_float32: Layers that a variant leaves in float32, the costliest first.
@@ -198,8 +192,7 @@ class Latency:
         threads: Intra-op threads.
         p50_us: Median time of a call, in microseconds.
         precision: Of the files or, for ``bfloat16``, of the computation.
-        examples_per_s: Rows answered per second by one caller; None in
-            manifests of the first exporters.
+        examples_per_s: Rows answered per second by one caller; None in manifests of the first exporters.
     """
 
     format: str
@@ -219,8 +212,7 @@ class RuntimeChoice:
     Attributes:
         threads: Intra-op threads.
         p50_us: Median time of a call of one row, in microseconds.
-        speedup: How many times as fast as TensorFlow that is; None where
-            TensorFlow was not measured.
+        speedup: How many times as fast as TensorFlow that is; None where TensorFlow was not measured.
     """
 
     runtime: str

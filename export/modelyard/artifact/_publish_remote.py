@@ -90,8 +90,7 @@ def _numbered(tree: dict[str, RemoteFile], *, claims: bool = True) -> set[str]:
 def remove_remote(version: RemoteVersion) -> None:
     """Removes a version: the manifest first, then it is out of sight.
 
-    A claim says meanwhile that the rest is to go: other numbered folders
-    without a manifest are another writer's.
+    A claim says meanwhile that the rest is to go: other numbered folders without a manifest are another writer's.
     """
     claim = version.path.parent / f"{STAGING_PREFIX}{version.path.name}"
     claim.write_bytes(secrets.token_hex(8).encode())

@@ -1,8 +1,7 @@
 """Model repositories in object stores: ``s3://``, ``gs://`` and others that fsspec speaks to.
 
-An object store has no directories and no rename: what makes a version exist is
-its manifest, which is written last and removed first. A version without one is
-not there for any reader of ours.
+An object store has no directories and no rename: what makes a version exist is its manifest, which is written last and
+removed first. A version without one is not there for any reader of ours.
 """
 
 from __future__ import annotations

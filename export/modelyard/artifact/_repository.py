@@ -71,9 +71,8 @@ def list_versions(model_dir: RemotePath) -> tuple[RemoteVersion, ...]: ...
 def list_versions(model_dir: Location) -> tuple[AnyVersion, ...]:
     """Lists the versions of a model, oldest first.
 
-    A version is a directory whose name is a non-negative integer that fits 64
-    bits; leading zeros are accepted as TensorFlow Serving does. Where two names
-    mean the same number, the first in sort order counts. In an object store a
+    A version is a directory whose name is a non-negative integer that fits 64 bits; leading zeros are accepted as
+    TensorFlow Serving does. Where two names mean the same number, the first in sort order counts. In an object store a
     version also has a manifest: it is what makes one exist there.
 
     Args:
@@ -147,11 +146,10 @@ def publish(
 ) -> AnyVersion:
     """Puts a staged directory in place as the next free version.
 
-    The manifest is written last, everything is flushed to disk, and the rename
-    is the only step that a reader can see: a crash leaves no half version. Of
-    two processes that publish at once each gets a number of its own. An empty
-    directory in the way is replaced where the system allows it, which loses
-    nothing: what one of us has published is never empty.
+    The manifest is written last, everything is flushed to disk, and the rename is the only step that a reader can see:
+    a crash leaves no half version. Of two processes that publish at once each gets a number of its own. An empty
+    directory in the way is replaced where the system allows it, which loses nothing: what one of us has published is
+    never empty.
 
     Args:
         staged: A directory from :func:`staging`, complete but for its manifest.

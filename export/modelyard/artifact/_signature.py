@@ -1,14 +1,12 @@
 """The signature: one notion across training, export, serving and clients.
 
-A signature is an optional decode (encoded bytes to tensors), an optional
-per-example preprocess graph, and a batched compute graph. The last is what a
-runtime executes; the first two are how ``image_bytes`` and serialized
-``tf.Example`` messages work without TensorFlow.
+A signature is an optional decode (encoded bytes to tensors), an optional per-example preprocess graph, and a batched
+compute graph. The last is what a runtime executes; the first two are how ``image_bytes`` and serialized ``tf.Example``
+messages work without TensorFlow.
 
-:class:`Signature` describes; it is what a manifest stores and what serving
-reads. :class:`SignatureFunction`, :class:`EncodedImageFunction` and
-:class:`ExampleFunction` are what a task declares: the same description together
-with the functions to trace.
+:class:`Signature` describes; it is what a manifest stores and what serving reads. :class:`SignatureFunction`,
+:class:`EncodedImageFunction` and :class:`ExampleFunction` are what a task declares: the same description together with
+the functions to trace.
 """
 
 from __future__ import annotations
@@ -86,8 +84,7 @@ class FeatureSpec:
         shape: Of one example, every size given; ``()`` for one value.
         default: Values for an Example without the feature, flat, as many as the
             shape holds; strings as text. None where the feature is required.
-        input: Name of the graph's input that takes it, ``[N, *shape]``; None for
-            the feature's own name.
+        input: Name of the graph's input that takes it, ``[N, *shape]``; None for the feature's own name.
     """
 
     name: str
@@ -146,16 +143,12 @@ class Signature:
         inputs: What a request sends.
         outputs: What an answer holds.
         method: One of :data:`METHODS`.
-        compute: Name of the batched graph; a signature that only decodes
-            names the signature whose graph it shares.
+        compute: Name of the batched graph; a signature that only decodes names the signature whose graph it shares.
         decode: How the encoded input becomes a tensor; None for plain tensors.
-        preprocess: Name of the per-example graph between decode and compute;
-            images have one, Examples need none.
-        stateful: What it answers depends on earlier calls: it writes variables,
-            or reads some that another signature writes. Servers compute such
-            calls one at a time, each for itself, and replay no warm-up.
-        unbatched: The first dimensions are no batch, though of any size: such as
-            the nodes and the edges of one graph.
+        preprocess: Name of the per-example graph between decode and compute; images have one, Examples need none.
+        stateful: What it answers depends on earlier calls: it writes variables, or reads some that another signature
+            writes. Servers compute such calls one at a time, each for itself, and replay no warm-up.
+        unbatched: The first dimensions are no batch, though of any size: such as the nodes and the edges of one graph.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -222,9 +215,8 @@ class SignatureFunction:
     """A function to export as a signature.
 
     Attributes:
-        inputs: Its inputs. Where dimension 0 of each is ``-1``, it is the batch; a
-            function that has another input, a scalar or one of a fixed size, is
-            called with what a request brings, as it is.
+        inputs: Its inputs. Where dimension 0 of each is ``-1``, it is the batch; a function that has another input, a
+            scalar or one of a fixed size, is called with what a request brings, as it is.
         function: Called with one keyword argument per input; returns a mapping
             from output name to tensor. It is traced, never called eagerly.
         method: One of :data:`METHODS`.
@@ -240,8 +232,7 @@ class EncodedImageFunction:
     """A signature that starts from encoded images and ends in another signature's graph.
 
     Attributes:
-        compute: Name of the :class:`SignatureFunction` that it feeds, which
-            must have exactly one input.
+        compute: Name of the :class:`SignatureFunction` that it feeds, which must have exactly one input.
         preprocess: From uint8 ``[height, width, channels]`` (any height and
             width) to one example of that input, without the batch dimension.
         input: Name of the string input, one encoded image per example.
@@ -258,16 +249,14 @@ class EncodedImageFunction:
 class ExampleFunction:
     """A signature that starts from serialized ``tf.Example`` messages.
 
-    TensorFlow Serving's Classify, Regress and MultiInference send nothing else.
-    They want the input to be named ``inputs``, and of the outputs: ``classes``
-    (string ``[N, K]``) and ``scores`` (float32 ``[N, K]``), at least one of them,
-    for classify; ``outputs`` (float32 ``[N]`` or ``[N, 1]``) for regress.
+    TensorFlow Serving's Classify, Regress and MultiInference send nothing else. They want the input to be named
+    ``inputs``, and of the outputs: ``classes`` (string ``[N, K]``) and ``scores`` (float32 ``[N, K]``), at least one of
+    them, for classify; ``outputs`` (float32 ``[N]`` or ``[N, 1]``) for regress.
 
     Attributes:
         features: What each Example holds.
-        function: Called with one keyword argument per feature, ``[N, *shape]``;
-            returns a mapping from output name to tensor. It is traced, never
-            called eagerly.
+        function: Called with one keyword argument per feature, ``[N, *shape]``; returns a mapping from output name to
+            tensor. It is traced, never called eagerly.
         method: One of :data:`METHODS`.
         input: Name of the string input, one serialized message per example.
     """

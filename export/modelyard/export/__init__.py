@@ -53,13 +53,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        ".publish": ["BestExport", "action", "export", "export_task"],
-        ".sources": ["Reference", "TracedModel", "check_examples", "compute_reference", "load_data", "trace"],
-        ".verification": ["verify"],
-        "modelyard.console": ["ProgressBar"],
-    },
-    extra="export",
-)
+__getattr__, __dir__ = attach(__name__, extra="export")

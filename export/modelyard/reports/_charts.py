@@ -31,28 +31,25 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """What is drawn, in the units of the drawing area.
+    """What is drawn, in the units of the drawing area."""
 
-    Attributes:
-        x_label: Text below the horizontal axis.
-        y_label: Text beside the vertical axis.
-        x_ticks: Places and texts on the horizontal axis.
-        y_ticks: The same of the vertical axis.
-        lines: Name, and points ``[n, 2]``.
-        stacked: Whether lines are outlines of areas.
-        points: Whether each point is marked.
-        marks: Places and texts of vertical lines.
-        level: Place of a horizontal line; None for none.
-    """
-
+    #: Text below the horizontal axis.
     x_label: str
+    #: Text beside the vertical axis.
     y_label: str
+    #: Places and texts on the horizontal axis.
     x_ticks: list[tuple[float, str]]
+    #: The same of the vertical axis.
     y_ticks: list[tuple[float, str]]
+    #: Name, and points ``[n, 2]``.
     lines: list[tuple[str, Floats]]
+    #: Whether lines are outlines of areas.
     stacked: bool
+    #: Whether each point is marked.
     points: bool
+    #: Places and texts of vertical lines.
     marks: list[tuple[float, str]]
+    #: Place of a horizontal line; None for none.
     level: float | None
 
 
@@ -67,20 +64,10 @@ def line_chart(
     stacked: bool = False,
     points: bool = False,
 ) -> Chart | None:
-    """Lines over a common axis, or areas on top of each other.
+    """Lines over a common axis, or areas on top of each other; None where there is no finite number to draw.
 
-    Args:
-        series: What to draw.
-        x_label: Text below the horizontal axis.
-        y_label: Text beside the vertical axis.
-        marks: Vertical lines: where, and what for.
-        level: A horizontal line, such as a limit.
-        log_y: Whether the vertical axis is logarithmic.
-        stacked: Areas instead of lines, each upon the one before; all have the same ``x``.
-        points: Whether to mark each point.
-
-    Returns:
-        The chart; None where there is no finite number to draw.
+    ``marks`` are vertical lines: where, and what for. ``level`` is a horizontal line, such as a limit. ``points`` marks
+    each point. ``stacked`` areas lie each upon the one before, and all have the same ``x``.
     """
     values = [np.array([each.x, each.y], np.float64) for each in series]
     outlines = _stacked(values) if stacked else [each[:, np.isfinite(each[1])] for each in values]

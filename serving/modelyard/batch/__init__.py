@@ -22,6 +22,4 @@ __all__ = [
     "to_frame",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__, {"._beam": ["BeamModelHandler"], "._run": ["FileOptions", "FileReport", "predict_files"]}, extra="beam"
-)
+__getattr__, __dir__ = attach(__name__, extra="beam")

@@ -21,8 +21,7 @@ class BeamModelHandler(ModelHandler[Mapping[str, Any], PredictionResult, BatchMo
 
     Args:
         model: What answers; one that computes in the workers, or one of a server.
-        batching: Of Beam's: ``min_batch_size``, ``max_batch_size``, ``model_copies``,
-            ``large_model`` and the like.
+        batching: Of Beam's: ``min_batch_size``, ``max_batch_size``, ``model_copies``, ``large_model`` and the like.
     """
 
     def __init__(self, model: BatchModel, **batching: Any) -> None:

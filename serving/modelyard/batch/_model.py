@@ -33,9 +33,8 @@ class BatchModel:
     Args:
         model: ``<repository>/<model>``, also in an object store, which every worker
             can read; with ``server`` the model's name there.
-        server: URL of a server, such as ``grpc://host:8500``. None to compute in
-            the process that calls. A server that is full says when to come again,
-            and the client waits for that.
+        server: URL of a server, such as ``grpc://host:8500``. None to compute in the process that calls. A server that
+            is full says when to come again, and the client waits for that.
         version: Number of the version; None for the newest.
         signature: Which signature to call.
         outputs: Which outputs to compute; None for all.
@@ -60,9 +59,8 @@ class BatchModel:
         """Answers a batch.
 
         Args:
-            columns: By name, arrays or lists with a row for each example, any dtypes
-                that become the signature's without changing a value; of more columns
-                than the inputs the others are left out.
+            columns: By name, arrays or lists with a row for each example, any dtypes that become the signature's
+                without changing a value; of more columns than the inputs the others are left out.
 
         Returns:
             By name, the columns of ``keep`` and the outputs, with as many rows.

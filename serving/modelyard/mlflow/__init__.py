@@ -15,4 +15,4 @@ __all__ = [
     "save_model",
 ]
 
-__getattr__, __dir__ = attach(__name__, {"._flavor": __all__}, extra="mlflow")
+__getattr__, __dir__ = attach(__name__, extra="mlflow")

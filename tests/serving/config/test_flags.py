@@ -170,12 +170,6 @@ def test_values_that_make_no_sense(flag: str, message: str) -> None:
     assert message in caught.value.message
 
 
-@pytest.mark.parametrize("given", [["--workers=4"], ["--workers", "4"], ["--workers=1"]])
-def test_several_processes_are_no_more(given: list[str]) -> None:
-    with pytest.raises(ConfigurationError, match="--workers is no longer a flag: one process computes on all cores"):
-        parse(*given)
-
-
 def test_abbreviations_are_not_taken() -> None:
     with pytest.raises(ConfigurationError, match="Unknown argument --rest_api_enable_cors"):
         parse("--rest_api_enable_cors")

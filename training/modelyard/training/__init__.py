@@ -97,21 +97,4 @@ __all__ = [
     "restore",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        ".actions": ["ImagePredictions", "TensorBoardLog", "predict_images"],
-        ".distribute": ["Pipeline", "PipelineOptions", "PipelineResult", "make_strategy", "offload_slots"],
-        ".loop": ["CompiledStep", "Loop", "ResidentData"],
-        ".run": ["Trainer", "evaluate", "predict", "restore"],
-        ".user": [
-            "SupervisedTask",
-            "apply_gradients",
-            "average_loss",
-            "loss_scaled",
-            "minimize",
-            "regularization_loss",
-        ],
-    },
-    extra="training",
-)
+__getattr__, __dir__ = attach(__name__, extra="training")

@@ -41,10 +41,9 @@ def connect_async(url: str | Sequence[str], options: ClientOptions | None = None
     """Makes an asynchronous client; the connection is opened by its first call.
 
     Args:
-        url: ``grpc://host:8500``, ``grpcs://host``, ``http://host:8501`` or
-            ``https://host/prefix``. The ``s`` means TLS; ``+v2`` after the
-            scheme, as in ``grpc+v2://host:8001``, means the Open Inference
-            Protocol. Several servers: a sequence, or one text with commas.
+        url: ``grpc://host:8500``, ``grpcs://host``, ``http://host:8501`` or ``https://host/prefix``. The ``s`` means
+            TLS; ``+v2`` after the scheme, as in ``grpc+v2://host:8001``, means the Open Inference Protocol. Several
+            servers: a sequence, or one text with commas.
         options: See :class:`ClientOptions`.
 
     Returns:
@@ -81,9 +80,8 @@ def connect_async(url: str | Sequence[str], options: ClientOptions | None = None
 class AsyncClient:
     """A client of one server, or of several that are the same, made by :func:`connect_async`.
 
-    Every method raises errors of :mod:`modelyard.errors`, the same class for
-    the same failure over every transport. The blocking and the asynchronous client
-    have the same methods. Cancelling an asynchronous call cancels it on the server
+    Every method raises errors of :mod:`modelyard.errors`, the same class for the same failure over every transport. The
+    blocking and the asynchronous client have the same methods. Cancelling an asynchronous call cancels it on the server
     over gRPC, and closes the connection over REST.
     """
 
@@ -109,11 +107,10 @@ class AsyncClient:
     ) -> Prediction:
         """Computes the outputs of a signature.
 
-        Arrays keep their dtype and must have the signature's. Python numbers
-        and lists of them take the signature's dtype, where no float becomes an
-        integer; where the signature has no such input, floats are float32 and
-        integers int64. Text, bytes, file paths (``pathlib.Path``) and PIL
-        images make string tensors: of files their bytes, of images a PNG.
+        Arrays keep their dtype and must have the signature's. Python numbers and lists of them take the signature's
+        dtype, where no float becomes an integer; where the signature has no such input, floats are float32 and integers
+        int64. Text, bytes, file paths (``pathlib.Path``) and PIL images make string tensors: of files their bytes, of
+        images a PNG.
 
         Args:
             model: Name of the model.
@@ -125,20 +122,17 @@ class AsyncClient:
             timeout_s: Deadline in seconds; None for the client's.
 
         Returns:
-            Arrays by output name, of the dtypes that the signature names.
-            Strings are object arrays of bytes. Arrays may be views of the
-            answer, which are read-only.
+            Arrays by output name, of the dtypes that the signature names. Strings are object arrays of bytes. Arrays
+            may be views of the answer, which are read-only.
 
         Raises:
             ConfigurationError: A timeout that is none.
             DeadlineExceededError: No answer in time.
-            InvalidInputError: An input is missing, unknown, or of another dtype
-                or shape.
+            InvalidInputError: An input is missing, unknown, or of another dtype or shape.
             InvalidModelSpecError: No model name, a bad version or label.
             ModelNotFoundError: Unknown model or version.
             SignatureNotFoundError: Unknown signature.
-            UnavailableError: The server cannot be reached or is not ready, or
-                this client was closed.
+            UnavailableError: The server cannot be reached or is not ready, or this client was closed.
             ModelyardError: Any other failure, by its class.
         """
         call = predict_call(model, inputs, version, label, signature, outputs)
@@ -202,8 +196,7 @@ class AsyncClient:
     ) -> tuple[Classification | Regression, ...]:
         """Runs several signatures over the same examples.
 
-        Over gRPC that is one call, answered by one version. REST has no such
-        call: there it is one for each task.
+        Over gRPC that is one call, answered by one version. REST has no such call: there it is one for each task.
 
         Args:
             model: Name of the model.

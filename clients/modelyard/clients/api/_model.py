@@ -53,10 +53,9 @@ class BoundSignature(Generic[_T]):
     def predict(self, inputs: object, *, outputs: Sequence[str] | None = None, timeout_s: float | None = None) -> _T:
         """Computes the outputs.
 
-        Unlike :meth:`modelyard.clients.Client.predict` this casts: integers to
-        wider ones and, where their values allow it, to narrower ones; integers
-        to floats that hold them exactly; float64 to float32, rounded as everywhere.
-        No float becomes an integer, no value infinite, nothing a boolean.
+        Unlike :meth:`modelyard.clients.Client.predict` this casts: integers to wider ones and, where their values allow
+        it, to narrower ones; integers to floats that hold them exactly; float64 to float32, rounded as everywhere. No
+        float becomes an integer, no value infinite, nothing a boolean.
 
         Args:
             inputs: By name; of a signature with one input its value alone will do.
@@ -205,15 +204,7 @@ class AsyncModel(BaseModel[Awaitable[Prediction]]):
 
 
 def prepare_inputs(inputs: object, info: SignatureInfo) -> dict[str, npt.NDArray[Any]]:
-    """Checks inputs against a signature and casts them to its dtypes.
-
-    Args:
-        inputs: By name; the value alone where there is one input.
-        info: The signature.
-
-    Raises:
-        InvalidInputError: See :meth:`BoundSignature.predict`.
-    """
+    """Checks inputs against a signature and casts them to its dtypes, as :meth:`BoundSignature.predict` says."""
     expected = info.inputs
     if not expected and isinstance(inputs, Mapping):
         # The server has not described the model: what it is given it must check itself.

@@ -1,8 +1,7 @@
 """Answers that differ in their floats only, told apart from others without being parsed.
 
-A server writes the same bytes around the values in answer after answer of one
-signature, version and shape. Protobuf parses the first of them, and where its
-values lie is noted; the next ones are compared with it and cut at these places.
+A server writes the same bytes around the values in answer after answer of one signature, version and shape. Protobuf
+parses the first of them, and where its values lie is noted; the next ones are compared with it and cut at these places.
 Whatever stands elsewhere is the same, so a parser would say the same of it.
 """
 
@@ -36,16 +35,13 @@ class Echo(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What answers of one length have in common.
+    """What answers of one length have in common."""
 
-    Attributes:
-        fixed: Bytes around the values, and where they stand.
-        outputs: Of each output: its name, its shape, its dtype, and where its values begin and end.
-        echo: What the answers say besides the outputs.
-    """
-
+    #: Bytes around the values, and where they stand.
     fixed: tuple[tuple[int, bytes], ...]
+    #: Of each output: its name, its shape, its dtype, and where its values begin and end.
     outputs: tuple[tuple[str, tuple[int, ...], np.dtype[Any], int, int], ...]
+    #: What the answers say besides the outputs.
     echo: Echo
 
     def cut(self, data: bytes) -> Arrays | None:

@@ -1,11 +1,9 @@
 """PredictRequest and PredictResponse without a copy too many, and without a Python object per value.
 
-The packed form of a float, double or bool field is the array's own bytes, and a
-packed field looks on the wire like a bytes field. So answers are parsed as
-messages that say ``bytes`` there, of one's own descriptors, and viewed in place;
-those of a known form (``_answer_forms``) are not parsed at all. Requests are put
-together from their parts, with one copy of each array.
-Whatever does not fit this, the general codec reads.
+The packed form of a float, double or bool field is the array's own bytes, and a packed field looks on the wire like a
+bytes field. So answers are parsed as messages that say ``bytes`` there, of one's own descriptors, and viewed in place;
+those of a known form (``_answer_forms``) are not parsed at all. Requests are put together from their parts, with one
+copy of each array. Whatever does not fit this, the general codec reads.
 """
 
 from __future__ import annotations

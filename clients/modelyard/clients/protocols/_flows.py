@@ -1,8 +1,7 @@
 """What every operation is: a flow of calls, with no I/O in it.
 
-An operation is a generator: it yields a :class:`Call` (or a :class:`Pause`),
-receives an :class:`Answer`, and returns the result. The client that drives it
-decides how bytes travel and how time passes, so that blocking and asynchronous
+An operation is a generator: it yields a :class:`Call` (or a :class:`Pause`), receives an :class:`Answer`, and returns
+the result. The client that drives it decides how bytes travel and how time passes, so that blocking and asynchronous
 clients share every rule in here.
 
 A :class:`Call` or an :class:`Answer` is never changed once it is sent. They are not frozen all the
@@ -45,39 +44,32 @@ _LONGEST_POLL_S = 5.0
 
 @dataclass(kw_only=True, slots=True)
 class Call:
-    """One exchange with the server.
+    """One exchange with the server."""
 
-    Attributes:
-        path: gRPC method, or path of the URL.
-        body: What is sent; None for a REST GET.
-        at_most_s: Seconds after which this one exchange counts as failed, where
-            that is sooner than the operation's deadline.
-        headers: HTTP headers besides those of every call.
-        retry: Whether sending it twice is the same as sending it once.
-        fresh: Whether it goes over a new connection. One that has waited may end at the very moment of the call,
-            which could then not be sent again.
-        preparing: Whether it only asks what the operation's own call needs to know.
-    """
-
+    #: gRPC method, or path of the URL.
     path: str
+    #: What is sent; None for a REST GET.
     body: bytes | None
+    #: Seconds after which this one exchange counts as failed, where that is sooner than the operation's deadline.
     at_most_s: float | None = None
+    #: HTTP headers besides those of every call.
     headers: tuple[tuple[str, str], ...] = ()
+    #: Whether sending it twice is the same as sending it once.
     retry: bool = True
+    #: Whether it goes over a new connection. One that has waited may end at the very moment of the call, which could
+    #: then not be sent again.
     fresh: bool = False
+    #: Whether it only asks what the operation's own call needs to know.
     preparing: bool = False
 
 
 @dataclass(slots=True)
 class Answer:
-    """What came back.
+    """What came back."""
 
-    Attributes:
-        body: The message, or the HTTP body.
-        headers: HTTP headers by lower-case name; empty over gRPC.
-    """
-
+    #: The message, or the HTTP body.
     body: bytes
+    #: HTTP headers by lower-case name; empty over gRPC.
     headers: Mapping[str, str] = field(default_factory=dict)
 
 

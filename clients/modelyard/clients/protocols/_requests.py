@@ -124,8 +124,7 @@ def reload_message(models: Sequence[ModelConfig]) -> bytes:
 def predict_json(signature: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     """The body of a REST predict, in column form.
 
-    Strings go as ``{"b64": ...}``, NaN and infinities as the bare words that
-    TensorFlow Serving reads.
+    Strings go as ``{"b64": ...}``, NaN and infinities as the bare words that TensorFlow Serving reads.
     """
     head = f'"signature_name":{json.dumps(signature)},' if signature else ""
     inputs = ",".join(f"{json.dumps(name)}:{_json_value(name, array)}" for name, array in arrays.items())

@@ -28,24 +28,21 @@ FORMS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a server is and how to speak to it.
+    """Where a server is and how to speak to it."""
 
-    Attributes:
-        protocol: ``grpc`` or ``rest``.
-        secure: Whether TLS is used.
-        host: Name or address, IPv6 in brackets.
-        port: TCP port.
-        prefix: Path before ``/v1/models``, without a slash at its end.
-        v2: Whether it speaks the Open Inference Protocol instead of TensorFlow Serving's.
-        server_name: Name that the host was resolved from; None where it is the URL's own.
-    """
-
+    #: ``grpc`` or ``rest``.
     protocol: str
+    #: Whether TLS is used.
     secure: bool
+    #: Name or address, IPv6 in brackets.
     host: str
+    #: TCP port.
     port: int
+    #: Path before ``/v1/models``, without a slash at its end.
     prefix: str = ""
+    #: Whether it speaks the Open Inference Protocol instead of TensorFlow Serving's.
     v2: bool = False
+    #: Name that the host was resolved from; None where it is the URL's own.
     server_name: str | None = None
 
     @property

@@ -13,8 +13,7 @@ from modelyard.errors import InvalidInputError
 def read_bytes(value: Any) -> Any:
     """Turns a file path or a PIL image into bytes, and leaves everything else alone.
 
-    Text stays text: only path objects (``pathlib.Path``) are paths. A PIL image
-    is written as PNG, which loses nothing.
+    Text stays text: only path objects (``pathlib.Path``) are paths. A PIL image is written as PNG, which loses nothing.
     """
     if isinstance(value, os.PathLike):
         try:

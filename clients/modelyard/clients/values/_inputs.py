@@ -1,9 +1,8 @@
 """What callers give as inputs, turned into arrays that exist on the wire.
 
-An array keeps its dtype: where the signature wants another one, that is an
-error and never a silent conversion. Python's own numbers and lists of them have
-no dtype of their own, so they take the signature's, as far as no value changes
-its kind (a float never becomes an integer, a number never a boolean).
+An array keeps its dtype: where the signature wants another one, that is an error and never a silent conversion.
+Python's own numbers and lists of them have no dtype of their own, so they take the signature's, as far as no value
+changes its kind (a float never becomes an integer, a number never a boolean).
 """
 
 from __future__ import annotations

@@ -28,9 +28,8 @@ _COMMA = np.frombuffer(b"\0\0\0,", np.uint32)[0] ^ np.frombuffer(b"\0\0\0 ", np.
 def array_json(array: npt.NDArray[Any]) -> str:
     """Writes an array of numbers or booleans as nested JSON lists.
 
-    float32 and narrower floats have nine significant digits at most, which is
-    what it takes to read the same value back; float64 has as many as it takes.
-    NaN and infinities are the bare words that TensorFlow Serving reads.
+    float32 and narrower floats have nine significant digits at most, which is what it takes to read the same value
+    back; float64 has as many as it takes. NaN and infinities are the bare words that TensorFlow Serving reads.
     """
     if array.dtype.kind in "fV" and array.dtype.itemsize < 4:
         array = array.astype(np.float32)

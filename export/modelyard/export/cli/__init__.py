@@ -12,6 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["export_here", "main", "make_parser"]
 
-__getattr__, __dir__ = attach(
-    __name__, {"._cli": ["export_here", "make_parser"], "._process": ["main"]}, extra="export"
-)
+__getattr__, __dir__ = attach(__name__, extra="export")

@@ -48,18 +48,4 @@ __all__ = [
     "widened_dtypes",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._apart": ["Apart"],
-        "._failures": ["LOG_VARIABLE", "gist", "keep_log", "say_logs"],
-        "._formats": ["FormatMaker", "make_maker"],
-        "._freeze": ["LARGE", "ROUNDING", "forget_initializers", "freeze", "named", "only_draws", "widened_dtypes"],
-        "._onnx": ["export_onnx", "newest_opset"],
-        "._resume": ["Conversions"],
-        "._saved_model": ["export_saved_model"],
-        "._tf2onnx": ["convert_function"],
-        "._tflite": ["export_tflite"],
-    },
-    extra="export",
-)
+__getattr__, __dir__ = attach(__name__, extra="export")

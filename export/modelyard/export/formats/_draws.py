@@ -1,10 +1,9 @@
 """Random numbers in a graph that is frozen: drawn by the runtime, where TensorFlow kept count in a variable.
 
-Keras and ``tf.random.Generator`` keep the state of a generator in a variable,
-and draw by functions of that state, which no converter knows; frozen, it would
-be one constant, and the draws would always be the same. What is drawn from a
-variable is drawn by an operation instead that keeps a state of its own, which
-both converters know. What is drawn from anything else stays as it is.
+Keras and ``tf.random.Generator`` keep the state of a generator in a variable, and draw by functions of that state,
+which no converter knows; frozen, it would be one constant, and the draws would always be the same. What is drawn from a
+variable is drawn by an operation instead that keeps a state of its own, which both converters know. What is drawn from
+anything else stays as it is.
 """
 
 from __future__ import annotations

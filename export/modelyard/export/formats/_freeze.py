@@ -3,9 +3,8 @@
 A frozen function has no variable that a converter could lose. Known gaps of the
 converters are closed here too, on the graph that both get.
 
-Large weights are not in the graph but beside it. TensorFlow writes a graph
-anew in every step (tracing, pruning, inlining, saving, loading), keeps the
-bodies of functions until the process ends, and a model of 552 MB (VGG16) came to
+Large weights are not in the graph but beside it. TensorFlow writes a graph anew in every step (tracing, pruning,
+inlining, saving, loading), keeps the bodies of functions until the process ends, and a model of 552 MB (VGG16) came to
 18 GB that way in either converter.
 """
 
@@ -44,18 +43,15 @@ _COMPILED = ("_XlaMustCompile", "_noinline")
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen:
-    """A function without variables, but for those of its state.
+    """A function without variables, but for those of its state."""
 
-    Attributes:
-        function: A ``tf.function`` of the original's inputs and then the large weights, with an input signature.
-        weights: Values of the large weights, in order.
-        tables: Copies of its lookup tables by the ``shared_name`` of their nodes.
-        state: Variables that it still reads and writes.
-    """
-
+    #: A ``tf.function`` of the original's inputs and then the large weights, with an input signature.
     function: PolymorphicFunction
+    #: Values of the large weights, in order.
     weights: Sequence[npt.NDArray[Any]]
+    #: Copies of its lookup tables by the ``shared_name`` of their nodes.
     tables: Mapping[str, tf.lookup.StaticHashTable]
+    #: Variables that it still reads and writes.
     state: Sequence[tf.Variable] = ()
 
     @property
@@ -237,10 +233,9 @@ def _take_out(graph: GraphDef) -> dict[str, npt.NDArray[Any]]:
 def _rewritten(graph: GraphDef, inputs: list[str], outputs: list[str]) -> ConcreteFunction:
     """A graph as a function: with integer images cast in front of each interpolating resize, and nothing compiled.
 
-    TensorFlow's kernels take uint8 and give float32, where those of ONNX and
-    TFLite give what they take. tf2onnx 1.17 and the TFLite converter of
-    TensorFlow 2.21 translate one to the other without a cast; the first makes
-    an invalid graph of it, the second stops.
+    TensorFlow's kernels take uint8 and give float32, where those of ONNX and TFLite give what they take. tf2onnx 1.17
+    and the TFLite converter of TensorFlow 2.21 translate one to the other without a cast; the first makes an invalid
+    graph of it, the second stops.
 
     Keras compiles every convolution with groups by XLA (those of ConvNeXt, for
     one). Such a call is not inlined, and tf2onnx has nothing to make of it.

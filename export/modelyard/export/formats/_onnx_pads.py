@@ -1,10 +1,9 @@
 """A pad of zeros before a max-pooling, written so that no runtime folds one into the other.
 
-A pooling's own padding is nothing, less than any number; zeros are more than
-negative numbers. onnxruntime (its optimizer "Pad_Fusion", in 1.31 at least)
-makes the first of the second all the same, and is wrong wherever a window at
-the border holds negative values only: the first pooling of ResNet50V2, with an
-error of a hundredth of what its outputs spread over.
+A pooling's own padding is nothing, less than any number; zeros are more than negative numbers. onnxruntime (its
+optimizer "Pad_Fusion", in 1.31 at least) makes the first of the second all the same, and is wrong wherever a window at
+the border holds negative values only: the first pooling of ResNet50V2, with an error of a hundredth of what its outputs
+spread over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Conversions that outlive their export: what was converted once is taken up by the next try.
 
-Only conversions are kept, which are most of the work. Whatever is taken up is
-verified, measured and published anew, so it is held to the same as a file that
-was converted a moment ago.
+Only conversions are kept, which are most of the work. Whatever is taken up is verified, measured and published anew, so
+it is held to the same as a file that was converted a moment ago.
 """
 
 from __future__ import annotations

@@ -117,8 +117,7 @@ def save_functions(
 ) -> None:
     """Saves functions as signatures, under any names of signatures and inputs.
 
-    TensorFlow makes identifiers of the inputs' names, or stops. So they are
-    saved by number, and named in the file.
+    TensorFlow makes identifiers of the inputs' names, or stops. So they are saved by number, and named in the file.
     """
     names = {name: [spec.name for spec in function.input_signature] for name, function in functions.items()}
     renamed = {name for name, inputs in names.items() if any(not _SAFE.fullmatch(each) for each in inputs)}

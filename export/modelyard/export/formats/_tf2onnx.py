@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 def convert_function(frozen: Frozen, *, opset: int, renamed: Mapping[str, str] | None = None) -> ModelProto:
     """An ONNX model of a frozen function.
 
-    The steps are those of ``tf2onnx.convert.from_function``, except that
-    TensorFlow optimizes the graph without the large weights, and that no copy of
-    the whole model is made before each of tf2onnx's own optimizers, to go on
-    with where one fails: for 100 MB of weights those copies were 8 GB. A failure
-    is an error then.
+    The steps are those of ``tf2onnx.convert.from_function``, except that TensorFlow optimizes the graph without the
+    large weights, and that no copy of the whole model is made before each of tf2onnx's own optimizers, to go on with
+    where one fails: for 100 MB of weights those copies were 8 GB. A failure is an error then.
     """
     from tf2onnx import optimizer, tf_loader
     from tf2onnx.tfonnx import process_tf_graph

@@ -1,8 +1,7 @@
 """TFLite: all graphs in one file, each under its own signature name.
 
-The route matters. Measured with TensorFlow 2.21: ``from_saved_model`` on a
-SavedModel that holds a Keras model returned a file without a single weight, and
-no error. Freezing each function first leaves no variable that could get lost, but
+The route matters. Measured with TensorFlow 2.21: ``from_saved_model`` on a SavedModel that holds a Keras model returned
+a file without a single weight, and no error. Freezing each function first leaves no variable that could get lost, but
 those of its state; verification would catch it if one did.
 """
 
@@ -54,9 +53,8 @@ def export_tflite(
 ) -> None:
     """Writes ``model.tflite``, or the variant beside it, with one signature for every graph.
 
-    Inputs and outputs keep their dtypes. Of ``int8``, operations that have no
-    integer kernel, strings among them, stay as they are; so do graphs without
-    examples, which only preprocess.
+    Inputs and outputs keep their dtypes. Of ``int8``, operations that have no integer kernel, strings among them, stay
+    as they are; so do graphs without examples, which only preprocess.
     """
     place = "Format tflite" if precision == "float32" else f"Format tflite, precision {precision}"
     with tempfile.TemporaryDirectory() as folder, _boundary(place, source):

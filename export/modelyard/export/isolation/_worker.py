@@ -103,8 +103,7 @@ class _SaidError(Exception):
 class Worker:
     """A process with TensorFlow and without a GPU: those belong to the process that trains.
 
-    It loads its libraries while this process goes on, so it is best made some
-    time before it is needed.
+    It loads its libraries while this process goes on, so it is best made some time before it is needed.
     """
 
     def __init__(self, *, threads: int = 0, modules: Sequence[str] = ()) -> None:

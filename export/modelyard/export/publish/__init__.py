@@ -46,27 +46,4 @@ __all__ = [
     "ignore_progress",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._action": ["BestExport", "action"],
-        "._api": ["export"],
-        "._options": [
-            "Budget",
-            "ExportEvent",
-            "ExportOptions",
-            "ExportReport",
-            "FORMATS",
-            "Format",
-            "LIBRARIES",
-            "Library",
-            "PRECISIONS",
-            "Precision",
-            "Progress",
-            "RUNTIMES",
-            "ignore_progress",
-        ],
-        "._task": ["export_task"],
-    },
-    extra="export",
-)
+__getattr__, __dir__ = attach(__name__, extra="export")

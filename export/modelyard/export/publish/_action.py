@@ -23,10 +23,9 @@ RECORD_NAME = ".best.json"
 class BestExport:
     """An action of a training run: exports whenever a metric of the evaluation is the best so far.
 
-    ``test`` and ``commit`` are apart: an export that fails does not spend the
-    record, so the next evaluation that is better than what was *published* is
-    exported. The record is a file beside the versions, and a run that is
-    resumed goes on with it.
+    ``test`` and ``commit`` are apart: an export that fails does not spend the record, so the next evaluation that is
+    better than what was *published* is exported. The record is a file beside the versions, and a run that is resumed
+    goes on with it.
 
     Args:
         task: The task that the trainer trains.

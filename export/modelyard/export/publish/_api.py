@@ -96,30 +96,23 @@ def export(
     """Exports any model: verified in every format, published as the next version.
 
     Args:
-        model: A ``tf.Module`` or Keras model; or the path of a SavedModel
-            directory (of TensorFlow 2 or 1), a ``.keras`` or ``.h5`` file, or an
-            ONNX or TFLite file. The last two are served as they are, and verified by
-            their own runtime: what is computed alone must be the same in a batch,
-            and as ``expected``. Or a model of another library: a
-            ``torch.nn.Module`` in evaluation mode, or an estimator of
-            scikit-learn, XGBoost or LightGBM. It is converted to ONNX, and
-            verified on its library's own answers.
+        model: A ``tf.Module`` or Keras model; or the path of a SavedModel directory (of TensorFlow 2 or 1), a
+            ``.keras`` or ``.h5`` file, or an ONNX or TFLite file. The last two are served as they are, and verified by
+            their own runtime: what is computed alone must be the same in a batch, and as ``expected``. Or a model of
+            another library: a ``torch.nn.Module`` in evaluation mode, or an estimator of scikit-learn, XGBoost or
+            LightGBM. It is converted to ONNX, and verified on its library's own answers.
         destination: ``<repository>/<model>``; the folder's name is the model's.
             Also in an object store: ``s3://bucket/models/fashion``.
-        data: Examples to verify with: :class:`VerificationData`; a path or
-            ``random``, see ``--data``; arrays or lists by input name (or by
-            signature and then input name); or one array, for a model with one
-            input. A list may have an array for each example, of any sizes where
-            the signature leaves axes free. Of a ``torch.nn.Module`` the batch
-            and the axes in which examples differ are free.
-        expected: For an ONNX or TFLite file, the answers that it has to give to
-            ``data``, of any kind that ``data`` may have, by output name; not
-            necessarily of all outputs. None to compare it with itself only.
-        signatures: What to serve, by name, for a ``tf.Module`` or Keras model.
-            Of a SavedModel, and of functions with an ``input_signature``, the
-            names of those to choose. For a Keras model its inputs, such as
-            ``["ids:int32[-1,12]"]``, where it does not know them. None for a
-            Keras model's own inputs and outputs, and for all of the others.
+        data: Examples to verify with: :class:`VerificationData`; a path or ``random``, see ``--data``; arrays or lists
+            by input name (or by signature and then input name); or one array, for a model with one input. A list may
+            have an array for each example, of any sizes where the signature leaves axes free. Of a ``torch.nn.Module``
+            the batch and the axes in which examples differ are free.
+        expected: For an ONNX or TFLite file, the answers that it has to give to ``data``, of any kind that ``data`` may
+            have, by output name; not necessarily of all outputs. None to compare it with itself only.
+        signatures: What to serve, by name, for a ``tf.Module`` or Keras model. Of a SavedModel, and of functions with
+            an ``input_signature``, the names of those to choose. For a Keras model its inputs, such as
+            ``["ids:int32[-1,12]"]``, where it does not know them. None for a Keras model's own inputs and outputs, and
+            for all of the others.
         formats: Overrides ``options.formats``.
         precision: Overrides ``options.precision``: ``("float32", "int8")`` makes
             variants in 8-bit integers beside the float32 files.
@@ -135,9 +128,8 @@ def export(
         What was published, and how every format compared.
 
     Raises:
-        ConfigurationError: The model, its signatures or the data are of no known
-            kind, do not exist, or do not go together; or the model's name cannot
-            be in a URL.
+        ConfigurationError: The model, its signatures or the data are of no known kind, do not exist, or do not go
+            together; or the model's name cannot be in a URL.
         ConversionError: It cannot be loaded, traced or converted.
         VerificationError: A format does not compute what the model computes.
         ManifestError: ``source`` holds something that is no JSON.

@@ -28,12 +28,10 @@ class Budget:
     """How far a variant of lower precision may be from its source; outside of it, it is refused.
 
     Attributes:
-        max_accuracy_drop: A share. On the signature that has labels: how far the
-            task's metric may fall. On any other: of how many examples the
-            classes, integers or strings may change.
-        max_abs_error: Largest absolute error of a float output. None sets no
-            limit where classes, integers or strings show the accuracy, and
-            ``max_spread_error`` where there are floats only.
+        max_accuracy_drop: A share. On the signature that has labels: how far the task's metric may fall. On any other:
+            of how many examples the classes, integers or strings may change.
+        max_abs_error: Largest absolute error of a float output. None sets no limit where classes, integers or strings
+            show the accuracy, and ``max_spread_error`` where there are floats only.
         max_spread_error: Largest error, as a share of the output's spread, of a
             signature that has only float outputs, where ``max_abs_error`` is None.
 
@@ -61,52 +59,40 @@ class ExportOptions:
 
     Attributes:
         formats: The formats to make, some of :data:`FORMATS`.
-        optional: Formats whose failure is reported instead of raised: the
-            version is then published without them.
-        precision: Precisions of the ONNX and TFLite files; a SavedModel is always
-            float32. Others than float32 are variants, files of their own beside
-            it: ``float16`` and ``int8_dynamic`` (weights in 8 bits) need no data,
-            ``int8`` is calibrated, and ``bfloat16`` is no file but a way in which
-            OpenVINO computes the ONNX graphs. Without float32 here only the
-            variants are published, and it is an error where none holds.
+        optional: Formats whose failure is reported instead of raised: the version is then published without them.
+        precision: Precisions of the ONNX and TFLite files; a SavedModel is always float32. Others than float32 are
+            variants, files of their own beside it: ``float16`` and ``int8_dynamic`` (weights in 8 bits) need no data,
+            ``int8`` is calibrated, and ``bfloat16`` is no file but a way in which OpenVINO computes the ONNX graphs.
+            Without float32 here only the variants are published, and it is an error where none holds.
         budget: What variants are held to.
         calibration_examples: Examples that ``int8`` is calibrated on.
-        opset: ONNX operator set; None for the newest that tf2onnx writes and
-            onnxruntime reads.
+        opset: ONNX operator set; None for the newest that tf2onnx writes and onnxruntime reads.
         simplify: Simplify ONNX graphs, with onnxslim, before they are verified.
-        batch_sizes: Batch sizes at which every example is compared: 1 and at
-            least one larger.
+        batch_sizes: Batch sizes at which every example is compared: 1 and at least one larger.
         min_examples: Fewer examples than this for a signature are an error.
-        max_abs_error: Of float32: largest absolute error allowed in a float output that
-            spreads over 1 or less; over more, that many times more. The spread is
-            the largest value of the source less the smallest. It holds for
+        max_abs_error: Of float32: largest absolute error allowed in a float output that spreads over 1 or less; over
+            more, that many times more. The spread is the largest value of the source less the smallest. It holds for
             encoded images too: their decode is bit-exact.
         max_spread_error: Largest error allowed as a share of the spread, so that
             an output of small figures cannot be wrong below ``max_abs_error``.
         isolate: Converters and other runtimes than TensorFlow work in a process of their own,
             which is all that ends where one of them ends its process. It costs
             the memory of another TensorFlow, and a copy of the weights on disk.
-        stage_dir: Folder that keeps conversions, for a later try to take up; None
-            to keep none.
-        signing_key: File of the private Ed25519 key that signs the manifest; None
-            for no signature.
-        allow_unsafe_ops: Export a foreign SavedModel though it has operations
-            that run Python or touch the file system.
+        stage_dir: Folder that keeps conversions, for a later try to take up; None to keep none.
+        signing_key: File of the private Ed25519 key that signs the manifest; None for no signature.
+        allow_unsafe_ops: Export a foreign SavedModel though it has operations that run Python or touch the file system.
         constant_outputs: Float outputs that may be the same for every example
             though the graph computes them from the inputs.
         stochastic: Outputs that are random by intention: they are compared in
             distribution, see :mod:`modelyard.export.verification`. A random output
             that is not listed is refused, and so is one that is listed and not random.
-        latency_calls: Calls per latency measurement at most, after a tenth as
-            many to warm up.
-        measure_seconds: About how long all measurements may take; what does not
-            fit is left out of the table, larger batches first. TensorFlow is
-            measured with other numbers of threads than its process has where
-            there are at least 5 seconds.
+        latency_calls: Calls per latency measurement at most, after a tenth as many to warm up.
+        measure_seconds: About how long all measurements may take; what does not fit is left out of the table, larger
+            batches first. TensorFlow is measured with other numbers of threads than its process has where there are at
+            least 5 seconds.
         runtimes: The runtimes to verify and measure; None for all that are
             installed. The one that a format is first verified in is always there.
-        runtime: Choose this runtime whatever the measurements say; None for the
-            fastest that needs no TensorFlow.
+        runtime: Choose this runtime whatever the measurements say; None for the fastest that needs no TensorFlow.
 
     Raises:
         ConfigurationError: A value makes no sense.
@@ -200,14 +186,12 @@ class ExportReport:
     """What was published.
 
     Attributes:
-        version: Number and directory of the version; in an object store a
-            :class:`RemoteVersion`, whatever the annotation says: for local
-            repositories, which most are, its path is to be a plain one.
+        version: Number and directory of the version; in an object store a :class:`RemoteVersion`, whatever the
+            annotation says: for local repositories, which most are, its path is to be a plain one.
         manifest: Its manifest, as written.
         report_html: The page that shows what was checked; of the same kind.
-        checks: By format, or by :func:`modelyard.artifact.format_key` for a
-            variant, how it compared with the source. What was refused is in the
-            manifest.
+        checks: By format, or by :func:`modelyard.artifact.format_key` for a variant, how it compared with the source.
+            What was refused is in the manifest.
         skipped: By optional format that failed, the reason.
         data: What the examples were, for people.
         sizes: Bytes of the files of each format or variant.

@@ -30,16 +30,13 @@ _LOOPS = frozenset({"While", "StatelessWhile"})
 
 @dataclass(frozen=True)
 class Rule:
-    """What is made of an operator.
+    """What is made of an operator."""
 
-    Attributes:
-        build: Takes the ``NodeDef`` and its inputs, gives one value or several; None to leave the node as it is.
-        applies: Tells by the ``NodeDef`` alone whether it is for a node.
-        alone: Whether such a node is a reason to build a graph again.
-    """
-
+    #: Takes the ``NodeDef`` and its inputs, gives one value or several; None to leave the node as it is.
     build: Callable[[NodeDef, Sequence[tf.Tensor]], object]
+    #: Tells by the ``NodeDef`` alone whether it is for a node.
     applies: Callable[[NodeDef], bool] = lambda node: True
+    #: Whether such a node is a reason to build a graph again.
     alone: bool = True
 
 

@@ -14,26 +14,23 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """What is known of a tensor, whatever the numbers in it.
+    """What is known of a tensor, whatever the numbers in it."""
 
-    Attributes:
-        kind: ``constant``: the same for every batch of examples of the same inner shapes. ``rows``: each index along
-            ``axis`` belongs to one row of the batch, the rows follow each other in their order with as many indices
-            each, and what is there is computed from that row alone. ``sizes``: a scalar or vector of sizes, those in
-            ``marks`` of which grow with the number of rows. ``list``: a list of tensors like ``item``. ``mixed``:
-            computed from several rows, or from their number or place. ``unknown``: no rule says.
-        axis: Of ``rows``, counted from the first.
-        marks: Of ``sizes``: whether each grows with the number of rows; None where that is not known of each.
-        dims: Sizes, None where one may be any; None for unknown rank.
-        item: Of a list; None while it is empty.
-        why: Of ``mixed`` and ``unknown``: a sentence about the operation that is to blame.
-    """
-
+    #: ``constant``: the same for every batch of examples of the same inner shapes. ``rows``: each index along ``axis``
+    #: belongs to one row of the batch, the rows follow each other in their order with as many indices each, and what is
+    #: there is computed from that row alone. ``sizes``: a scalar or vector of sizes, those in ``marks`` of which grow
+    #: with the number of rows. ``list``: a list of tensors like ``item``. ``mixed``: computed from several rows, or
+    #: from their number or place. ``unknown``: no rule says.
     kind: Kind
+    #: Of ``rows``, counted from the first.
     axis: int = 0
+    #: Of ``sizes``: whether each grows with the number of rows; None where that is not known of each.
     marks: tuple[bool, ...] | None = None
+    #: Sizes, None where one may be any; None for unknown rank.
     dims: Dims | None = None
+    #: Of a list; None while it is empty.
     item: Value | None = None
+    #: Of ``mixed`` and ``unknown``: a sentence about the operation that is to blame.
     why: str = ""
 
 

@@ -46,26 +46,4 @@ __all__ = [
     "to_tensor",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._choice": ["FALLBACK", "rank_runtimes"],
-        "._latency": ["main_signature", "measure_latency", "thread_counts"],
-        "._runtimes": [
-            "Arrays",
-            "Runtime",
-            "adapted",
-            "as_array",
-            "call_signature",
-            "computed_of",
-            "load_runtime",
-            "renamed_of",
-            "restored_state",
-            "run_graph",
-            "runtimes_of",
-            "to_tensor",
-        ],
-        "._timing": ["RuntimeEndedError"],
-    },
-    extra="export",
-)
+__getattr__, __dir__ = attach(__name__, extra="export")

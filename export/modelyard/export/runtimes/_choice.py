@@ -18,13 +18,11 @@ def rank_runtimes(
 ) -> tuple[RuntimeChoice, ...]:
     """The best way to serve with each runtime, the fastest first.
 
-    What counts is the median time of one row. Among settings of a runtime that are
-    as fast as its fastest within 10 %, the one with fewer threads is taken, and
-    then the more precise one. Among runtimes that are as fast as the fastest
-    within 10 %, the first is the one with more examples per second in large
-    batches, and where those are the same within 10 % too, the first of
-    :data:`RUNTIMES`: two exports of one model shall choose alike. TensorFlow comes
-    last however fast it is: it is what the others are there to replace.
+    What counts is the median time of one row. Among settings of a runtime that are as fast as its fastest within 10 %,
+    the one with fewer threads is taken, and then the more precise one. Among runtimes that are as fast as the fastest
+    within 10 %, the first is the one with more examples per second in large batches, and where those are the same
+    within 10 % too, the first of :data:`RUNTIMES`: two exports of one model shall choose alike. TensorFlow comes last
+    however fast it is: it is what the others are there to replace.
     """
     measured = [each for each in latency if each.signature == signature]
     rows: dict[str, list[Latency]] = {}

@@ -91,13 +91,11 @@ def measure_latency(
 ) -> tuple[Latency, ...]:
     """Times every format and variant in every runtime that it was verified in.
 
-    The main signature is timed at batch sizes 1 and 32 with 1, 2, 4, ... threads,
-    the others at batch size 1 with one thread. TensorFlow keeps the number of
-    threads that its process began with, so every other one has a process of its
-    own, where there is time for that and no GPU, which this process has for
-    itself. Each call gets other real examples; decode of encoded ones is part of
-    it. What may turn out to be the fastest is timed once more in the end, in
-    turns; those times count.
+    The main signature is timed at batch sizes 1 and 32 with 1, 2, 4, ... threads, the others at batch size 1 with one
+    thread. TensorFlow keeps the number of threads that its process began with, so every other one has a process of its
+    own, where there is time for that and no GPU, which this process has for itself. Each call gets other real examples;
+    decode of encoded ones is part of it. What may turn out to be the fastest is timed once more in the end, in turns;
+    those times count.
     """
     counts = thread_counts(usable_cores())
     own = tf.config.threading.get_intra_op_parallelism_threads() or usable_cores()

@@ -1,8 +1,7 @@
 """The runtimes that exported files are reloaded in, behind one small interface.
 
-Each runs on one thread where it can be told so and no more are asked for: a
-figure that is compared with another one must not depend on how many cores were
-free. Sessions have the settings that the server gives them, so that what is
+Each runs on one thread where it can be told so and no more are asked for: a figure that is compared with another one
+must not depend on how many cores were free. Sessions have the settings that the server gives them, so that what is
 verified and measured here is what is served.
 """
 
@@ -43,19 +42,16 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Runtime(Protocol):
-    """A reloaded format.
-
-    Attributes:
-        package: The distribution that it comes from.
-        threads: Threads of one call.
-        decodes: Whether its signatures take encoded inputs themselves.
-        graphs: What the file itself says it holds.
-    """
+    """A reloaded format."""
 
     name: str
+    #: The distribution that it comes from.
     package: str
+    #: Threads of one call.
     threads: int
+    #: Whether its signatures take encoded inputs themselves.
     decodes: bool
+    #: What the file itself says it holds.
     graphs: Mapping[str, Signature]
 
     def run(self, graph: str, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:

@@ -65,20 +65,4 @@ __all__ = [
     "written_variables",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._calls": ["batches", "draw_size", "join", "runtime_call", "source_call", "split"],
-        "._checks": ["check_examples", "is_constant"],
-        "._data": ["FLOATS", "RANDOM", "Score", "fit_examples", "load_data", "tells_class"],
-        "._determinism": ["is_draw", "is_write", "restored", "written_variables"],
-        "._files": ["FILE_FORMATS", "copy_file", "load_file", "weight_files"],
-        "._foreign": ["LoadedModel", "load_saved_model"],
-        "._lengths": ["by_shape"],
-        "._libraries": ["convert_library", "library_of", "library_signatures"],
-        "._reference": ["Reference", "compute_own_reference", "compute_reference", "score"],
-        "._text": ["check_graphs", "check_text"],
-        "._trace": ["TracedModel", "as_spec", "graph_signature", "trace"],
-    },
-    extra="export",
-)
+__getattr__, __dir__ = attach(__name__, extra="export")

@@ -78,9 +78,8 @@ def call_sizes(source: TracedModel, options: ExportOptions) -> Iterator[tuple[st
 def batches(signature: Signature, inputs: Arrays, size: int) -> Iterator[tuple[int, Arrays]]:
     """Splits examples into batches, the last one smaller where it must be.
 
-    Where the signature takes no batch, an example is one call: then a batch is one
-    example. Beside inputs of a fixed size, others with any number of rows have at
-    most ``size`` of them.
+    Where the signature takes no batch, an example is one call: then a batch is one example. Beside inputs of a fixed
+    size, others with any number of rows have at most ``size`` of them.
     """
     count = len(next(iter(inputs.values())))
     if not signature.takes_calls:

@@ -1,8 +1,7 @@
 """Finds the parse of ``tf.Example`` messages inside a graph and cuts the graph after it.
 
-A model that somebody else made parses in its graph, with an operation that no
-other runtime has. What follows it is plain numbers: that part is converted, and
-the parse becomes a feature spec that servers without TensorFlow read.
+A model that somebody else made parses in its graph, with an operation that no other runtime has. What follows it is
+plain numbers: that part is converted, and the parse becomes a feature spec that servers without TensorFlow read.
 """
 
 from __future__ import annotations

@@ -252,9 +252,8 @@ def _is_feature(spec: TensorSpec) -> bool:
 def fit_examples(signatures: Mapping[str, Signature], data: VerificationData) -> VerificationData:
     """Examples as the signatures want them, and labels with the output that they are compared with.
 
-    Lists become arrays, and arrays are cast where no value changes, as a client
-    casts them: float64 to float32, integers to floats that hold them. What
-    cannot be cast stays as it is.
+    Lists become arrays, and arrays are cast where no value changes, as a client casts them: float64 to float32,
+    integers to floats that hold them. What cannot be cast stays as it is.
     """
     inputs: dict[str, Mapping[str, npt.NDArray[Any]]] = dict(data.inputs)
     for name in inputs.keys() & signatures.keys():

@@ -25,20 +25,17 @@ _REFERENCE_VARIABLES = frozenset({"TemporaryVariable", "Variable", "VariableV2"}
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model with what it offers.
+    """A model with what it offers."""
 
-    Attributes:
-        root: Holds the variables.
-        signatures: What to serve.
-        saved_model: The directory that it came from, to be published as it is; None for a model that is saved anew.
-        assumed: Whether the dtypes of the inputs are assumed: the model does not say them.
-        hint: What to do where it cannot be traced.
-    """
-
+    #: Holds the variables.
     root: tf.Module = field(repr=False)
+    #: What to serve.
     signatures: dict[str, AnyFunction]
+    #: The directory that it came from, to be published as it is; None for a model that is saved anew.
     saved_model: Path | None = None
+    #: Whether the dtypes of the inputs are assumed: the model does not say them.
     assumed: bool = False
+    #: What to do where it cannot be traced.
     hint: str = ""
 
 

@@ -95,10 +95,9 @@ def compute_reference(
         progress: Called after every batch.
 
     Raises:
-        VerificationError: There are too few examples or they do not fit, or the
-            model's own answers are not finite at all, or random and not listed in ``options.stochastic``, or
-            listed and not random; or all outputs of a signature, or one
-            float output that is computed from the inputs, are the same for every example.
+        VerificationError: There are too few examples or they do not fit, or the model's own answers are not finite at
+            all, or random and not listed in ``options.stochastic``, or listed and not random; or all outputs of a
+            signature, or one float output that is computed from the inputs, are the same for every example.
     """
     source = _of_calls(source, data)
     with restored(source.serving.values()):

@@ -44,12 +44,10 @@ class TracedModel:
     Attributes:
         root: What holds the variables.
         signatures: Descriptions by name, as a manifest stores them.
-        graphs: What a foreign runtime has to compute, by graph name: one batched
-            graph for each computing signature, one per-example graph for each
-            preprocess step. Each is a ``tf.function`` with an input signature.
+        graphs: What a foreign runtime has to compute, by graph name: one batched graph for each computing signature,
+            one per-example graph for each preprocess step. Each is a ``tf.function`` with an input signature.
         serving: The whole of each signature, decode included, by name.
-        files: Formats that exist already and are published as they are: by
-            format, the file or directory.
+        files: Formats that exist already and are published as they are: by format, the file or directory.
     """
 
     root: tf.Module
@@ -127,9 +125,8 @@ def _hold(root: tf.Module | Mapping[str, tf.Module]) -> tf.Module:
 def decode_in_graph(data: tf.Tensor, *, channels: int) -> tf.Tensor:
     """Decodes one encoded image, inside a graph.
 
-    JPEG is decoded with the accurate inverse transform instead of TensorFlow's
-    default, which is up to 12 levels off: only then do servers with and without
-    TensorFlow see the same pixels (see ``modelyard.artifact.decode_image``).
+    JPEG is decoded with the accurate inverse transform instead of TensorFlow's default, which is up to 12 levels off:
+    only then do servers with and without TensorFlow see the same pixels (see ``modelyard.artifact.decode_image``).
     """
     pixels = tf.cond(
         tf.io.is_jpeg(data),

@@ -1,8 +1,7 @@
 """Operations that a served model must not have: they run Python or touch the file system.
 
-TensorFlow's own advice is to treat a SavedModel as a program. Only what a
-request or a load can reach counts: every SavedModel has a ``RestoreV2``, which
-is how its own variables come in.
+TensorFlow's own advice is to treat a SavedModel as a program. Only what a request or a load can reach counts: every
+SavedModel has a ``RestoreV2``, which is how its own variables come in.
 """
 
 from __future__ import annotations

@@ -26,13 +26,4 @@ __all__ = [
     "rank_layers",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._budget": ["accuracy_drop", "check_budget"],
-        "._calibration": ["Calibration", "make_calibration"],
-        "._quantize": ["OnnxVariant"],
-        "._sensitivity": ["Layer", "Variant", "fewest", "group_layers", "most_tries", "rank_layers"],
-    },
-    extra="export",
-)
+__getattr__, __dir__ = attach(__name__, extra="export")

@@ -11,9 +11,8 @@ from modelyard.export.verification import Verification
 def accuracy_drop(reference: Reference, check: Verification) -> float | None:
     """The accuracy that a variant costs, as a share.
 
-    A signature that computes the graph of the labelled one is judged by the
-    labels; any other by the share of examples of which classes, integers or
-    strings changed.
+    A signature that computes the graph of the labelled one is judged by the labels; any other by the share of examples
+    of which classes, integers or strings changed.
     """
     drops = [share for name, share in check.changed.items() if not _is_labelled(reference, name)]
     before, after = check.report.metric_before, check.report.metric_after

@@ -19,9 +19,8 @@ from modelyard.wire import dtype_by_numpy
 class Calibration:
     """Examples for every graph that computes, by graph and input.
 
-    A graph that preprocesses one encoded image has none: it is resizing and
-    scaling, which stays in floats. Of ``calls``, graphs without a batch, an
-    example is one call.
+    A graph that preprocesses one encoded image has none: it is resizing and scaling, which stays in floats. Of
+    ``calls``, graphs without a batch, an example is one call.
     """
 
     inputs: Mapping[str, Arrays]

@@ -239,9 +239,8 @@ def _quantize(quantize: Callable[..., None], model: ModelProto, keep: list[str],
 def _guard_floats(graph: GraphProto) -> None:
     """Keeps onnxruntime from quantizing what was left in float32.
 
-    Its WeightBiasQuantization takes any convolution between quantized values to
-    be meant in 8 bits, and gives its weights one scale for all channels. It
-    looks no further than the node before: a sum of one value is its value.
+    Its WeightBiasQuantization takes any convolution between quantized values to be meant in 8 bits, and gives its
+    weights one scale for all channels. It looks no further than the node before: a sum of one value is its value.
     """
     from onnx import helper
 

@@ -21,13 +21,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._compare": ["WORST_EXAMPLES"],
-        "._distribution": ["take_draws"],
-        "._verification": ["ERROR_EDGES", "Verification", "WorstExample"],
-        "._verify": ["verify"],
-    },
-    extra="export",
-)
+__getattr__, __dir__ = attach(__name__, extra="export")

@@ -27,29 +27,26 @@ Answers = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(kw_only=True)
 class Comparison:
-    """Sums up every comparison of one format.
+    """Sums up every comparison of one format."""
 
-    Attributes:
-        format: For messages.
-        max_abs_error: Allowed in a float output that spreads over 1 or less.
-        max_spread_error: Allowed as a share of the spread.
-        lossy: Only NaN, infinity and outputs that became constant are failures:
-            how far everything else may be off is for a budget to say.
-        by_signature: Largest absolute error.
-        spread_error: By signature, the largest error as a share of its output's spread.
-        changed: By signature, the largest share of examples of which an integer or string output changed.
-        histogram: Values in each decade of absolute error.
-    """
-
+    #: For messages.
     format: str
+    #: Allowed in a float output that spreads over 1 or less.
     max_abs_error: float
+    #: Allowed as a share of the spread.
     max_spread_error: float = 1.0
+    #: Only NaN, infinity and outputs that became constant are failures: how far everything else may be off is for a
+    #: budget to say.
     lossy: bool = False
     worst_abs: float = 0.0
     worst_rel: float = 0.0
+    #: Largest absolute error.
     by_signature: dict[str, float] = field(default_factory=dict)
+    #: By signature, the largest error as a share of its output's spread.
     spread_error: dict[str, float] = field(default_factory=dict)
+    #: By signature, the largest share of examples of which an integer or string output changed.
     changed: dict[str, float] = field(default_factory=dict)
+    #: Values in each decade of absolute error.
     histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ERROR_EDGES) + 1, np.int64))
     worst: list[WorstExample] = field(default_factory=list)
 

@@ -1,8 +1,7 @@
 """Random outputs: many draws of the source and of a format, and whether they are of one distribution.
 
-Sixteen examples, spread over the data, are asked 512 times each, most draws as
-rows of a batch and some alone. Of an output at most 64 elements are looked at,
-and their mean, in which elements that share their noise differ from elements
+Sixteen examples, spread over the data, are asked 512 times each, most draws as rows of a batch and some alone. Of an
+output at most 64 elements are looked at, and their mean, in which elements that share their noise differ from elements
 that do not. Every element is held to three two-sample Kolmogorov-Smirnov tests:
 
 - of each example alone, the p-values combined by Fisher's method: it finds what
@@ -11,11 +10,10 @@ that do not. Every element is held to three two-sample Kolmogorov-Smirnov tests:
   deviation, of both samples: it finds another shape;
 - of the absolute values of those: it finds another scale.
 
-The smallest p-value, times the number of tests of the output (Bonferroni), must
-not be below 0.0001: of ten thousand right exports one is refused by chance. Of
-normal noise a scale that is wrong by a fifth is found, and a shift by a fifth of
-the standard deviation. Draws are compared with the tolerance that floats have:
-rounding is no other distribution.
+The smallest p-value, times the number of tests of the output (Bonferroni), must not be below 0.0001: of ten thousand
+right exports one is refused by chance. Of normal noise a scale that is wrong by a fifth is found, and a shift by a
+fifth of the standard deviation. Draws are compared with the tolerance that floats have: rounding is no other
+distribution.
 """
 
 from __future__ import annotations

@@ -43,11 +43,9 @@ class Verification:
         served_by: Name of the runtime that ran it, such as ``litert``.
         runtime: Package and version of it.
         report: The figures that go into the manifest.
-        histogram: Number of compared float values in each decade of absolute
-            error; see :data:`ERROR_EDGES`.
+        histogram: Number of compared float values in each decade of absolute error; see :data:`ERROR_EDGES`.
         spread_error: Of each signature, the largest error as a share of its output's spread.
-        changed: Of each signature with integer or string outputs, the largest
-            share of examples of which one changed.
+        changed: Of each signature with integer or string outputs, the largest share of examples of which one changed.
         worst: Examples with the largest errors first, over all signatures.
         classes_before: Class ids predicted by the source, ``[N]``; empty where there are no classes.
         classes_after: The same by the format, at the batch size where most are wrong.

@@ -61,11 +61,10 @@ def verify(
 ) -> Verification:
     """Compares one format with its source: names, dtypes, shapes and values.
 
-    Every example runs at every batch size. Float outputs may differ by
-    ``options.max_abs_error``, or by four roundings of a source of half precision
-    that the format computes in float32; integers and strings, predicted classes among
-    them, must be equal, and so must NaN and infinity. Of a variant of lower
-    precision the differences are measured only; :func:`check_budget` judges them.
+    Every example runs at every batch size. Float outputs may differ by ``options.max_abs_error``, or by four roundings
+    of a source of half precision that the format computes in float32; integers and strings, predicted classes among
+    them, must be equal, and so must NaN and infinity. Of a variant of lower precision the differences are measured
+    only; :func:`check_budget` judges them.
 
     Args:
         reference: The live model's answers.

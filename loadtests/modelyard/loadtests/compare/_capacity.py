@@ -25,40 +25,34 @@ _CURVE = (0.1, 0.25, 0.5, 0.7, 0.85, 1.15, 1.3)
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityOptions:
-    """How to search for the capacity.
+    """How to search for the capacity."""
 
-    Attributes:
-        limits: With one of the 99th percentile, which the search is about.
-        probe_s: Length of a run, in seconds.
-        resolution: The search ends when it is known as exactly as this, as a share.
-        in_flight: Requests at the same time in the closed-loop run that gives the first estimate.
-        curve: Whether to measure at rates far below it, and above, too.
-    """
-
+    #: With one of the 99th percentile, which the search is about.
     limits: Limits
+    #: Length of a run, in seconds.
     probe_s: float = 5.0
+    #: The search ends when it is known as exactly as this, as a share.
     resolution: float = 0.05
+    #: Requests at the same time in the closed-loop run that gives the first estimate.
     in_flight: int = 32
+    #: Whether to measure at rates far below it, and above, too.
     curve: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Capacity:
-    """The capacity that was found.
+    """The capacity that was found."""
 
-    Attributes:
-        rate: Requests per second that were due, on average.
-        confirmations: The runs at that rate after the search, the median first: it kept every limit exactly where
-            more than half of them did, and is what is reported.
-        broken_at: Lowest rate above that broke a limit; None where none did.
-        closed: Right answers per second in the closed loop.
-        points: Every rate that was tried.
-    """
-
+    #: Requests per second that were due, on average.
     rate: float
+    #: The runs at that rate after the search, the median first: it kept every limit exactly where more than half of
+    #: them did, and is what is reported.
     confirmations: tuple[Trial, ...]
+    #: Lowest rate above that broke a limit; None where none did.
     broken_at: float | None
+    #: Right answers per second in the closed loop.
     closed: float
+    #: Every rate that was tried.
     points: tuple[Point, ...]
 
     @property
@@ -92,15 +86,10 @@ class Capacity:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
-    """One run at one rate.
-
-    Attributes:
-        run: The run.
-        measured: All its requests.
-        checks: The limits.
-    """
+    """One run at one rate."""
 
     run: Run
+    #: All its requests.
     measured: Measured
     checks: tuple[Check, ...]
 

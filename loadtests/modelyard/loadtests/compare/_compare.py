@@ -19,38 +19,32 @@ METRICS = ("throughput", "p50", "p95", "p99")
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """How to compare two servers.
+    """How to compare two servers."""
 
-    Attributes:
-        rounds: Pairs of runs; two or more.
-        round_s: Length of each half of a run (closed loop, open loop), in seconds.
-        rate: Requests per second of the open loop; None for half of what the slower one can do.
-        in_flight: Requests at the same time in the closed loop.
-    """
-
+    #: Pairs of runs; two or more.
     rounds: int = 6
+    #: Length of each half of a run (closed loop, open loop), in seconds.
     round_s: float = 3.0
+    #: Requests per second of the open loop; None for half of what the slower one can do.
     rate: float | None = None
+    #: Requests at the same time in the closed loop.
     in_flight: int = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What was found: how many times as much B has as A.
+    """What was found: how many times as much B has as A."""
 
-    Attributes:
-        ratios: By metric: throughput of the closed loop (more is better), and
-            percentiles of the open loop's latency (less is better).
-        values: By metric what A and B had: the geometric mean of the rounds.
-        rate: Of the open loop.
-        rounds: What each round measured: name of the server, metric and value.
-        measured: A row for each server: its open loops together, with the mean percentiles.
-    """
-
+    #: By metric: throughput of the closed loop (more is better), and percentiles of the open loop's latency (less is
+    #: better).
     ratios: dict[str, Interval]
+    #: By metric what A and B had: the geometric mean of the rounds.
     values: dict[str, tuple[float, float]]
+    #: Of the open loop.
     rate: float
+    #: What each round measured: name of the server, metric and value.
     rounds: tuple[dict[str, float | str], ...]
+    #: A row for each server: its open loops together, with the mean percentiles.
     measured: tuple[Measured, Measured]
 
     def verdict(self, name: str) -> str:

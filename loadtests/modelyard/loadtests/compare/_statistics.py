@@ -23,14 +23,9 @@ _DRAWS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A value and the 95 % interval around it.
+    """A value and the 95 % interval around it."""
 
-    Attributes:
-        value: The best guess.
-        low: Lower end.
-        high: Upper end.
-    """
-
+    #: The best guess.
     value: float
     low: float
     high: float
@@ -38,14 +33,11 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Tail:
-    """A percentile of the latency, and how sure it is.
+    """A percentile of the latency, and how sure it is."""
 
-    Attributes:
-        interval: The percentile in milliseconds.
-        below: Share of the draws in which it was within the limit.
-    """
-
+    #: The percentile in milliseconds.
     interval: Interval
+    #: Share of the draws in which it was within the limit.
     below: float
 
 

@@ -1,8 +1,7 @@
 """The second generator: h2load (Debian package nghttp2-client), for rates beyond Python's reach.
 
-It sends one request again and again and looks at HTTP statuses only. Answers
-are checked all the same: the request is answered and checked once before the
-run, and h2load's count of bytes tells whether all others were as long.
+It sends one request again and again and looks at HTTP statuses only. Answers are checked all the same: the request is
+answered and checked once before the run, and h2load's count of bytes tells whether all others were as long.
 """
 
 from __future__ import annotations
@@ -31,20 +30,17 @@ _GRPC_PREFIX = 5
 
 @dataclass(frozen=True, kw_only=True)
 class H2loadOptions:
-    """How to run h2load.
+    """How to run h2load."""
 
-    Attributes:
-        rate: Requests per second; None for as many as the server takes (closed loop).
-        seconds: Length of the run; h2load takes whole seconds.
-        warm_up_s: Time before it, in whole seconds.
-        clients: Connections.
-        in_flight: Requests at the same time on each; HTTP/1.1 has one.
-    """
-
+    #: Requests per second; None for as many as the server takes (closed loop).
     rate: float | None = None
+    #: Length of the run; h2load takes whole seconds.
     seconds: int = 10
+    #: Time before it, in whole seconds.
     warm_up_s: int = 1
+    #: Connections.
     clients: int = 8
+    #: Requests at the same time on each; HTTP/1.1 has one.
     in_flight: int = 8
 
 

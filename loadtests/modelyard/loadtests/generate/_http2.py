@@ -1,7 +1,6 @@
 """Unary gRPC for a load generator: encoded requests out, status and bytes in.
 
-grpcio's asyncio client spends about as much on a call as the server does; this
-one spends a tenth of that.
+grpcio's asyncio client spends about as much on a call as the server does; this one spends a tenth of that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """An event loop whose timers are good to some ten microseconds.
 
-epoll waits whole milliseconds, and asyncio rounds up: each request of an open
-loop would leave up to a millisecond late, which is more than a fast server
-takes. ``select`` takes microseconds, and an epoll descriptor can be selected on.
+epoll waits whole milliseconds, and asyncio rounds up: each request of an open loop would leave up to a millisecond
+late, which is more than a fast server takes. ``select`` takes microseconds, and an epoll descriptor can be selected on.
 """
 
 from __future__ import annotations

@@ -54,30 +54,27 @@ class Recorder:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Log:
-    """Every request of a run, in the order in which they ended.
+    """Every request of a run, in the order in which they ended."""
 
-    Attributes:
-        kinds: Kinds of request.
-        kind: Index into ``kinds``, uint16 ``[n]``.
-        intended: When it was due, seconds since the begin, float64 ``[n]``.
-        sent: When it was sent, float64 ``[n]``.
-        done: When its answer was there, float64 ``[n]``.
-        outcome: :class:`Outcome`, uint8 ``[n]``.
-        rows: Rows in a right answer of which it is known how they must be answered, int64 ``[n]``.
-        hits: How many of them were answered so, int64 ``[n]``.
-        seconds: Length of the part of the run in which requests were due.
-        reasons: Why requests failed, and how often.
-    """
-
+    #: Kinds of request.
     kinds: tuple[str, ...]
+    #: Index into ``kinds``, uint16 ``[n]``.
     kind: npt.NDArray[np.uint16]
+    #: When it was due, seconds since the begin, float64 ``[n]``.
     intended: npt.NDArray[np.float64]
+    #: When it was sent, float64 ``[n]``.
     sent: npt.NDArray[np.float64]
+    #: When its answer was there, float64 ``[n]``.
     done: npt.NDArray[np.float64]
+    #: :class:`Outcome`, uint8 ``[n]``.
     outcome: npt.NDArray[np.uint8]
+    #: Rows in a right answer of which it is known how they must be answered, int64 ``[n]``.
     rows: npt.NDArray[np.int64]
+    #: How many of them were answered so, int64 ``[n]``.
     hits: npt.NDArray[np.int64]
+    #: Length of the part of the run in which requests were due.
     seconds: float
+    #: Why requests failed, and how often.
     reasons: Mapping[str, int] = field(default_factory=dict)
 
     @property

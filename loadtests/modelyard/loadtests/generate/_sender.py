@@ -31,20 +31,15 @@ class Sender(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where a server listens.
-
-    Attributes:
-        host: Name or address.
-        port: TCP port.
-        tls: How to encrypt; None for not at all.
-        prefix: Path before the API's own.
-        headers: Header fields of every request; never shown.
-    """
+    """Where a server listens."""
 
     host: str
     port: int
+    #: How to encrypt; None for not at all.
     tls: ssl.SSLContext | None = None
+    #: Path before the API's own.
     prefix: str = ""
+    #: Header fields of every request; never shown.
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property

@@ -23,39 +23,33 @@ _QUEUE = ":tensorflow:serving:batching_session:queuing_latency"
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One look at the server's metrics.
+    """One look at the server's metrics."""
 
-    Attributes:
-        at_s: Seconds since the begin of the run.
-        sums: Microseconds by name of the histogram, over all its series.
-        counts: Observations by name of the histogram.
-    """
-
+    #: Seconds since the begin of the run.
     at_s: float
+    #: Microseconds by name of the histogram, over all its series.
     sums: Mapping[str, float]
+    #: Observations by name of the histogram.
     counts: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Where the time of requests went inside the server, on average, between two looks.
+    """Where the time of requests went inside the server, on average, between two looks."""
 
-    Attributes:
-        begin_s: First look, in seconds since the begin of the run.
-        end_s: Second look.
-        requests: Requests that the server answered in between.
-        total_ms: Time of a request inside the server.
-        compute_ms: Of that, inside the runtime.
-        queue_ms: Of that, waiting for a batch to be put together.
-        rest_ms: The rest: waiting for a thread, decoding and encoding.
-    """
-
+    #: First look, in seconds since the begin of the run.
     begin_s: float
+    #: Second look.
     end_s: float
+    #: Requests that the server answered in between.
     requests: int
+    #: Time of a request inside the server.
     total_ms: float
+    #: Of that, inside the runtime.
     compute_ms: float
+    #: Of that, waiting for a batch to be put together.
     queue_ms: float
+    #: The rest: waiting for a thread, decoding and encoding.
     rest_ms: float
 
 

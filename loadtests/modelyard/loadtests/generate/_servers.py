@@ -24,23 +24,17 @@ _STOP_S = 30.0
 
 @dataclass(kw_only=True)
 class Served:
-    """A process of ``modelyard serve``.
+    """A process of ``modelyard serve``."""
 
-    Attributes:
-        model: Name of the first model.
-        models: Directories of the models, by name.
-        grpc_port: Where gRPC listens.
-        rest_port: Where REST listens.
-        command: How it was started.
-        log: Its standard output and standard error.
-        process: The process.
-    """
-
+    #: Name of the first model.
     model: str
+    #: Directories of the models, by name.
     models: dict[str, Path]
     grpc_port: int
     rest_port: int
+    #: How it was started.
     command: list[str]
+    #: Its standard output and standard error.
     log: Path
     cores: frozenset[int] = frozenset()
     process: subprocess.Popen[bytes] = field(init=False)

@@ -30,33 +30,26 @@ Side = Callable[[Mark], Awaitable[None]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """The log of a run, and what else was seen.
+    """The log of a run, and what else was seen."""
 
-    Attributes:
-        log: Every request.
-        server: Where the time went inside the server; empty where it has no metrics page.
-        events: What else happened: seconds since the begin, and a text.
-        generator_cpu: Share of one core that the generator took.
-    """
-
+    #: Every request.
     log: Log
+    #: Where the time went inside the server; empty where it has no metrics page.
     server: tuple[Split, ...] = ()
+    #: What else happened: seconds since the begin, and a text.
     events: tuple[tuple[float, str], ...] = ()
+    #: Share of one core that the generator took.
     generator_cpu: float = 0.0
 
 
 @dataclass(kw_only=True)
 class Session:
-    """Connections to one server, on one event loop.
-
-    Attributes:
-        generator: Sends.
-        watcher: Looks at the server's metrics.
-        events: What happened, by the run's clock.
-    """
+    """Connections to one server, on one event loop."""
 
     generator: Generator
+    #: Looks at the server's metrics.
     watcher: Watcher
+    #: What happened, by the run's clock.
     events: list[tuple[float, str]] = field(default_factory=list)
 
     async def open(

@@ -18,15 +18,13 @@ class Limits:
 
     Attributes:
         max_error_rate: Share of requests, 0 to 1, that may fail or be answered wrongly.
-        max_p50_ms: 50th percentile of the latency of each kind of request, in
-            milliseconds; None for no limit.
+        max_p50_ms: 50th percentile of the latency of each kind of request, in milliseconds; None for no limit.
         max_p95_ms: The same for the 95th percentile.
         max_p99_ms: The same for the 99th percentile.
         min_agreement: Share of examples, 0 to 1, whose answer must be the expected one.
         min_requests: Requests of each kind that must have been answered.
         min_throughput: Requests per second, of all kinds together, that must have been answered rightly.
-        refusals_allowed: Requests that the server refused because it had too
-            much to do are no failures.
+        refusals_allowed: Requests that the server refused because it had too much to do are no failures.
         max_step_ms: How much the 95th percentile may rise around events of the
             run, such as a new version of the model, in milliseconds.
         min_goodput: Right answers per second as a share of the server's capacity, 0 to 1.
@@ -80,22 +78,17 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One limit, held against what was measured.
+    """One limit, held against what was measured."""
 
-    Attributes:
-        subject: What was measured, such as ``grpc image``.
-        name: Name of the limit.
-        limit: The limit.
-        value: What was measured.
-        kept: Whether the limit was kept.
-        text: A sentence about it.
-    """
-
+    #: What was measured, such as ``grpc image``.
     subject: str
+    #: Name of the limit.
     name: str
     limit: float
+    #: What was measured.
     value: float
     kept: bool
+    #: A sentence about it.
     text: str
 
 

@@ -20,27 +20,20 @@ _DAY_PARTS = 48
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A stretch of time in which the rate goes in a straight line.
-
-    Attributes:
-        seconds: Its length.
-        start: Requests per second at its begin.
-        end: Requests per second at its end.
-    """
+    """A stretch of time in which the rate goes in a straight line."""
 
     seconds: float
+    #: Requests per second at its begin.
     start: float
+    #: Requests per second at its end.
     end: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Requests per second over time.
+    """Requests per second over time."""
 
-    Attributes:
-        segments: One after the other.
-    """
-
+    #: One after the other.
     segments: tuple[Segment, ...]
 
     @property

@@ -43,36 +43,31 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
-    """A run, its limits, and the machine.
-
-    Attributes:
-        title: Name of the run.
-        plan: What was done, as names and texts.
-        measured: A row for each kind of request, and one for all.
-        checks: The limits.
-        run: The run itself; None where there were several.
-        curve: Latency by throughput.
-        verdict: What was found, in a sentence; empty where the limits say it all.
-        worse: In a few words what is bad although every limit was kept; empty for nothing.
-        metrics: What was compared: rows with the same columns.
-        notes: What a reader must know to judge the numbers.
-        machine: Where it ran.
-        versions: With what.
-        when: Begin of the run.
-    """
+    """A run, its limits, and the machine."""
 
     title: str
+    #: What was done, as names and texts.
     plan: Mapping[str, str]
+    #: A row for each kind of request, and one for all.
     measured: Sequence[Measured]
     checks: Sequence[Check]
+    #: The run itself; None where there were several.
     run: Run | None = None
+    #: Latency by throughput.
     curve: Sequence[Point] = ()
+    #: What was found, in a sentence; empty where the limits say it all.
     verdict: str = ""
+    #: In a few words what is bad although every limit was kept; empty for nothing.
     worse: str = ""
+    #: What was compared: rows with the same columns.
     metrics: Sequence[Mapping[str, str]] = ()
+    #: What a reader must know to judge the numbers.
     notes: Sequence[str] = ()
+    #: Where it ran.
     machine: Mapping[str, str] = field(default_factory=describe_machine)
+    #: With what.
     versions: Mapping[str, str] = field(default_factory=describe_versions)
+    #: Begin of the run.
     when: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S %z"))
 
     @property

@@ -19,80 +19,60 @@ IN_FLIGHT = 32
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioOptions:
-    """How to run a scenario.
+    """How to run a scenario."""
 
-    Attributes:
-        load: Addresses (empty where the scenario starts the server), model,
-            rows, deadline, kinds.
-        repository: What to serve; None where a server is there already.
-        seconds: Length of the run; None for the scenario's own.
-        rate: Requests per second; None for the scenario's share of what the server can do.
-        limits: What differs from the scenario's limits.
-        calibrate_s: Length of the run that tells what the server can do.
-        every_s: Seconds between two events of the scenario.
-        pin: Whether generator and server get cores of their own.
-        seed: Of random numbers.
-        server_flags: More flags for a server that the scenario starts.
-        tell: Told how it goes.
-    """
-
+    #: Addresses (empty where the scenario starts the server), model, rows, deadline, kinds.
     load: LoadTestOptions
+    #: What to serve; None where a server is there already.
     repository: Path | None = None
+    #: Length of the run; None for the scenario's own.
     seconds: float | None = None
+    #: Requests per second; None for the scenario's share of what the server can do.
     rate: float | None = None
+    #: What differs from the scenario's limits.
     limits: Mapping[str, Any] = field(default_factory=dict)
+    #: Length of the run that tells what the server can do.
     calibrate_s: float = 2.0
+    #: Seconds between two events of the scenario.
     every_s: float = 10.0
+    #: Whether generator and server get cores of their own.
     pin: bool = True
+    #: Of random numbers.
     seed: int = 0
+    #: More flags for a server that the scenario starts.
     server_flags: Sequence[str] = ()
+    #: Told how it goes.
     tell: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A scenario that ships.
-
-    Attributes:
-        summary: What it does.
-        seconds: Its length.
-        share: Its rate, as a share of what the server can do in a closed loop.
-        limits: What it must keep.
-        run: Does it.
-        own_server: Whether it must start the server itself.
-    """
+    """A scenario that ships."""
 
     summary: str
     seconds: float
+    #: Its rate, as a share of what the server can do in a closed loop.
     share: float
     limits: Limits
     run: Callable[[Stage], Report]
+    #: Whether it must start the server itself.
     own_server: bool = False
 
 
 @dataclass(kw_only=True)
 class Stage:
-    """What a scenario works with.
-
-    Attributes:
-        name: The scenario's name.
-        scenario: The scenario.
-        options: How to run it.
-        load: As in the options, with the addresses.
-        traffic: What to send.
-        cores: Where the server runs; empty for everywhere.
-        limits: What it must keep.
-        server: The server, where the scenario started it.
-        notes: For the report.
-    """
+    """What a scenario works with."""
 
     name: str
     scenario: Scenario
     options: ScenarioOptions
+    #: As in the options, with the addresses.
     load: LoadTestOptions
     traffic: Traffic
+    #: Where the server runs; empty for everywhere.
     cores: frozenset[int]
     limits: Limits
+    #: The server, where the scenario started it.
     server: Served | None = None
     notes: list[str] = field(default_factory=list)
 

@@ -26,9 +26,8 @@ _MAX_CALLS = 10_000
 def find_traffic(options: LoadTestOptions, *, served: Path | None = None, seed: int = 0) -> Traffic:
     """Finds out what to send.
 
-    ``--data`` where it is given; the requests that a version of ``--repository``
-    is warmed up with; test images for a Fashion-MNIST classifier; the requests
-    that the version is warmed up with, where the server's repository is known;
+    ``--data`` where it is given; the requests that a version of ``--repository`` is warmed up with; test images for a
+    Fashion-MNIST classifier; the requests that the version is warmed up with, where the server's repository is known;
     else random values.
     """
     own = options.data is not None or options.repository is not None

@@ -30,18 +30,15 @@ _INPUTS = {IMAGE: TensorInfo(name=IMAGE, dtype="float32", shape=(-1, 28, 28, 1))
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Images:
-    """Test images of Fashion-MNIST.
+    """Test images of Fashion-MNIST."""
 
-    Attributes:
-        pixels: uint8 ``[N, 28, 28]``.
-        labels: uint8 ``[N]``.
-        class_names: Names of the classes, in order.
-        source: Where the images came from.
-    """
-
+    #: uint8 ``[N, 28, 28]``.
     pixels: npt.NDArray[np.uint8]
+    #: uint8 ``[N]``.
     labels: npt.NDArray[np.uint8]
+    #: Names of the classes, in order.
     class_names: tuple[str, ...]
+    #: Where the images came from.
     source: str
 
     def choose(self, rows: int, rng: random.Random) -> npt.NDArray[np.int64]:

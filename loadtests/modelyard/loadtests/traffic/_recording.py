@@ -29,15 +29,11 @@ METHODS = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recording:
-    """Recorded requests.
+    """Recorded requests."""
 
-    Attributes:
-        requests: In the order of the file; their answers are expected where the file has them.
-        seconds: When each was sent, in seconds since the first, float64 ``[n]``;
-            None where the file does not say.
-    """
-
+    #: In the order of the file; their answers are expected where the file has them.
     requests: tuple[Request, ...]
+    #: When each was sent, in seconds since the first, float64 ``[n]``; None where the file does not say.
     seconds: npt.NDArray[np.float64] | None
 
     def arrivals(self, speed: float) -> npt.NDArray[np.float64]:

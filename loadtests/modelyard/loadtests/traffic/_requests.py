@@ -38,35 +38,31 @@ _OF_DTYPES = {dtype: datatype for datatype, dtype in DATATYPES.items()}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """One request, and what its answer must be.
+    """One request, and what its answer must be."""
 
-    Attributes:
-        kind: API and payload, such as ``grpc image``; statistics are kept by kind.
-        api: One of :data:`APIS`.
-        path: Of the HTTP request; for gRPC the method's.
-        body: What is sent, without gRPC's five bytes of framing; None for a GET.
-        headers: Header fields besides the usual ones.
-        rows: Examples in it.
-        expected: Class of each row, int64 ``[rows]``, or every output as it
-            was recorded; None where nothing is known.
-        target: Name of the model, and of the signature.
-        inputs: The inputs before they were encoded; empty where they are not known.
-        outputs: What the signature says of its outputs; empty where that is not known.
-        per_row: Whether an output of any length has a row for each row of the request.
-        class_names: Classes of the image classifier that answers; empty for any other model.
-    """
-
+    #: API and payload, such as ``grpc image``; statistics are kept by kind.
     kind: str
+    #: One of :data:`APIS`.
     api: str
+    #: Of the HTTP request; for gRPC the method's.
     path: str
+    #: What is sent, without gRPC's five bytes of framing; None for a GET.
     body: bytes | None
+    #: Header fields besides the usual ones.
     headers: tuple[tuple[str, str], ...] = ()
+    #: Examples in it.
     rows: int = 1
+    #: Class of each row, int64 ``[rows]``, or every output as it was recorded; None where nothing is known.
     expected: npt.NDArray[np.int64] | Arrays | None = None
+    #: Name of the model, and of the signature.
     target: tuple[str, str] = ("", "")
+    #: The inputs before they were encoded; empty where they are not known.
     inputs: Arrays = field(default_factory=dict)
+    #: What the signature says of its outputs; empty where that is not known.
     outputs: Mapping[str, TensorInfo] = field(default_factory=dict)
+    #: Whether an output of any length has a row for each row of the request.
     per_row: bool = False
+    #: Classes of the image classifier that answers; empty for any other model.
     class_names: tuple[str, ...] = ()
 
     @property

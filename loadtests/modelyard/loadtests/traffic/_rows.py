@@ -26,14 +26,11 @@ _LABELS = ("labels", "label")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Row:
-    """One row, or a whole request of a signature whose inputs have no dimension for rows.
+    """One row, or a whole request of a signature whose inputs have no dimension for rows."""
 
-    Attributes:
-        inputs: By name, with the signature's rank and dtypes; one row ``[1, ...]``.
-        expected: Its class ``[1]``, or its outputs as they were recorded ``[1, ...]``; None where nothing is known.
-    """
-
+    #: By name, with the signature's rank and dtypes; one row ``[1, ...]``.
     inputs: Arrays
+    #: Its class ``[1]``, or its outputs as they were recorded ``[1, ...]``; None where nothing is known.
     expected: npt.NDArray[np.int64] | Arrays | None = None
 
 

@@ -22,14 +22,11 @@ _VALUES = 1 << 21
 
 
 class Traffic(ABC):
-    """The requests of a run.
+    """The requests of a run."""
 
-    Attributes:
-        text: Where it comes from, in a line.
-        payloads: What an API is sent where no payload is named.
-    """
-
+    #: Where it comes from, in a line.
     text: str
+    #: What an API is sent where no payload is named.
     payloads: tuple[str, ...]
 
     def kinds(self, options: LoadTestOptions, wanted: Sequence[str] = ()) -> tuple[str, ...]:

@@ -23,13 +23,9 @@ _USERS = (GrpcUser, RestUser, GrpcV2User, RestV2User)
 
 
 def install(events: Events) -> None:
-    """Makes a locustfile's process ready; the locustfile calls it once, at its top.
+    """Makes a locustfile's process ready; the locustfile calls it once, at its top, with ``locust.events``.
 
-    gRPC is told to wait the way that gevent wants: without that, one call would
-    stop every other user of the process.
-
-    Args:
-        events: ``locust.events``.
+    gRPC is told to wait the way that gevent wants: without that, one call would stop every other user of the process.
     """
     from grpc.experimental.gevent import init_gevent  # type: ignore[import-not-found]
 

@@ -16,25 +16,21 @@ KEY = "modelyard"
 
 @dataclass(kw_only=True)
 class State:
-    """Shared by the users of one process.
-
-    Attributes:
-        options: Options of the run.
-        text: Where the requests come from, in a line.
-        kinds: Kinds of request that are sent.
-        requests: What is sent, by kind.
-        recorded: A recording to send instead.
-        counted: Rows in correct answers by kind of request, of those whose answer is known.
-        hits: How many of them were answered as expected.
-    """
+    """Shared by the users of one process."""
 
     options: LoadTestOptions
+    #: Where the requests come from, in a line.
     text: str
+    #: Kinds of request that are sent.
     kinds: tuple[str, ...] = ()
+    #: What is sent, by kind.
     requests: Mapping[str, Sequence[Request]] = field(default_factory=dict)
+    #: A recording to send instead.
     recorded: tuple[Request, ...] = ()
     _next: int = 0
+    #: Rows in correct answers by kind of request, of those whose answer is known.
     counted: Counter[str] = field(default_factory=Counter)
+    #: How many of them were answered as expected.
     hits: Counter[str] = field(default_factory=Counter)
 
     def next_recorded(self) -> Request:

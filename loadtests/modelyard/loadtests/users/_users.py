@@ -42,13 +42,7 @@ class RequestUser(User):
 
     @abstractmethod
     def answer(self, request: Request) -> Answer:
-        """Sends a request.
-
-        Args:
-            request: What to send.
-
-        Returns:
-            The answer, as bytes or decoded.
+        """Sends a request, and returns the answer as bytes or decoded.
 
         Raises:
             ModelyardError: The server answers with an error, or not at all.

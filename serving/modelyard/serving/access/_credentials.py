@@ -16,18 +16,15 @@ UNIX_SOCKET = "unix:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credentials:
-    """What a caller presents; its repr shows no secrets.
+    """What a caller presents; its repr shows no secrets."""
 
-    Attributes:
-        authorization: The header field, or the gRPC metadata, of that name.
-        key: The same of ``x-api-key``.
-        certificate: The client's certificate in DER, verified by the transport.
-        host: The caller's IP address, or :data:`UNIX_SOCKET`; None where the transport does not know it.
-    """
-
+    #: The header field, or the gRPC metadata, of that name.
     authorization: str | None = field(default=None, repr=False)
+    #: The same of ``x-api-key``.
     key: str | None = field(default=None, repr=False)
+    #: The client's certificate in DER, verified by the transport.
     certificate: bytes | None = field(default=None, repr=False)
+    #: The caller's IP address, or :data:`UNIX_SOCKET`; None where the transport does not know it.
     host: str | None = None
 
     @property

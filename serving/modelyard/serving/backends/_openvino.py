@@ -29,9 +29,8 @@ _INT32 = np.iinfo(np.int32)
 class OpenVinoBackend:
     """OpenVINO on the CPU, in float32 whatever the CPU could do faster, unless told otherwise.
 
-    Its source is ONNX files by graph name, or the directory of a SavedModel,
-    which it reads without TensorFlow. Computation is in float32 (recent CPUs
-    would else be given bfloat16) and int32: 64-bit integers beyond that range
+    Its source is ONNX files by graph name, or the directory of a SavedModel, which it reads without TensorFlow.
+    Computation is in float32 (recent CPUs would else be given bfloat16) and int32: 64-bit integers beyond that range
     are refused at the inputs.
     """
 

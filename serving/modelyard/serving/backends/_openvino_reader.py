@@ -112,10 +112,9 @@ def read_saved_model(path: Path, tags: Sequence[str]) -> dict[str, OpenVinoGraph
 def _read_signature(path: Path, meta_graph: tensorflow_pb2.MetaGraphDef, signature: Signature) -> OpenVinoGraph:
     """Reads one signature.
 
-    OpenVINO's TensorFlow frontend reads one signature, ``serving_default``, and
-    loses names where an input and an output share one. So it is shown a
-    SavedModel that has the wanted signature under that name, with names of our
-    own, and the same variables.
+    OpenVINO's TensorFlow frontend reads one signature, ``serving_default``, and loses names where an input and an
+    output share one. So it is shown a SavedModel that has the wanted signature under that name, with names of our own,
+    and the same variables.
     """
     definition = meta_graph.signature_def[signature.compute]
     changes = state_changes(meta_graph, (info.name for info in definition.outputs.values()))

@@ -1,8 +1,7 @@
 """Graphs with an LSTM or a GRU: they must not be given a tensor without a value.
 
-onnxruntime ends the whole process on one (1.31, 1.32): an LSTM on no rows, a GRU
-also on no steps. OpenVINO (2026.4) answers no rows to any number of rows without
-steps.
+onnxruntime ends the whole process on one (1.31, 1.32): an LSTM on no rows, a GRU also on no steps. OpenVINO (2026.4)
+answers no rows to any number of rows without steps.
 """
 
 from __future__ import annotations

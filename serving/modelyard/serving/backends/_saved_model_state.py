@@ -17,8 +17,7 @@ _CHANGES_STATE = re.compile(
 def state_changes(graph: tensorflow_pb2.MetaGraphDef, outputs: Iterable[str]) -> tuple[str, ...]:
     """The kinds of operations that change variables, tables or the like, and that output tensors depend on.
 
-    Where there are none, calls with the same inputs have the same outputs, but
-    for random numbers.
+    Where there are none, calls with the same inputs have the same outputs, but for random numbers.
     """
     definition = graph.graph_def
     nodes = {node.name: node for node in definition.node}

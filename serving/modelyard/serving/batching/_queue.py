@@ -1,10 +1,9 @@
 """Batch queues: requests for the same graph are computed together, within TensorFlow Serving's parameters.
 
-A batch starts when a thread of the model is free and the batch is full, or its
-oldest request has waited for the timeout: with a timeout of zero, which is the
-default, whatever is there is computed, and nothing waits for more. What
-upstream answers with an error for a whole batch costs only its cause here: a
-batch that the runtime refuses is computed again one request at a time.
+A batch starts when a thread of the model is free and the batch is full, or its oldest request has waited for the
+timeout: with a timeout of zero, which is the default, whatever is there is computed, and nothing waits for more. What
+upstream answers with an error for a whole batch costs only its cause here: a batch that the runtime refuses is computed
+again one request at a time.
 """
 
 from __future__ import annotations
@@ -40,24 +39,21 @@ _Answer = tuple[object, BaseException | None]
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Task:
-    """A request that is to be computed.
-
-    Attributes:
-        encode: Turns the prediction into the answer; called on the thread that computed it.
-        caller: Who waits for it; None for a caller that always waits.
-        arrived_ns: When the request arrived; 0 where it is recorded elsewhere.
-        answered: ``done`` was called.
-    """
+    """A request that is to be computed."""
 
     inputs: Arrays
     rows: int
+    #: Turns the prediction into the answer; called on the thread that computed it.
     encode: Callable[[Prediction], object]
     done: Done
+    #: Who waits for it; None for a caller that always waits.
     caller: Caller | None = None
+    #: When the request arrived; 0 where it is recorded elsewhere.
     arrived_ns: int = 0
     started_ns: int = 0
     decoded_ns: int = 0
     cost: float = 0.0
+    #: ``done`` was called.
     answered: bool = False
 
     @property

@@ -16,29 +16,25 @@ PER_MODEL_FILE = "batching_params.pbtxt"
 
 @dataclass(frozen=True, kw_only=True)
 class BatchParameters:
-    """How requests are batched, as ``BatchingParameters`` says.
-
-    Attributes:
-        timeout_s: Seconds that a request waits for others.
-        threads: Batches computed at the same time; None for the cores.
-        pool_name: Name of the threads in metrics.
-        allowed_batch_sizes: Batches are padded to one of these; empty for any.
-        pad_with_zeros: Inner dimensions are padded with zeros, or empty strings, and not with the tensor's own first
-            element.
-        max_execution_batch_size: Rows of a batch at most, when splitting; None for ``max_batch_size``.
-        accept_larger: A request with more rows than a batch is computed alone, not refused.
-    """
+    """How requests are batched, as ``BatchingParameters`` says."""
 
     max_batch_size: int = 1000
+    #: Seconds that a request waits for others.
     timeout_s: float = 0.0
     max_enqueued_batches: int = 10
+    #: Batches computed at the same time; None for the cores.
     threads: int | None = None
+    #: Name of the threads in metrics.
     pool_name: str = "batch_threads"
+    #: Batches are padded to one of these; empty for any.
     allowed_batch_sizes: tuple[int, ...] = ()
     pad_variable_length: bool = False
+    #: Inner dimensions are padded with zeros, or empty strings, and not with the tensor's own first element.
     pad_with_zeros: bool = False
     split_large: bool = False
+    #: Rows of a batch at most, when splitting; None for ``max_batch_size``.
     max_execution_batch_size: int | None = None
+    #: A request with more rows than a batch is computed alone, not refused.
     accept_larger: bool = False
 
     @property

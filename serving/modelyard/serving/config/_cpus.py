@@ -13,10 +13,9 @@ _MEMBERSHIP = Path("/proc/self/cgroup")
 def available_cpus(*, root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int:
     """CPUs that this process may use: its affinity, cut by the CPU quota of its control group.
 
-    A container with a limit of 1.5 CPUs on a machine of 64 may be scheduled on
-    all of them, but is throttled as soon as it uses more than 1.5: threads
-    beyond that only wait for each other. Kernel documentation:
-    ``cgroup-v2.rst`` (``cpu.max``) and ``sched-bwc.rst`` (``cpu.cfs_quota_us``).
+    A container with a limit of 1.5 CPUs on a machine of 64 may be scheduled on all of them, but is throttled as soon as
+    it uses more than 1.5: threads beyond that only wait for each other. Kernel documentation: ``cgroup-v2.rst``
+    (``cpu.max``) and ``sched-bwc.rst`` (``cpu.cfs_quota_us``).
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = _quotas(root, membership)

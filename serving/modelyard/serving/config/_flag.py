@@ -20,26 +20,23 @@ _KINDS: dict[type[Value], Kind] = {bool: "bool", int: "int", float: "float", str
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """One flag; the type of its default is that of its values.
-
-    Attributes:
-        effect: ``same`` as upstream, ``better`` (the note says how), ``ignored`` (the note says what to use instead)
-            or ``ours``.
-        least: The smallest number allowed.
-        positive: 0 is not allowed.
-        repeated: It may be given more than once.
-        native_only: The transport ``python`` cannot do it.
-    """
+    """One flag; the type of its default is that of its values."""
 
     name: str
     default: Value
     help: str
+    #: ``same`` as upstream, ``better`` (the note says how), ``ignored`` (the note says what to use instead) or
+    #: ``ours``.
     effect: Effect = "ours"
     note: str = ""
     choices: tuple[str, ...] = ()
+    #: The smallest number allowed.
     least: float = 0
+    #: 0 is not allowed.
     positive: bool = False
+    #: It may be given more than once.
     repeated: bool = False
+    #: The transport ``python`` cannot do it.
     native_only: bool = False
 
     @property

@@ -50,8 +50,7 @@ def parse_flags(argv: list[str], environment: Mapping[str, str] | None = None) -
             which TensorFlow Serving's image reads; None for nowhere.
 
     Raises:
-        ConfigurationError: An unknown flag, a value that makes no sense, or a
-            configuration file that cannot be used.
+        ConfigurationError: An unknown flag, a value that makes no sense, or a configuration file that cannot be used.
     """
     args = parse_arguments(argv)
     environment = environment or {}

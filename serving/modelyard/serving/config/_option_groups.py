@@ -93,17 +93,13 @@ class WatchOptions:
 
     Attributes:
         poll_wait_s: Seconds between two polls; 0 polls once, a negative number never.
-        max_load_retries: How often a load that failed for an unexpected reason,
-            or a copy from an object store that is damaged, is tried again.
-            Damaged or unsuitable files are not: they are tried again when they
-            change.
+        max_load_retries: How often a load that failed for an unexpected reason, or a copy from an object store that is
+            damaged, is tried again. Damaged or unsuitable files are not: they are tried again when they change.
         retry_interval_s: Seconds between two tries.
         load_slots: How many versions may load at the same time, over all models.
         explicit: Models are loaded and unloaded on request only.
-        resource_preserving: Unload the old version before the new one is
-            loaded: half the memory, and a gap in between.
-        cache_dir: Where copies of versions from object stores are kept; None
-            for a temporary folder.
+        resource_preserving: Unload the old version before the new one is loaded: half the memory, and a gap in between.
+        cache_dir: Where copies of versions from object stores are kept; None for a temporary folder.
     """
 
     poll_wait_s: float = upstream(
@@ -144,11 +140,9 @@ class LoadOptions:
     """How versions are loaded.
 
     Attributes:
-        runtime: Use this runtime and no other; None for the manifest's choice,
-            or else the first that is installed and has a file to run: openvino
-            only where no other is.
-        precision: Use files of this precision; None for the manifest's choice
-            for the runtime, or else float32.
+        runtime: Use this runtime and no other; None for the manifest's choice, or else the first that is installed and
+            has a file to run: openvino only where no other is.
+        precision: Use files of this precision; None for the manifest's choice for the runtime, or else float32.
         threads: Intra-op threads of a runtime; None for the manifest's choice for
             it, as far as this machine has them, or else one.
         cpus: CPUs that this process may use, and no more threads than these; None for all.
@@ -232,19 +226,16 @@ def _share(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetryOptions:
-    """What is logged; fields are described by their flags.
+    """What is logged; fields are described by their flags."""
 
-    Attributes:
-        access_share: Share of requests in the access log, from 0 to 1.
-        slow_s: In seconds.
-    """
-
+    #: Share of requests in the access log, from 0 to 1.
     access_share: float = flag(
         "access_log", "off",
         "a line for each request on the standard output: off, all, or sampled:SHARE, such as sampled:0.01",
         read=_share,
     )  # fmt: skip
     access_form: Form = flag("access_log_format", "text", "how they look", choices=("text", "json"))
+    #: In seconds.
     slow_s: float = flag(
         "slow_request_ms", 0.0, "log requests that take longer, and what they waited for (0: none)",
         read=milliseconds,

@@ -43,12 +43,6 @@ environment:
   SAGEMAKER_BIND_TO_PORT        with --sagemaker: the REST port (default 8080); the model is then looked
       for in /opt/ml/model, unless MODEL_BASE_PATH names another folder
 """
-#: What earlier releases had, and what to do instead.
-_REMOVED = {
-    "--allow_remote_admin": "administrators show credentials (--access_file); or use --insecure_admin=anywhere.",
-    "--workers": "one process computes on all cores, and holds the weights once. Leave it out; to use fewer cores, set "
-    "--tensorflow_session_parallelism, or limit the process (taskset, a container's CPU limit).",
-}
 _TITLES = {
     "same": "TensorFlow Serving's flags",
     "better": "TensorFlow Serving's flags, with a difference",
@@ -149,8 +143,6 @@ def _finite(text: str) -> float:
 
 def _unknown(argument: str) -> str:
     name = argument.split("=")[0]
-    if name in _REMOVED:
-        return f"{name} is no longer a flag: {_REMOVED[name]}"
     near = difflib.get_close_matches(name, [f"--{flag.name}" for flag in FLAGS], n=1)
     hint = f" Did you mean {near[0]}?" if near else " See --help for the flags there are."
     return f"Unknown argument {name}.{hint}"

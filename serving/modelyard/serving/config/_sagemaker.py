@@ -19,10 +19,9 @@ def apply_sagemaker(
 ) -> None:
     """Sets REST port, model and base path as SageMaker's contract has them.
 
-    SageMaker unpacks the model's archive into ``/opt/ml/model``, passes nothing
-    but environment variables, and calls the port 8080, or the one that
-    ``SAGEMAKER_BIND_TO_PORT`` names. The archive holds the model's versions, or
-    one directory of the model's name that holds them.
+    SageMaker unpacks the model's archive into ``/opt/ml/model``, passes nothing but environment variables, and calls
+    the port 8080, or the one that ``SAGEMAKER_BIND_TO_PORT`` names. The archive holds the model's versions, or one
+    directory of the model's name that holds them.
     """
     port = environment.get("SAGEMAKER_BIND_TO_PORT") or _PORT
     if not port.isdecimal() or not 0 < int(port) <= 65535:

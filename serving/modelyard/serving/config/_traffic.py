@@ -35,49 +35,40 @@ class TrafficTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficShadow:
-    """The version that computes a share of the requests once more, after another one has answered them.
-
-    Attributes:
-        tolerance: Largest difference of numbers that are no class scores.
-    """
+    """The version that computes a share of the requests once more, after another one has answered them."""
 
     target: TrafficTarget
     share: float
+    #: Largest difference of numbers that are no class scores.
     tolerance: float = _TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackLimits:
-    """When a version is rolled back; None is no limit.
+    """When a version is rolled back; None is no limit."""
 
-    Attributes:
-        max_error_rate: Failed requests of all, beyond the stable version's; from 0 to 1.
-        max_latency_ratio: Mean latency, divided by the stable version's.
-        max_disagreement: Rows that a shadow answers otherwise, of all; from 0 to 1.
-        min_samples: Requests, or rows of a shadow, that are needed for a decision.
-    """
-
+    #: Failed requests of all, beyond the stable version's; from 0 to 1.
     max_error_rate: float | None = None
+    #: Mean latency, divided by the stable version's.
     max_latency_ratio: float | None = None
     max_p99_ms: float | None = None
+    #: Rows that a shadow answers otherwise, of all; from 0 to 1.
     max_disagreement: float | None = None
+    #: Requests, or rows of a shadow, that are needed for a decision.
     min_samples: int = 100
     window_s: float = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficRule:
-    """The versions that answer requests of one model that name neither a version nor a label.
-
-    Attributes:
-        split: Targets and their shares, which sum to 1; the first is the stable one.
-        version_header: The header that names one of the split; empty for none.
-        sticky_header: The header by whose value a request always gets the same target; empty for none.
-    """
+    """The versions that answer requests of one model that name neither a version nor a label."""
 
     model: str
+    #: Targets and their shares, which sum to 1; the first is the stable one.
     split: tuple[tuple[TrafficTarget, float], ...]
+    #: The header that names one of the split; empty for none.
     version_header: str = ""
+    #: The header by whose value a request always gets the same target; empty for none.
     sticky_header: str = ""
     shadow: TrafficShadow | None = None
     limits: RollbackLimits = RollbackLimits()

@@ -1,9 +1,8 @@
 """What Prometheus scrapes: its text, OpenMetrics where exemplars are wanted, and protobuf for native histograms.
 
-Prometheus' own client library would not do: its text gives a counter's family
-the suffix ``_total``, which upstream's names do not have, its OpenMetrics turns
-their colons to underscores, and it writes no native histograms. Dashboards built
-on these names must go on working.
+Prometheus' own client library would not do: its text gives a counter's family the suffix ``_total``, which upstream's
+names do not have, its OpenMetrics turns their colons to underscores, and it writes no native histograms. Dashboards
+built on these names must go on working.
 """
 
 from __future__ import annotations

@@ -16,12 +16,9 @@ _FRACTIONS = tuple(0.5 * 2 ** (index / 8) for index in range(8))
 
 
 class Native(NamedTuple):
-    """Values in native buckets.
+    """Values in native buckets."""
 
-    Attributes:
-        buckets: By their numbers, how many; a bucket's upper bound is 2^(number/8).
-    """
-
+    #: By their numbers, how many; a bucket's upper bound is 2^(number/8).
     buckets: Iterable[tuple[int, int]]
     zeros: int
     sum: float

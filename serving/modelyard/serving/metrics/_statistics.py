@@ -1,8 +1,7 @@
 """How many requests each model version answered, and where their time went: what the statistics API reports.
 
-The parts of a request are Triton's: waiting for a thread (queue), decoding
-(compute_input), the model (compute_infer) and encoding (compute_output); and so
-are executions, of which one may answer several requests (Triton's "Statistics
+The parts of a request are Triton's: waiting for a thread (queue), decoding (compute_input), the model (compute_infer)
+and encoding (compute_output); and so are executions, of which one may answer several requests (Triton's "Statistics
 Extension" of the Open Inference Protocol).
 """
 
@@ -21,11 +20,7 @@ from modelyard.serving.metrics._parts import Parts
 
 @dataclass
 class Duration:
-    """A number of events and their time in all.
-
-    Attributes:
-        ns: Nanoseconds.
-    """
+    """A number of events and their time in all."""
 
     count: int = 0
     ns: int = 0
@@ -46,18 +41,15 @@ class ExecutionStatistics:
 
 @dataclass(kw_only=True)
 class VersionStatistics:
-    """What was measured for one version. The parts count successful requests only.
-
-    Attributes:
-        last_inference_ms: When the last request ended, in milliseconds since 1970; 0 for never.
-        execution_count: Batches that were computed: fewer than successful requests, where requests share them. A
-            request of Classify, Regress or MultiInference is one, too.
-    """
+    """What was measured for one version. The parts count successful requests only."""
 
     name: str
     version: int
+    #: When the last request ended, in milliseconds since 1970; 0 for never.
     last_inference_ms: int = 0
     inference_count: int = 0
+    #: Batches that were computed: fewer than successful requests, where requests share them. A request of Classify,
+    #: Regress or MultiInference is one, too.
     execution_count: int = 0
     success: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
@@ -119,13 +111,10 @@ class Timing:
 
 
 class Execution(NamedTuple):
-    """One batch that was computed.
-
-    Attributes:
-        input: Nanoseconds for decoding and checking.
-    """
+    """One batch that was computed."""
 
     rows: int
+    #: Nanoseconds for decoding and checking.
     input: int
     infer: int
     output: int

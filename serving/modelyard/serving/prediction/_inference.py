@@ -1,7 +1,6 @@
 """Classify, Regress and MultiInference: predictions over serialized ``tf.Example`` messages.
 
-The checks and their words are those of TensorFlow Serving's classifier.cc,
-regressor.cc and multi_inference.cc.
+The checks and their words are those of TensorFlow Serving's classifier.cc, regressor.cc and multi_inference.cc.
 """
 
 from __future__ import annotations
@@ -37,39 +36,30 @@ _OUTPUT = "outputs"
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceTask:
-    """One task of a request over examples.
-
-    Attributes:
-        method: ``tensorflow/serving/classify`` or ``tensorflow/serving/regress``.
-    """
+    """One task of a request over examples."""
 
     spec: ModelSpec
+    #: ``tensorflow/serving/classify`` or ``tensorflow/serving/regress``.
     method: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
-    """The answer of a classify task over N examples with K classes.
-
-    Attributes:
-        labels: bytes ``[N, K]``, or None where the signature has none.
-        scores: float32 ``[N, K]``, or None where the signature has none.
-    """
+    """The answer of a classify task over N examples with K classes."""
 
     spec: ModelSpec
+    #: bytes ``[N, K]``, or None where the signature has none.
     labels: npt.NDArray[Any] | None
+    #: float32 ``[N, K]``, or None where the signature has none.
     scores: npt.NDArray[np.float32] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regression:
-    """The answer of a regress task over N examples.
-
-    Attributes:
-        values: float32 ``[N]``.
-    """
+    """The answer of a regress task over N examples."""
 
     spec: ModelSpec
+    #: float32 ``[N]``.
     values: npt.NDArray[np.float32]
 
 

@@ -88,8 +88,7 @@ def predict_writer(*, as_content: bool) -> Callable[[Prediction], bytes]:
 def examples_of(message: serving_pb2.Input) -> list[bytes]:
     """The serialized examples of an ``Input``; a context is merged into each.
 
-    Merging is concatenation, so that a feature of the example overrides the
-    context's.
+    Merging is concatenation, so that a feature of the example overrides the context's.
     """
     if message.WhichOneof("kind") == "example_list_with_context":
         both = message.example_list_with_context

@@ -120,8 +120,7 @@ class Predictor:
 
         Args:
             request: The request.
-            encode: Turns the prediction into what the transport sends; it is
-                called on the thread that computed it.
+            encode: Turns the prediction into what the transport sends; it is called on the thread that computed it.
 
         Raises:
             DeadlineExceededError: The caller's deadline passed before the prediction began.
@@ -151,11 +150,7 @@ class Predictor:
     def begin(self, request: PredictRequest, encode: Callable[[Prediction], object], done: Done) -> None:
         """Starts one prediction; :meth:`submit` for transports that have no task to wait in.
 
-        Args:
-            request: The request.
-            encode: As for :meth:`submit`.
-            done: Called once, on the event loop, with the encoded answer or
-                with one of the errors that :meth:`submit` raises.
+        ``done`` is called once, on the event loop, with the encoded answer or with one of the errors of :meth:`submit`.
         """
         loop = asyncio.get_running_loop()
         arrived_ns = time.perf_counter_ns()
@@ -263,12 +258,7 @@ class Predictor:
         return self._one(InferenceTask(spec=spec, method=CLASSIFY_METHOD), examples, "Classify", Classification)
 
     def regress(self, spec: ModelSpec, examples: Sequence[bytes]) -> Regression:
-        """Regresses examples, on the calling thread; raises as :meth:`classify` does.
-
-        Args:
-            spec: The servable and the signature.
-            examples: Serialized ``tf.Example`` messages.
-        """
+        """Regresses examples, on the calling thread; arguments and errors are those of :meth:`classify`."""
         return self._one(InferenceTask(spec=spec, method=REGRESS_METHOD), examples, "Regress", Regression)
 
     def multi_inference(

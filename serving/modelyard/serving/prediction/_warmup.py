@@ -1,8 +1,7 @@
 """Warm-up: recorded requests are replayed on a servable before it becomes available.
 
-The file is TensorFlow Serving's: ``assets.extra/tf_serving_warmup_requests``
-in the version directory, a TFRecord file of ``PredictionLog`` messages. Model
-names and versions in the records are ignored, signatures are used.
+The file is TensorFlow Serving's: ``assets.extra/tf_serving_warmup_requests`` in the version directory, a TFRecord file
+of ``PredictionLog`` messages. Model names and versions in the records are ignored, signatures are used.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ class ModelManager:
         allow_new_labels: A new label may point to a version that is not loaded.
 
     Raises:
-        ModelNotReadyError: There are labels, and they may not point to
-            versions that are not loaded.
+        ModelNotReadyError: There are labels, and they may not point to versions that are not loaded.
     """
 
     def __init__(
@@ -173,9 +172,8 @@ class ModelManager:
     def reload(self, configs: Sequence[ModelConfig], *, timeout_s: float) -> None:
         """Replaces the configuration: models that are not in it are unloaded.
 
-        Labels are checked first, against the versions that are loaded now;
-        nothing is changed where one of them fails. What a model served before
-        stays served until its new base path has something better.
+        Labels are checked first, against the versions that are loaded now; nothing is changed where one of them fails.
+        What a model served before stays served until its new base path has something better.
 
         Args:
             configs: The new models.

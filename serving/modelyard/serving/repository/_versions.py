@@ -33,24 +33,21 @@ class VersionStatus:
 
 @dataclass
 class Version:
-    """A version of a watched model.
-
-    Attributes:
-        stamp: Of its files, when they were loaded.
-        error: Why it, or its replacement, could not be loaded.
-        requests: How many hold it.
-        rejected: Directory and stamp of a replacement that failed.
-        suspended: It is loaded, and a batch of it does not end: it can neither answer nor be unloaded.
-    """
+    """A version of a watched model."""
 
     number: int
     path: Location
+    #: Of its files, when they were loaded.
     stamp: tuple[int | str, ...]
     state: VersionState = VersionState.LOADING
+    #: Why it, or its replacement, could not be loaded.
     error: ModelyardError | None = None
     servable: Servable | None = None
+    #: How many hold it.
     requests: int = 0
+    #: Directory and stamp of a replacement that failed.
     rejected: tuple[Location, tuple[int | str, ...]] | None = None
+    #: It is loaded, and a batch of it does not end: it can neither answer nor be unloaded.
     suspended: bool = False
 
     @property
@@ -83,8 +80,7 @@ def file_stamp(path: Location) -> tuple[int | str, ...]:
 def surplus(aspired: Collection[int], available: Collection[int], *, resource_preserving: bool) -> tuple[int, ...]:
     """The versions to unload before anything else happens, oldest first.
 
-    The decisions of upstream's ``AvailabilityPreservingPolicy`` and
-    ``ResourcePreservingPolicy``.
+    The decisions of upstream's ``AvailabilityPreservingPolicy`` and ``ResourcePreservingPolicy``.
     """
     unaspired = tuple(sorted(set(available) - set(aspired)))
     if resource_preserving or not aspired or set(aspired) & set(available):

@@ -1,8 +1,7 @@
 """Watches the base path of one model, loads aspired versions and unloads the others.
 
-A new version is loaded before the old one is unloaded (or the other way round,
-where the options say that memory is scarce), and the old one stays where the
-new one fails.
+A new version is loaded before the old one is unloaded (or the other way round, where the options say that memory is
+scarce), and the old one stays where the new one fails.
 """
 
 from __future__ import annotations

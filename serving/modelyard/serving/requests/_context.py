@@ -24,27 +24,24 @@ def new_request_id() -> str:
 # Filled by several packages, one after the other; frozen only where a record is made of it.
 @dataclass(kw_only=True, slots=True)
 class Facts:
-    """What is found out while a request is answered, for logs and traces.
-
-    Attributes:
-        version: The version that answered; 0 for none.
-        principal: Who asked, where callers have names.
-        batch: Number of its batch; 0 for none.
-        decoded_ns: When its inputs were complete, by ``time.perf_counter_ns()``; 0 where it was not computed.
-        compute_ns: Nanoseconds that the model took.
-    """
+    """What is found out while a request is answered, for logs and traces."""
 
     model: str = ""
+    #: The version that answered; 0 for none.
     version: int = 0
     signature: str = ""
     backend: str = ""
+    #: Who asked, where callers have names.
     principal: str = ""
     rows: int = 0
+    #: Number of its batch; 0 for none.
     batch: int = 0
     batch_rows: int = 0
     batch_requests: int = 0
+    #: When its inputs were complete, by ``time.perf_counter_ns()``; 0 where it was not computed.
     decoded_ns: int = 0
     begun_ns: int = 0
+    #: Nanoseconds that the model took.
     compute_ns: int = 0
     ended_ns: int = 0
 
@@ -62,13 +59,10 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestContext:
-    """One request.
-
-    Attributes:
-        facts: What is learned of it, for records; None where it is not recorded.
-    """
+    """One request."""
 
     request_id: str
+    #: What is learned of it, for records; None where it is not recorded.
     facts: Facts | None = None
 
 

@@ -92,28 +92,25 @@ def trace_id_of(traceparent: str) -> str:
 # Made for every call: a frozen dataclass would set each of its attributes by a call.
 @dataclass(kw_only=True, slots=True, eq=False)
 class Caller:
-    """The caller of a request, and how long it waits: work that no caller waits for is not done.
+    """The caller of a request, and how long it waits: work that no caller waits for is not done."""
 
-    Attributes:
-        deadline: ``time.monotonic()`` after which the answer is of no use; None for never.
-        gone: Asks the transport whether the caller has hung up; None where it says so by :meth:`leave`.
-        facts: What is learned of the request, for records; None where it is not recorded.
-        header: Looks a header field, or a key of gRPC metadata, up by its lower-case name; empty where there is none.
-        principal: Who it is, by its credentials; empty for anybody.
-        charge: Called with the request's rows; None where there are no quotas.
-        logged: The transport has chosen the request for the log of predictions.
-        left: It has hung up, or its time is over.
-    """
-
+    #: ``time.monotonic()`` after which the answer is of no use; None for never.
     deadline: float | None = None
+    #: Asks the transport whether the caller has hung up; None where it says so by :meth:`leave`.
     gone: Callable[[], bool] | None = None
     low_priority: bool = False
+    #: Looks a header field, or a key of gRPC metadata, up by its lower-case name; empty where there is none.
     header: Callable[[str], str] = _no_header
+    #: Who it is, by its credentials; empty for anybody.
     principal: str = ""
+    #: Called with the request's rows; None where there are no quotas.
     charge: Callable[[int], None] | None = None
     request_id: str = "-"
+    #: What is learned of the request, for records; None where it is not recorded.
     facts: Facts | None = None
+    #: The transport has chosen the request for the log of predictions.
     logged: bool = False
+    #: It has hung up, or its time is over.
     left: bool = False
 
     def leave(self) -> None:
@@ -136,14 +133,12 @@ class PredictRequest:
 
     Attributes:
         spec: Which servable and signature.
-        inputs: Called with the signature once it is resolved, where the
-            prediction is computed, so that transports decode a large body off
-            the event loop and with the dtypes of the very version that will answer.
+        inputs: Called with the signature once it is resolved, where the prediction is computed, so that transports
+            decode a large body off the event loop and with the dtypes of the very version that will answer.
         output_filter: Outputs to return; empty for all.
         small: The body is small, so that decoding it takes no time to speak of.
         caller: Who waits for the answer; None for a caller that always waits.
-        size: Bytes of the body, by which it is guessed what the request will
-            cost; 0 where the transport does not say.
+        size: Bytes of the body, by which it is guessed what the request will cost; 0 where the transport does not say.
         names: The inputs that were sent, for errors where ``inputs`` refuses them; None where it takes any.
     """
 

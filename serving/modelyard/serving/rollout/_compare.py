@@ -15,12 +15,9 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """How far two answers are apart.
+    """How far two answers are apart."""
 
-    Attributes:
-        rows: Rows of the answers; one where they have none.
-    """
-
+    #: Rows of the answers; one where they have none.
     rows: int
     disagreed: int
     max_error: float = 0.0

@@ -10,26 +10,23 @@ from modelyard.serving.rollout._state import RuleState, TargetState
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficRow:
-    """One target of one model's rule.
-
-    Attributes:
-        version: The version that it is now; None where that cannot answer.
-        role: ``stable``, ``canary`` or ``shadow``; a canary that is the shadow, too, is a canary.
-        state: ``serving``, ``not loaded``, ``rolled back``, or ``waiting`` for a rule that begins when its stable
-            version can answer.
-        weight: Its share by the file, from 0 to 1.
-        reason: Why it is rolled back; empty where it is not.
-        requests: In the rule's window; so are the next ones.
-    """
+    """One target of one model's rule."""
 
     model: str
     target: str
+    #: The version that it is now; None where that cannot answer.
     version: int | None
+    #: ``stable``, ``canary`` or ``shadow``; a canary that is the shadow, too, is a canary.
     role: str
+    #: ``serving``, ``not loaded``, ``rolled back``, or ``waiting`` for a rule that begins when its stable version can
+    #: answer.
     state: str
+    #: Its share by the file, from 0 to 1.
     weight: float
     share: float
+    #: Why it is rolled back; empty where it is not.
     reason: str
+    #: In the rule's window; so are the next ones.
     requests: int
     failed: int
     mean_ms: float

@@ -13,15 +13,12 @@ from modelyard.serving.metrics import LATENCY_BUCKETS_US, percentile
 
 @dataclass(kw_only=True)
 class Samples:
-    """Counts of some time.
-
-    Attributes:
-        sum_us: Their microseconds.
-    """
+    """Counts of some time."""
 
     succeeded: int = 0
     failed: int = 0
     latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_US) + 1))
+    #: Their microseconds.
     sum_us: float = 0.0
     rows: int = 0
     disagreed: int = 0

@@ -24,17 +24,14 @@ _STOP_S = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class ShadowJob:
-    """A request that was answered.
-
-    Attributes:
-        report: Takes what came of it: None where the shadow failed.
-    """
+    """A request that was answered."""
 
     spec: ModelSpec
     answered: int
     inputs: Arrays
     outputs: Arrays
     tolerance: float
+    #: Takes what came of it: None where the shadow failed.
     report: Callable[[Comparison | None], None]
 
     @property

@@ -18,18 +18,15 @@ TICKET = "x-modelyard-ticket"
 
 @dataclass(kw_only=True)
 class TargetState:
-    """One target of a rule in force.
-
-    Attributes:
-        weight: Its share by the file; 0 of a shadow that is in no split.
-        serving: The version that it was when it was last looked at; None where that cannot answer.
-        rolled_back: Why it gets no more requests; empty where it does.
-    """
+    """One target of a rule in force."""
 
     target: TrafficTarget
+    #: Its share by the file; 0 of a shadow that is in no split.
     weight: float
     window: Window
+    #: The version that it was when it was last looked at; None where that cannot answer.
     serving: int | None = None
+    #: Why it gets no more requests; empty where it does.
     rolled_back: str = ""
 
     @property
@@ -47,13 +44,10 @@ class TargetState:
 
 @dataclass(kw_only=True)
 class RuleState:
-    """A rule in force.
-
-    Attributes:
-        targets: By name: the split in its order, and the shadow where it is in none.
-    """
+    """A rule in force."""
 
     rule: TrafficRule
+    #: By name: the split in its order, and the shadow where it is in none.
     targets: dict[str, TargetState] = field(init=False)
     split: list[TargetState] = field(init=False)
 

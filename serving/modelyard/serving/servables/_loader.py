@@ -60,8 +60,7 @@ def load_servable(name: str, version: int, path: Path, options: LoadOptions) -> 
     """Loads one version from its directory; where that has a manifest, every file is checked against it first.
 
     Raises:
-        IntegrityError: A file is missing or damaged, or the version is not
-            signed by a key that is trusted.
+        IntegrityError: A file is missing or damaged, or the version is not signed by a key that is trusted.
         LoadError: Nothing here can be loaded.
         ManifestError: The manifest is not valid.
         MissingDependencyError: The runtime that was asked for, or the only one

@@ -27,10 +27,9 @@ _MAX_VALUES = 1 << 16
 def answer_zero_rows(compute: Compute, graphs: Mapping[str, Signature], signatures: Iterable[Signature]) -> Compute:
     """Answers batches without a row, and passes all others on.
 
-    The first dimension of every input and output of the graph must be of any size;
-    other graphs get such batches themselves. The outputs have no rows either. Inner
-    sizes that the signature leaves open are those of the answer to one row of
-    zeros, or 0 where the model refuses that or it has more than 65,536 values.
+    The first dimension of every input and output of the graph must be of any size; other graphs get such batches
+    themselves. The outputs have no rows either. Inner sizes that the signature leaves open are those of the answer to
+    one row of zeros, or 0 where the model refuses that or it has more than 65,536 values.
     """
     outputs_of = {name: graph.outputs for name, graph in graphs.items()}
     signatures = list(signatures)

@@ -20,14 +20,11 @@ MAX_RECORDS = 32_768
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which requests are recorded.
+    """Which requests are recorded."""
 
-    Attributes:
-        share: Share of them for the access log, from 0 to 1.
-        slow_s: All that take at least so many seconds; 0 for none.
-    """
-
+    #: Share of them for the access log, from 0 to 1.
     share: float = 0.0
+    #: All that take at least so many seconds; 0 for none.
     slow_s: float = 0.0
     traced: bool = False
     parents: bool = True
@@ -35,13 +32,9 @@ class Wanted:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Recording:
-    """A request as it is answered.
+    """A request as it is answered."""
 
-    Attributes:
-        api: ``grpc`` or ``rest``.
-        status: None where its caller had gone.
-    """
-
+    #: ``grpc`` or ``rest``.
     api: str
     method: str
     path: str
@@ -55,6 +48,7 @@ class Recording:
     received_ns: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    #: None where its caller had gone.
     status: int | None = None
     facts: Facts = field(default_factory=Facts)
 

@@ -22,35 +22,32 @@ class RequestRecord(NamedTuple):
     """One request that was answered, or whose caller has gone.
 
     The native core makes tuples of these fields, in this order.
-
-    Attributes:
-        time_ns: When it came, in nanoseconds since 1970.
-        api: ``grpc`` or ``rest``.
-        path: Of the URL, without the query; of a gRPC method.
-        traceparent: The caller's trace context (W3C); empty for none.
-        client: The caller's address; ``unix`` for a UNIX socket.
-        principal: Who asked, where callers have names.
-        version: The version that answered; 0 for none.
-        total_ns: Nanoseconds from its head to the answer's last byte.
-        batch: Number of the batch; 0 for none.
     """
 
+    #: When it came, in nanoseconds since 1970.
     time_ns: int
+    #: ``grpc`` or ``rest``.
     api: str
     method: str
+    #: Of the URL, without the query; of a gRPC method.
     path: str
     status: int
     request_id: str
+    #: The caller's trace context (W3C); empty for none.
     traceparent: str
+    #: The caller's address; ``unix`` for a UNIX socket.
     client: str
+    #: Who asked, where callers have names.
     principal: str
     model: str
+    #: The version that answered; 0 for none.
     version: int
     signature: str
     backend: str
     rows: int
     bytes_in: int
     bytes_out: int
+    #: Nanoseconds from its head to the answer's last byte.
     total_ns: int
     receive_ns: int
     queue_ns: int
@@ -58,6 +55,7 @@ class RequestRecord(NamedTuple):
     compute_ns: int
     batch_ns: int
     write_ns: int
+    #: Number of the batch; 0 for none.
     batch: int
     batch_rows: int
     batch_requests: int
@@ -88,16 +86,13 @@ def _time(record: RequestRecord) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field of the logs of requests.
-
-    Attributes:
-        value: Takes it from a record; None for the attribute of its name.
-        always: It is there where it is empty, too.
-    """
+    """One field of the logs of requests."""
 
     name: str
     what: str
+    #: Takes it from a record; None for the attribute of its name.
     value: Callable[[RequestRecord], str | int | float] | None = None
+    #: It is there where it is empty, too.
     always: bool = False
 
     def of(self, record: RequestRecord) -> str | int | float:

@@ -29,11 +29,4 @@ __all__ = [
     "predict_images",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._predictions": ["ImagePredictions", "find_predictions", "predict_images"],
-        "._tensorboard": ["TensorBoardLog"],
-    },
-    extra="training",
-)
+__getattr__, __dir__ = attach(__name__, extra="training")

@@ -32,14 +32,4 @@ __all__ = [
     "serve_chief",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._devices": ["check_devices"],
-        "._offload": ["offload_slots"],
-        "._peers": ["Peers"],
-        "._pipelined": ["Pipeline", "PipelineOptions", "PipelineResult"],
-        "._strategy": ["make_strategy", "serve_chief"],
-    },
-    extra="training",
-)
+__getattr__, __dir__ = attach(__name__, extra="training")

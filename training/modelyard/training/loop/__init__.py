@@ -27,14 +27,4 @@ __all__ = [
     "make_resident",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._ema": ["WeightAverage"],
-        "._loop": ["DeviceLoop", "LOSS", "Outcome", "Totals", "describe_shape", "describe_spec"],
-        "._compiled_step": ["CompiledStep"],
-        "._own_loop": ["Loop"],
-        "._resident": ["ResidentData", "make_resident"],
-    },
-    extra="training",
-)
+__getattr__, __dir__ = attach(__name__, extra="training")

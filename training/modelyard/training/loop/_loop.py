@@ -132,7 +132,6 @@ class DeviceLoop:
         else:
             self._step = self._on_replicas(replica_step)
         self._one = self._step if form == "eager" else tf.function(self._step)
-        self._resident = resident
         if resident is None:
             self._loop = self._make_loop(lambda source, index: self._step(next(source)))
         else:

@@ -76,12 +76,4 @@ __all__ = [
     "restore",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._evaluate": ["evaluate", "predict"],
-        "._run_state": ["check_config"],
-        "._trainer": ["Trainer", "restore"],
-    },
-    extra="training",
-)
+__getattr__, __dir__ = attach(__name__, extra="training")

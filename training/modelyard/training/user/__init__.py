@@ -58,14 +58,4 @@ __all__ = [
     "without_configs",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "._defaults": ["build"],
-        "._describe": ["describe_batch", "describe_models"],
-        "._replica_step": ["StepReport", "make_replica_step"],
-        "._step": ["apply_gradients", "average_loss", "evaluation", "loss_scaled", "minimize", "regularization_loss"],
-        "._supervised": ["SupervisedTask"],
-    },
-    extra="training",
-)
+__getattr__, __dir__ = attach(__name__, extra="training")

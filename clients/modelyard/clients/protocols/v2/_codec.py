@@ -1,8 +1,7 @@
 """The Open Inference Protocol's messages and JSON: pure functions.
 
-Names and forms: kserve/open-inference-protocol, and Triton's binary tensor
-extension for REST. Raw tensors are little-endian in row-major order; an element
-of BYTES is its length (uint32) and its bytes.
+Names and forms: kserve/open-inference-protocol, and Triton's binary tensor extension for REST. Raw tensors are
+little-endian in row-major order; an element of BYTES is its length (uint32) and its bytes.
 """
 
 from __future__ import annotations

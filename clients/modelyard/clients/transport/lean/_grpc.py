@@ -1,8 +1,7 @@
 """gRPC over HTTP/2 on plain sockets: calls of one message each way, and no more.
 
-grpcio spends several times as long on a small call (``make bench NAME=clients`` has
-the figures): it hands every call to another thread and back. Here the caller's
-own thread writes the request and reads the answer.
+grpcio spends several times as long on a small call (``make bench NAME=clients`` has the figures): it hands every call
+to another thread and back. Here the caller's own thread writes the request and reads the answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Bytes over HTTP/1.1 on plain sockets: what a call to a model needs, and no more.
 
-A general HTTP library spends several times as long on a small call as the call
-itself takes (``make bench NAME=clients`` has the figures). Connections are pooled
-and reused; a request goes out in one ``send``.
+A general HTTP library spends several times as long on a small call as the call itself takes
+(``make bench NAME=clients`` has the figures). Connections are pooled and reused; a request goes out in one ``send``.
 """
 
 from __future__ import annotations

@@ -14,27 +14,21 @@ _MAX_PARTS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One field, or one file of a field.
-
-    Attributes:
-        filename: Empty for a field that is no file.
-    """
+    """One field, or one file of a field."""
 
     name: str
+    #: Empty for a field that is no file.
     filename: str
     data: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """The fields of a form.
+    """The fields of a form."""
 
-    Attributes:
-        texts: By name.
-        files: Those that are not empty.
-    """
-
+    #: By name.
     texts: Mapping[str, str]
+    #: Those that are not empty.
     files: Sequence[Part]
 
 

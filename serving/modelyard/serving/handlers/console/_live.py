@@ -50,25 +50,17 @@ class _Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchView:
-    """Batches of one size, since the version was loaded.
-
-    Attributes:
-        share: Of the most frequent size's, 0 to 100.
-    """
+    """Batches of one size, since the version was loaded."""
 
     rows: int
     count: int
+    #: Of the most frequent size's, 0 to 100.
     share: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class VersionLive:
-    """One version.
-
-    Attributes:
-        rows: Rows per batch; None where there was none.
-        mean_ms: Time of a request, from arrival to the encoded answer; None where there was none.
-    """
+    """One version."""
 
     model: str
     version: int
@@ -76,7 +68,9 @@ class VersionLive:
     failed: int
     rate: float
     rows_rate: float
+    #: Rows per batch; None where there was none.
     rows: float | None
+    #: Time of a request, from arrival to the encoded answer; None where there was none.
     mean_ms: float | None
     queue_ms: float | None
     compute_ms: float | None
@@ -85,13 +79,10 @@ class VersionLive:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of a chart.
-
-    Attributes:
-        points: For a polyline; several where there are gaps.
-    """
+    """One line of a chart."""
 
     name: str
+    #: For a polyline; several where there are gaps.
     points: Sequence[str]
 
 
@@ -105,19 +96,16 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class LiveView:
-    """What the page shows.
+    """What the page shows."""
 
-    Attributes:
-        window_s: What rates are of; 0 at the first look.
-        percentiles: Milliseconds by percentile; empty where there was no request.
-        memory: Bytes of the process; None where that is not known.
-    """
-
+    #: What rates are of; 0 at the first look.
     window_s: float
     rate: float
     refused_rate: float
+    #: Milliseconds by percentile; empty where there was no request.
     percentiles: Mapping[int, float]
     in_flight: int
+    #: Bytes of the process; None where that is not known.
     memory: int | None
     versions: Sequence[VersionLive]
     statuses: Sequence[tuple[str, str, int, float]]

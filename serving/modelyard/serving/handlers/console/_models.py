@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelyard.artifact import ImageDecode, Manifest, Signature, TensorSpec, read_manifest
@@ -26,42 +26,36 @@ _LINE = 100
 
 @dataclass(frozen=True, kw_only=True)
 class VersionView:
-    """One version.
-
-    Attributes:
-        default: Requests without a version are answered by it.
-        error: Why it failed; empty where it did not.
-        backend: What serves it; empty where nothing does.
-        bytes: Of its files; None where that is not known.
-        manifest: What its exporter wrote; None of a foreign version.
-    """
+    """One version."""
 
     number: int
     state: str
     labels: Sequence[str]
+    #: Requests without a version are answered by it.
     default: bool
+    #: Why it failed; empty where it did not.
     error: str
+    #: What serves it; empty where nothing does.
     backend: str
+    #: Of its files; None where that is not known.
     bytes: int | None
+    #: What its exporter wrote; None of a foreign version.
     manifest: Manifest | None
     report: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class SignatureView:
-    """One signature, and how to try it.
-
-    Attributes:
-        method: Such as ``predict``.
-        example: A body that it takes; empty where that would be too long.
-    """
+    """One signature, and how to try it."""
 
     name: str
+    #: Such as ``predict``.
     method: str
     inputs: Sequence[tuple[str, str, str]]
     outputs: Sequence[tuple[str, str, str]]
     image: bool
     path: str
+    #: A body that it takes; empty where that would be too long.
     example: str
 
 
@@ -77,28 +71,25 @@ class ModelView:
 
 
 def models_view(manager: ModelManager) -> list[ModelView]:
-    return [
-        ModelView(
-            name=config.name,
-            base_path=str(config.base_path),
-            ready=manager.ready(config.name),
-            versions=_versions(manager, config),
-        )
-        for config in sorted(manager.configs, key=lambda config: config.name)
-    ]
+    return [_model(manager, config) for config in sorted(manager.configs, key=lambda config: config.name)]
 
 
 def model_view(manager: ModelManager, name: str, traffic: Traffic | None) -> ModelView:
-    config = _config(manager, name)
-    return ModelView(
-        name=name,
-        base_path=str(config.base_path),
-        ready=manager.ready(name),
-        versions=_versions(manager, config),
-        signatures=[
-            _signature(name, key, signature) for key, signature in sorted(signatures_of(manager, name).items())
-        ],
+    view = _model(manager, _config(manager, name))
+    signatures = sorted(signatures_of(manager, name).items())
+    return replace(
+        view,
+        signatures=[_signature(name, key, signature) for key, signature in signatures],
         traffic=() if traffic is None else traffic(name),
+    )
+
+
+def _model(manager: ModelManager, config: ModelConfig) -> ModelView:
+    return ModelView(
+        name=config.name,
+        base_path=str(config.base_path),
+        ready=manager.ready(config.name),
+        versions=_versions(manager, config),
     )
 
 

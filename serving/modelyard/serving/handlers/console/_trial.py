@@ -36,13 +36,10 @@ _IMAGES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """The request of a form.
-
-    Attributes:
-        where: Version or label, as in a URL; empty for the default.
-    """
+    """The request of a form."""
 
     signature: str
+    #: Version or label, as in a URL; empty for the default.
     where: str
     path: str
     body: bytes
@@ -54,25 +51,19 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One class.
-
-    Attributes:
-        share: Length of the bar, 0 to 100.
-    """
+    """One class."""
 
     name: str
     text: str
+    #: Length of the bar, 0 to 100.
     share: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The answer for one example.
+    """The answer for one example."""
 
-    Attributes:
-        image: The image as a data URL; empty for none.
-    """
-
+    #: The image as a data URL; empty for none.
     image: str
     image_name: str
     values: Sequence[tuple[str, str]]
@@ -81,21 +72,18 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A call and its answer.
-
-    Attributes:
-        error: What the server said; empty where it answered.
-        rows: One for each example; empty where the answer has another form.
-        curl: The same call from a command line; empty where it would be too long.
-    """
+    """A call and its answer."""
 
     call: Call
     status: int
     milliseconds: float
+    #: What the server said; empty where it answered.
     error: str
+    #: One for each example; empty where the answer has another form.
     rows: Sequence[Row]
     more: int
     raw: str
+    #: The same call from a command line; empty where it would be too long.
     curl: str
 
 

@@ -1,7 +1,6 @@
 """Arrays in the protocol's three forms: raw bytes, the typed fields of gRPC, and JSON.
 
-Raw bytes are little-endian in row-major order, one byte per BOOL; a BYTES
-element is its length (uint32) and its bytes.
+Raw bytes are little-endian in row-major order, one byte per BOOL; a BYTES element is its length (uint32) and its bytes.
 """
 
 from __future__ import annotations

@@ -16,51 +16,42 @@ Parameter = bool | int | float | str
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedOutput:
-    """A requested output.
-
-    Attributes:
-        classification: Return the largest so many values with their indices; 0 for the tensor itself.
-    """
+    """A requested output."""
 
     name: str
     binary: bool = False
+    #: Return the largest so many values with their indices; 0 for the tensor itself.
     classification: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferRequest:
-    """One inference.
-
-    Attributes:
-        version: A version; empty for the newest.
-        inputs: Decodes the inputs, with the signature once it is known; called on a worker thread.
-        outputs: The outputs asked for; empty for all.
-        small: The body is small, so that decoding it takes no time to speak of.
-        caller: Who waits for the answer; None for a caller that always waits.
-        size: Bytes of the body; 0 where the transport does not say.
-    """
+    """One inference."""
 
     model: str
+    #: Decodes the inputs, with the signature once it is known; called on a worker thread.
     inputs: Callable[[Signature], Arrays]
+    #: A version; empty for the newest.
     version: str = ""
     id: str = ""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    #: The outputs asked for; empty for all.
     outputs: tuple[RequestedOutput, ...] = ()
     binary: bool = False
+    #: The body is small, so that decoding it takes no time to speak of.
     small: bool = False
+    #: Who waits for the answer; None for a caller that always waits.
     caller: Caller | None = None
+    #: Bytes of the body; 0 where the transport does not say.
     size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferOutput:
-    """One output.
-
-    Attributes:
-        datatype: Such as ``FP32``.
-    """
+    """One output."""
 
     name: str
+    #: Such as ``FP32``.
     datatype: str
     array: npt.NDArray[Any]
     binary: bool

@@ -20,14 +20,11 @@ _UINT64_MAX = (1 << 64) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class ExamplesBody:
-    """A parsed request body.
+    """A parsed request body."""
 
-    Attributes:
-        signature: The signature asked for; empty for the default.
-        examples: Serialized ``tf.Example`` messages, the context merged into each.
-    """
-
+    #: The signature asked for; empty for the default.
     signature: str
+    #: Serialized ``tf.Example`` messages, the context merged into each.
     examples: list[bytes]
 
 

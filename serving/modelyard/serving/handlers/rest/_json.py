@@ -1,7 +1,6 @@
 """JSON text to Python values, with the rules and limits of a public server.
 
-Numbers and objects go through functions of Python: while ``json`` reads a large
-body, other threads get their turn.
+Numbers and objects go through functions of Python: while ``json`` reads a large body, other threads get their turn.
 """
 
 from __future__ import annotations

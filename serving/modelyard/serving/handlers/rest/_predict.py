@@ -34,16 +34,13 @@ _UNWRITABLE = {
 
 @dataclass(frozen=True, kw_only=True)
 class PredictBody:
-    """A parsed request body, its tensors still JSON.
+    """A parsed request body, its tensors still JSON."""
 
-    Attributes:
-        form: ``row`` for ``instances``, ``column`` for ``inputs``.
-        signature: The signature asked for; empty for the default.
-        value: The JSON value of ``instances`` or ``inputs``.
-    """
-
+    #: ``row`` for ``instances``, ``column`` for ``inputs``.
     form: Form
+    #: The signature asked for; empty for the default.
     signature: str
+    #: The JSON value of ``instances`` or ``inputs``.
     value: object
 
 

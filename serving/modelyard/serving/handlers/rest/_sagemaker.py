@@ -15,11 +15,10 @@ _ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 class SageMakerApp:
     """Answers ``/ping`` and ``/invocations`` with the REST API's own answers.
 
-    ``GET /ping`` is the readiness of the whole server, and ``POST /invocations``
-    a call of one model with TensorFlow Serving's JSON. Which model, version and
-    method is said in the header ``X-Amzn-SageMaker-Custom-Attributes``, spelt as
-    for SageMaker's own TensorFlow container: ``tfs-model-name=fashion,
-    tfs-model-version=3,tfs-method=classify``. Every other path passes through.
+    ``GET /ping`` is the readiness of the whole server, and ``POST /invocations`` a call of one model with TensorFlow
+    Serving's JSON. Which model, version and method is said in the header ``X-Amzn-SageMaker-Custom-Attributes``, spelt
+    as for SageMaker's own TensorFlow container: ``tfs-model-name=fashion, tfs-model-version=3,tfs-method=classify``.
+    Every other path passes through.
 
     Source: Amazon SageMaker developer guide, "Custom inference code with hosting services".
     """

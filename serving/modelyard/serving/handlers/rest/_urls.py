@@ -26,13 +26,10 @@ class NoSuchUrl(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """The operation and the servable of a URL.
-
-    Attributes:
-        spec: The servable; its signature is in the body.
-    """
+    """The operation and the servable of a URL."""
 
     verb: Verb
+    #: The servable; its signature is in the body.
     spec: ModelSpec
 
 

@@ -44,15 +44,12 @@ Caller: TypeAlias = tuple[Credentials, Principal] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """What a method's callers need.
-
-    Attributes:
-        scope: The scope; None for what is open to all.
-        model: The model that a message is about; None for methods about the server as a whole.
-    """
+    """What a method's callers need."""
 
     access: Access
+    #: The scope; None for what is open to all.
     scope: Scope | None
+    #: The model that a message is about; None for methods about the server as a whole.
     model: Callable[[Any], str] | None = None
 
     def identify(self, context: Context) -> Caller:

@@ -33,14 +33,11 @@ _MAX_NAME = 200
 
 @dataclass(frozen=True, kw_only=True)
 class GrpcLimits:
-    """What the channel arguments that every transport understands say.
-
-    Attributes:
-        max_age_s: Connections are ended in an orderly way after so long; 0 for never.
-    """
+    """What the channel arguments that every transport understands say."""
 
     max_message_bytes: int = INT32_MAX
     max_streams: int = 1024
+    #: Connections are ended in an orderly way after so long; 0 for never.
     max_age_s: float = 0.0
 
 

@@ -20,40 +20,33 @@ Headers = list[tuple[bytes, bytes]]
 # Made for every request: a frozen dataclass would set each of its attributes by a call.
 @dataclass(kw_only=True, slots=True)
 class Answer:
-    """What goes back for one request.
-
-    Attributes:
-        headers: Its headers, without the length.
-    """
+    """What goes back for one request."""
 
     status: int
     body: bytes
+    #: Its headers, without the length.
     headers: Headers
 
 
 @dataclass(frozen=True, kw_only=True)
 class HttpRequest:
-    """One request.
-
-    Attributes:
-        method: Such as ``POST``.
-        path: As sent, percent escapes and all.
-        headers: By lower-case name.
-        client: The caller's IP address; None where it is not known.
-        caller: Who waits for the answer; None for a caller that always waits.
-        problem: Why the body did not come whole; None where it did.
-        certificate: The client's in DER, verified; None without one.
-    """
+    """One request."""
 
     method: str
+    #: As sent, percent escapes and all.
     path: str
     query: str
     # Secrets are among them.
+    #: By lower-case name.
     headers: Mapping[str, str] = field(repr=False)
     body: bytes
+    #: The caller's IP address; None where it is not known.
     client: str | None
+    #: Who waits for the answer; None for a caller that always waits.
     caller: Caller | None = None
+    #: Why the body did not come whole; None where it did.
     problem: ModelyardError | None = None
+    #: The client's in DER, verified; None without one.
     certificate: bytes | None = None
 
     @property

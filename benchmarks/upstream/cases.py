@@ -1,6 +1,6 @@
 """Minimal cases of faults in converters; each prints what TensorFlow says and what the converted graph says.
 
-Run with ``python export/upstream/cases.py [NAME ...]``.
+Run with ``python -m benchmarks.upstream.cases [NAME ...]``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Faults of converters, as minimal cases."""
