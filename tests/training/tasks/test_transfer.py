@@ -81,6 +81,16 @@ def test_weights_come_from_any_file_that_keras_saves(
         np.testing.assert_array_equal(mine, theirs)
 
 
+def test_weights_come_from_an_earlier_run(garments: Path, tmp_path: Path) -> None:
+    base = TransferTask(folder=str(garments), weights="none", size=32, trained_layers=1)
+    Trainer(base, TrainerOptions(max_steps=1, batch_size=8, eval_steps=1, model_dir=tmp_path)).run()
+    task = TransferTask(folder=str(garments), weights=str(tmp_path), size=32, trained_layers=0)
+    task.build()
+    assert not task.backbone.trainable_weights
+    for mine, theirs in zip(task.backbone.get_weights(), base.backbone.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 def test_weights_of_something_else_are_an_error(garments: Path, tmp_path: Path) -> None:
     def refused(weights: Path, message: str, error: type[ModelyardError] = ConfigurationError) -> None:
