@@ -9,9 +9,10 @@ import keras
 import numpy as np
 import pytest
 
+from modelyard.errors import CheckpointError, ConfigurationError, DatasetNotFoundError, ModelyardError
 from modelyard.training import Trainer, TrainerOptions
 from modelyard.training.data import FashionMnist
-from modelyard.training.tasks import TransferTask
+from modelyard.training.tasks import LinearTask, TransferTask
 from tests.support.garments import write_garments
 
 SEED = 0
@@ -26,14 +27,8 @@ def garments(session_dir: Path, subset: FashionMnist) -> Path:
     )
 
 
-def backbone(task: TransferTask) -> Any:
-    model: Any = task.model
-    (found,) = (layer for layer in model.layers if hasattr(layer, "layers"))
-    return found
-
-
 def weights(task: TransferTask) -> dict[str, np.ndarray]:
-    return {layer.name: layer.get_weights()[0] for layer in backbone(task).layers if layer.get_weights()}
+    return {layer.name: layer.get_weights()[0] for layer in task.backbone.layers if layer.get_weights()}
 
 
 # Keras' own, where it writes a file of weights.
@@ -59,6 +54,60 @@ def test_vgg16_s_last_layers_learn_and_its_first_stay_as_they_were_loaded(
     assert result.history[-1].train["loss"] < 0.7 * result.history[0].train["loss"]
     # Three classes: a third is chance.
     assert result.metrics["test_accuracy"] > 0.6
+
+
+@pytest.fixture(scope="module")
+def whole() -> Any:
+    """MobileNetV2 with its head, of random weights."""
+    keras.utils.set_random_seed(SEED)
+    return keras.applications.MobileNetV2(weights=None)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+@pytest.mark.parametrize("suffix", [".weights.h5", ".h5"])
+@pytest.mark.parametrize("head", [True, False])
+def test_weights_come_from_any_file_that_keras_saves(
+    garments: Path, tmp_path: Path, whole: Any, suffix: str, head: bool
+) -> None:
+    # Another size than the task's: convolutions do not mind.
+    source = whole if head else keras.applications.MobileNetV2(include_top=False, weights=None, input_shape=(96, 96, 3))
+    file = tmp_path / f"mobilenet{suffix}"
+    (source.save_weights if suffix == ".weights.h5" else source.save)(file)
+    task = TransferTask(folder=str(garments), weights=str(file), size=32)
+    task.build()
+    found = task.backbone.get_weights()
+    assert len(found) == 260
+    for mine, theirs in zip(found, source.get_weights(), strict=False):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_weights_come_from_an_earlier_run(garments: Path, tmp_path: Path) -> None:
+    base = TransferTask(folder=str(garments), weights="none", size=32, trained_layers=1)
+    Trainer(base, TrainerOptions(max_steps=1, batch_size=8, eval_steps=1, model_dir=tmp_path)).run()
+    task = TransferTask(folder=str(garments), weights=str(tmp_path), size=32, trained_layers=0)
+    task.build()
+    assert not task.backbone.trainable_weights
+    for mine, theirs in zip(task.backbone.get_weights(), base.backbone.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+def test_weights_of_something_else_are_an_error(garments: Path, tmp_path: Path) -> None:
+    def refused(weights: Path, message: str, error: type[ModelyardError] = ConfigurationError) -> None:
+        task = TransferTask(folder=str(garments), weights=str(weights), size=32)
+        with pytest.raises(error, match=message):
+            task.build()
+
+    text, other, run = tmp_path / "text.h5", tmp_path / "other.weights.h5", tmp_path / "run"
+    text.write_text("no weights")
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save_weights(other)
+    Trainer(LinearTask(), TrainerOptions(max_steps=1, model_dir=run)).run()
+    for path in (text, other, run):
+        refused(path, f"{path.name} has no weights of mobilenet_v2: .* Give weights that Keras saved")
+    refused(tmp_path / "none.h5", "none.h5' to take the weights of mobilenet_v2 from", DatasetNotFoundError)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused(empty, "empty", CheckpointError)
 
 
 @pytest.mark.parametrize("name", ["vgg16", "mobilenet_v2"])

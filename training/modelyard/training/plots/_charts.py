@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
 from modelyard.errors import ConfigurationError, MissingDependencyError, TrainingError
@@ -67,15 +66,19 @@ def save_scatter(
 
 
 def save_fit(
-    x: npt.NDArray[Any], y: npt.NDArray[Any], path: Path, *, lines: Mapping[str, tuple[float, float]], title: str
+    x: npt.NDArray[Any],
+    y: npt.NDArray[Any],
+    path: Path,
+    *,
+    lines: Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+    title: str,
 ) -> None:
-    """Draws points and straight lines through them; ``lines`` has slope and intercept by name."""
+    """Draws points, and lines through them: by name, the x and the y of the line's own points."""
     figure = _figure()
     chart = figure.subplots()
     chart.scatter(x, y, s=6, alpha=0.4, label="data")
-    ends = np.array([x.min(), x.max()])
-    for name, (slope, intercept) in lines.items():
-        chart.plot(ends, slope * ends + intercept, label=name, linewidth=2)
+    for name, line in lines.items():
+        chart.plot(*line, label=name, linewidth=2)
     chart.legend()
     chart.grid(alpha=0.3)
     figure.suptitle(title)

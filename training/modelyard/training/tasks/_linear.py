@@ -125,9 +125,10 @@ class LinearTask(Task):
     def draw(self, result: TrainResult, folder: Path) -> list[Path]:
         """Draws the points with both lines, and W, b and loss by epoch."""
         slope, intercept = self.parameters
+        ends = np.array([self.x.min(), self.x.max()])
         lines = {
-            f"start: {START_SLOPE:g} x + {START_INTERCEPT:g}": (START_SLOPE, START_INTERCEPT),
-            f"learned: {slope:.2f} x + {intercept:.2f}": (slope, intercept),
+            f"start: {START_SLOPE:g} x + {START_INTERCEPT:g}": (ends, START_SLOPE * ends + START_INTERCEPT),
+            f"learned: {slope:.2f} x + {intercept:.2f}": (ends, slope * ends + intercept),
         }
         fit, curves = folder / "fit.png", folder / "parameters.png"
         save_fit(self.x, self.y, fit, lines=lines, title=f"y = {SLOPE:g} x + {INTERCEPT:g} + noise")

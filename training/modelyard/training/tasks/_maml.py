@@ -1,60 +1,72 @@
 """The task ``maml``: weights from which one step of gradient descent solves a new problem.
 
-Source: Finn, Abbeel and Levine, "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", ICML 2017, with
-second-order gradients through the inner update. Two families of problems:
+Source: Finn, Abbeel and Levine, "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", ICML 2017. An
+inner step on the points of problem i gives it weights of its own, and the outer step makes those good on other points
+of the same problem, which judge it:
+
+    w_i = w - a grad L_i(w)                     (inner)
+    w  <- w - b grad_w mean_i L_i'(w_i)         (outer, by Adam)
+
+The outer gradient goes through the inner step, ``dw_i/dw = I - a H_i(w)`` with second derivatives H. First-order MAML
+(section 5.2 there) takes I in its place. Two families of problems:
 
 - ``sinusoid``: ``y = a sin(x + p)``, a from 0.1 to 5, p from 0 to pi, x from -5 to 5; 10 points to adapt to, 10 to be
   judged on; net 1-40-40-1, squared error.
-- ``fashion``: 5-way classification of Fashion-MNIST, 10 images of each class to adapt to and 10 to be judged on; net
-  784-64-64-5, cross-entropy. Five classes are for training, in any order; the other five are the new problems. It
-  learns slowly: 31 % of new images after 500 steps, where 20 % is chance.
+- ``fashion``: 5-way 1-shot classification. A problem is five classes in any order, one image of each to adapt to and
+  five to be judged on. Training has the first five classes of Fashion-MNIST in four quarter turns each, 20 classes, as
+  the source has letters turned; new problems have the other five, upright. Two convolutions and a linear layer,
+  cross-entropy; new problems get three inner steps, as there.
 
-A second net of the same size is trained jointly on the same points with the same optimizer, without an inner step: what
-adaptation is worth is the difference. One batch is ``[problems, points, ...]``; the loss is that of the points to be
-judged on, after one inner step.
+On the same batches, from the same initial weights, with optimizers of the same kind: a net by first-order MAML, and one
+trained jointly on all points without an inner step. Both adapt to new problems as the first one does. Where there are
+few classes to train on, as here, all of them soon know those by heart: more epochs of ``fashion`` are not better.
 
-Measured: ``loss``, the loss on new problems after one inner step; ``joint_loss``, the same of the jointly trained net
-after the same step; ``before_loss``, without a step.
+Measured on new problems: ``loss``, ``first_order_loss`` and ``joint_loss`` after the inner steps, ``before_loss`` and
+its like without; for images the same of ``accuracy`` and ``nearest_accuracy``, which is that of the nearest image by
+its pixels, without any net. Picture: a new problem, and what the nets make of it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
 from modelyard.training.data import FashionMnist
-from modelyard.training.tasks._images import PIXELS, FashionImagesTask, takes
+from modelyard.training.plots import image_grid, save_fit, save_image
+from modelyard.training.run import TrainResult
+from modelyard.training.tasks._images import FashionImagesTask, takes
+from modelyard.training.tasks._maml_problems import Family, FewShots, Sinusoids, nearest
 from modelyard.training.user import InputRequest, average_loss, minimize
 
-#: Small initial weights for numbers up to 5, as the source has them: large ones make an inner step overshoot.
-_SPREAD = {"sinusoid": 0.3, "fashion": 1.0}
-_POINTS = 10
-_WAYS = 5
 _BATCHES = 500
 _EVAL_PROBLEMS = 200
 _EVAL_SEED = 7_654_321
-#: Of each class, to draw from: a permutation of all of them would cost more than a step.
-_MOST_IMAGES = 500
+#: What the numbers of each net begin with.
+_PREFIXES = {"meta": "", "first_order": "first_order_", "joint": "joint_"}
+_RATES = {"sinusoid": (0.01, 1e-3), "fashion": (0.1, 2e-3)}
 
 
 class MamlTask(FashionImagesTask):
-    """Meta-learning, with a jointly trained net beside it.
+    """Meta-learning, beside its first-order form and a jointly trained net.
 
     Args:
         data: Images of Fashion-MNIST that are already loaded; None loads them when they are first needed.
         problem: ``sinusoid`` or ``fashion``.
-        inner_rate: Step size of the inner update.
-        learning_rate: Step size of Adam, of the outer one.
+        inner_rate: Step size of the inner steps, a above; None for 0.01 with sinusoids and 0.1 with images.
+        learning_rate: Step size of Adam, b above; None for 0.001 with sinusoids and 0.002 with images.
+        shots: Images of each class to adapt to.
 
     Raises:
-        ConfigurationError: An unknown family of problems.
+        ConfigurationError: An unknown family of problems, or no shots.
     """
 
     name = "maml"
@@ -66,25 +78,33 @@ class MamlTask(FashionImagesTask):
         *,
         data: FashionMnist | None = None,
         problem: Literal["sinusoid", "fashion"] = "sinusoid",
-        inner_rate: float = 0.01,
-        learning_rate: float = 1e-3,
+        inner_rate: float | None = None,
+        learning_rate: float | None = None,
+        shots: int = 1,
     ) -> None:
         super().__init__(data=data)
-        if problem not in ("sinusoid", "fashion"):
+        if problem not in _RATES:
             raise ConfigurationError(f"problem is {problem!r}; expected sinusoid or fashion.")
-        self._problem = problem
-        self._inner_rate = inner_rate
-        self._learning_rate = learning_rate
-        self._sizes = (1, 40, 40, 1) if problem == "sinusoid" else (PIXELS, 64, 64, _WAYS)
+        if shots < 1:
+            raise ConfigurationError(f"shots is {shots}; expected at least one image of each class.")
+        self._images = problem == "fashion"
+        self._family: Family = FewShots(lambda: self.data, shots=shots) if self._images else Sinusoids()
+        inner, outer = _RATES[problem]
+        self._inner_rate = inner if inner_rate is None else inner_rate
+        self._learning_rate = outer if learning_rate is None else learning_rate
 
     def build(self) -> None:
-        """Creates both nets and an optimizer each."""
-        self.meta, self.joint = (
-            _Net(self._sizes, spread=_SPREAD[self._problem], name=name) for name in ("meta", "joint")
-        )
-        self.optimizer, self.joint_optimizer = (keras.optimizers.Adam(self._learning_rate) for _ in range(2))
-        self.optimizer.build(list(self.meta.weights))
-        self.joint_optimizer.build(list(self.joint.weights))
+        """Creates the three nets, of the same initial weights, and an optimizer each."""
+        weights = _initial(self._family)
+        self.nets = {name: _Net(weights, name=name) for name in _PREFIXES}
+        self.optimizers = {f"{name}_optimizer": keras.optimizers.Adam(self._learning_rate) for name in _PREFIXES}
+        for net, optimizer in zip(self.nets.values(), self.optimizers.values(), strict=True):
+            optimizer.build(net.weights)
+
+    @property
+    def exported(self) -> Mapping[str, Any]:
+        """The net of second-order MAML."""
+        return {"meta": super().exported["meta"]}
 
     def train_dataset(self, request: InputRequest) -> tf.data.Dataset:
         """500 batches ``(x, y, judged_x, judged_y)``, ``[problems, points, ...]``, drawn anew in each epoch."""
@@ -95,147 +115,159 @@ class MamlTask(FashionImagesTask):
 
         def draw(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
             seed = tf.stack([tf.constant(request.seed, tf.int64), number])
-            return tuple(part[mine] for part in self._problems(seed, count, new=False))
+            return tuple(part[mine] for part in self._family.draw(seed, count, new=False))
 
         return numbers.map(draw, num_parallel_calls=2).prefetch(4)
 
     def eval_dataset(self, request: InputRequest) -> tf.data.Dataset:
         """200 new problems, the same each time."""
-        problems = self._problems(tf.constant([_EVAL_SEED, 0], tf.int64), _EVAL_PROBLEMS, new=True)
+        problems = self._new_problems(_EVAL_PROBLEMS)
         size = min(request.batch_size, _EVAL_PROBLEMS)
         return tf.data.Dataset.from_tensor_slices(problems).batch(size, drop_remainder=request.drop_remainder)
 
     def train_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
-        """One outer step of both nets; ``loss`` and ``joint_loss`` of each problem, float32 ``[problems]``."""
+        """One outer step of each net; ``loss``, ``first_order_loss`` and ``joint_loss``, float32 ``[problems]``."""
         x, y, judged_x, judged_y = batch
-        meta, joint = self.meta, self.joint
-        with tf.GradientTape() as tape:
-            adapted = self._adapt(_tiled(meta.weights, tf.shape(x)[0]), x, y)
-            losses = self._losses(adapted, judged_x, judged_y)
-            loss = average_loss(losses)
-        minimize(loss, list(meta.weights), optimizer=self.optimizer, tape=tape)
-        with tf.GradientTape() as tape:
-            both = tf.concat([x, judged_x], 1), tf.concat([y, judged_y], 1)
-            joint_losses = self._losses(_tiled(joint.weights, tf.shape(x)[0]), *both)
-            loss = average_loss(joint_losses)
-        minimize(loss, list(joint.weights), optimizer=self.joint_optimizer, tape=tape)
-        return {"loss": losses, "joint_loss": joint_losses}
+        values = {}
+        for (name, net), optimizer in zip(self.nets.items(), self.optimizers.values(), strict=True):
+            with tf.GradientTape() as tape:
+                weights = _tiled(net.weights, tf.shape(x)[0])
+                if name == "joint":
+                    losses = self._losses(weights, tf.concat([x, judged_x], 1), tf.concat([y, judged_y], 1))
+                else:
+                    adapted = self._adapt(weights, x, y, second_order=name == "meta")
+                    losses = self._losses(adapted, judged_x, judged_y)
+                loss = average_loss(losses)
+            minimize(loss, net.weights, optimizer=optimizer, tape=tape)
+            values[f"{_PREFIXES[name]}loss"] = losses
+        return values
 
     def eval_step(self, batch: tuple[tf.Tensor, ...]) -> Mapping[str, tf.Tensor]:
-        """Losses on new problems, after one inner step of each net and before it.
+        """Losses, and for images accuracies, on new problems.
 
         Returns:
-            ``loss``, ``joint_loss``, ``before_loss`` and ``joint_before_loss`` of each problem, float32 ``[problems]``;
-            for images ``accuracy`` and ``joint_accuracy`` too.
+            ``loss`` and ``before_loss`` of each problem, and for images ``accuracy``, float32 ``[problems]``; the same
+            with ``first_order_`` and ``joint_`` before them; and ``nearest_accuracy``.
         """
         x, y, judged_x, judged_y = batch
-        values: dict[str, tf.Tensor] = {}
-        for prefix, net in (("", self.meta), ("joint_", self.joint)):
-            weights = _tiled(net.weights, tf.shape(x)[0])
-            adapted = self._adapt(weights, x, y)
-            values[f"{prefix}loss"] = self._losses(adapted, judged_x, judged_y)
-            if self._problem == "fashion":
-                guesses = tf.argmax(_forward(adapted, judged_x), axis=-1, output_type=judged_y.dtype)
-                values[f"{prefix}accuracy"] = tf.reduce_mean(tf.cast(guesses == judged_y, tf.float32), axis=1)
-            values[f"{prefix}before_loss"] = self._losses(weights, judged_x, judged_y)
+        values = {}
+        for name, prefix in _PREFIXES.items():
+            before = _tiled(self.nets[name].weights, tf.shape(x)[0])
+            values[f"{prefix}before_loss"] = self._losses(before, judged_x, judged_y)
+            answers = self._family.forward(self._adapted(name, x, y), judged_x)
+            values[f"{prefix}loss"] = self._family.losses(answers, judged_y)
+            if self._images:
+                values[f"{prefix}accuracy"] = _accuracy(tf.argmax(answers, axis=-1), judged_y)
+        if self._images:
+            values["nearest_accuracy"] = _accuracy(nearest(x, y, judged_x), judged_y)
         return values
+
+    def measurements(self) -> Mapping[str, float]:
+        """Means of what :meth:`eval_step` returns over 200 new problems, and half the width of their 95 % intervals."""
+        values = self.eval_step(self._new_problems(_EVAL_PROBLEMS))
+        means = {name: float(np.mean(value)) for name, value in values.items()}
+        widths = {name: 1.96 * float(np.std(value)) / math.sqrt(_EVAL_PROBLEMS) for name, value in values.items()}
+        return {**means, **{f"{name}_interval": width for name, width in widths.items()}}
 
     def signatures(self) -> Mapping[str, SignatureFunction]:
         """``serving_default``: the net before adaptation.
 
         Adaptation is not served: the gradients of its inner step have operations that neither ONNX nor TFLite has.
         """
-        return {DEFAULT_SIGNATURE: takes(self._unadapted, x=(self._sizes[0],))}
+        return {DEFAULT_SIGNATURE: takes(self._unadapted, x=self._family.example_shape)}
 
     def verification_data(self, count: int) -> VerificationData:
-        """New problems.
+        """New problems, the first point of each.
 
         Raises:
             ConfigurationError: ``count`` is below 1.
         """
         if count < 1:
             raise ConfigurationError(f"count is {count}; expected at least one example to verify with.")
-        problems = self._problems(tf.constant([_EVAL_SEED, 1], tf.int64), count, new=True)
+        x = self._new_problems(count, number=1)[0]
         return VerificationData(
-            inputs={DEFAULT_SIGNATURE: {"x": problems[0].numpy()[:, 0]}},
+            inputs={DEFAULT_SIGNATURE: {"x": x.numpy()[:, 0]}},
             description=f"{count} new problems; {self.data_description()}",
         )
 
     def data_description(self) -> str:
         """Which problems."""
-        if self._problem == "sinusoid":
+        if not self._images:
             return "sinusoids with amplitudes from 0.1 to 5 and phases from 0 to pi"
-        return f"{_WAYS} of 10 classes at a time; {super().data_description()}"
+        return f"5 of 20 classes to train on, 5 other classes as new problems; {super().data_description()}"
+
+    def draw(self, result: TrainResult, folder: Path) -> list[Path]:
+        """Draws a new sinusoid with each net's curve after adaptation; or a new problem of images.
+
+        Of images the top rows are what the net adapted to, and below are those to be judged, a column for each class;
+        what it takes for another class is inverted.
+        """
+        x, y, judged_x, judged_y = self._new_problems(1)
+        path = folder / "problem.png"
+        if self._images:
+            answers = self._family.forward(self._adapted("meta", x, y), judged_x)
+            right = (tf.argmax(answers, axis=-1) == judged_y).numpy()[0, :, np.newaxis, np.newaxis, np.newaxis]
+            judged = np.where(right, judged_x[0], 1 - judged_x[0])
+            ways, side = answers.shape[-1], x.shape[2:]
+            # From class by class to row by row.
+            rows = [part.reshape(ways, -1, *side).swapaxes(0, 1).reshape(-1, *side) for part in (x[0].numpy(), judged)]
+            save_image(image_grid(np.concatenate(rows), columns=ways), path, scale=4)
+            return [path]
+        grid = np.linspace(-5, 5, 200, dtype=np.float32)
+
+        def curve(weights: Sequence[tf.Tensor]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+            return grid, self._family.forward(weights, grid[np.newaxis, :, np.newaxis]).numpy().ravel()
+
+        lines = {f"{name}, adapted": curve(self._adapted(name, x, y)) for name in self.nets}
+        lines["meta, before"] = curve(_tiled(self.nets["meta"].weights, tf.constant(1)))
+        save_fit(x.numpy().ravel(), y.numpy().ravel(), path, lines=lines, title="A new sinusoid, from ten points")
+        return [path]
+
+    def _new_problems(self, count: int, number: int = 0) -> tuple[tf.Tensor, ...]:
+        return self._family.draw(tf.constant([_EVAL_SEED, number], tf.int64), count, new=True)
 
     def _unadapted(self, x: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        weights = [weight[tf.newaxis] for weight in self.meta.weights]
-        return {"y": _forward(weights, x[tf.newaxis])[0]}
+        weights = [weight[tf.newaxis] for weight in self.nets["meta"].weights]
+        return {"y": self._family.forward(weights, x[tf.newaxis])[0]}
 
-    def _adapt(self, weights: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+    def _adapted(self, name: str, x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+        weights = _tiled(self.nets[name].weights, tf.shape(x)[0])
+        for _ in range(self._family.steps):
+            weights = self._adapt(weights, x, y)
+        return weights
+
+    def _adapt(
+        self, weights: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor, *, second_order: bool = True
+    ) -> list[tf.Tensor]:
         """One step of gradient descent for each problem at once; the outer tape sees through it."""
         with tf.GradientTape() as tape:
             tape.watch(weights)
             # Weights are one set for each problem: the sum's gradients do not mix them.
             total = tf.reduce_sum(self._losses(weights, x, y))
         gradients = tape.gradient(total, list(weights))
+        if not second_order:
+            gradients = [tf.stop_gradient(gradient) for gradient in gradients]
         return [weight - self._inner_rate * gradient for weight, gradient in zip(weights, gradients, strict=True)]
 
     def _losses(self, weights: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        answers = _forward(weights, x)
-        if self._problem == "sinusoid":
-            return tf.reduce_mean(tf.square(answers - y), axis=[1, 2])
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, answers), axis=1)
-
-    def _problems(self, seed: tf.Tensor, count: int, *, new: bool) -> tuple[tf.Tensor, ...]:
-        return self._sinusoids(seed, count) if self._problem == "sinusoid" else self._few_shots(seed, count, new=new)
-
-    def _sinusoids(self, seed: tf.Tensor, count: int) -> tuple[tf.Tensor, ...]:
-        draws = tf.random.stateless_uniform([count, 2 + 2 * _POINTS], seed)
-        amplitude, phase = 0.1 + 4.9 * draws[:, :1], math.pi * draws[:, 1:2]
-        x = 10.0 * draws[:, 2:] - 5.0
-        y = amplitude * tf.sin(x + phase)
-        halves = [tf.split(part[..., tf.newaxis], 2, axis=1) for part in (x, y)]
-        return halves[0][0], halves[1][0], halves[0][1], halves[1][1]
-
-    def _few_shots(self, seed: tf.Tensor, count: int, *, new: bool) -> tuple[tf.Tensor, ...]:
-        pixels, rows = self._classes(new=new)
-        order = tf.argsort(tf.random.stateless_uniform([count, _WAYS], seed))
-        shuffled = tf.argsort(tf.random.stateless_uniform([count, _WAYS, rows.shape[1]], seed + 1))
-        picked = tf.gather(tf.gather(rows, order), shuffled[..., : 2 * _POINTS], batch_dims=2)
-        x = tf.cast(tf.gather(pixels, picked), tf.float32) / 255.0
-        y = tf.tile(tf.range(_WAYS, dtype=tf.int64)[tf.newaxis, :, tf.newaxis], [count, 1, 2 * _POINTS])
-        parts = []
-        for half in range(2):
-            chosen = slice(half * _POINTS, (half + 1) * _POINTS)
-            parts += [
-                tf.reshape(x[:, :, chosen], [count, _WAYS * _POINTS, PIXELS]),
-                tf.reshape(y[:, :, chosen], [count, _WAYS * _POINTS]),
-            ]
-        return tuple(parts)
-
-    def _classes(self, *, new: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """All images, ``[N, 784]``, and for each of five classes the numbers of its images, ``[5, M]``."""
-        data = self.data
-        images, labels = (data.test_images, data.test_labels) if new else (data.train_images, data.train_labels)
-        classes = np.arange(_WAYS, 2 * _WAYS) if new else np.arange(_WAYS)
-        members = [np.flatnonzero(labels == index) for index in classes]
-        smallest = min(_MOST_IMAGES, *(len(rows) for rows in members))
-        return tf.constant(images.reshape(len(images), PIXELS)), tf.constant(np.stack([m[:smallest] for m in members]))
+        return self._family.losses(self._family.forward(weights, x), y)
 
 
 class _Net(tf.Module):
-    """Weights of a perceptron with ReLU."""
+    """Weights that any number of problems start from."""
 
-    def __init__(self, sizes: Sequence[int], *, spread: float, name: str) -> None:
+    def __init__(self, weights: Sequence[npt.NDArray[np.float32]], *, name: str) -> None:
         super().__init__(name=name)
-        self.weights = []
-        for number, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
-            stddev = spread / math.sqrt(inputs)
-            kernel = tf.random.get_global_generator().normal([inputs, outputs], stddev=stddev)
-            self.weights += [
-                tf.Variable(kernel, name=f"kernel_{number}"),
-                tf.Variable(tf.zeros([outputs]), name=f"bias_{number}"),
-            ]
+        self.weights = [tf.Variable(value, name=f"weight_{number}") for number, value in enumerate(weights)]
+
+
+def _initial(family: Family) -> list[npt.NDArray[np.float32]]:
+    """Normal kernels, by the number of their inputs, and biases of 0."""
+    draw = tf.random.get_global_generator().normal
+    return [
+        (draw(shape, stddev=family.spread / math.sqrt(shape[0])) if len(shape) > 1 else tf.zeros(shape)).numpy()
+        for shape in family.weight_shapes
+    ]
 
 
 def _tiled(weights: Sequence[tf.Variable], problems: tf.Tensor) -> list[tf.Tensor]:
@@ -245,11 +277,5 @@ def _tiled(weights: Sequence[tf.Variable], problems: tf.Tensor) -> list[tf.Tenso
     ]
 
 
-def _forward(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """Each problem's points by its own weights: ``[problems, points, inputs]`` to ``[problems, points, outputs]``."""
-    layers = list(zip(weights[::2], weights[1::2], strict=True))
-    for number, (kernel, bias) in enumerate(layers):
-        x = tf.matmul(x, kernel) + bias[:, tf.newaxis]
-        if number + 1 < len(layers):
-            x = tf.nn.relu(x)
-    return x
+def _accuracy(guesses: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.cast(guesses == labels, tf.float32), axis=1)

@@ -2,8 +2,9 @@
 
 Source: TensorFlow's guide "Writing a training loop from scratch" (Chollet, 2019). 784-64-64-10 with ReLU; the first
 hidden layer is followed by a layer that adds ``1e-2`` times the sum of its activations, as a mean over the batch, to
-the loss (``add_loss``). Cross-entropy of the logits ``[B, 10]``, Adam at 1e-3. Fashion-MNIST takes the place of the
-guide's digits.
+the loss (``add_loss``). Cross-entropy of the logits ``[B, 10]``, Adam. Fashion-MNIST takes the place of the guide's
+digits, and the step size, constant there, decays: after t steps it is ``1e-3 * 0.7^(t / 1000)``. With a constant one
+the accuracy on test images falls again after a few epochs.
 
 Measured: loss and accuracy by epoch, on training and test images.
 """
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import keras
 
+from modelyard.errors import ConfigurationError
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks._images import PIXELS, SIDE, ClassifierTask, FashionImagesTask
 
 _HIDDEN = 64
+_DECAY_STEPS = 1000
 
 
 class MlpTask(ClassifierTask, FashionImagesTask):
@@ -23,17 +26,29 @@ class MlpTask(ClassifierTask, FashionImagesTask):
 
     Args:
         data: Images that are already loaded; None loads them when they are first needed.
-        learning_rate: Step size of Adam.
+        learning_rate: Step size of Adam at the start.
+        decay: What it is multiplied by in each 1,000 steps, smoothly; 1 keeps it constant.
         regularization: Weight of the loss that the first hidden layer's activations add.
+
+    Raises:
+        ConfigurationError: ``decay`` is not above 0 and at most 1.
     """
 
     name = "mlp"
 
     def __init__(
-        self, *, data: FashionMnist | None = None, learning_rate: float = 1e-3, regularization: float = 1e-2
+        self,
+        *,
+        data: FashionMnist | None = None,
+        learning_rate: float = 1e-3,
+        decay: float = 0.7,
+        regularization: float = 1e-2,
     ) -> None:
+        if not 0 < decay <= 1:
+            raise ConfigurationError(f"decay is {decay}; expected a factor above 0 and at most 1.")
         super().__init__(data=data)
         self._learning_rate = learning_rate
+        self._decay = decay
         self._regularization = regularization
 
     def build(self) -> None:
@@ -50,4 +65,6 @@ class MlpTask(ClassifierTask, FashionImagesTask):
             ],
             name=self.name,
         )
-        self.optimizer = keras.optimizers.Adam(self._learning_rate)
+        self.optimizer = keras.optimizers.Adam(
+            keras.optimizers.schedules.ExponentialDecay(self._learning_rate, _DECAY_STEPS, self._decay)
+        )

@@ -10,14 +10,15 @@ Loss of the controller: ``-(R - b) log p(child) - 0.02 H``, with b a moving aver
 choices; those of layers that the child does not have count for neither. Adam. In each step as many children are drawn
 at random and trained for as long, with the same images: the baseline that a search has to beat.
 
-Measured: ``reward`` and ``random_reward`` by epoch; ``loss`` and ``accuracy`` of the best child so far on the test
-images. Plot: rewards by sample, of both. The best child, with the weights that it had when it was found, is what is
-exported. ``--full`` trains 2,000 children and as many random ones: 11 minutes on two cores.
+Measured: ``reward`` and ``random_reward`` by epoch, and the best of either, of as many children; ``loss`` and
+``accuracy`` of the controller's best child so far on the test images, and in ``docs/results.md`` of both best children
+trained on all images. Plot: rewards by sample, of both. The best child, with the weights that it had when it was found,
+is what is exported. ``--full`` trains 2,000 children and as many random ones: 11 minutes on two cores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ class NasTask(FashionImagesTask):
                 both = tf.concat([choices, at_random], axis=0)
                 rewards, weights = self._train_children(both, tf.concat([batch, batch], axis=0))
                 reward, random_reward = rewards[:count], rewards[count:]
-                search.remember(reward, random_reward, choices, weights)
+                search.remember(rewards, both, weights)
                 baseline = search.expected(reward)
             matters = self._space.matters(choices)
             log_probability = tf.reduce_sum(matters * log_probability, axis=1)
@@ -214,6 +215,13 @@ class NasTask(FashionImagesTask):
         """The layers of the best child, such as ``5x5 16, pool; 3x3 8``."""
         sizes = self._space.layer_sizes(self.search.best_choices.numpy())
         return "; ".join(f"{size}x{size} {filters}{', pool' if pooled else ''}" for size, filters, pooled in sizes)
+
+    def best_network(self, *, at_random: bool = False) -> keras.Model:
+        """The controller's best child so far, or the best random one, with new weights: to be trained in full."""
+        search: _Search = self.search
+        choices = (search.best_random_choices if at_random else search.best_choices).numpy()
+        weights = [np.zeros(shape, np.float32) for shape in self._space.shapes]
+        return keras.models.clone_model(self._space.keras_model(choices, weights))
 
     def data_description(self) -> str:
         """Where the images came from, and what they are for."""
@@ -284,6 +292,8 @@ class _Search(tf.Module):
         self.best_reward = tf.Variable(-1.0, trainable=False)
         self.best_at = tf.Variable(-1, dtype=tf.int64, trainable=False)
         self.best_choices = tf.Variable(tf.zeros([len(space.options)], tf.int32), trainable=False)
+        self.best_random_reward = tf.Variable(-1.0, trainable=False)
+        self.best_random_choices = tf.Variable(tf.zeros([len(space.options)], tf.int32), trainable=False)
         self.best_weights = [tf.Variable(tf.zeros(shape), trainable=False) for shape in space.shapes]
 
     def expected(self, reward: tf.Tensor) -> tf.Tensor:
@@ -293,16 +303,24 @@ class _Search(tf.Module):
         self.baseline.assign(before + _NEWEST * (mean - before))
         return before
 
-    def remember(self, reward: tf.Tensor, random_reward: tf.Tensor, choices: tf.Tensor, weights: Any) -> None:
-        """Notes rewards ``[M]``, and the best of the controller's children where it is better than any before."""
+    def remember(self, rewards: tf.Tensor, choices: tf.Tensor, weights: Any) -> None:
+        """Notes rewards ``[2 M]``, of the controller's children and then of random ones, and the best of either."""
+        reward, random_reward = tf.split(rewards, 2)
         rows = self.count + tf.range(tf.size(reward, tf.int64), dtype=tf.int64)
         room = rows < _KEPT
         pairs = tf.boolean_mask(tf.stack([reward, random_reward], axis=1), room)
         self.rewards.scatter_nd_update(tf.boolean_mask(rows, room)[:, tf.newaxis], pairs)
+        mine, others = tf.split(choices, 2)
         best = tf.argmax(reward)
-        better = reward[best] > self.best_reward
-        found = [reward[best], rows[best], choices[best], *(weight[best] for weight in weights)]
-        kept = [self.best_reward, self.best_at, self.best_choices, *self.best_weights]
-        for variable, value in zip(kept, found, strict=True):
-            variable.assign(tf.where(better, value, variable))
+        found = [rows[best], mine[best], *(weight[best] for weight in weights)]
+        _keep(reward[best], self.best_reward, found, [self.best_at, self.best_choices, *self.best_weights])
+        best = tf.argmax(random_reward)
+        _keep(random_reward[best], self.best_random_reward, [others[best]], [self.best_random_choices])
         self.count.assign_add(tf.size(reward, tf.int64))
+
+
+def _keep(reward: tf.Tensor, best: tf.Variable, found: Sequence[tf.Tensor], kept: Sequence[tf.Variable]) -> None:
+    """Keeps what was found with a reward where that is better than the best before."""
+    better = reward > best
+    for variable, value in zip([best, *kept], [reward, *found], strict=True):
+        variable.assign(tf.where(better, value, variable))

@@ -5,11 +5,17 @@ Diseases by Image-Based Deep Learning", 2018): 4 classes, 224 x 224, VGG16 whose
 are trained again, with a new head. Here for any folder of images ``root/<label>/*.jpeg``, with VGG16 or MobileNetV2.
 Images ``[B, H, W, 3]`` from 0 to 1, cross-entropy of logits ``[B, classes]``, Adam.
 
+What the network knows comes from Keras' weights for ImageNet, or from an earlier run on other images:
+
+    modelyard train transfer --set folder=MANY --set weights=none --set trained_layers=200 --model-dir runs/base
+    modelyard train transfer --set folder=FEW --set weights=runs/base --set trained_layers=0
+
 Measured: loss and accuracy by epoch, on training and test images.
 """
 
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +25,7 @@ import numpy as np
 
 from modelyard.errors import ConfigurationError, DatasetNotFoundError
 from modelyard.training.data import Augmentation, ImageFolder, ImageOptions
+from modelyard.training.run import first_line, restore
 from modelyard.training.tasks._images import ClassifierTask
 
 #: What the networks were trained on: VGG16 sees BGR less these means, MobileNetV2 values from -1 to 1.
@@ -31,11 +38,16 @@ class TransferTask(ClassifierTask):
     Args:
         folder: Folder of images, one folder for each label.
         backbone: ``mobilenet_v2`` or ``vgg16``.
-        weights: ``imagenet`` for Keras' weights, which Keras downloads; ``none`` for random ones; or a file of weights.
+        weights: ``imagenet`` for Keras' weights, which Keras downloads; ``none`` for random ones; a file of Keras'
+            weights for this backbone, ``.weights.h5`` or ``.h5``, with its head or without; or the folder of a run of
+            this task with the same backbone.
         size: Height and width of the input, in pixels; at least 32.
         trained_layers: How many of the backbone's last layers are trained; the first stay as they are.
         learning_rate: Step size of Adam.
         augment: Random crops, flips, brightness and contrast in training.
+
+    Attributes:
+        folder: Of images.
 
     Raises:
         ConfigurationError: An unknown backbone, a size below 32, or a negative number of layers.
@@ -62,7 +74,7 @@ class TransferTask(ClassifierTask):
             raise ConfigurationError(f"size is {size}; expected at least 32 pixels, which the backbones need.")
         if trained_layers < 0:
             raise ConfigurationError(f"trained_layers is {trained_layers}; expected a number of layers.")
-        self._folder = Path(folder)
+        self.folder = Path(folder)
         self._backbone = backbone
         self._weights = weights
         self._trained_layers = trained_layers
@@ -74,17 +86,19 @@ class TransferTask(ClassifierTask):
     def train(self) -> ImageFolder:
         """The training images, changed at random, float32 ``[B, H, W, 3]``, and their classes, int64 ``[B]``."""
         augmentation = Augmentation() if self._augment else None
-        return ImageFolder(self._folder, split="train", image=self._image, augmentation=augmentation)
+        return ImageFolder(self.folder, split="train", image=self._image, augmentation=augmentation)
 
     @cached_property
     def test(self) -> ImageFolder:
         """The test images, as serving prepares them."""
-        return ImageFolder(self._folder, split="test", image=self._image)
+        return ImageFolder(self.folder, split="test", image=self._image)
 
     def build(self) -> None:
         """Loads the backbone, freezes its first layers, and puts a new head on it.
 
         Raises:
+            CheckpointError: The run whose folder ``weights`` is cannot be restored.
+            ConfigurationError: The file or the run has weights of another network.
             DatasetNotFoundError: The weights are not here and cannot be downloaded.
         """
         shape = (self._image.height, self._image.width, 3)
@@ -103,17 +117,44 @@ class TransferTask(ClassifierTask):
         self.model = keras.Model(image, logits, name=self.name)
         self.optimizer = keras.optimizers.Adam(self._learning_rate)
 
+    @property
+    def backbone(self) -> Any:
+        """The network below the head."""
+        return next(layer for layer in self.model.layers if isinstance(layer, keras.Model))
+
     def _load(self, shape: tuple[int, int, int]) -> Any:
         kind = keras.applications.VGG16 if self._backbone == "vgg16" else keras.applications.MobileNetV2
-        weights = None if self._weights == "none" else self._weights
+        if self._weights == "imagenet":
+            return self._downloaded(kind, shape)
+        backbone = kind(include_top=False, weights=None, input_shape=shape)
+        path = Path(self._weights)
+        if self._weights == "none":
+            return backbone
         try:
-            return kind(include_top=False, weights=weights, input_shape=shape)
+            if path.is_dir():
+                backbone.set_weights(restore(path).task.backbone.get_weights())
+            elif path.is_file():
+                _read_weights(path, backbone, kind)
+            else:
+                raise DatasetNotFoundError(
+                    f"There is no {self._weights!r} to take the weights of {self._backbone} from; expected imagenet, "
+                    "none, a file of Keras' weights, or the folder of a run of this task: --set weights=FILE."
+                )
+        # Keras says so of layers and shapes that differ, h5py of what is no HDF5.
+        except (ValueError, UserWarning, OSError, AttributeError) as exc:
+            raise ConfigurationError(
+                f"{self._weights} has no weights of {self._backbone}: {first_line(exc)} Give weights that Keras saved "
+                f"of this network (save_weights), or the folder of a run with backbone={self._backbone}."
+            ) from exc
+        return backbone
+
+    def _downloaded(self, kind: Any, shape: tuple[int, int, int]) -> Any:
+        try:
+            return kind(include_top=False, weights="imagenet", input_shape=shape)
         # Keras raises a bare Exception where its download fails; its text names the address.
         except Exception as exc:
-            if self._weights == "none":
-                raise
             raise DatasetNotFoundError(
-                f"The weights {self._weights!r} of {self._backbone} cannot be loaded: {exc}. Offline, copy the file "
+                f"The weights 'imagenet' of {self._backbone} cannot be loaded: {exc}. Offline, copy the file "
                 f"that Keras names to ~/.keras/models, give its path as --set weights=FILE, or start from random "
                 "weights with --set weights=none."
             ) from exc
@@ -123,3 +164,16 @@ class TransferTask(ClassifierTask):
         if self._backbone == "vgg16":
             return image[..., ::-1] * 255.0 - np.array(_VGG_MEANS, np.float32)
         return image * 2.0 - 1.0
+
+
+def _read_weights(path: Path, backbone: Any, kind: Any) -> None:
+    with warnings.catch_warnings():
+        # Where the file has nothing for a layer, Keras warns and leaves it as it is.
+        warnings.simplefilter("error", UserWarning)
+        try:
+            backbone.load_weights(path)
+        except (ValueError, UserWarning):
+            # The same network with its head, for the 1,000 classes of ImageNet: the head's weights are the last ones.
+            whole = kind(weights=None)
+            whole.load_weights(path)
+            backbone.set_weights(whole.get_weights()[: len(backbone.weights)])
