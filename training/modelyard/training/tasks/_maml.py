@@ -29,8 +29,8 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import FashionMnist
-from modelyard.training.tasks._images import PIXELS, FashionImagesTask, takes
+from modelyard.training.data import Mnist
+from modelyard.training.tasks.inputs import PIXELS, FashionImagesTask, takes
 from modelyard.training.user import InputRequest, average_loss, minimize
 
 #: Small initial weights for numbers up to 5, as the source has them: large ones make an inner step overshoot.
@@ -48,7 +48,7 @@ class MamlTask(FashionImagesTask):
     """Meta-learning, with a jointly trained net beside it.
 
     Args:
-        data: Images of Fashion-MNIST that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         problem: ``sinusoid`` or ``fashion``.
         inner_rate: Step size of the inner update.
         learning_rate: Step size of Adam, of the outer one.
@@ -64,7 +64,7 @@ class MamlTask(FashionImagesTask):
     def __init__(
         self,
         *,
-        data: FashionMnist | None = None,
+        data: Mnist | str | None = None,
         problem: Literal["sinusoid", "fashion"] = "sinusoid",
         inner_rate: float = 0.01,
         learning_rate: float = 1e-3,

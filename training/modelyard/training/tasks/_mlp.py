@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import keras
 
-from modelyard.training.data import FashionMnist
-from modelyard.training.tasks._images import PIXELS, SIDE, ClassifierTask, FashionImagesTask
+from modelyard.training.data import Mnist
+from modelyard.training.tasks.inputs import PIXELS, SIDE, ClassifierTask, FashionImagesTask
 
 _HIDDEN = 64
 
@@ -22,7 +22,7 @@ class MlpTask(ClassifierTask, FashionImagesTask):
     """A perceptron of two hidden layers on Fashion-MNIST.
 
     Args:
-        data: Images that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         learning_rate: Step size of Adam.
         regularization: Weight of the loss that the first hidden layer's activations add.
     """
@@ -30,7 +30,7 @@ class MlpTask(ClassifierTask, FashionImagesTask):
     name = "mlp"
 
     def __init__(
-        self, *, data: FashionMnist | None = None, learning_rate: float = 1e-3, regularization: float = 1e-2
+        self, *, data: Mnist | str | None = None, learning_rate: float = 1e-3, regularization: float = 1e-2
     ) -> None:
         super().__init__(data=data)
         self._learning_rate = learning_rate
