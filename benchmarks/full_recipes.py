@@ -87,7 +87,7 @@ def _make(name: str, data: FashionMnist) -> Task:
         # Weights of any value take the same time.
         return TransferTask(folder=rendered_folder(data), weights="none")
     kind: Callable[..., Task] = tasks()[name]
-    return kind() if name in ("linear", "maml") else kind(data=data)
+    return kind() if name in ("linear", "maml", "siamese_text") else kind(data=data)
 
 
 def _step_times(task: Task, options: TrainerOptions) -> list[float]:

@@ -13,20 +13,32 @@ from typing import Any
 
 import keras
 
+from benchmarks.edit_distance import edit_accuracy
 from benchmarks.garments import rendered_folder
-from modelyard.training import Event, ProgressBar, SupervisedTask, Task, Trainer, TrainerOptions, TrainResult
+from modelyard.training import (
+    Event,
+    InputRequest,
+    ProgressBar,
+    SupervisedTask,
+    Task,
+    Trainer,
+    TrainerOptions,
+    TrainResult,
+)
 from modelyard.training.data import FashionMnist, load_fashion_mnist
 from modelyard.training.tasks import (
     CapsnetTask,
     CycleganTask,
     DcganTask,
     GanTask,
+    LadderTask,
     LinearTask,
     MamlTask,
     MlpTask,
     NasTask,
     PictureLog,
     SiameseTask,
+    SiameseTextTask,
     TransferTask,
     VaeTask,
 )
@@ -180,6 +192,18 @@ def _siamese(run: Run) -> tuple[str, bool]:
     return f"{accuracy:.3f}", accuracy >= 0.85
 
 
+def _siamese_text(run: Run) -> tuple[str, bool]:
+    accuracy = run.by_epoch("accuracy")[-1]
+    (first, second, same), *_ = run.task.test.batches(InputRequest(batch_size=10_000), training=False)
+    distance = edit_accuracy(first.numpy(), second.numpy(), same.numpy())
+    return f"{accuracy:.3f}; Levenshtein's distance at its best threshold {distance:.3f}", accuracy > distance + 0.05
+
+
+def _ladder(run: Run) -> tuple[str, bool]:
+    ladder, supervised = run.by_epoch("accuracy")[-1], run.by_epoch("supervised_accuracy")[-1]
+    return f"{100 * ladder:.1f} % against {100 * supervised:.1f} % of the supervised net", ladder > supervised
+
+
 def _capsnet(run: Run) -> tuple[str, bool]:
     accuracy = run.by_epoch("accuracy")[-1]
     # The margin is small: other images of the same number say by how much it depends on which.
@@ -328,6 +352,12 @@ RECIPES: Mapping[str, Recipe] = {
         must_show="Fréchet distance falls by half, losses in balance",
         read=_gan,
     ),
+    "ladder": Recipe(
+        make=lambda data: LadderTask(data=data),
+        options={"epochs": 2},
+        must_show="100 labels: test accuracy above that of the supervised net on the same 100",
+        read=_ladder,
+    ),
     "linear": Recipe(
         make=lambda data: LinearTask(),
         must_show="W = 3.23, b = 1.80, loss 1.14 after 10 epochs, each within 0.1",
@@ -357,6 +387,11 @@ RECIPES: Mapping[str, Recipe] = {
         options={"epochs": 1},
         must_show="verification accuracy on unseen pairs at least 0.85",
         read=_siamese,
+    ),
+    "siamese_text": Recipe(
+        make=lambda data: SiameseTextTask(),
+        must_show="verification accuracy on pairs of unseen titles above that of an edit distance",
+        read=_siamese_text,
     ),
     "transfer": Recipe(
         make=_transfer_task,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -176,6 +177,21 @@ def test_azure_s_library_loads_every_file(tmp_path: Path) -> None:
         load_job(tmp_path / "wrong.json")
 
 
+# ---- tasks of one's own -----------------------------------------------------------------------------------------
+
+
+def test_a_task_of_a_module_in_the_image_is_an_argument_and_no_part_of_a_shell_s_text() -> None:
+    task = "photos.photos_task:PhotosTask"
+    own = replace(COMMON, task=task)
+    training: Any = render_aws(own, AWS)["create-training-job.json"]
+    assert training["AlgorithmSpecification"]["ContainerArguments"][0] == task
+    assert task not in training["AlgorithmSpecification"]["ContainerEntrypoint"][-1]
+    job: Any = render_google(own, GOOGLE)["custom-job.json"]
+    assert job["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["args"][0] == task
+    command: Any = render_azure(own, AzureOptions(compute="cpu-cluster"))["job.json"]["command"]
+    assert shlex.split(command)[:3] == ["modelyard", "train", task]
+
+
 # ---- values that no cloud would take ----------------------------------------------------------------------------
 
 
@@ -187,6 +203,9 @@ def test_azure_s_library_loads_every_file(tmp_path: Path) -> None:
         ("name", "x"),
         ("run", "1_2"),
         ("task", "Fashion; true"),
+        ("task", "photos task:PhotosTask"),
+        ("task", "photos_task:PhotosTask;true"),
+        ("task", "photos_task:"),
         ("image", "two words"),
         ("training_image", ""),
         ("epochs", 0),

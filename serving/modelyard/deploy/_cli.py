@@ -98,7 +98,9 @@ def _provider(
         name, help=summary, description=summary, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--name", required=True, help="name of the model, and of everything made for it")
-    parser.add_argument("--task", required=True, help="the task to train, such as fashion")
+    parser.add_argument(
+        "--task", required=True, help="the task to train, such as fashion, or module:Class of the training image"
+    )
     parser.add_argument("--image", required=True, help="the serving image, in a registry that the cloud reads")
     parser.add_argument("--training-image", required=True, help="the training image")
     parser.add_argument("--epochs", type=int, default=10, help="passes over the data (default: %(default)s)")

@@ -18,7 +18,8 @@ TRAIN_AND_EXPORT = (
 )
 #: Every provider's names fit this: letters, digits and single hyphens.
 _NAME = re.compile(r"[a-zA-Z](?:-?[a-zA-Z0-9]){1,27}")
-_TASK = re.compile(r"[a-z][a-z0-9_]*")
+#: Of the library, or of a module in the training image.
+_TASK = re.compile(r"[a-z][a-z0-9_]*|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9._:/@-]*")
 
 
@@ -44,7 +45,7 @@ class CommonOptions:
     def __post_init__(self) -> None:
         check("name", self.name, _NAME, "a letter, then letters, digits and single hyphens, 2 to 28 of them")
         check("run", f"r{self.run}", _NAME, "letters, digits and single hyphens")
-        check("task", self.task, _TASK, "the name of a task, such as fashion")
+        check("task", self.task, _TASK, "a task, such as fashion or, of a module in the image, photos_task:PhotosTask")
         for what, image in (("image", self.image), ("training-image", self.training_image)):
             check(what, image, _IMAGE, "an image, such as registry.example/modelyard/serving:0.1.0")
         if self.epochs < 1:

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import s3fs
+import tensorflow as tf
 
 from modelyard.training.data import FashionMnist, ImageOptions, open_records, scan_images, tfrecord_dataset
+from tests.support.object_store import s3
 from tests.training.conftest import ROOT, RunPython
 
 COMMANDS = """
@@ -62,12 +65,17 @@ def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
         "flag": ["fashion-mnist", "out", "--shrads", "3"],
         "stray": ["fashion-mnist", "out", "stray"],
         "vocabulary": [str(source), "out", "--vocabulary", "names.txt"],
+        "store": ["s3://data/photos", "s3://data/records", "--shards", "3"],
     }
     environment = {"PATH": "", "MODELYARD_DATA": "subset", "PYTHONPATH": str(ROOT), "TMPDIR": os.environ["TMPDIR"]}
-    run = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps(list(commands.values()))],
-        cwd=root, env=environment, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    with s3("data") as store:
+        files = s3fs.S3FileSystem()
+        files.put(str(source), "data/photos", recursive=True)
+        run = subprocess.run(
+            [sys.executable, "-c", COMMANDS, json.dumps(list(commands.values()))],
+            cwd=root, env={**environment, **store}, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        files.get("data/records", str(root / "store"), recursive=True)
     assert run.returncode == 0, run.stderr
     results = json.loads(run.stdout.splitlines()[-1])
     return root, {name: Done(**each) for name, each in zip(commands, results, strict=True)}
@@ -98,6 +106,26 @@ def test_an_image_folder_becomes_records_and_bad_images_are_named(
         by_class = manifest["splits"][split]["classes"]
         assert [by_class[name] for name in records.class_names] == list(np.bincount(files.labels, minlength=10))
         assert images.max() > 0.5
+
+
+def test_folders_of_an_object_store_become_the_same_records(converted: tuple[Path, dict[str, Done]]) -> None:
+    root, results = converted
+    assert results["store"].code == 3, results["store"].err
+    assert "skipped s3://data/photos/bag/cut.jpeg: " in results["store"].err
+    stored, local = open_records(root / "store"), open_records(root / "photos")
+    # Nothing of the work is left beside the files.
+    assert {path.relative_to(root / "store").name for path in (root / "store").rglob("*")} == {
+        path.name for path in (root / "photos").iterdir()
+    }
+    assert stored.class_names == local.class_names
+    for split in ("train", "test"):
+        assert stored.split(split).count == local.split(split).count
+        # By their bytes: which file an image goes into is Beam's affair.
+        contents = []
+        for folder in (stored, local):
+            paths = [str(path) for path in folder.split(split).paths]
+            contents.append(sorted(record.numpy() for record in tf.data.TFRecordDataset(paths)))
+        assert contents[0] == contents[1]
 
 
 def test_bad_images_may_be_allowed_and_outputs_are_not_overwritten(converted: tuple[Path, dict[str, Done]]) -> None:

@@ -13,12 +13,15 @@ from modelyard.errors import ConfigurationError, TrainingError
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import (
     CapsnetTask,
+    FashionTask,
     GanTask,
+    LadderTask,
     LinearTask,
     MamlTask,
     MlpTask,
     PictureLog,
     SiameseTask,
+    SiameseTextTask,
     TransferTask,
     VaeTask,
     tasks,
@@ -30,6 +33,7 @@ from tests.support.garments import write_garments
     ("make", "arguments", "message"),
     [
         (CapsnetTask, {"iterations": 0}, "iterations is 0; expected at least 1"),
+        (FashionTask, {"data": 5}, "data is 5; expected a folder of idx files, or images that are loaded"),
         (LinearTask, {"form": "line"}, "form is 'line'; expected module or keras"),
         (LinearTask, {"learning_rate": 0.0}, "learning_rate is 0.0; expected a number above 0"),
         (LinearTask, {"learning_rate": float("nan")}, "learning_rate is nan"),
@@ -38,6 +42,7 @@ from tests.support.garments import write_garments
         (MlpTask, {"decay": 0.0}, "decay is 0.0; expected a factor above 0 and at most 1"),
         (MlpTask, {"decay": 1.5}, "decay is 1.5"),
         (SiameseTask, {"margin": 0.0}, "margin is 0.0; expected a distance above 0"),
+        (SiameseTextTask, {"pairs": 0}, "pairs is 0; expected at least one"),
         (TransferTask, {"backbone": "vgg"}, "backbone is 'vgg'; expected mobilenet_v2 or vgg16"),
         (TransferTask, {"size": 31}, "size is 31; expected at least 32 pixels"),
         (TransferTask, {"trained_layers": -1}, "trained_layers is -1; expected a number of layers"),
@@ -51,12 +56,12 @@ def test_arguments_that_make_no_sense_are_errors(make: Callable[..., Any], argum
 
 @pytest.mark.parametrize("name", sorted(tasks()))
 def test_before_build_there_is_nothing_to_export(name: str, subset: FashionMnist) -> None:
-    task = tasks()[name]() if name in ("linear", "maml", "transfer") else tasks()[name](data=subset)
+    task = tasks()[name]() if name in ("linear", "maml", "siamese_text", "transfer") else tasks()[name](data=subset)
     with pytest.raises(TrainingError, match=r"call build\(\)"):
         _ = task.exported
 
 
-@pytest.mark.parametrize("make", [LinearTask, MamlTask])
+@pytest.mark.parametrize("make", [LinearTask, MamlTask, SiameseTextTask])
 def test_no_examples_to_verify_with_are_an_error(make: Callable[[], Any]) -> None:
     task = make()
     task.build()
@@ -69,6 +74,12 @@ def test_no_images_to_verify_with_are_an_error(subset: FashionMnist, tmp_path: P
     for task in (GanTask(data=subset), TransferTask(folder=str(tmp_path / "garments"), weights="none", size=32)):
         with pytest.raises(ConfigurationError, match="count is 0; expected at least one example"):
             task.verification_data(0)
+
+
+@pytest.mark.parametrize("labels", [0, 15, -10])
+def test_labels_are_as_many_for_each_class(labels: int, subset: FashionMnist) -> None:
+    with pytest.raises(ConfigurationError, match=f"labels is {labels}; expected a multiple of the 10 classes"):
+        LadderTask(data=subset, labels=labels).labelled()
 
 
 def test_a_distance_wants_images_enough_for_a_covariance(subset: FashionMnist) -> None:

@@ -7,7 +7,10 @@ from modelyard.training.tasks import FashionTask, find_task, tasks
 from tests.training.conftest import RunPython
 from tests.training.toy_task import ToyTask
 
-NAMES = ["capsnet", "cyclegan", "dcgan", "fashion", "gan", "linear", "maml", "mlp", "nas", "siamese", "transfer", "vae"]
+NAMES = [
+    "capsnet", "cyclegan", "dcgan", "fashion", "gan", "ladder", "linear", "maml", "mlp", "nas", "siamese",
+    "siamese_text", "transfer", "vae",
+]  # fmt: skip
 
 
 def test_tasks_are_found_by_name() -> None:

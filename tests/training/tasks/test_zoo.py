@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from benchmarks.edit_distance import edit_accuracy
 from modelyard.artifact import SignatureFunction, Source
 from modelyard.clients import connect
 from modelyard.errors import DatasetNotFoundError
@@ -24,16 +25,19 @@ from modelyard.training.tasks import (
     CycleganTask,
     DcganTask,
     GanTask,
+    LadderTask,
     LinearTask,
     MamlTask,
     MlpTask,
     NasTask,
     PictureLog,
     SiameseTask,
+    SiameseTextTask,
     TransferTask,
     VaeTask,
     draw_run,
 )
+from modelyard.training.tasks.inputs import title_pairs, title_spellings
 from tests.support.garments import write_garments
 from tests.support.server import RunningServer, serve
 
@@ -80,6 +84,7 @@ BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "cyclegan": (lambda data: cyclegan_task(data), {"epochs": 3}),
     "dcgan": (lambda data: DcganTask(data=data, width=0.125), {"epochs": 7}),
     "gan": (lambda data: GanTask(data=data), {"epochs": 60, "steps_per_loop": 500}),
+    "ladder": (lambda data: LadderTask(data=data), {"epochs": 12}),
     "maml": (lambda data: MamlTask(), {"epochs": 9}),
     "maml_fashion": (
         lambda data: MamlTask(data=data, problem="fashion"),
@@ -89,6 +94,7 @@ BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "mlp": (lambda data: MlpTask(data=data), {"epochs": 6}),
     "nas": (lambda data: NasTask(data=data, images=400, child_steps=15, learning_rate=0.03), {"epochs": 4}),
     "siamese": (lambda data: SiameseTask(data=data), {"epochs": 3}),
+    "siamese_text": (lambda data: SiameseTextTask(pairs=8_000), {"epochs": 5}),
     "transfer": (lambda data: transfer_task(data), {"epochs": 8}),
     "vae": (lambda data: VaeTask(data=data), {"epochs": 6}),
 }
@@ -197,6 +203,39 @@ def test_siamese_pairs_are_half_and_half(zoo: Callable[[str], Trained], subset: 
     positions = {image.tobytes(): label for image, label in zip(first, subset.test_labels, strict=True)}
     partners = np.array([positions[image.tobytes()] for image in second])
     assert ((partners == subset.test_labels) == (same == 1)).mean() > 0.999
+
+
+def test_siamese_text_tells_titles_that_it_never_saw(zoo: Callable[[str], Trained]) -> None:
+    """Better than an untrained distance, 0.65; a mean of the characters' vectors for the LSTM passes, too: 0.92."""
+    run = zoo("siamese_text")
+    assert isinstance(run.task, SiameseTextTask)
+    ((first, second, same),) = run.task.test.batches(InputRequest(batch_size=5_000), training=False)
+    distance = edit_accuracy(first.numpy(), second.numpy(), same.numpy())
+    assert run.result.metrics["test_accuracy"] > distance + 0.05
+
+
+def test_siamese_text_s_titles_are_made_by_rule() -> None:
+    first, second, same = title_pairs(400, test=True)
+    again, _, _ = title_pairs(400, test=True)
+    assert list(again) == list(first)
+    assert same.mean() == 0.5
+    assert max(map(len, [*first, *second])) <= 40
+    texts, titles, names = title_spellings(3, 20)
+    assert len(set(texts)) > 3 * 10
+    assert list(np.bincount(titles)) == [20, 20, 20]
+    assert all(len(name.split()) == 3 for name in names)
+
+
+def test_ladder_learns_from_images_without_labels(zoo: Callable[[str], Trained]) -> None:
+    """What the decoder brings back is the central idea: with ``weight=0`` both nets are equally good and this fails."""
+    history = zoo("ladder").result.history
+    # Over four epochs: each moves by a percent.
+    ladder, supervised = (
+        np.mean([epoch.evaluation[name] for epoch in history[-4:]]) for name in ("accuracy", "supervised_accuracy")
+    )
+    assert supervised > 0.65
+    assert ladder > supervised + 0.01
+    assert history[-1].train["cost"] < history[0].train["cost"] / 2
 
 
 def test_capsnet_learns(zoo: Callable[[str], Trained]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from modelyard.lazy import attach
 from modelyard.training.data._fashion_mnist import FashionMnist, load_fashion_mnist
 from modelyard.training.data._folder import ImageFiles, ImageSplits, scan_images
+from modelyard.training.data._idx_folder import load_idx_folder
 from modelyard.training.data._mnist import Mnist, load_mnist
 from modelyard.training.data._plan import worker_share
 from modelyard.training.data._records import RecordFolder, RecordSplit, open_records
@@ -42,6 +43,7 @@ __all__ = [
     "image_examples",
     "image_folder_dataset",
     "load_fashion_mnist",
+    "load_idx_folder",
     "load_mnist",
     "memory_images",
     "open_records",

@@ -68,7 +68,10 @@ def convert(options: ConvertOptions) -> dict[str, Any]:
     _run(options, output, [entries[index] for index in order])
     facts = _read_lines(f"{output}/{_WORK}/{_FACTS}*")
     skipped = sorted(_read_lines(f"{output}/{_WORK}/{_BAD}*"), key=lambda line: line["path"])
-    FileSystems.delete([f"{output}/{_WORK}"])
+    # Object stores know a folder by the slash, and forget one that is empty; a disk does not.
+    FileSystems.delete([f"{output}/{_WORK}/"])
+    if FileSystems.exists(f"{output}/{_WORK}"):
+        FileSystems.delete([f"{output}/{_WORK}"])
     splits = {
         split: _describe(output, split, [fact for fact in facts if fact["split"] == split], class_names)
         for split in SPLITS

@@ -8,12 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.data._fashion_mnist import FashionMnist
 from modelyard.training.data._mnist import Mnist
 from modelyard.training.data._source import Arrays
 
 
-def memory_images(data: FashionMnist | Mnist, split: Literal["train", "test"]) -> Arrays:
+def memory_images(data: Mnist, split: Literal["train", "test"]) -> Arrays:
     """One split of Fashion-MNIST or MNIST: float32 ``[B, 28, 28, 1]`` from 0 to 1, and int64 ``[B]``.
 
     Raises:

@@ -7,15 +7,10 @@ Benchmarking Machine Learning Algorithms", arXiv:1708.07747, 2017. MIT licence.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from modelyard.errors import TrainingError
-from modelyard.training.data._idx import read_idx
+from modelyard.training.data._idx_folder import read_split
 from modelyard.training.data._mnist import Mnist
-from modelyard.training.data._sources import Found, find_fashion_mnist
+from modelyard.training.data._sources import find_fashion_mnist
 
 CLASS_NAMES = (
     "T-shirt/top",
@@ -29,7 +24,6 @@ CLASS_NAMES = (
     "Bag",
     "Ankle boot",
 )
-_SIZE = (28, 28)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,8 +50,8 @@ def load_fashion_mnist(*, allow_subset: bool = True, allow_download: bool = True
         TrainingError: A file was found and is damaged.
     """
     found = find_fashion_mnist(allow_subset=allow_subset, allow_download=allow_download)
-    train_images, train_labels = _read_split(found, "train")
-    test_images, test_labels = _read_split(found, "t10k")
+    train_images, train_labels = read_split(found.folder, "train", classes=len(CLASS_NAMES))
+    test_images, test_labels = read_split(found.folder, "t10k", classes=len(CLASS_NAMES))
     return FashionMnist(
         train_images=train_images,
         train_labels=train_labels,
@@ -67,20 +61,3 @@ def load_fashion_mnist(*, allow_subset: bool = True, allow_download: bool = True
         source=f"{found.description}, {len(train_images):,} + {len(test_images):,} images",
         subset=found.subset,
     )
-
-
-def _read_split(found: Found, prefix: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    images_path = found.folder / f"{prefix}-images-idx3-ubyte.gz"
-    labels_path = found.folder / f"{prefix}-labels-idx1-ubyte.gz"
-    images, labels = read_idx(images_path), read_idx(labels_path)
-    if images.ndim != 3 or images.shape[1:] != _SIZE or not len(images):
-        raise _unfit(images_path, f"shape {list(images.shape)}", "[N, 28, 28] with N > 0")
-    if labels.shape != images.shape[:1]:
-        raise _unfit(labels_path, f"shape {list(labels.shape)}", f"one label for each of the {len(images)} images")
-    if labels.max() >= len(CLASS_NAMES):
-        raise _unfit(labels_path, f"the label {labels.max()}", f"labels from 0 to {len(CLASS_NAMES) - 1}")
-    return images, labels
-
-
-def _unfit(path: Path, received: str, expected: str) -> TrainingError:
-    return TrainingError(f"{path} is not a file of Fashion-MNIST: it has {received}; expected {expected}.")

@@ -23,11 +23,13 @@ _PREFIX = struct.Struct(">HBB")
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """Reads one gzipped idx file of unsigned bytes."""
+    """Reads one idx file of unsigned bytes; with gzip where its name ends in ``.gz``."""
+    packed = path.suffix == ".gz"
     try:
-        content = gzip.decompress(path.read_bytes())
+        content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
     except (OSError, EOFError, zlib.error) as exc:
-        raise TrainingError(f"{path} cannot be read as a gzip file: {exc}. Remove it and get it again.") from exc
+        kind = "a gzip" if packed else "an idx"
+        raise TrainingError(f"{path} cannot be read as {kind} file: {exc}. Remove it and get it again.") from exc
     if len(content) < _PREFIX.size:
         raise _damaged(path, f"it holds {len(content)} bytes, fewer than an idx header")
     zero, kind, rank = _PREFIX.unpack_from(content)

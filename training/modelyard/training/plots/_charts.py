@@ -65,6 +65,17 @@ def save_scatter(
     _save(figure, path)
 
 
+def save_embedding(
+    vectors: npt.NDArray[Any], classes: npt.NDArray[Any], path: Path, *, title: str, names: Sequence[str]
+) -> None:
+    """Draws vectors, float ``[N, D]``, in the plane of their first two principal components, coloured by class."""
+    centred = vectors - vectors.mean(axis=0)
+    _, deviations, axes = np.linalg.svd(centred, full_matrices=False)
+    share = np.square(deviations[:2]).sum() / np.square(deviations).sum()
+    title = f"{title}: two principal components, {share:.0%} of the variance"
+    save_scatter(centred @ axes[:2].T, classes, path, title=title, names=names)
+
+
 def save_fit(
     x: npt.NDArray[Any],
     y: npt.NDArray[Any],

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from modelyard.training.tasks._dcgan import DcganTask
     from modelyard.training.tasks._fashion import FashionTask
     from modelyard.training.tasks._gan import GanTask
+    from modelyard.training.tasks._ladder import LadderTask
     from modelyard.training.tasks._linear import LinearTask
     from modelyard.training.tasks._maml import MamlTask
     from modelyard.training.tasks._mlp import MlpTask
     from modelyard.training.tasks._nas import NasTask
     from modelyard.training.tasks._siamese import SiameseTask
+    from modelyard.training.tasks._siamese_text import SiameseTextTask
     from modelyard.training.tasks._transfer import TransferTask
     from modelyard.training.tasks._vae import VaeTask
 
@@ -29,12 +31,14 @@ __all__ = [
     "DcganTask",
     "FashionTask",
     "GanTask",
+    "LadderTask",
     "LinearTask",
     "MamlTask",
     "MlpTask",
     "NasTask",
     "PictureLog",
     "SiameseTask",
+    "SiameseTextTask",
     "TransferTask",
     "VaeTask",
     "draw_run",

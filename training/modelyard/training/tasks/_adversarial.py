@@ -12,10 +12,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
-from modelyard.training.data import FashionMnist
+from modelyard.training.data import Mnist
 from modelyard.training.plots import image_grid
 from modelyard.training.tasks._frechet import FrechetDistance
-from modelyard.training.tasks._images import FashionImagesTask, takes
+from modelyard.training.tasks.inputs import FashionImagesTask, takes
 from modelyard.training.user import average_loss, minimize
 
 _SHOWN = 64
@@ -33,7 +33,7 @@ class AdversarialTask(FashionImagesTask):
     label_noise = 0.0
 
     def __init__(
-        self, *, data: FashionMnist | None = None, latent: int, rates: tuple[float, float], beta_1: float
+        self, *, data: Mnist | str | None = None, latent: int, rates: tuple[float, float], beta_1: float
     ) -> None:
         super().__init__(data=data)
         self._latent = latent

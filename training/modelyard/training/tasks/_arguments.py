@@ -13,9 +13,6 @@ from modelyard.training.run import read_record
 from modelyard.training.tasks._registry import find_task
 from modelyard.training.user import Task
 
-#: Arguments that hold data and cannot be written on a command line.
-_HIDDEN = frozenset({"data"})
-
 
 def make_task(name: str, assignments: Sequence[str] = ()) -> Task:
     """Makes a task from a name as for :func:`find_task`, or from the folder of a run, which says what its task is.
@@ -36,7 +33,7 @@ def make_task(name: str, assignments: Sequence[str] = ()) -> Task:
     known = {
         parameter.name: parameter
         for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]
-        if parameter.name not in _HIDDEN and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     }
     return make(**_values(kind.name, known, assignments))
 

@@ -22,9 +22,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import FashionMnist
+from modelyard.training.data import Mnist
 from modelyard.training.plots import image_grid
-from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask
+from modelyard.training.tasks.inputs import PIXELS, SIDE, FashionImagesTask
 from modelyard.training.user import average_loss, minimize
 
 _DIM_PRIMARY, _DIM_CLASS = 8, 16
@@ -73,7 +73,7 @@ class CapsnetTask(FashionImagesTask):
     """Capsule network on Fashion-MNIST.
 
     Args:
-        data: Images that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         filters: Of the first convolution; the paper has 256.
         capsule_maps: Maps of primary capsules; the paper has 32.
         iterations: Of routing.
@@ -90,7 +90,7 @@ class CapsnetTask(FashionImagesTask):
     def __init__(
         self,
         *,
-        data: FashionMnist | None = None,
+        data: Mnist | str | None = None,
         filters: int = 256,
         capsule_maps: int = 32,
         iterations: int = 3,

@@ -34,9 +34,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
-from modelyard.training.data import FashionMnist, memory_images
+from modelyard.training.data import Mnist, memory_images
 from modelyard.training.plots import image_grid
-from modelyard.training.tasks._images import SIDE, FashionImagesTask, as_floats, takes
+from modelyard.training.tasks.inputs import SIDE, FashionImagesTask, as_floats, takes
 from modelyard.training.user import InputRequest, average_loss, minimize
 
 #: ``(garments, drawings)``, float32 ``[B, 28, 28, 1]`` each.
@@ -60,7 +60,7 @@ class CycleganTask(FashionImagesTask):
     """Garments to drawings and back, by two generators and two discriminators.
 
     Args:
-        data: Images that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         width: Filters of the first layers; deeper ones have twice as many.
         blocks: Residual blocks of each generator.
         learning_rate: Step size of both Adams.
@@ -75,7 +75,7 @@ class CycleganTask(FashionImagesTask):
     def __init__(
         self,
         *,
-        data: FashionMnist | None = None,
+        data: Mnist | str | None = None,
         width: int = 16,
         blocks: int = 2,
         learning_rate: float = 1e-3,
@@ -174,7 +174,7 @@ class CycleganTask(FashionImagesTask):
         return f"{self.data.source}; garments of even number, drawings by Sobel's filter of those of odd number"
 
     @cached_property
-    def _domains(self) -> tuple[FashionMnist, FashionMnist]:
+    def _domains(self) -> tuple[Mnist, Mnist]:
         data = self.data
         count = len(data.train_images) // 2
         garments = replace(

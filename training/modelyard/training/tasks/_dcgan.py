@@ -44,9 +44,9 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import DataSource, FashionMnist, ImageFolder, ImageOptions, memory_images
+from modelyard.training.data import DataSource, ImageFolder, ImageOptions, Mnist, memory_images
 from modelyard.training.tasks._adversarial import AdversarialTask
-from modelyard.training.tasks._images import SIDE
+from modelyard.training.tasks.inputs import SIDE
 
 _LARGE = 64
 _SLOPE = 0.2
@@ -57,7 +57,7 @@ class DcganTask(AdversarialTask):
     """Convolutional generator and discriminator.
 
     Args:
-        data: Images of Fashion-MNIST that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         variant: ``keras`` or ``cookbook``.
         folder: Folder of image files to learn instead, in colour and 64 x 64; empty for Fashion-MNIST.
         width: Filters of the widest layers, as a share of the source's.
@@ -74,7 +74,7 @@ class DcganTask(AdversarialTask):
     def __init__(
         self,
         *,
-        data: FashionMnist | None = None,
+        data: Mnist | str | None = None,
         variant: Literal["keras", "cookbook"] = "keras",
         folder: str = "",
         width: float = 1.0,

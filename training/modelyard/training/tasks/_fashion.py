@@ -21,9 +21,8 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import FashionMnist
-from modelyard.training.tasks._encode import encode_variants
-from modelyard.training.tasks._images import SIDE, ClassifierTask, FashionImagesTask
+from modelyard.training.data import Mnist
+from modelyard.training.tasks.inputs import SIDE, ClassifierTask, FashionImagesTask, encode_variants
 from modelyard.training.user import loss_scaled
 
 IMAGE_BYTES = "image_bytes"
@@ -35,7 +34,7 @@ class FashionTask(ClassifierTask, FashionImagesTask):
     """Ten kinds of clothes from 28 x 28 grey images.
 
     Args:
-        data: Images that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         learning_rate: Step size of Adam.
 
     Raises:
@@ -44,7 +43,7 @@ class FashionTask(ClassifierTask, FashionImagesTask):
 
     name = "fashion"
 
-    def __init__(self, *, data: FashionMnist | None = None, learning_rate: float = 1e-3) -> None:
+    def __init__(self, *, data: Mnist | str | None = None, learning_rate: float = 1e-3) -> None:
         if not learning_rate > 0:
             raise ConfigurationError(f"learning_rate is {learning_rate}; expected a number above 0.")
         super().__init__(data=data)

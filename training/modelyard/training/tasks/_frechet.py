@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import FashionMnist
+from modelyard.training.data import Mnist
 from modelyard.training.run import Trainer, TrainerOptions
 from modelyard.training.tasks._fashion import FashionTask
-from modelyard.training.tasks._images import as_floats
+from modelyard.training.tasks.inputs import as_floats
 
 #: Steps enough for features that tell garments apart: four epochs of the shipped subset, a fifth of one of all images.
 _STEPS = 128
@@ -33,7 +33,7 @@ class FrechetDistance:
     others of the same data only.
     """
 
-    def __init__(self, data: FashionMnist) -> None:
+    def __init__(self, data: Mnist) -> None:
         self.count = min(_MOST, len(data.test_images))
         if self.count < _LEAST:
             raise ConfigurationError(

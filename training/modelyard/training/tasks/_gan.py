@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import keras
 
-from modelyard.training.data import FashionMnist
+from modelyard.training.data import Mnist
 from modelyard.training.tasks._adversarial import AdversarialTask
-from modelyard.training.tasks._images import PIXELS, SIDE
+from modelyard.training.tasks.inputs import PIXELS, SIDE
 
 _HIDDEN = 128
 
@@ -26,7 +26,7 @@ class GanTask(AdversarialTask):
     """Fully connected generator and discriminator of Fashion-MNIST.
 
     Args:
-        data: Images that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         latent: Numbers in the vector that the generator starts from.
         learning_rate: Step size of the discriminator's Adam.
         generator_rate: Step size of the generator's; larger, or the discriminator wins early.
@@ -40,7 +40,7 @@ class GanTask(AdversarialTask):
     def __init__(
         self,
         *,
-        data: FashionMnist | None = None,
+        data: Mnist | str | None = None,
         latent: int = 100,
         learning_rate: float = 2e-4,
         generator_rate: float = 6e-4,

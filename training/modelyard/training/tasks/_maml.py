@@ -40,11 +40,11 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import FashionMnist
+from modelyard.training.data import Mnist
 from modelyard.training.plots import image_grid, save_fit, save_image
 from modelyard.training.run import TrainResult
-from modelyard.training.tasks._images import FashionImagesTask, takes
 from modelyard.training.tasks._maml_problems import Family, FewShots, Sinusoids, nearest
+from modelyard.training.tasks.inputs import FashionImagesTask, takes
 from modelyard.training.user import InputRequest, average_loss, minimize
 
 _BATCHES = 500
@@ -59,7 +59,7 @@ class MamlTask(FashionImagesTask):
     """Meta-learning, beside its first-order form and a jointly trained net.
 
     Args:
-        data: Images of Fashion-MNIST that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         problem: ``sinusoid`` or ``fashion``.
         inner_rate: Step size of the inner steps, a above; None for 0.01 with sinusoids and 0.1 with images.
         learning_rate: Step size of Adam, b above; None for 0.001 with sinusoids and 0.002 with images.
@@ -76,7 +76,7 @@ class MamlTask(FashionImagesTask):
     def __init__(
         self,
         *,
-        data: FashionMnist | None = None,
+        data: Mnist | str | None = None,
         problem: Literal["sinusoid", "fashion"] = "sinusoid",
         inner_rate: float | None = None,
         learning_rate: float | None = None,

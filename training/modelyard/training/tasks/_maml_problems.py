@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from modelyard.training.data import FashionMnist
-from modelyard.training.tasks._images import SIDE
+from modelyard.training.data import Mnist
+from modelyard.training.tasks.inputs import SIDE
 
 #: ``(x, y, judged_x, judged_y)``, each ``[problems, points, ...]``: points to adapt to, and points to be judged on.
 Problems = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
@@ -105,7 +105,7 @@ class FewShots(Family):
     steps = 3
     judged = 5
 
-    def __init__(self, data: Callable[[], FashionMnist], *, shots: int) -> None:
+    def __init__(self, data: Callable[[], Mnist], *, shots: int) -> None:
         self._data = data
         self._shots = shots
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import keras
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import FashionMnist
-from modelyard.training.tasks._images import PIXELS, SIDE, ClassifierTask, FashionImagesTask
+from modelyard.training.data import Mnist
+from modelyard.training.tasks.inputs import PIXELS, SIDE, ClassifierTask, FashionImagesTask
 
 _HIDDEN = 64
 _DECAY_STEPS = 1000
@@ -25,7 +25,7 @@ class MlpTask(ClassifierTask, FashionImagesTask):
     """A perceptron of two hidden layers on Fashion-MNIST.
 
     Args:
-        data: Images that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         learning_rate: Step size of Adam at the start.
         decay: What it is multiplied by in each 1,000 steps, smoothly; 1 keeps it constant.
         regularization: Weight of the loss that the first hidden layer's activations add.
@@ -39,7 +39,7 @@ class MlpTask(ClassifierTask, FashionImagesTask):
     def __init__(
         self,
         *,
-        data: FashionMnist | None = None,
+        data: Mnist | str | None = None,
         learning_rate: float = 1e-3,
         decay: float = 0.7,
         regularization: float = 1e-2,

@@ -28,11 +28,11 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import FashionMnist
+from modelyard.training.data import Mnist
 from modelyard.training.plots import save_curves
 from modelyard.training.run import TrainResult
-from modelyard.training.tasks._images import FashionImagesTask
 from modelyard.training.tasks._nas_children import ChildPlan, ChildSpace
+from modelyard.training.tasks.inputs import FashionImagesTask
 from modelyard.training.user import InputRequest, average_loss, minimize
 
 _UNITS = 32
@@ -50,7 +50,7 @@ class NasTask(FashionImagesTask):
     """Search for a small network for Fashion-MNIST; a batch is of children, not of images.
 
     Args:
-        data: Images that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         layers: The most that a child has.
         kernels: Sizes of kernels to choose among, odd.
         filters: Numbers of filters to choose among.
@@ -72,7 +72,7 @@ class NasTask(FashionImagesTask):
     def __init__(
         self,
         *,
-        data: FashionMnist | None = None,
+        data: Mnist | str | None = None,
         layers: int = 3,
         kernels: tuple[int, ...] = (1, 3, 5),
         filters: tuple[int, ...] = (2, 4, 8, 16),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError
-from modelyard.training.tasks._images import SIDE
+from modelyard.training.tasks.inputs import SIDE
 
 _ADAM = (0.9, 0.999, 1e-7)
 #: Between the seeds of two steps of a child: more than there are children.

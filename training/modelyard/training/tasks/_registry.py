@@ -8,22 +8,25 @@ from collections.abc import Iterator, Mapping
 from modelyard.errors import ConfigurationError
 from modelyard.training.user import Task, find_object
 
-#: A task ``name`` is the class ``NameTask`` in the module ``_name``.
+#: A task ``one_name`` is the class ``OneNameTask`` in the module ``_one_name``.
 _NAMES = (
     "capsnet",
     "cyclegan",
     "dcgan",
     "fashion",
     "gan",
+    "ladder",
     "linear",
     "maml",
     "mlp",
     "nas",
     "siamese",
+    "siamese_text",
     "transfer",
     "vae",
 )
-MODULES = {f"._{name}": [f"{name.capitalize()}Task"] for name in _NAMES}
+_CLASSES = {name: f"{name.title().replace('_', '')}Task" for name in _NAMES}
+MODULES = {f"._{name}": [kind] for name, kind in _CLASSES.items()}
 
 
 class _Tasks(Mapping[str, type[Task]]):
@@ -34,7 +37,7 @@ class _Tasks(Mapping[str, type[Task]]):
             raise KeyError(name)
         from modelyard.training import tasks
 
-        task: type[Task] = getattr(tasks, f"{name.capitalize()}Task")
+        task: type[Task] = getattr(tasks, _CLASSES[name])
         return task
 
     def __iter__(self) -> Iterator[str]:

@@ -6,13 +6,14 @@ at distance d is ``d ** 2`` for the same class and ``max(0, margin - d) ** 2`` f
 Pairs are made inside a batch of images ``[B, 28, 28, 1]``: each with one drawn from its own class and one from another.
 
 Measured: verification accuracy, the share of unseen pairs (test images, half of them of the same class) that a distance
-below half the margin tells right.
+below half the margin tells right. Image: vectors of test images in the plane of their principal components.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -22,18 +23,21 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import Arrays, FashionMnist
-from modelyard.training.tasks._images import SIDE, FashionImagesTask, takes
+from modelyard.training.data import Arrays, Mnist
+from modelyard.training.plots import save_embedding
+from modelyard.training.run import TrainResult
+from modelyard.training.tasks.inputs import SIDE, FashionImagesTask, takes
 from modelyard.training.user import InputRequest, average_loss, minimize
 
 _PAIRS_SEED = 20_06
+_DRAWN = 2000
 
 
 class SiameseTask(FashionImagesTask):
     """Tells whether two images show the same kind of garment.
 
     Args:
-        data: Images that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         margin: How far apart images of two classes must be; a distance below half of it means the same class.
         embedding: Numbers in the vector of an image.
         learning_rate: Step size of Adam.
@@ -48,7 +52,7 @@ class SiameseTask(FashionImagesTask):
     def __init__(
         self,
         *,
-        data: FashionMnist | None = None,
+        data: Mnist | str | None = None,
         margin: float = 1.0,
         embedding: int = 64,
         learning_rate: float = 1e-3,
@@ -102,6 +106,10 @@ class SiameseTask(FashionImagesTask):
         numbers = tf.data.Dataset.counter(request.skip_batches)
         return tf.data.Dataset.zip(numbers, batches).map(lambda n, batch: pair(n, batch), num_parallel_calls=2)
 
+    def resident_data(self, request: InputRequest) -> None:
+        """None: Pairs are drawn by :meth:`train_dataset`."""
+        return None
+
     @cached_property
     def test(self) -> Arrays:
         """Pairs of test images, the same ones each time, half of them of the same class."""
@@ -141,6 +149,14 @@ class SiameseTask(FashionImagesTask):
         images = self.test_images(count)
         pairs = {"first": images, "second": np.roll(images, 1, axis=0)}
         return self.verification({"embed": {"image": images}, "distance": pairs, DEFAULT_SIGNATURE: pairs})
+
+    def draw(self, result: TrainResult, folder: Path) -> list[Path]:
+        """Draws the vectors of test images in the plane, coloured by class."""
+        path = folder / "embedding.png"
+        vectors = np.asarray(self._embed(tf.constant(self.test_images(_DRAWN))))
+        labels, names = self.data.test_labels[: len(vectors)], self.data.class_names
+        save_embedding(vectors, labels, path, title="Test images", names=names)
+        return [*super().draw(result, folder), path]
 
     def test_pairs(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
         """Each test image with another: of its class for those of even number, of another class for the others.

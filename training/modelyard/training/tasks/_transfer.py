@@ -26,7 +26,7 @@ import numpy as np
 from modelyard.errors import ConfigurationError, DatasetNotFoundError
 from modelyard.training.data import Augmentation, ImageFolder, ImageOptions
 from modelyard.training.run import first_line, restore
-from modelyard.training.tasks._images import ClassifierTask
+from modelyard.training.tasks.inputs import ClassifierTask
 
 #: What the networks were trained on: VGG16 sees BGR less these means, MobileNetV2 values from -1 to 1.
 _VGG_MEANS = (103.939, 116.779, 123.68)

@@ -22,10 +22,10 @@ import tensorflow as tf
 
 from modelyard.artifact import DEFAULT_SIGNATURE, SignatureFunction, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import FashionMnist
+from modelyard.training.data import Mnist
 from modelyard.training.plots import image_grid, save_curves, save_scatter
 from modelyard.training.run import TrainResult
-from modelyard.training.tasks._images import PIXELS, SIDE, FashionImagesTask, takes
+from modelyard.training.tasks.inputs import PIXELS, SIDE, FashionImagesTask, takes
 from modelyard.training.user import average_loss, minimize
 
 _HIDDEN = 500
@@ -38,7 +38,7 @@ class VaeTask(FashionImagesTask):
     """A variational autoencoder of Fashion-MNIST.
 
     Args:
-        data: Images that are already loaded; None loads them when they are first needed.
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
         latent: Dimensions of z.
         learning_rate: Step size of Adam.
 
@@ -50,7 +50,7 @@ class VaeTask(FashionImagesTask):
     recipe = {"batch_size": 100, "epochs": 10}
     full_recipe = {"epochs": 75}
 
-    def __init__(self, *, data: FashionMnist | None = None, latent: int = 2, learning_rate: float = 1e-3) -> None:
+    def __init__(self, *, data: Mnist | str | None = None, latent: int = 2, learning_rate: float = 1e-3) -> None:
         super().__init__(data=data)
         if latent < 2:
             raise ConfigurationError(f"latent is {latent}; expected at least 2 dimensions.")

@@ -1,9 +1,10 @@
-"""What tasks on Fashion-MNIST have in common: the data."""
+"""What tasks on small grey images have in common: the data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from modelyard.artifact import SignatureFunction, TensorSpec, VerificationData
 from modelyard.errors import ConfigurationError
-from modelyard.training.data import DataSource, FashionMnist, load_fashion_mnist, memory_images
+from modelyard.training.data import DataSource, Mnist, load_fashion_mnist, load_idx_folder, memory_images
 from modelyard.training.user import Task, average_loss, minimize, regularization_loss
 
 SIDE = 28
@@ -45,15 +46,27 @@ class ClassifierTask(Task):
 
 
 class FashionImagesTask(Task):
-    """A task whose examples are the images and labels of Fashion-MNIST."""
+    """A task whose examples are the images and labels of Fashion-MNIST, or of another data set of the same shape.
 
-    def __init__(self, *, data: FashionMnist | None = None) -> None:
+    Args:
+        data: Images, or a folder of them in MNIST's idx format; None loads Fashion-MNIST when it is first needed.
+
+    Raises:
+        ConfigurationError: The data is something else.
+    """
+
+    def __init__(self, *, data: Mnist | str | None = None) -> None:
+        if not isinstance(data, Mnist | str | None):
+            raise ConfigurationError(f"data is {data!r}; expected a folder of idx files, or images that are loaded.")
         self._given_data = data
 
     @cached_property
-    def data(self) -> FashionMnist:
+    def data(self) -> Mnist:
         """The images, loaded on first use."""
-        return load_fashion_mnist() if self._given_data is None else self._given_data
+        given = self._given_data
+        if isinstance(given, str):
+            return load_idx_folder(Path(given))
+        return load_fashion_mnist() if given is None else given
 
     @cached_property
     def train(self) -> DataSource:

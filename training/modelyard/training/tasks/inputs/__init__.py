@@ -1,0 +1,17 @@
+"""What several tasks are given: images with their signatures, image files, and texts."""
+
+from modelyard.training.tasks.inputs._encode import encode_variants
+from modelyard.training.tasks.inputs._images import PIXELS, SIDE, ClassifierTask, FashionImagesTask, as_floats, takes
+from modelyard.training.tasks.inputs._titles import title_pairs, title_spellings
+
+__all__ = [
+    "ClassifierTask",
+    "FashionImagesTask",
+    "PIXELS",
+    "SIDE",
+    "as_floats",
+    "encode_variants",
+    "takes",
+    "title_pairs",
+    "title_spellings",
+]
