@@ -11,7 +11,6 @@ import os
 import queue
 import shutil
 import sys
-import tempfile
 import threading
 import traceback
 from multiprocessing.connection import Connection
@@ -34,15 +33,15 @@ def main(argv: list[str]) -> int:
     with leave_out_keras():
         import tensorflow as tf
 
-    threads = int(argv[0])
+    folder, threads = argv[0], int(argv[1])
     if threads:
         # Before anything that starts TensorFlow's threads.
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
-    for module in argv[1:]:
+    for module in argv[2:]:
         importlib.import_module(module)
     orders: queue.SimpleQueue[Order | Forget] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(Connection(os.dup(0), writable=False), orders), daemon=True).start()
+    threading.Thread(target=_read, args=(Connection(os.dup(0), writable=False), orders, folder), daemon=True).start()
     _Server(answers).serve(orders)
     return 0
 
@@ -96,14 +95,14 @@ def _behind(error: BaseException | None) -> str:
     return "" if error is None else "".join(traceback.format_exception(error))
 
 
-def _read(stdin: Connection, orders: queue.SimpleQueue[Order | Forget]) -> None:
+def _read(stdin: Connection, orders: queue.SimpleQueue[Order | Forget], folder: str) -> None:
     try:
         while True:
             orders.put(stdin.recv())
     except EOFError:
         # The caller is gone, by a signal perhaps: what is being done is not needed, and the folder for
-        # temporary files has no other owner.
-        shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
+        # temporary files has no other owner. By its name: where it is gone already, tempfile.gettempdir() is /tmp.
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
     except BaseException:
         # An order that cannot be read here: its sender reads why.

@@ -114,7 +114,10 @@ class Worker:
         self._process = subprocess.Popen(
             # -P: a file in the working directory must not shadow a package. faulthandler from the first moment on, and
             # no buffer: what is printed before a library aborts the process, while it still imports too, is in the log.
-            [sys.executable, "-P", "-u", "-X", "faulthandler", "-m", _MODULE, str(threads), *modules],
+            [
+                *(sys.executable, "-P", "-u", "-X", "faulthandler", "-m", _MODULE),
+                *(self._folder.name, str(threads), *modules),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
