@@ -15,7 +15,7 @@ from modelyard.training.tasks import TransferTask, tasks
 #: Processor seconds of timed steps for each task, and bounds of how many steps.
 _SECONDS = 8.0
 _LEAST, _MOST = 4, 200
-#: Photographs of the source of ``transfer``; the folder here is smaller, its images are resized to the same size.
+#: Retinal scans of Kermany et al., 2018; the folder here is smaller, its images are resized to the same size.
 _RETINAL_SCANS = 84_495
 
 
@@ -69,7 +69,7 @@ What `modelyard train TASK --full` takes on two cores, in processor time of both
 was not run to the end: some steps were timed, and their median multiplied. Measured beside other work, where the
 clock would have said more about that; on two idle cores a training takes between half this time and all of it.
 `transfer` is MobileNetV2 at its default size and with its default number of layers trained, for as many images as
-its source had, {_RETINAL_SCANS:,}.
+there are retinal scans of Kermany et al., {_RETINAL_SCANS:,}.
 
 | Task | `--full`: epochs | Steps timed | One step | One epoch | All |
 |---|---|---:|---:|---:|---:|

@@ -1,4 +1,4 @@
-"""``dcgan`` on a folder of colour images, its other variant, what it refuses; the rest is in the test of the zoo."""
+"""``dcgan`` on a folder of colour images, after the tutorial, what it refuses; the rest is in the test of the zoo."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ def test_its_export_is_verified_at_its_size(garments: Path, model_dir: Path, tmp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"variant": "guide"}, "variant is 'guide'; expected keras or cookbook"),
+        ({"variant": "guide"}, "variant is 'guide'; expected keras, tutorial, cookbook"),
+        ({"variant": "cookbook", "folder": "photos"}, "variant cookbook for the folder photos; .* 28 x 28"),
         ({"width": 0.01}, "width is 0.01"),
         ({"beta_1": 1.0}, "beta_1 is 1.0; expected a number from 0 to below 1"),
         ({"beta_1": -0.1}, "beta_1 is -0.1"),
@@ -131,10 +132,10 @@ def test_arguments_that_make_no_network_are_errors(arguments: dict[str, object],
         DcganTask(**arguments)  # type: ignore[arg-type]
 
 
-def test_the_cookbook_s_variant_learns_and_is_exported_with_its_statistics(
+def test_the_tutorial_s_variant_learns_and_is_exported_with_its_statistics(
     subset: FashionMnist, tmp_path: Path
 ) -> None:
-    task = DcganTask(data=subset, variant="cookbook", width=WIDTH)
+    task = DcganTask(data=subset, variant="tutorial", width=WIDTH)
     pictures = PictureLog(task, tmp_path / "pictures", every_steps=10_000)
     # Slower than the other variant: its rate is a third.
     Trainer(task, TrainerOptions(batch_size=64, epochs=10, seed=SEED), [pictures]).run()

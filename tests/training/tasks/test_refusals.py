@@ -13,6 +13,7 @@ from modelyard.errors import ConfigurationError, TrainingError
 from modelyard.training.data import FashionMnist
 from modelyard.training.tasks import (
     CapsnetTask,
+    CycleganTask,
     FashionTask,
     GanTask,
     LadderTask,
@@ -34,6 +35,8 @@ from tests.support.garments import write_garments
     [
         (CapsnetTask, {"iterations": 0}, "iterations is 0; expected at least 1"),
         (FashionTask, {"data": 5}, "data is 5; expected a folder of idx files, or images that are loaded"),
+        (CycleganTask, {"side": 30}, "side is 30; expected a multiple of 4"),
+        (CycleganTask, {"history": -1}, "history is -1; expected a number of images, or 0"),
         (LinearTask, {"form": "line"}, "form is 'line'; expected module or keras"),
         (LinearTask, {"learning_rate": 0.0}, "learning_rate is 0.0; expected a number above 0"),
         (LinearTask, {"learning_rate": float("nan")}, "learning_rate is nan"),
@@ -47,6 +50,7 @@ from tests.support.garments import write_garments
         (TransferTask, {"size": 31}, "size is 31; expected at least 32 pixels"),
         (TransferTask, {"trained_layers": -1}, "trained_layers is -1; expected a number of layers"),
         (VaeTask, {"latent": 1}, "latent is 1; expected at least 2 dimensions"),
+        (VaeTask, {"samples": 0}, "samples is 0; expected at least one z"),
     ],
 )
 def test_arguments_that_make_no_sense_are_errors(make: Callable[..., Any], arguments: Any, message: str) -> None:

@@ -69,6 +69,13 @@ def cyclegan_task(data: FashionMnist) -> CycleganTask:
     return CycleganTask(data=few, blocks=1, learning_rate=2e-3)
 
 
+def colour_task(data: FashionMnist) -> CycleganTask:
+    """The network for folders of colour images, small, on boots and trousers in colour."""
+    folder = Path(tempfile.mkdtemp(prefix="boots-and-trousers-"))
+    write_garments(folder, data, labels=(1, 9), count=48, side=lambda number: 30 + number % 5, coloured=True)
+    return CycleganTask(folder=str(folder), side=32, width=8, blocks=1, learning_rate=2e-3)
+
+
 def transfer_task(data: FashionMnist) -> TransferTask:
     """A folder of real JPEG files, of several sizes, for three kinds of garment."""
     folder = Path(tempfile.mkdtemp(prefix="garments-"))
@@ -82,7 +89,9 @@ def transfer_task(data: FashionMnist) -> TransferTask:
 BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "capsnet": (lambda data: CapsnetTask(data=data, filters=32, capsule_maps=8), {"batch_size": 50, "epochs": 4}),
     "cyclegan": (lambda data: cyclegan_task(data), {"epochs": 3}),
+    "cyclegan_colour": (lambda data: colour_task(data), {"batch_size": 8, "epochs": 12}),
     "dcgan": (lambda data: DcganTask(data=data, width=0.125), {"epochs": 7}),
+    "dcgan_cookbook": (lambda data: DcganTask(data=data, variant="cookbook", width=0.125), {"epochs": 10}),
     "gan": (lambda data: GanTask(data=data), {"epochs": 60, "steps_per_loop": 500}),
     "ladder": (lambda data: LadderTask(data=data), {"epochs": 12}),
     "maml": (lambda data: MamlTask(), {"epochs": 9}),
@@ -96,7 +105,7 @@ BRIEF: dict[str, tuple[Callable[[FashionMnist], Task], Mapping[str, Any]]] = {
     "siamese": (lambda data: SiameseTask(data=data), {"epochs": 3}),
     "siamese_text": (lambda data: SiameseTextTask(pairs=8_000), {"epochs": 5}),
     "transfer": (lambda data: transfer_task(data), {"epochs": 8}),
-    "vae": (lambda data: VaeTask(data=data), {"epochs": 6}),
+    "vae": (lambda data: VaeTask(data=data, samples=5), {"epochs": 6}),
 }
 
 
@@ -273,6 +282,24 @@ def test_cyclegan_comes_back_to_where_it_started(zoo: Callable[[str], Trained]) 
     assert history[-1]["cycle"] < history[0]["cycle"] / 2
     assert history[-1]["identity"] < history[0]["identity"] / 2
     assert 0.1 < history[-1]["discriminator_loss"] < 1.0
+
+
+def test_cyclegan_comes_back_in_colour_between_two_folders(zoo: Callable[[str], Trained]) -> None:
+    """Fails where the cycles' loss is left out of the generators'."""
+    run = zoo("cyclegan_colour")
+    assert isinstance(run.task, CycleganTask)
+    first, *_, last = (epoch.evaluation for epoch in run.result.history)
+    assert last["cycle"] < 0.7 * first["cycle"]
+    assert 0.05 < last["discriminator_loss"] < 1.5
+    examples = run.task.verification_data(8).inputs
+    # Boots are before trousers in the alphabet; they are of other colours.
+    assert examples["to_b"]["a"].shape == examples["to_a"]["b"].shape == (8, 32, 32, 3)
+    assert run.task.data_description() == "48 images of ankle-boot and 48 images of trouser"
+
+
+def test_dcgan_s_cookbook_variant_comes_closer_to_real_images(zoo: Callable[[str], Trained]) -> None:
+    before, after = (values["frechet"] for values in zoo("dcgan_cookbook").pictures.history.values())
+    assert after < before / 2
 
 
 def test_cyclegan_s_drawings_tell_what_they_are_of(zoo: Callable[[str], Trained]) -> None:

@@ -60,8 +60,11 @@ class StepMetrics:
         }
         known = set().union(*parts.values())
         for variable in loop.variables:
-            # Keras makes all of a metric's variables, and no others, to be merged when they are read.
-            if variable.synchronization is tf.VariableSynchronization.ON_READ and id(variable) not in known:
+            # Keras makes all of a metric's variables to be merged when they are read. What each replica keeps for
+            # itself is no metric: of that, the first one's is read.
+            merged = variable.synchronization is tf.VariableSynchronization.ON_READ
+            merged = merged and variable.aggregation is not tf.VariableAggregation.ONLY_FIRST_REPLICA
+            if merged and id(variable) not in known:
                 raise ConfigurationError(
                     f"{label} updates the metric variable {variable.name.partition(':')[0]!r}, which is never reset: "
                     "its value would add up over all epochs. Make the keras.metrics object an attribute of the "

@@ -8,7 +8,7 @@ Losses: the discriminator's is the mean of the cross-entropies of its logits ``[
 the generator's is the cross-entropy of "real" for what it made, the form that does not saturate.
 
 Measured: both losses, the share of made images that pass for real, and the Fréchet distance to test images. Images:
-64 samples, every 500 steps.
+64 samples, every 500 steps; at the end ways between latent vectors, and sums of those of classes.
 """
 
 from __future__ import annotations

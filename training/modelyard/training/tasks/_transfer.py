@@ -1,9 +1,12 @@
 """The task ``transfer``: a network that knows images already learns new classes.
 
-Source: the cookbook's classifier of 84,495 retinal scans (Kermany et al., "Identifying Medical Diagnoses and Treatable
-Diseases by Image-Based Deep Learning", 2018): 4 classes, 224 x 224, VGG16 whose first layers are frozen and whose last
-are trained again, with a new head. Here for any folder of images ``root/<label>/*.jpeg``, with VGG16 or MobileNetV2.
-Images ``[B, H, W, 3]`` from 0 to 1, cross-entropy of logits ``[B, classes]``, Adam.
+Source: Keras' guide "Transfer learning & fine-tuning" (Chollet, 2020): a network trained on ImageNet whose first layers
+are frozen, whose batch normalization keeps its statistics, whose last layers are trained again, with a new head. The
+networks: VGG16 (Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", 2014) and
+MobileNetV2 (Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018). It is made for problems
+such as the retinal scans of Kermany et al. ("Identifying Medical Diagnoses and Treatable Diseases by Image-Based Deep
+Learning", 2018): 84,495 images of 4 classes; they retrained Inception v3. Here for any folder of images
+``root/<label>/*.jpeg``, at 224 x 224: ``[B, H, W, 3]`` from 0 to 1, cross-entropy of logits ``[B, classes]``, Adam.
 
 What the network knows comes from Keras' weights for ImageNet, or from an earlier run on other images:
 

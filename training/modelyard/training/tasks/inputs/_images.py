@@ -19,6 +19,13 @@ from modelyard.training.user import Task, average_loss, minimize, regularization
 
 SIDE = 28
 PIXELS = SIDE * SIDE
+_Vectors = npt.NDArray[np.floating[Any]]
+#: What long sleeves do to a dress, a shaft to a sandal, legs to a pullover.
+_SUMS = (
+    ("Pullover", "T-shirt/top", "Dress"),
+    ("Ankle boot", "Sneaker", "Sandal"),
+    ("Trouser", "T-shirt/top", "Pullover"),
+)
 
 
 class ClassifierTask(Task):
@@ -97,6 +104,29 @@ class FashionImagesTask(Task):
 def as_floats(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Grey images, uint8 ``[N, H, W]``, to ``[N, H, W, 1]`` from 0 to 1."""
     return images[..., np.newaxis].astype(np.float32) / np.float32(255)
+
+
+def edge_maps(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Drawings of uint8 ``[N, H, W]``: 255 less a quarter of ``|gx| + |gy|``, Sobel's gradients, not below 0."""
+    # int16 is enough: neither gradient exceeds 4 * 255.
+    padded = np.pad(images.astype(np.int16), ((0, 0), (1, 1), (1, 1)))
+    down = padded[:, 2:] - padded[:, :-2]
+    right = padded[:, :, 2:] - padded[:, :, :-2]
+    vertical = down[:, :, :-2] + 2 * down[:, :, 1:-1] + down[:, :, 2:]
+    horizontal = right[:, :-2] + 2 * right[:, 1:-1] + right[:, 2:]
+    return (255 - np.minimum((np.abs(vertical) + np.abs(horizontal)) // 4, 255)).astype(np.uint8)
+
+
+def ways(first: _Vectors, last: _Vectors, weights: _Vectors) -> npt.NDArray[np.float32]:
+    """Vectors on the ways from the first to the last ones: ``[N, L]`` twice, weights ``[S, 2]``, to ``[N * S, L]``."""
+    mixed: npt.NDArray[np.float32] = np.einsum("sk,knl->nsl", weights, np.stack([first, last])).astype(np.float32)
+    return mixed.reshape(-1, first.shape[1])
+
+
+def sums(vectors: Mapping[str, _Vectors]) -> npt.NDArray[np.float32]:
+    """From a vector of each class, ``[L]``, to rows of ``a``, ``b``, ``c`` and ``a - b + c``: ``[4 R, L]``."""
+    rows = [(vectors[a], vectors[b], vectors[c], vectors[a] - vectors[b] + vectors[c]) for a, b, c in _SUMS]
+    return np.concatenate(rows).astype(np.float32)
 
 
 def takes(function: Any, **shapes: tuple[int, ...]) -> SignatureFunction:
