@@ -43,8 +43,7 @@ from modelyard.errors import ConfigurationError
 from modelyard.training.data import Mnist
 from modelyard.training.plots import image_grid, save_fit, save_image
 from modelyard.training.run import TrainResult
-from modelyard.training.tasks._maml_problems import Family, FewShots, Sinusoids, nearest
-from modelyard.training.tasks.inputs import FashionImagesTask, takes
+from modelyard.training.tasks.inputs import Family, FashionImagesTask, FewShots, Sinusoids, nearest, takes
 from modelyard.training.user import InputRequest, average_loss, minimize
 
 _BATCHES = 500

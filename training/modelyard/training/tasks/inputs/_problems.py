@@ -16,7 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.training.data import Mnist
-from modelyard.training.tasks.inputs import SIDE
+from modelyard.training.tasks.inputs._images import SIDE
 
 #: ``(x, y, judged_x, judged_y)``, each ``[problems, points, ...]``: points to adapt to, and points to be judged on.
 Problems = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
