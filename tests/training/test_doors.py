@@ -25,7 +25,7 @@ DOORS = {
         "Arrays", "Augmentation", "DataExamples", "DataSource", "FashionMnist", "ImageCache", "ImageFiles",
         "ImageFolder", "ImageOptions", "ImageSplits", "Mnist", "RecordFolder", "RecordSplit", "Records", "Stream",
         "StreamPosition",
-        "decode_image", "image_examples", "image_folder_dataset", "load_fashion_mnist", "load_mnist",
+        "decode_image", "image_examples", "image_folder_dataset", "load_fashion_mnist", "load_idx_folder", "load_mnist",
         "memory_images", "open_records", "read_vocabulary", "scan_images", "tfrecord_dataset", "worker_share",
         "write_vocabulary",
     ],
@@ -34,8 +34,8 @@ DOORS = {
         "search",
     ],
     modelyard.training.tasks: [
-        "CapsnetTask", "CycleganTask", "DcganTask", "FashionTask", "GanTask", "LinearTask", "MamlTask", "MlpTask",
-        "NasTask", "PictureLog", "SiameseTask", "TransferTask", "VaeTask", "draw_run", "find_task", "make_task",
+        "CapsnetTask", "CycleganTask", "DcganTask", "FashionTask", "GanTask", "LadderTask", "LinearTask", "MamlTask",
+        "MlpTask", "NasTask", "PictureLog", "SiameseTask", "SiameseTextTask", "TransferTask", "VaeTask", "draw_run", "find_task", "make_task",
         "tasks",
     ],
 }  # fmt: skip
