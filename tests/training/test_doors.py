@@ -35,8 +35,8 @@ DOORS = {
     ],
     modelyard.training.tasks: [
         "CapsnetTask", "CycleganTask", "DcganTask", "FashionTask", "GanTask", "LadderTask", "LinearTask", "MamlTask",
-        "MlpTask", "NasTask", "PictureLog", "SiameseTask", "SiameseTextTask", "TransferTask", "VaeTask", "draw_run", "find_task", "make_task",
-        "tasks",
+        "MlpTask", "NasTask", "PictureLog", "SiameseTask", "SiameseTextTask", "TransferTask",
+        "VaeTask", "draw_run", "find_task", "make_task", "tasks",
     ],
 }  # fmt: skip
 
