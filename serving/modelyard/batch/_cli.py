@@ -34,7 +34,16 @@ def main(argv: list[str]) -> int:
     end = argv.index("--") if "--" in argv else len(argv)
     args = make_parser().parse_args(argv[:end])
     # Beam logs to the root logger, from its import on, what a reader of this command cannot act on.
-    logging.getLogger().setLevel(logging.CRITICAL)
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.CRITICAL)
+    try:
+        return _predict(args, argv[end + 1 :])
+    finally:
+        root.setLevel(level)
+
+
+def _predict(args: argparse.Namespace, runner: list[str]) -> int:
     try:
         from modelyard.batch._run import FileOptions, predict_files
     except ModuleNotFoundError as exc:
@@ -47,7 +56,7 @@ def main(argv: list[str]) -> int:
     )  # fmt: skip
     options = FileOptions(
         model=model, inputs=args.input, output=args.output, form=args.format, batch_size=args.batch_size,
-        runner=argv[end + 1 :],
+        runner=runner,
     )  # fmt: skip
     with ProgressBar() as bar:
         report = predict_files(options, progress=lambda done, total: bar(_Files(done, total)))
