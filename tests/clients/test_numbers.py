@@ -62,4 +62,11 @@ def test_text_is_short_where_all_values_are() -> None:
     assert array_json(np.full(64, 0.5, np.float32)) == f"[{','.join(['0.5'] * 64)}]"
     assert array_json(np.full(64, 2, np.float32)) == f"[{','.join(['2.0'] * 64)}]"
     third = array_json(np.full(64, -1 / 3, np.float32))
-    assert third == f"[{','.join(['-3.33333343e-01'] * 64)}]"
+    assert third == f"[{','.join(['-0.33333334'] * 64)}]"
+
+
+def test_scalars_and_arrays_of_nothing() -> None:
+    assert array_json(np.array(1.5, np.float32)) == "1.5"
+    assert array_json(np.zeros((0, 4), np.float32)) == "[]"
+    assert array_json(np.zeros((2, 0), np.int64)) == "[[],[]]"
+    assert array_json(np.arange(3, dtype=">i4")) == "[0,1,2]"

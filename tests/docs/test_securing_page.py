@@ -16,7 +16,7 @@ from jwt.algorithms import RSAAlgorithm
 from modelyard.errors import PermissionDeniedError, UnauthenticatedError
 from modelyard.serving.access import Access, Credentials
 from modelyard.serving.config import FLAGS
-from tests.contract.test_access import GRPC
+from tests.support.access import GRPC
 from tests.support.models import publish_affine
 from tests.support.pages import ROOT, blocks
 from tests.support.server import free_port

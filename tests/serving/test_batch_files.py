@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -95,6 +95,16 @@ def test_a_bad_row_costs_its_file_alone(fashion: str, parts: Path, labels: list[
     report = predict_files(options)
     assert (report.kept, report.written, report.rows) == (len(there), FILES - len(there), (FILES - len(there)) * ROWS)
     assert [row["label"] for row in _rows(tmp_path / "out")] == labels
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "tfrecord"])
+def test_a_file_without_rows_becomes_one(
+    fashion: str, tmp_path: Path, form: Literal["jsonl", "parquet", "tfrecord"]
+) -> None:
+    source = tmp_path / "none.jsonl"
+    source.touch()
+    options = FileOptions(model=BatchModel(fashion), inputs=[str(source)], output=str(tmp_path / "out"), form=form)
+    assert (predict_files(options).written, predict_files(options).kept) == (1, 1)
 
 
 def test_parquet_and_records(fashion: str, parts: Path, images: np.ndarray, labels: list[str], tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ the same process imports before or after.
 """
 
 from modelyard.wire._cast import cast_unchanged
-from modelyard.wire._decimal import decimal_digits
 from modelyard.wire._dtypes import DType, dtype_by_enum, dtype_by_name, dtype_by_numpy, dtype_names
 from modelyard.wire._generated import (
     config_pb2,
@@ -38,7 +37,7 @@ from modelyard.wire._tensors import (
     tensor_to_array,
 )
 from modelyard.wire._tfrecord import crc32c, frame_record, read_records
-from modelyard.wire._varint import read_varint, varint
+from modelyard.wire._varint import varint
 
 __all__ = [
     "DType",
@@ -55,7 +54,6 @@ __all__ = [
     "cast_unchanged",
     "config_pb2",
     "crc32c",
-    "decimal_digits",
     "descriptor_pool",
     "dtype_by_enum",
     "dtype_by_name",
@@ -72,7 +70,6 @@ __all__ = [
     "inference_pb2",
     "metrics_pb2",
     "read_records",
-    "read_varint",
     "serving_pb2",
     "shape_from_proto",
     "shape_to_proto",

@@ -20,34 +20,3 @@ def varint(value: int) -> bytes:
         value >>= 7
     result.append(value)
     return bytes(result)
-
-
-def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Reads a number.
-
-    Args:
-        data: What it stands in.
-        at: Where it begins.
-
-    Returns:
-        The number, and where it ends.
-
-    Raises:
-        IndexError: It is cut off.
-        ValueError: It has more than 64 bits.
-    """
-    value = data[at]
-    at += 1
-    if value < 0x80:
-        return value, at
-    value &= 0x7F
-    shift = 7
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")

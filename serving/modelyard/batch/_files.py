@@ -14,6 +14,8 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from modelyard.clients.values import IMAGES as IMAGE_SUFFIXES
+from modelyard.clients.values import plain_value
 from modelyard.errors import ConfigurationError, InvalidInputError
 from modelyard.wire import frame_record, read_records, tensorflow_pb2
 
@@ -25,9 +27,11 @@ IMAGES = "images"
 #: The column that says which image a row is.
 PATH = "path"
 _SUFFIXES: dict[str, str] = {
-    ".jsonl": "jsonl", ".parquet": "parquet", ".tfrecord": "tfrecord",
-    ".bmp": IMAGES, ".gif": IMAGES, ".jpeg": IMAGES, ".jpg": IMAGES, ".png": IMAGES, ".webp": IMAGES,
-}  # fmt: skip
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".tfrecord": "tfrecord",
+    **dict.fromkeys(IMAGE_SUFFIXES, IMAGES),
+}
 
 
 def batched(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
@@ -157,20 +161,7 @@ def writing(path: Path, form: str) -> Iterator[_Write]:
 
 
 def _json_line(row: Mapping[str, Any]) -> bytes:
-    return json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False).encode() + b"\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"b64": base64.b64encode(value).decode()}
-    return value
+    return json.dumps({name: plain_value(value) for name, value in row.items()}, ensure_ascii=False).encode() + b"\n"
 
 
 def _example(row: Mapping[str, Any]) -> bytes:
@@ -206,9 +197,11 @@ def _writing_parquet(path: Path) -> Iterator[_Write]:
     finally:
         if writer is not None:
             writer.close()
+    if writer is None:
+        pq.write_table(pa.table({}), path)
 
 
 def _arrow(values: npt.NDArray[Any]) -> Any:
     if values.dtype == object and values.ndim == 1:
-        return [_plain(each) if isinstance(each, bytes | np.ndarray) else each for each in values]
+        return [plain_value(each) if isinstance(each, bytes | np.ndarray) else each for each in values]
     return values if values.ndim == 1 else list(values.reshape(len(values), -1))

@@ -112,7 +112,8 @@ def predict_files(options: FileOptions, *, progress: Callable[[int, int], object
 
 
 def _run(options: FileOptions, parts: Sequence[_Part]) -> int:
-    FileSystems.exists(options.output) or FileSystems.mkdirs(options.output)
+    if not FileSystems.exists(options.output):
+        FileSystems.mkdirs(options.output)
     work = _Predict(options.model, options.batch_size)
     try:
         pipeline = beam.Pipeline(options=PipelineOptions(list(options.runner)))

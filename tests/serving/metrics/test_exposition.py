@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
+from google.protobuf import proto
 
 from modelyard.serving.metrics import Exemplar, Metrics, exposition
-from modelyard.wire import metrics_pb2, read_varint
+from modelyard.wire import metrics_pb2
 from tests.support.metrics import page_of
 
 LATENCY = ":tensorflow:serving:request_latency"
@@ -56,12 +58,11 @@ def test_open_metrics_has_exemplars_and_an_end() -> None:
 
 
 def families(data: bytes) -> dict[str, metrics_pb2.MetricFamily]:
-    found, at = {}, 0
-    while at < len(data):
-        size, at = read_varint(data, at)
-        family = metrics_pb2.MetricFamily.FromString(data[at : at + size])
+    found, rest = {}, io.BytesIO(data)
+    while rest.tell() < len(data):
+        family = proto.parse_length_prefixed(metrics_pb2.MetricFamily, rest)
+        assert family is not None
         found[family.name] = family
-        at += size
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
 import sys
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelyard.clients.api import RowResult
+from modelyard.clients.values import plain_value
 from modelyard.errors import ConfigurationError, InvalidRequestError
 
 _FORMATS = ("csv", "jsonl", "npz")
@@ -111,7 +111,7 @@ class JsonLines(_Text):
         if result.outputs is None:
             row["error"] = "" if result.error is None else result.error.message
         else:
-            row["outputs"] = {key: _plain(value.tolist()) for key, value in result.outputs.items()}
+            row["outputs"] = {key: plain_value(value) for key, value in result.outputs.items()}
         self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
@@ -193,21 +193,8 @@ def _stacked(values: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 def _cells(name: str, value: npt.NDArray[Any]) -> list[tuple[str, object]]:
     array = np.asarray(value)
     if array.ndim == 0:
-        return [(name, _plain(array.item()))]
-    return [(f"{name}[{','.join(map(str, where))}]", _plain(array[where])) for where in np.ndindex(*array.shape)]
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"b64": base64.b64encode(value).decode("ascii")}
-    return value
+        return [(name, plain_value(array.item()))]
+    return [(f"{name}[{','.join(map(str, where))}]", plain_value(array[where])) for where in np.ndindex(*array.shape)]
 
 
 def _label(outputs: Outputs) -> tuple[str, float]:
@@ -218,5 +205,5 @@ def _label(outputs: Outputs) -> tuple[str, float]:
             "Choose a form with --output."
         )
     index = int(outputs["class_id"])
-    label = _plain(np.asarray(outputs["label"]).item()) if "label" in outputs else index
+    label = plain_value(np.asarray(outputs["label"]).item()) if "label" in outputs else index
     return str(label), float(outputs["probabilities"][index])

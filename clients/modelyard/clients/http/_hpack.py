@@ -7,8 +7,8 @@ number in the static table, so that blocks can be read, and remembered, without 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 
+from modelyard.clients.http._short import cache_short
 from modelyard.errors import ProtocolError
 from modelyard.wire.hpack import STATIC_TABLE, HpackError, read_integer, read_text, sized
 
@@ -20,7 +20,7 @@ def encode(fields: Iterable[tuple[str, str]]) -> bytes:
     return b"".join([_literal(name, value) for name, value in fields])
 
 
-@lru_cache(maxsize=512)
+@cache_short
 def decode(block: bytes) -> Fields:
     fields = []
     at = 0
@@ -58,7 +58,6 @@ _NUMBERS = {name.decode(): at for at, (name, _) in reversed(list(enumerate(STATI
 _SHORT = 0x0F
 
 
-@lru_cache(maxsize=1024)
 def _prefix(name: str) -> bytes:
     # Compressing proxies, too, must not put a secret into their tables.
     mark = 0x10 if name in ("authorization", "x-api-key") else 0

@@ -9,11 +9,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
 
 from modelyard.clients.http._bodies import compressed, too_large
+from modelyard.clients.http._short import cache_short
 from modelyard.clients.protocols import Call
 from modelyard.clients.transport import Address, ClientOptions
 from modelyard.errors import InvalidRequestError, ProtocolError
@@ -182,8 +182,7 @@ class Reader:
         self._buffer += data
 
 
-# A server says the same for a second, but for lengths.
-@lru_cache(maxsize=32)
+@cache_short
 def _parsed(head: bytes) -> _Head:
     lines = head.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ", 2)

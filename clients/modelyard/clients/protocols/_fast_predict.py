@@ -1,24 +1,23 @@
 """PredictRequest and PredictResponse without a copy too many, and without a Python object per value.
 
 The packed form of a float, double or bool field is the array's own bytes, and a packed field looks on the wire like a
-bytes field. So answers are parsed as messages that say ``bytes`` there, of one's own descriptors, and viewed in place;
-those of a known form (``_answer_forms``) are not parsed at all. Requests are put together from their parts, with one
-copy of each array. Whatever does not fit this, the general codec reads.
+bytes field. So answers are parsed as messages that say ``bytes`` there, of one's own descriptors, and viewed in place.
+Requests are put together from their parts, with one copy of each array. Whatever does not fit this, the general codec
+reads.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache, lru_cache
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from modelyard.clients.protocols._answer_forms import Arrays, Echo, Form, form_of
 from modelyard.wire import array_to_tensor, dtype_by_numpy, varint
 
 #: Number in ``tensorflow.DataType`` to the field of ``TensorProto`` and the dtype of its packed bytes.
@@ -26,9 +25,16 @@ _PACKED = {1: ("float_val", "<f4"), 2: ("double_val", "<f8"), 10: ("bool_val", "
 _INT64, _STRING = 9, 7
 _LARGEST_MESSAGE = (1 << 31) - 1
 _FIELD = descriptor_pb2.FieldDescriptorProto
-_MAX_FORMS = 512
-#: Forms of answers by their length; None where one such answer has come, or they have no form.
-_forms: dict[int, Form | None] = {}
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class Echo(NamedTuple):
+    """What a server says that it has called; empty or None where it does not."""
+
+    model: str
+    version: int | None
+    signature: str
 
 
 def request_bytes(spec: bytes, arrays: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]) -> bytes | None:
@@ -45,7 +51,7 @@ def request_bytes(spec: bytes, arrays: Mapping[str, npt.NDArray[Any]], outputs: 
             parts.append(_tagged(0x12, entry))
             size += len(parts[-1])
             continue
-        little = np.ascontiguousarray(array, dtype=_little(array.dtype))
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         parts.append(_head(name, dtype_by_numpy(array.dtype).enum, array.shape, little.nbytes))
         # An empty view has no bytes to cast.
         parts.append(little.data.cast("B") if little.size else b"")
@@ -61,10 +67,6 @@ def response_of(data: bytes) -> tuple[Arrays, Echo] | None:
 
     Returns the outputs, where they are views, and what the ModelSpec says; None where the general codec has to look.
     """
-    size = len(data)
-    form = _forms.get(size)
-    if form is not None and (known := form.cut(data)) is not None:
-        return known, form.echo
     try:
         response = _response_class().FromString(data)
     except DecodeError:
@@ -75,15 +77,7 @@ def response_of(data: bytes) -> tuple[Arrays, Echo] | None:
         if array is None:
             return None
         outputs[name] = array
-    echo = echo_of(response.model_spec)
-    if size in _forms:
-        _forms[size] = form_of(data, outputs, echo)
-    else:
-        # Finding the form costs twice as much as parsing: only where a length comes again.
-        if len(_forms) >= _MAX_FORMS:
-            _forms.clear()
-        _forms[size] = None
-    return outputs, echo
+    return outputs, echo_of(response.model_spec)
 
 
 def echo_of(spec: Any) -> Echo:
@@ -116,12 +110,6 @@ def _array(tensor: Any) -> npt.NDArray[Any] | None:
     return None
 
 
-@lru_cache(maxsize=256)
-def _little(kind: np.dtype[Any]) -> np.dtype[Any]:
-    return kind.newbyteorder("<")
-
-
-@lru_cache(maxsize=256)
 def _head(name: str, dtype: int, shape: tuple[int, ...], nbytes: int) -> bytes:
     """All of an entry of ``inputs`` that comes before the bytes of ``tensor_content``."""
     dims = b"".join(_tagged(0x12, b"\x08" + varint(size)) for size in shape)

@@ -6,7 +6,6 @@ import base64
 import json
 import operator
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -65,7 +64,6 @@ def model_spec(target: Target, signature: str = "") -> serving_pb2.ModelSpec:
     return spec
 
 
-@lru_cache(maxsize=256)
 def model_path(target: Target) -> str:
     """The REST form of a target: ``/v1/models/NAME[/versions/N | /labels/L]``."""
     path = f"/v1/models/{quote(target.model, safe='')}"
@@ -77,18 +75,13 @@ def model_path(target: Target) -> str:
 def predict_message(
     target: Target, signature: str, arrays: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
 ) -> bytes:
-    body = request_bytes(_spec_bytes(target, signature), arrays, outputs)
+    body = request_bytes(model_spec(target, signature).SerializeToString(), arrays, outputs)
     if body is None:
         size = sum(array.nbytes for array in arrays.values())
         raise RequestTooLargeError(
             f"Inputs of {size} bytes do not fit into one message, which holds less than 2 GiB; send fewer rows."
         )
     return body
-
-
-@lru_cache(maxsize=256)
-def _spec_bytes(target: Target, signature: str) -> bytes:
-    return model_spec(target, signature).SerializeToString()
 
 
 def metadata_message(target: Target) -> bytes:

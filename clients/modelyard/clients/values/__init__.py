@@ -3,7 +3,7 @@
 from modelyard.clients.values._files import IMAGES, SourceRow, count_rows, image_input, is_image_file, read_rows
 from modelyard.clients.values._images import has_files, read_all, read_bytes
 from modelyard.clients.values._inputs import check_inputs, check_outputs, needs_signature, to_arrays
-from modelyard.clients.values._numbers import array_json
+from modelyard.clients.values._numbers import array_json, plain_value
 from modelyard.clients.values._results import (
     Classification,
     ClassScore,
@@ -42,6 +42,7 @@ __all__ = [
     "image_input",
     "is_image_file",
     "needs_signature",
+    "plain_value",
     "read_all",
     "read_bytes",
     "read_rows",

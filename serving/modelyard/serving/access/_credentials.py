@@ -37,7 +37,8 @@ class Credentials:
         return False
 
 
-@lru_cache(maxsize=1024)
+# Of certificates that the transport verified. The TLS libraries bound one by 100 KiB, so these take 7 MiB at most.
+@lru_cache(maxsize=64)
 def subject_of(certificate: bytes) -> str:
     """The subject of a certificate as RFC 4514 writes it, such as ``CN=ci,O=Example``."""
     text: str = _x509().load_der_x509_certificate(certificate).subject.rfc4514_string()

@@ -6,11 +6,13 @@ import asyncio
 import ctypes
 import gc
 import sys
+from collections import deque
 from collections.abc import Callable
 from functools import cache
 
-#: How often the memory of the process is looked at, and how much more of it than the last time is looked into.
-_LOOK_S, _KEPT_BYTES = 5.0, 32 << 20
+#: How often the memory of the process is looked at, with how many of the last looks it is compared, and how much more
+#: than the least of them is looked into. A burst may be at work for several looks before it frees anything.
+_LOOK_S, _LOOKS, _KEPT_BYTES = 5.0, 60, 32 << 20
 
 
 def settle_memory() -> None:
@@ -43,17 +45,15 @@ async def return_memory(resident_bytes: Callable[[], int | None]) -> None:
 
     glibc keeps freed megabytes below others that live, in as many heaps as there are threads.
     """
-    trim, least = _malloc_trim(), resident_bytes()
-    if trim is None or least is None:
+    trim, used = _malloc_trim(), resident_bytes()
+    if trim is None or used is None:
         return
+    last = deque([used], _LOOKS)
     while True:
         await asyncio.sleep(_LOOK_S)
-        used = resident_bytes() or 0
-        if used > least + _KEPT_BYTES:
+        if (resident_bytes() or 0) > min(last) + _KEPT_BYTES:
             await asyncio.to_thread(trim, 0)
-            least = resident_bytes() or 0
-        else:
-            least = min(least, used)
+        last.append(resident_bytes() or 0)
 
 
 @cache

@@ -13,7 +13,6 @@ import ssl
 import struct
 import time
 import zlib
-from functools import lru_cache
 from urllib.parse import unquote
 
 from modelyard.clients.http import Http2Connection, Http2Stream, encode_fields, too_large
@@ -131,7 +130,6 @@ class Codec:
         return error_of_status(code, details, stream.trailers, self.url)
 
 
-@lru_cache(maxsize=512)
 def _timeout(millis: int) -> bytes:
     text = f"{millis}m" if millis < _LONGEST_TIMEOUT else f"{min(millis // 1000, _LONGEST_TIMEOUT - 1)}S"
     return encode_fields([("grpc-timeout", text)])
