@@ -45,6 +45,16 @@ INPUTS: dict[str, Any] = {
     "image": RNG.random((ROWS, 6, 7, 3)).astype(np.float32), "volume": floats(4, 5, 4, 2),
     "boxes": BOXES, "scores": RNG.random((ROWS, 8, 2)).astype(np.float32),
 }  # fmt: skip
+
+
+def upsampled(image: Any) -> Any:
+    """What autoencoders and generators end with: Keras makes UpSampling2D of tf.repeat."""
+    for filters in (4, 3):
+        image = keras.layers.UpSampling2D()(image)
+        image = tf.nn.conv2d(image, tf.fill([3, 3, image.shape[-1], filters], 0.1), 1, "SAME")
+    return image
+
+
 NUMBERS = tf.lookup.StaticHashTable(
     tf.lookup.KeyValueTensorInitializer(tf.constant([3, 0, -1, 9], tf.int64), tf.constant([0.5, 1.5, 2.5, 3.5])), -1.0
 )
@@ -103,6 +113,8 @@ CASES: dict[str, Callable[..., Any]] = {
     "resize_area": lambda image: tf.image.resize(image, [3, 5], "area"),
     "resize_antialias": lambda image: tf.image.resize(image, [4, 4], "bilinear", antialias=True),
     "resize_lanczos": lambda image: tf.image.resize(image, [9, 5], "lanczos3"),
+    "upsampled": lambda image: upsampled(image[:, :, :, :2]),
+    "upsampled_of_any_size": lambda image, k: upsampled(image[:, : k[0] + 4]),
     "vectorized": lambda x: tf.vectorized_map(lambda row: tf.linalg.matvec(tf.ones([2, 6]) * WEIGHTS, row), x),
     "roll": lambda x: tf.roll(x, [1, -2], [0, 1]),
     "rounds_towards_zero": lambda i: tf.math.mod(i, 7) + tf.truncatemod(i, 7),

@@ -248,6 +248,15 @@ def _squeeze(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.reshape(x, [tf.shape(x)[i] for i in range(x.shape.rank) if i not in dropped]) if dropped else None
 
 
+def _reshape(node: NodeDef, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """To the sizes that TensorFlow knows: TFLite's converter forgets them after tf.repeat."""
+    x, shape = inputs
+    if constant(shape) is not None:
+        return None
+    known = tf.reshape(x, shape).shape
+    return None if known.rank is None else tf.reshape(x, [shape[i] if n is None else n for i, n in enumerate(known)])
+
+
 def _constant(node: NodeDef, tensor: tf.Tensor) -> int:
     value = constant(tensor)
     if value is None:
@@ -277,9 +286,12 @@ _BOTH = {
 TFLITE = {
     **_BOTH,
     "DenseBincount": Rule(_bincount),
+    # Keras makes UpSampling2D of tf.repeat, which is a Tile and a Reshape.
+    "Reshape": Rule(_reshape, alone=False),
     "Roll": Rule(_roll),
     "Squeeze": Rule(_squeeze, _is_vectorized),
     "StridedSlice": Rule(_strided_slice, lambda node: node.attr["new_axis_mask"].i != 0),
+    "Tile": Rule(lambda node, inputs: None),
 }
 ONNX = {
     **_BOTH,

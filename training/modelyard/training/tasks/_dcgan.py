@@ -165,12 +165,8 @@ class DcganTask(AdversarialTask):
         layers, first = keras.layers, self._filters(128)
         stack = [keras.Input((self._latent,)), layers.Dense((SIDE // 4) ** 2 * first, activation="relu")]
         stack.append(layers.Reshape((SIDE // 4, SIDE // 4, first)))
-        channels = first
-        for side, filters in ((SIDE // 2, 128), (SIDE, 64)):
-            # Changes nothing; but TFLite's converter loses the height in the second doubling.
-            stack += [layers.UpSampling2D(), layers.Reshape((side, side, channels))]
-            channels = self._filters(filters)
-            stack.append(layers.Conv2D(channels, 3, padding="same"))
+        for filters in (128, 64):
+            stack += [layers.UpSampling2D(), layers.Conv2D(self._filters(filters), 3, padding="same")]
             stack += [layers.BatchNormalization(momentum=0.8), layers.ReLU()]
         stack += [layers.Conv2D(1, 3, padding="same", activation="tanh"), layers.Rescaling(0.5, 0.5)]
         return keras.Sequential(stack, name="generator")
