@@ -105,9 +105,9 @@ def _measure(left: list[tuple[str, str, str]], args: argparse.Namespace, kinds: 
 
 
 def _read(results: Path) -> dict[tuple[str, str, str], tuple[dict[str, Any], str]]:
-    lines = results.read_text("utf-8").splitlines() if results.is_file() else []
-    found = {}
-    for line in map(json.loads, lines):
+    # What the page has stays, as of an earlier state, until it is measured again.
+    found = {(row["kind"], row["route"], row["form"]): (row, "") for row in json.loads(_page.DATA.read_text())["cells"]}
+    for line in map(json.loads, results.read_text("utf-8").splitlines() if results.is_file() else []):
         mark = line.pop("print")
         found[line["kind"], line["route"], line["form"]] = (line, mark)
     return found

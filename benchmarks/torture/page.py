@@ -10,7 +10,8 @@ from benchmarks.load import machine
 from benchmarks.pages import write_section
 from benchmarks.torture.runner import Outcome
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "reliability.md"
 
 
 def write(family: str, outcomes: Sequence[Outcome], busy: str) -> None:
@@ -46,6 +47,7 @@ def row(outcome: Outcome) -> str:
             f"{outcome.quiet.p99_ms:.1f} → {outcome.beside.p99_ms:.1f}", f"{outcome.beside.worst_ms:.0f}",
             f"{outcome.growth_mb:+.0f}",
         ]  # fmt: skip
-    verdict = "; ".join(" ".join(problem.split())[:200] for problem in outcome.problems).replace("|", "/") or "ok"
+    problems = (" ".join(problem.replace(f"{ROOT}/", "").split())[:200] for problem in outcome.problems)
+    verdict = "; ".join(problems).replace("|", "/") or "ok"
     cells = [outcome.case.title, outcome.transport, f"{outcome.result.inputs:,}", text, *honest, verdict]
     return f"| {' | '.join(cells)} |"

@@ -92,6 +92,27 @@ def upsampling() -> Any:
 
 
 @kind(floats(8, 8, 3))
+def upsampled_twice() -> Any:
+    """Autoencoder of images that ends with nearest UpSampling2D and convolutions."""
+    return _upsampled(8)
+
+
+@kind(_sizes(3))
+def upsampled_free_size() -> Any:
+    """The same of free height and width."""
+    return _upsampled(None)
+
+
+def _upsampled(size: int | None) -> Any:
+    x = h = keras.Input((size, size, 3), name="image")
+    for filters in (4, 8):
+        h = layers.Conv2D(filters, 3, 2, padding="same", activation="relu")(h)
+    for filters in (4, 3):
+        h = layers.Conv2D(filters, 3, padding="same")(layers.UpSampling2D()(h))
+    return keras.Model(x, h)
+
+
+@kind(floats(8, 8, 3))
 def resize_bicubic() -> Any:
     """Bicubic resize."""
     return module(lambda image: tf.image.resize(image, [11, 13], "bicubic"), spec(None, 8, 8, 3))

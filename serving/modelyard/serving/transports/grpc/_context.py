@@ -90,7 +90,8 @@ class _Call:
         """What work returns; an error that is a bug, of a library's handler too, is not sent to clients."""
         try:
             return await work
-        except grpc.aio.AbortError:
+        except (grpc.aio.AbortError, grpc.aio.InternalError):
+            # The second: the call had ended before its status was sent, and nobody waits for another.
             raise
         except Exception as exc:
             code, text = failure_of(exc, self._path)
