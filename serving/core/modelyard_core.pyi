@@ -268,8 +268,8 @@ class Server:
         """
     def take_records(self) -> tuple[list[tuple[Any, ...]], int]:
         """Requests that were answered since the last time, as ``RequestRecord``'s fields, and how many were lost."""
-    def forget(self, model: str) -> None:
-        """Has ``learn`` called again for the plans of a model."""
+    def forget(self, model: str, keep: Sequence[int] = ...) -> None:
+        """Has ``learn`` called again for the plans of a model, but for those of some versions."""
     def give_up(self, model: str, version: int, longer_s: float, text: str) -> None:
         """Answers the requests of a version's batches that have been computed for so long: DEADLINE_EXCEEDED, or 504.
 
@@ -284,9 +284,9 @@ class Server:
     def take_statistics(self) -> list[dict[str, Any]]:
         """What was measured since the last time, by plan.
 
-        Each has ``model``, ``version``, ``signature``, ``succeeded``, ``rows``, ``last_ms`` (since 1970), ``total_ns``,
-        ``queue_ns``, ``input_ns``, ``infer_ns`` and ``output_ns`` of the requests, and ``executions`` (by rows: how
-        many, and nanoseconds for input, model and output).
+        Each has ``model``, ``version``, ``signature``, ``backend``, ``succeeded``, ``rows``, ``last_ms`` (since 1970),
+        ``total_ns``, ``queue_ns``, ``input_ns``, ``infer_ns`` and ``output_ns`` of the requests, and ``executions`` (by
+        rows: how many, and nanoseconds for input, model and output).
 
         ``queue``, ``input`` and ``output`` (microseconds), ``batch_rows``, ``batch_padding`` and ``batch_requests`` are
         native histograms: numbers and counts of the buckets, zeros, and the sum. ``runtime`` has counts by upstream's

@@ -238,9 +238,10 @@ impl Server {
         Ok(true)
     }
 
-    /// Has `learn` called again for the plans of a model.
-    fn forget(&self, model: &str) {
-        self.core.plans.forget(model);
+    /// Has `learn` called again for the plans of a model, but for those of some versions.
+    #[pyo3(signature = (model, keep = Vec::new()))]
+    fn forget(&self, model: &str, keep: Vec<i64>) {
+        self.core.plans.forget(model, &keep);
     }
 
     /// Answers the requests of a version's batches that have been computed for so many seconds: see the stub.

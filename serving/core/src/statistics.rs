@@ -12,6 +12,7 @@ pub fn statistics<'py>(py: Python<'py>, plan: &Plan, stats: Stats) -> PyResult<B
     found.set_item("model", &plan.key.model)?;
     found.set_item("version", plan.version)?;
     found.set_item("signature", &plan.signature.name)?;
+    found.set_item("backend", &plan.backend)?;
     found.set_item("succeeded", stats.succeeded)?;
     found.set_item("rows", stats.rows)?;
     found.set_item("last_ms", stats.last_ms)?;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -74,6 +74,14 @@ pub struct Waited {
     pub time: Duration,
 }
 
+/// A queue holds its plan. So a plan holds its queues only as long as requests come to it: else both would stay for ever.
+#[derive(Default)]
+struct Queues {
+    by_shape: HashMap<Vec<Shape>, Arc<Queue>>,
+    /// Those that only their last requests hold.
+    left: Vec<Weak<Queue>>,
+}
+
 /// What the requests with one key ask for.
 pub struct Plan {
     pub key: Key,
@@ -100,7 +108,7 @@ pub struct Plan {
     pub waiting: Arc<AtomicUsize>,
     /// Rows of requests that were let in and are not answered yet.
     pub outstanding: AtomicUsize,
-    queues: Mutex<HashMap<Vec<Shape>, Arc<Queue>>>,
+    queues: Mutex<Queues>,
     stats: Mutex<Stats>,
     cost: Mutex<Cost>,
     /// Where short batches are computed at once.
@@ -153,12 +161,14 @@ impl Plan {
     /// Has another plan answer, or none.
     pub fn retire(&self) {
         self.stale.store(true, Ordering::Relaxed);
+        let Queues { by_shape, left } = &mut *self.queues.lock();
+        left.extend(by_shape.drain().map(|(_, queue)| Arc::downgrade(&queue)));
     }
 
     /// Answers the requests of batches that have been computed for so long, and has Python answer those that wait.
     pub fn give_up(&self, longer: Duration, text: &Arc<str>) {
         self.retire();
-        let queues: Vec<_> = self.queues.lock().values().cloned().collect();
+        let queues: Vec<_> = self.queues.lock().left.iter().filter_map(Weak::upgrade).collect();
         for queue in queues {
             queue.give_up(longer, text);
         }
@@ -167,13 +177,17 @@ impl Plan {
     /// The queue for inputs of these shapes: only those of one inner shape can be stacked.
     pub fn queue(self: &Arc<Self>, tensors: &[Tensor]) -> Arc<Queue> {
         let inner: Vec<Shape> = tensors.iter().map(|tensor| tensor.shape.iter().skip(1).copied().collect()).collect();
-        let mut queues = self.queues.lock();
-        if let Some(queue) = queues.get(&inner) {
+        let Queues { by_shape, left } = &mut *self.queues.lock();
+        if let Some(queue) = by_shape.get(&inner) {
             return queue.clone();
         }
         let queue = Arc::new(Queue::new(self.clone()));
-        if queues.len() < MAX_QUEUES {
-            queues.insert(inner, queue.clone());
+        // Looked at with the lock held: whoever retires the plan takes the lock after that.
+        if by_shape.len() < MAX_QUEUES && !self.is_stale() {
+            by_shape.insert(inner, queue.clone());
+        } else {
+            left.retain(|queue| queue.strong_count() > 0);
+            left.push(Arc::downgrade(&queue));
         }
         queue
     }

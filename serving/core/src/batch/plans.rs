@@ -65,7 +65,7 @@ impl Plans {
                 return Err(false);
             }
         }
-        self.retire(known.insert(key.clone(), Known::Asked(Instant::now())));
+        self.replace(known.insert(key.clone(), Known::Asked(Instant::now())));
         Err(true)
     }
 
@@ -76,17 +76,18 @@ impl Plans {
         plan.places = self.places.clone();
         drop(waiting);
         let mut known = self.known.write();
-        self.retire(known.insert(plan.key.clone(), Known::Plan(Arc::new(plan))));
+        self.replace(known.insert(plan.key.clone(), Known::Plan(Arc::new(plan))));
     }
 
-    /// Has Python asked again for the plans of a model.
-    pub fn forget(&self, model: &str) {
-        for known in self.known.read().values() {
-            match known {
-                Known::Plan(plan) if plan.key.model == model => plan.retire(),
-                _ => {}
+    /// Has Python asked again for the plans of a model, but for those of some versions.
+    pub fn forget(&self, model: &str, keep: &[i64]) {
+        self.known.write().retain(|key, known| match known {
+            Known::Plan(plan) if key.model == model && !keep.contains(&plan.version) => {
+                self.retire(plan.clone());
+                false
             }
-        }
+            _ => true,
+        });
     }
 
     /// Requests that were let in and are not answered yet.
@@ -95,22 +96,28 @@ impl Plans {
         waiting.values().map(|number| number.load(Ordering::Relaxed)).sum()
     }
 
-    fn retire(&self, old: Option<Known>) {
+    fn replace(&self, old: Option<Known>) {
         if let Some(Known::Plan(plan)) = old {
-            self.retired.lock().push(plan);
+            self.retire(plan);
         }
+    }
+
+    fn retire(&self, plan: Arc<Plan>) {
+        plan.retire();
+        self.retired.lock().push(plan);
     }
 
     /// All plans that may hold statistics.
     pub fn all(&self) -> Vec<Arc<Plan>> {
-        let mut retired = self.retired.lock();
-        let mut all = retired.clone();
-        retired.retain(|plan| Arc::strong_count(plan) > 2);
-        let known = self.known.read();
-        all.extend(known.values().filter_map(|known| match known {
+        // One lock after the other: who replaces a plan takes the second with the first one held.
+        let plan = |known: &Known| match known {
             Known::Plan(plan) => Some(plan.clone()),
             Known::Asked(_) => None,
-        }));
+        };
+        let mut all: Vec<_> = self.known.read().values().filter_map(plan).collect();
+        let mut retired = self.retired.lock();
+        all.extend(retired.iter().cloned());
+        retired.retain(|plan| Arc::strong_count(plan) > 2);
         all
     }
 }

@@ -72,7 +72,7 @@ class ModelManager:
         self._when_configured: list[Callable[[str], None]] = []
 
     def when_configured(self, tell: Callable[[str], None]) -> None:
-        """Calls ``tell`` with the name of each model whose configuration changes, on any thread."""
+        """Calls ``tell`` with the name of each model whose configuration changes or goes, on any thread."""
         self._when_configured.append(tell)
 
     def _watcher(self, config: ModelConfig) -> ModelWatcher:
@@ -203,8 +203,9 @@ class ModelManager:
                 watcher.start()
             for watcher, config in changed:
                 watcher.configure(config)
+            for name in (*(config.name for _, config in changed), *(watcher.config.name for watcher in gone)):
                 for tell in self._when_configured:
-                    tell(config.name)
+                    tell(name)
             # Before anything is waited for: one model that loads slowly keeps no other from coming or going.
             self._watchers = watchers
         leaving = [threading.Thread(target=watcher.stop, daemon=True) for watcher in gone]

@@ -192,6 +192,9 @@ class AsyncPool(Generic[_C]):
 
     async def _opened(self, *, fresh: bool) -> _C:
         while True:
+            # In the place of one that no call has: else each such call would leave one more.
+            if fresh and (old := next((item for item in self._channels if item.idle), None)) is not None:
+                self._drop(old)
             self._channels = [item for item in self._channels if not item.lost]
             if len(self._channels) + self._connecting < self._options.max_connections:
                 self._connecting += 1
@@ -204,9 +207,6 @@ class AsyncPool(Generic[_C]):
                     self._connecting -= 1
                 self._channels.append(channel)
                 return channel
-            if fresh and (old := next((item for item in self._channels if item.idle), None)) is not None:
-                self._drop(old)
-                continue
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._queue.append(turn)
             try:

@@ -94,7 +94,8 @@ class SocketPool(Generic[_C]):
         except BaseException:
             connection.close()
             raise
-        if connection.reusable and not self._closed:
+        # A new one beside another that no call has would stay: each such call would leave one more.
+        if connection.reusable and not self._closed and not (fresh and self._idle):
             self._idle.append((connection, time.monotonic()))
         else:
             connection.close()

@@ -120,8 +120,6 @@ class Plans:
         self._metrics = metrics
         self._statistics = statistics
         self._options = options
-        #: By model and version: what counted batches were computed by, though the version may be gone.
-        self._runtimes: dict[tuple[str, int], str] = {}
         manager.when_configured(server.forget)
         manager.before_suspending(self._give_up)
         metrics.before_reading(self.fetch)
@@ -138,7 +136,6 @@ class Plans:
             return
         if not self._is_usual(plan):
             return
-        self._runtimes[model, servable.version] = servable.backend.name
         described = plan.signature
         dtypes = {spec.name: spec.dtype for spec in described.outputs}
         shapes = servable.check_shapes
@@ -166,6 +163,9 @@ class Plans:
             if batching is None
             else (batching.timeout_s, batching.max_queued_rows, batching.allowed_batch_sizes),
         )
+        # Each plan holds what it computes with, and those before it stay until their statistics are fetched.
+        self._server.forget(model, [each.version for each in watcher.loaded()])
+        self.fetch()
         if watcher.config.prediction_log is not log:
             # It was configured anew meanwhile.
             self._server.forget(model)
@@ -214,7 +214,7 @@ class Plans:
             ":modelyard:serving:predictions", {"model": model, "version": str(version), "status": "OK"}
         ).add(found["succeeded"])
         counts, native = found["runtime"]
-        runtime = self._runtimes[model, version]
+        runtime = found["backend"]
         if counts:
             labels = {"model_name": model, "API": "Predict", "runtime": runtime}
             self._metrics.histogram(":tensorflow:serving:runtime_latency", labels).merge(Native(*native), counts)

@@ -1,0 +1,66 @@
+"""What comes again and again leaves nothing: configurations, plans of the native core, connections of clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from modelyard.clients import ModelConfig, connect, connect_async
+from tests.support.admin import config_text, model_text
+from tests.support.models import publish_affine
+from tests.support.server import RunningServer, serve
+
+X = {"x": np.ones(1, np.float32)}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    publish_affine(tmp_path / "m", slope=2.0, intercept=1.0)
+    return tmp_path / "m"
+
+
+@pytest.fixture
+def server(model: Path, tmp_path: Path) -> Iterator[RunningServer]:
+    (tmp_path / "config").write_text(config_text(model_text("m", model)))
+    with serve(None, model="m", log_dir=tmp_path, flags=[f"--model_config_file={tmp_path / 'config'}"]) as started:
+        yield started
+
+
+def configured(model: Path, number: int) -> list[ModelConfig]:
+    """Another configuration than the one before."""
+    return [ModelConfig(name="m", base_path=str(model), latest=1 + number % 2)]
+
+
+def test_a_server_that_is_configured_again_and_again_keeps_its_memory(server: RunningServer, model: Path) -> None:
+    process = psutil.Process(server.process.pid)
+    before = 0
+    with connect(f"grpc://{server.grpc_address}") as client:
+        for number in range(600):
+            client.reload_config(configured(model, number))
+            assert client.predict("m", X)["y"] == 3
+            if number == 200:
+                before = process.memory_info().rss
+    assert process.memory_info().rss - before < 2e6
+
+
+def test_clients_keep_one_connection_however_often_they_reload(server: RunningServer, model: Path) -> None:
+    own = psutil.Process()
+
+    async def reload() -> int:
+        async with connect_async(f"grpc://{server.grpc_address}") as client:
+            for number in range(20):
+                await client.reload_config(configured(model, number))
+            return own.num_fds()
+
+    before = own.num_fds()
+    with connect(f"grpc://{server.grpc_address}") as client:
+        for number in range(20):
+            client.reload_config(configured(model, number))
+        assert own.num_fds() - before <= 2
+    # An event loop has some of its own.
+    assert asyncio.run(reload()) - before <= 6
