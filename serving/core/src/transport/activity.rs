@@ -14,6 +14,8 @@ use crate::transport::thrift::Thrift;
 
 /// Others have their turn after so many bytes of a connection: small frames of many streams take milliseconds.
 const TURN: usize = 16 << 10;
+/// The same for a connection that has sent many small frames for nothing.
+const SHORT_TURN: usize = 1 << 10;
 
 /// Which of its time limits a connection has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,13 +143,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.turn >= TURN {
+        let in_debt = self.thrift.as_ref().is_some_and(Thrift::in_debt);
+        if self.turn >= if in_debt { SHORT_TURN } else { TURN } {
             self.turn = 0;
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let polled = if in_debt {
+            // What is read at once is handled at once.
+            let mut short = [0; SHORT_TURN];
+            let mut short = ReadBuf::new(&mut short[..SHORT_TURN.min(buffer.remaining())]);
+            let polled = Pin::new(&mut self.stream).poll_read(context, &mut short);
+            buffer.put_slice(short.filled());
+            polled
+        } else {
+            Pin::new(&mut self.stream).poll_read(context, buffer)
+        };
         let bytes = &buffer.filled()[before..];
         self.turn += bytes.len();
         if !bytes.is_empty() {

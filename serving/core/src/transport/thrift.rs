@@ -6,6 +6,8 @@ use std::time::Instant;
 const FRAME: u64 = 64;
 /// What a client may owe: some 16,000 frames at once.
 const CREDIT: u64 = 1 << 20;
+/// A client that owes more waits for its turn after every few frames: with many streams open, each takes 10 µs.
+const DEBT: u64 = CREDIT / 16;
 /// What is forgiven in a millisecond: 1,000 frames a second.
 const FORGIVEN: u64 = FRAME;
 const HEAD: usize = 9;
@@ -54,13 +56,18 @@ impl Thrift {
                 };
             }
         }
-        if self.owed > CREDIT {
+        if self.in_debt() {
             let now = Instant::now();
             let forgiven = now.duration_since(self.since).as_millis() as u64 * FORGIVEN;
             self.owed = self.owed.saturating_sub(forgiven);
             self.since = now;
         }
         self.owed <= CREDIT
+    }
+
+    /// Whether others are to have their turn more often.
+    pub fn in_debt(&self) -> bool {
+        self.owed > DEBT
     }
 
     /// It is answered with so many bytes.
