@@ -139,7 +139,7 @@ def run_config(options: TrainerOptions, steps_per_epoch: int | None, max_steps: 
         "seed": options.seed,
         "steps_per_epoch": steps_per_epoch,
         "max_steps": max_steps,
-        "resident": options.loop == "epoch",
+        "resident": options.mode.resident,
         "accumulate_steps": options.accumulate_steps,
         "clip_norm": options.clip_norm,
         "ema_decay": options.ema_decay,
