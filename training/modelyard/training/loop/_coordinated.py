@@ -70,7 +70,7 @@ class CoordinatedLoop(DeviceLoop):
         """Makes this loop, whether it is running or not, end after the steps that are on their way."""
         self._stopping = True
 
-    def start(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Outcome]:
+    def start(self, batches: object, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Outcome]:
         """As for :class:`DeviceLoop`."""
         packed = np.array([totals.sums[name] for name in self.names], dtype=np.float64)
         done: Future[Outcome] = Future()

@@ -157,11 +157,11 @@ class DeviceLoop:
         if self._strategy is None or self._strategy.cluster_resolver is None:
             self._halt.assign(True)
 
-    def run(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> LoopResult:
+    def run(self, batches: object, steps: int, totals: Totals, *, first_step: int = 0) -> LoopResult:
         """Runs steps on the device; see :meth:`start`."""
         return self.finish(self.start(batches, steps, totals, first_step=first_step), totals)
 
-    def start(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Outcome]:
+    def start(self, batches: object, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Outcome]:
         """Lets steps run, in a thread of their own so that no signal has to wait for them.
 
         They are done when it returns, where the mode has no device loop.
@@ -176,7 +176,7 @@ class DeviceLoop:
             return done
         counts = (tf.constant(steps, tf.int64), tf.constant(packed), tf.constant(first_step, tf.int64))
         if isinstance(batches, ResidentEpoch):
-            arguments: tuple[Any, ...] = ((batches.order, tf.constant(batches.position, tf.int64)), *counts)
+            arguments: tuple[object, ...] = ((batches.order, tf.constant(batches.position, tf.int64)), *counts)
             batches.position += steps
         else:
             arguments = (batches, *counts)

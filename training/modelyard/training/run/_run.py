@@ -243,7 +243,7 @@ class Run:
                 steps = min(steps, every - state.step % every)
         return steps
 
-    def _steps(self, batches: Any, steps: int) -> Iterator[tuple[int, dict[str, float]]]:
+    def _steps(self, batches: object, steps: int) -> Iterator[tuple[int, dict[str, float]]]:
         state = self._state
         self._began = time.perf_counter()
         self._running = running = self._train.start(batches, steps, state.totals, first_step=state.step)
