@@ -91,8 +91,7 @@ def _any(tree: ast.Module) -> int:
     numpy = {
         id(name)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Subscript) and "np." in ast.unparse(node.value) + "."
-        if ast.unparse(node.value).startswith(("np.", "npt."))
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value).startswith(("np.", "npt."))
         for name in ast.walk(node.slice)
     }
     return sum(isinstance(node, ast.Name) and node.id == "Any" and id(node) not in numpy for node in ast.walk(tree))

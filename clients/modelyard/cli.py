@@ -118,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
         code = _main(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of the output went away, as head does: nobody is left to tell, and the flush at exit must not try.
+        # The reader of the output closed it, as head does: the flush at exit must not write any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     return code

@@ -64,7 +64,7 @@ def quiet_libraries() -> None:
     # OpenVINO does without the package that reports its use to its makers, from a fork of the process that imports it.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None says that there is none
     quiet = os.environ.setdefault(_LOG_LEVEL, "2") not in ("0", "1")
-    # Process 1 of a container takes all others with it when it ends: nobody could pass on why.
+    # Process 1 of a container ends all others with it: none is left to report why.
     if os.getpid() == 1:
         return
     if quiet and "tensorflow" not in sys.modules and not any(isinstance(each, _QuietImport) for each in sys.meta_path):
@@ -124,7 +124,7 @@ def _without_banners() -> Iterator[None]:
         sys.stderr.flush()
         shown = os.dup(2)
     except (OSError, AttributeError):
-        # A daemon may have closed it: then nobody reads any of it.
+        # A daemon may have closed it.
         yield
         return
     # In a session of its own: Ctrl-C is not for it.

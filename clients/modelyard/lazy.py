@@ -22,16 +22,16 @@ _EXTRA_PACKAGES = frozenset(
 )  # fmt: skip
 
 
-def load_attribute(door: str, modules: Mapping[str, str], name: str, *, extra: str) -> Any:
+def load_attribute(package: str, modules: Mapping[str, str], name: str, *, extra: str) -> Any:
     """Imports one public name of a package, for its ``__getattr__``."""
     if name not in modules:
-        raise AttributeError(f"module {door!r} has no attribute {name!r}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
     try:
         return getattr(importlib.import_module(modules[name]), name)
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] not in _EXTRA_PACKAGES:
             raise
-        raise MissingDependencyError(package=str(exc.name), extra=extra, purpose=f"{door}.{name}") from exc
+        raise MissingDependencyError(package=str(exc.name), extra=extra, purpose=f"{package}.{name}") from exc
 
 
 def attach(

@@ -47,7 +47,7 @@ def check(values: dict[str, str]) -> str:
         return _check_grpc(int(values.get("port", GRPC_PORT)), tls=bool(values.get("ssl_config_file")))
     connection: http.client.HTTPConnection
     if values.get("ssl_config_file") and values.get("rest_api_ssl", "true").lower() not in ("false", "0"):
-        # This process asks itself: there is nobody between to be kept out.
+        # The connection does not leave this container: its certificate need not be checked.
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -124,18 +124,18 @@ def test_json_of_another_dtype_is_wrong(body: bytes) -> None:
 
 def test_expected_outputs_are_compared_row_by_row() -> None:
     request = rest({"n": KNOWN["n"]}, {"n": np.array([1, 2])})
-    for body, hits in ((b'{"outputs": [1, 2]}', 2), (b'{"outputs": [1, 3]}', 1), (b'{"outputs": [3, 1]}', 0)):
-        assert Checker().hits(request, body) == hits
-    assert Checker().hits(rest({"n": KNOWN["n"]}), b'{"outputs": [1, 2]}') == 0
+    for body, matches in ((b'{"outputs": [1, 2]}', 2), (b'{"outputs": [1, 3]}', 1), (b'{"outputs": [3, 1]}', 0)):
+        assert Checker().matches(request, body) == matches
+    assert Checker().matches(rest({"n": KNOWN["n"]}), b'{"outputs": [1, 2]}') == 0
 
 
 def test_nan_is_right_where_the_recorded_answer_has_it() -> None:
     recorded = {"y": np.array([[1, np.nan, 3], [1, 2, 3]], np.float32)}
     request = rest({"y": KNOWN["y"]}, recorded)
-    assert Checker().hits(request, b'{"outputs": [[1, NaN, 3], [1, 2, 3]]}') == 2
-    assert Checker().hits(request, b'{"outputs": [[1, 2, 3], [1, 2, 3]]}') == 1
+    assert Checker().matches(request, b'{"outputs": [[1, NaN, 3], [1, 2, 3]]}') == 2
+    assert Checker().matches(request, b'{"outputs": [[1, 2, 3], [1, 2, 3]]}') == 1
     with pytest.raises(LoadTestError, match="y has 1 values that are NaN"):
-        Checker().hits(request, b'{"outputs": [[1, NaN, 3], [1, NaN, 3]]}')
+        Checker().matches(request, b'{"outputs": [[1, NaN, 3], [1, NaN, 3]]}')
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_the_output_that_tells_the_class(outputs: dict[str, tuple[str, Any]], fo
 
 def test_class_ids_in_a_column_are_compared_row_by_row() -> None:
     known = {"class_id": TensorInfo(name="class_id", dtype="int64", shape=(-1, 1))}
-    assert Checker().hits(rest(known, np.array([5, 7])), b'{"outputs": [[5], [8]]}') == 1
+    assert Checker().matches(rest(known, np.array([5, 7])), b'{"outputs": [[5], [8]]}') == 1

@@ -165,7 +165,7 @@ def test_h2load_would_show_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in repr(where)
     request = Request(kind="rest x", api="rest", path="/", body=b"")
     with pytest.raises(ConfigurationError, match="MODELYARD_TOKEN is set; use modelyard loadtest run"):
-        run_h2load(where, request, H2loadOptions(seconds=1), answer_bytes=1, hits=1)
+        run_h2load(where, request, H2loadOptions(seconds=1), answer_bytes=1, matches=1)
 
 
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load (nghttp2-client) is not installed")
@@ -179,7 +179,7 @@ def test_h2load_notices_refusals_that_have_status_200(server: RunningServer) -> 
     options = LoadTestOptions(grpc_url=url, rest_url="", model="shoes")
     (request,) = ImageTraffic().requests(options, ["grpc image"], distinct=1)
     looking = H2loadOptions(rate=50, seconds=1, clients=2, warm_up_s=1)
-    log = run_h2load(endpoint(url), request, looking, answer_bytes=200, hits=1)
+    log = run_h2load(endpoint(url), request, looking, answer_bytes=200, matches=1)
     assert log.measured().failures == log.measured().requests > 0
 
 

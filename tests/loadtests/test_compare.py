@@ -12,7 +12,7 @@ from modelyard.loadtests.options import Check
 from modelyard.loadtests.report import Report, write_report
 
 METRICS = ("throughput", "p50", "p95", "p99")
-ROW = Measured(name="A", requests=9, failures=0, p50_ms=1, p95_ms=2, p99_ms=3, known=0, hits=0, seconds=1)
+ROW = Measured(name="A", requests=9, failures=0, p50_ms=1, p95_ms=2, p99_ms=3, known=0, matches=0, seconds=1)
 KEPT = Check(subject="A", name="max_error_rate", limit=0, value=0, kept=True, text="0 of 9 requests failed")
 
 

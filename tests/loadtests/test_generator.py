@@ -92,8 +92,8 @@ def test_every_api_and_payload_gives_the_same_classes(classifier: RunningServer,
     assert {row.name for row in rows} == set(KINDS)
     assert [(row.requests, row.failures, row.known) for row in rows] == [(12, 0, 24)] * len(KINDS)
     # Image files are resized by the server, and a means classifier does not mind.
-    assert len({row.hits for row in rows}) == 1
-    assert rows[0].hits / 24 > 0.5
+    assert len({row.matches for row in rows}) == 1
+    assert rows[0].matches / 24 > 0.5
 
 
 def test_latency_counts_from_the_moment_a_request_was_due(classifier: RunningServer, images: Images) -> None:
@@ -209,7 +209,7 @@ def test_wrong_classes_are_answers_that_do_not_agree(wrong_server: RunningServer
     requests = make_requests(load, ImageTraffic(images).kinds(load), images, distinct=8)
     row = run_open(load, requests, constant(100, 0.5)).log.measured()
     assert row.failures == 0
-    assert row.hits / row.known < 0.2
+    assert row.matches / row.known < 0.2
 
 
 @pytest.mark.parametrize(
@@ -269,9 +269,9 @@ def test_a_recording_is_sent_when_it_was(recording: Path) -> None:
 def test_recorded_answers_are_the_expected_ones(recording: Path, classifier: RunningServer, images: Images) -> None:
     found = read_recording(recording)
     log = closed(options(classifier), found.requests, 0.3)
-    assert log.measured().hits == log.measured().known > 0
+    assert log.measured().matches == log.measured().known > 0
     other = dataclasses.replace(found.requests[0], expected=found.requests[1].expected)
-    assert closed(options(classifier), [other], 0.1).measured().hits == 0
+    assert closed(options(classifier), [other], 0.1).measured().matches == 0
 
 
 def test_recordings_that_cannot_be_used(tmp_path: Path, recording: Path) -> None:

@@ -12,7 +12,7 @@ from modelyard.loadtests import Limits, Measured, broken_limits
 def measured(**changes: Any) -> Measured:
     values: dict[str, Any] = {
         "name": "grpc image", "requests": 100, "failures": 0, "p50_ms": 5.0, "p95_ms": 10.0, "p99_ms": 20.0,
-        "known": 100, "hits": 90,
+        "known": 100, "matches": 90,
     }  # fmt: skip
     return Measured(**{**values, **changes})
 
@@ -43,7 +43,7 @@ def test_kept(limits: Limits) -> None:
         ),
         (Limits(min_requests=101), {}, "100 requests were answered; expected at least 101"),
         (Limits(max_error_rate=1), {"failures": 100}, "0 requests were answered; expected at least 1"),
-        (Limits(), {"requests": 0, "known": 0, "hits": 0}, "0 requests were answered; expected at least 1"),
+        (Limits(), {"requests": 0, "known": 0, "matches": 0}, "0 requests were answered; expected at least 1"),
     ],
 )
 def test_broken(limits: Limits, changes: dict[str, Any], text: str) -> None:

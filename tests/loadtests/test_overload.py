@@ -10,7 +10,9 @@ from modelyard.loadtests.generate import Log, Outcome, Run, Split
 from modelyard.loadtests.options import check_limits
 from modelyard.loadtests.scenarios._overload import joined
 
-ROW = Measured(name="a", requests=10, failures=0, refused=0, p50_ms=1, p95_ms=1, p99_ms=1, known=10, hits=10, seconds=1)
+ROW = Measured(
+    name="a", requests=10, failures=0, refused=0, p50_ms=1, p95_ms=1, p99_ms=1, known=10, matches=10, seconds=1
+)
 
 
 def run(kinds: str, *, seconds: float) -> Run:
@@ -24,7 +26,7 @@ def run(kinds: str, *, seconds: float) -> Run:
         done=due + 0.05,
         outcome=np.array([Outcome.REFUSED if kind == "x" else Outcome.OK for kind in kinds], np.uint8),
         rows=np.ones(len(kinds), np.int64),
-        hits=np.ones(len(kinds), np.int64),
+        matches=np.ones(len(kinds), np.int64),
         seconds=seconds,
         reasons={"x: full": kinds.count("x")} if "x" in kinds else {},
     )

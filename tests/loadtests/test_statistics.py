@@ -24,7 +24,7 @@ def log_of(latency_ms: np.ndarray, *, seconds: float = 10.0, outcome: Outcome = 
         done=intended + latency_ms / 1000,
         outcome=np.full(count, outcome, np.uint8),
         rows=np.ones(count, np.int64),
-        hits=np.ones(count, np.int64),
+        matches=np.ones(count, np.int64),
         seconds=seconds,
     )
 

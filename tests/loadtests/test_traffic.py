@@ -157,14 +157,14 @@ def test_labels_tell_the_agreement(running: RunningServer, tmp_path: Path) -> No
         path = tmp_path / f"{name}.npz"
         np.savez(path, **columns, labels=labels.astype(np.int64))  # type: ignore[arg-type]
         load = options(running, model="words", data=path, rows=2)
-        found.append([(row.failures, row.hits / row.known) for row in sent(load, find_traffic(load))])
+        found.append([(row.failures, row.matches / row.known) for row in sent(load, find_traffic(load))])
     assert found == [[(0, 1.0)] * 2, [(0, 0.0)] * 2]
     labelled = tmp_path / "sums.jsonl"
     labelled.write_text('{"a": [1, 2, 3], "b": [1, 1, 1], "label": 1}\n')
     # The sums are 3, 5 and 7: the largest is not the one with the number 1.
     load = options(running, model="pairs", data=labelled)
     for row in sent(load, find_traffic(load)):
-        assert (row.failures, row.hits) == (0, 0)
+        assert (row.failures, row.matches) == (0, 0)
         assert row.known == row.requests
 
 
@@ -214,7 +214,7 @@ def test_recorded_answers_are_expected_row_by_row(running: RunningServer, tmp_pa
     for row in sent(load, traffic, 2.0):
         assert row.failures == 0
         # One row of four is wrong; requests are rows in another order, taken about equally often.
-        assert row.hits / row.known == pytest.approx(0.75, abs=0.1)
+        assert row.matches / row.known == pytest.approx(0.75, abs=0.1)
 
 
 def test_calls_other_than_predict_go_as_they_are(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_calls_other_than_predict_go_as_they_are(tmp_path: Path) -> None:
         rows = {row.name: row for row in sent(load, traffic)}
         assert set(rows) == {"grpc classify", "grpc regress", "grpc multiinference"}
         assert [row.failures for row in rows.values()] == [0, 0, 0]
-        assert rows["grpc regress"].hits == rows["grpc regress"].known > 0
+        assert rows["grpc regress"].matches == rows["grpc regress"].known > 0
         with pytest.raises(ConfigurationError, match="recorded calls of regress are sent over gRPC as they are"):
             traffic.kinds(options(server, model="half", kinds=("rest regress",)))
         examples = tmp_path / "examples.tfrecord"

@@ -1,4 +1,4 @@
-"""Every loop form on a GPU: ``pytest -m accelerator --junit-xml=FILE`` also says how fast each one is."""
+"""Every mode of the loop on a GPU: ``pytest -m accelerator --junit-xml=FILE`` also says how fast each one is."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_endless_data_needs_max_steps() -> None:
 
 
 @pytest.mark.parametrize("loop", ["step", "epoch"])
-def test_the_other_loop_forms_count_steps_too(loop: Any) -> None:
+def test_the_other_loop_modes_count_steps_too(loop: Any) -> None:
     result = Trainer(ToyTask(), replace(OPTIONS, loop=loop)).run()
     assert [entry.step for entry in result.history] == [4, 8, 12, 15]
 

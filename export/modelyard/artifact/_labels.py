@@ -32,7 +32,7 @@ def one_at_a_time(model_dir: Location) -> Iterator[None]:
 
     descriptor = os.open(model_dir, os.O_RDONLY)
     try:
-        # Some network file systems lock no folders: there, whoever is last wins.
+        # Some network file systems lock no folders: there, the last writer wins.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

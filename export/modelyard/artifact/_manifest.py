@@ -127,14 +127,14 @@ class Manifest:
         return _read_object(cls, document, MANIFEST_NAME, required=frozenset({"latency", "runtime"}))
 
 
-def _checksum(document: Mapping[str, Any]) -> str:
+def _checksum(document: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of ``manifest.json``."""
     text = resources.files("modelyard.artifact").joinpath("manifest.schema.json").read_text("utf-8")
-    schema: dict[str, Any] = json.loads(text)
+    schema: dict[str, object] = json.loads(text)
     return schema
 
 

@@ -24,7 +24,7 @@ _HINT = {
     "gs": "credentials are looked for as by every Google tool (GOOGLE_APPLICATION_CREDENTIALS, ...)",
 }
 
-#: fsspec knows more, such as http: a server would ask any address for whoever configures it.
+#: fsspec knows more, such as http: a server would fetch any address that its configuration names.
 _STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "hdfs", "memory")
 
 
@@ -171,7 +171,7 @@ Location = Path | RemotePath
 
 
 def read_file(path: Location) -> bytes:
-    """Reads a file; what is neither a file nor absent, such as a pipe that nobody writes to, is an OSError."""
+    """Reads a file; what is neither a file nor absent, such as a pipe without a writer, is an OSError."""
     if isinstance(path, Path) and path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path.read_bytes()

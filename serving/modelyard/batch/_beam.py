@@ -34,7 +34,7 @@ class BeamModelHandler(ModelHandler[Mapping[str, Any], PredictionResult, BatchMo
 
     def run_inference(
         self,
-        batch: Sequence[Mapping[str, Any]],
+        batch: Sequence[Mapping[str, object]],
         model: BatchModel,
         inference_args: dict[str, Any] | None = None,
     ) -> Iterable[PredictionResult]:

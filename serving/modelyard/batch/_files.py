@@ -77,7 +77,7 @@ def read_columns(path: Path, form: str, rows: int, inputs: Mapping[str, Sequence
         yield {name: [row[name] for row in batch] for name in names}
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path) -> Iterator[dict[str, object]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -111,7 +111,7 @@ def _read_parquet(path: Path, rows: int) -> Iterator[Columns]:
         raise InvalidInputError(f"It is no Parquet file: {exc}") from exc
 
 
-def _read_examples(path: Path, inputs: Mapping[str, Sequence[int] | None]) -> Iterator[dict[str, Any]]:
+def _read_examples(path: Path, inputs: Mapping[str, Sequence[int] | None]) -> Iterator[dict[str, object]]:
     from google.protobuf.message import DecodeError
 
     for number, record in enumerate(read_records(path, checksum=google_crc32c.value), 1):
@@ -160,11 +160,11 @@ def writing(path: Path, form: str) -> Iterator[_Write]:
         yield write_rows
 
 
-def _json_line(row: Mapping[str, Any]) -> bytes:
+def _json_line(row: Mapping[str, object]) -> bytes:
     return json.dumps({name: plain_value(value) for name, value in row.items()}, ensure_ascii=False).encode() + b"\n"
 
 
-def _example(row: Mapping[str, Any]) -> bytes:
+def _example(row: Mapping[str, object]) -> bytes:
     example = tensorflow_pb2.Example()
     for name, value in row.items():
         feature, values = example.features.feature[name], np.asarray(value).ravel()

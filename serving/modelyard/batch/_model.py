@@ -128,7 +128,7 @@ class BatchModel:
         return inputs, lambda arrays: servable.run(signature, arrays, names)
 
 
-def _column(values: Any, dtype: str, shape: Sequence[int] | None) -> npt.NDArray[Any]:
+def _column(values: object, dtype: str, shape: Sequence[int] | None) -> npt.NDArray[Any]:
     """A column of an engine as the array of an input."""
     if isinstance(values, np.ndarray) and values.dtype == object and len(values) and np.ndim(values[0]):
         # Engines have an array or a list in each row.

@@ -148,7 +148,7 @@ BAD: list[tuple[str, str]] = [
     ('[[principal]]\nname = "a"\nclaims = {sub = "x"}', "has claims, and there is no \\[jwt\\]"),
     ('[[principal]]\nname = "a"\nclaims = "x"', "principal 'a' has str; expected a table"),
     ("[jwt]\nissuer = 'i'", "\\[jwt\\] has jwks = None; expected a text"),
-    ("[jwt]\njwks='http://a/b'\nissuer='i'\naudience='a'", "whoever is on the way could change keys"),
+    ("[jwt]\njwks='http://a/b'\nissuer='i'\naudience='a'", "keys could be changed on the way"),
     (
         "[jwt]\njwks='a'\nissuer='i'\naudience='a'\nalgorithms=['HS256']",
         "the algorithm 'HS256'; expected some of",

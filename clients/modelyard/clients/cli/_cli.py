@@ -29,8 +29,8 @@ examples:
   modelyard predict half rows.jsonl --output out.jsonl --resume
 
 environment:
-  MODELYARD_TOKEN   a key or web token of the server's, sent as a bearer token; over grpcs and https nobody on the
-                    way can read it
+  MODELYARD_TOKEN   a key or web token of the server's, sent as a bearer token; only grpcs and https encrypt
+                    it on its way
 """
 _TOKEN = "MODELYARD_TOKEN"
 

@@ -220,7 +220,7 @@ def _message(kind: type[_M], document: object) -> _M:
     return message
 
 
-def _array(value: Any, info: TensorInfo) -> npt.NDArray[Any]:
+def _array(value: object, info: TensorInfo) -> npt.NDArray[Any]:
     dtype = dtype_by_name(info.dtype)
     if dtype.numpy is None:
         raise UnsupportedError(f"Output {info.name!r} has dtype {info.dtype}, which numpy lacks. Install ml_dtypes.")
@@ -237,7 +237,7 @@ def _array(value: Any, info: TensorInfo) -> npt.NDArray[Any]:
     return array
 
 
-def _numbers(value: Any, wanted: np.dtype[Any]) -> npt.NDArray[Any]:
+def _numbers(value: object, wanted: np.dtype[Any]) -> npt.NDArray[Any]:
     array = np.asarray(value)
     if array.size == 0:
         return array.astype(wanted)

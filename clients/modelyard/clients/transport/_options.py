@@ -112,7 +112,7 @@ class ClientOptions:
         tls: Whom to trust, for ``grpcs`` and ``https``.
         metadata: gRPC metadata or HTTP headers of every call.
         token: Sent as ``authorization: Bearer ...``; a callable is asked before each call, so that tokens may expire.
-            It goes to the address that was given, over plain text, too: whoever may listen there calls for ``grpcs``
+            It goes to the address that was given, over plain text, too: an untrusted network calls for ``grpcs``
             or ``https``.
         compression: ``gzip`` compresses what is sent, and lets the server compress what it answers.
         max_message_bytes: Longest answer; None for any.

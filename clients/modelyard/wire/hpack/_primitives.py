@@ -51,7 +51,7 @@ _MAX_PADDING_BITS = 7
 
 
 class HpackError(Exception):
-    """A header block is malformed. It is nobody's last word: each peer says what that means for its connection.
+    """A header block is malformed. The caller decides what that means for its connection.
 
     Args:
         reason: What is wrong.

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 from modelyard.artifact import Location, check_model_name, locate
 from modelyard.console import ProgressBar, quiet_libraries
@@ -298,7 +297,7 @@ def _name_of(path: Path) -> str:
 
 
 def _export_path(
-    arguments: argparse.Namespace, model_dir: Location, options: ExportOptions, model: Any = None
+    arguments: argparse.Namespace, model_dir: Location, options: ExportOptions, model: object = None
 ) -> ExportReport:
     from modelyard.export.publish import export
 

@@ -29,7 +29,7 @@ def make_model(source: str, library: str) -> Any:
 
 def custom_objects(modules: Sequence[str]) -> dict[str, Any]:
     """Classes and functions of modules, by name, for Keras to find those that are not registered with it."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name in modules:
         try:
             module = importlib.import_module(name)

@@ -52,7 +52,7 @@ def _run(argv: Sequence[str]) -> tuple[int, str, int]:
             # -P: a file that lies here by chance must not stand in for a package.
             command = [sys.executable, "-P", "-c", _CHILD, *argv, f"--stage-file={told}"]
             # A group of its own: Ctrl-C on a terminal comes here, and goes on from here once. It ends with its input,
-            # which is nobody's but this process's.
+            # which belongs to this process alone.
             child = subprocess.Popen([*command, "--end-with-input"], process_group=0, stdin=subprocess.PIPE)
             children.append(child)
             if asked:

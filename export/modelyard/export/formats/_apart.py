@@ -119,7 +119,7 @@ def _make(
     make: Callable[..., Any],
     reference: Reference,
     graphs: Path,
-    specs: Sequence[tuple[Any, ...]],
+    specs: Sequence[tuple[object, ...]],
     staged: Path,
     options: ExportOptions,
 ) -> Any:

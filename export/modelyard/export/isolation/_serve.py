@@ -87,7 +87,7 @@ class _Server:
     def _progress(self, event: ExportEvent) -> None:
         self._tell(Event(event))
 
-    def _tell(self, answer: Any) -> None:
+    def _tell(self, answer: object) -> None:
         self._answers.send(answer)
 
 

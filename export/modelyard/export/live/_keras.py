@@ -85,7 +85,7 @@ def keras_signatures(model: keras.Model, declared: Sequence[TensorSpec] = ()) ->
     return {DEFAULT_SIGNATURE: SignatureFunction(inputs=inputs, function=function)}, assumed
 
 
-def _known_arguments(model: keras.Model) -> tuple[Any, bool]:
+def _known_arguments(model: keras.Model) -> tuple[object, bool]:
     """Positional and keyword arguments with a :class:`TensorSpec` for each tensor, None where they are unknown."""
     if getattr(model, "inputs", None):
         # A Sequential model takes its tensor bare, though it says that it takes a list of one.
@@ -107,7 +107,7 @@ def _known_arguments(model: keras.Model) -> tuple[Any, bool]:
     return ((_specs(next(iter(parameters)), config["input_shape"], fixed=fixed, top=True),), {}), True
 
 
-def _declared_arguments(model: keras.Model, known: Any, declared: Sequence[TensorSpec]) -> Any:
+def _declared_arguments(model: keras.Model, known: object, declared: Sequence[TensorSpec]) -> Any:
     by_name = {spec.name: spec for spec in declared}
     if len(by_name) != len(declared):
         raise ConfigurationError(f"Inputs are declared twice: {', '.join(spec.name for spec in declared)}.")

@@ -50,7 +50,7 @@ def distinct(names: Sequence[str]) -> list[str]:
     return found
 
 
-def named_outputs(result: Any, names: Sequence[str] = ()) -> dict[str, Any]:
+def named_outputs(result: object, names: Sequence[str] = ()) -> dict[str, Any]:
     """Every tensor of a result under a name of its own."""
     if isinstance(result, Mapping):
         leaves = [leaf for key, value in result.items() for leaf in _leaves(str(key), value)]
@@ -63,7 +63,7 @@ def named_outputs(result: Any, names: Sequence[str] = ()) -> dict[str, Any]:
     return dict(zip(distinct([name for name, _ in leaves]), (value for _, value in leaves), strict=True))
 
 
-def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
+def _leaves(prefix: str, value: object) -> list[tuple[str, object]]:
     if isinstance(value, Mapping):
         return [leaf for key, each in value.items() for leaf in _leaves(f"{prefix}_{key}", each)]
     if isinstance(value, (list, tuple)):

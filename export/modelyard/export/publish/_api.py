@@ -78,7 +78,7 @@ Data = VerificationData | Path | str | Mapping[str, Any] | npt.NDArray[Any]
 
 
 def export(
-    model: Any,
+    model: object,
     destination: Location | str,
     *,
     data: Data,
@@ -197,7 +197,7 @@ def export(
         )
 
 
-def _apart(arguments: tuple[Any, ...], model_dir: Location, progress: Progress) -> ExportReport:
+def _apart(arguments: tuple[object, ...], model_dir: Location, progress: Progress) -> ExportReport:
     """All of the export of a file in a process of its own: there is nothing in this one that it needs."""
     worker = Worker()
     try:
@@ -242,7 +242,10 @@ def _export_file(
 
 
 def _load(
-    model: Any, path: Path | None, signatures: Mapping[str, AnyFunction] | Sequence[str] | None, options: ExportOptions
+    model: object,
+    path: Path | None,
+    signatures: Mapping[str, AnyFunction] | Sequence[str] | None,
+    options: ExportOptions,
 ) -> LoadedModel:
     declared = signatures if isinstance(signatures, Mapping) else None
     if path is not None and (path / SAVED_MODEL_FILE).is_file():
@@ -262,7 +265,7 @@ def _load(
     return _describe(model, names)
 
 
-def _describe(model: Any, names: Sequence[str]) -> LoadedModel:
+def _describe(model: object, names: Sequence[str]) -> LoadedModel:
     """A model that is asked for its own signatures."""
     import keras
 
@@ -350,7 +353,7 @@ def _verification_data(
     return _grouped({name: arrays for name, arrays in inputs.items() if arrays})
 
 
-def _grouped(inputs: Mapping[str, Mapping[str, Any]]) -> VerificationData:
+def _grouped(inputs: Mapping[str, Mapping[str, object]]) -> VerificationData:
     groups = {name: by_shape(arrays) for name, arrays in inputs.items()}
     return VerificationData(
         inputs={name: each[0] for name, each in groups.items()},

@@ -28,7 +28,7 @@ def write_warmup(reference: Reference, directory: Path, *, model: str) -> int:
 
     None for a signature with state, which a replay would change.
 
-    A directory that has the file already keeps it: whoever made the SavedModel recorded what its users send.
+    A directory that has the file already keeps it: the author of the SavedModel recorded what its users send.
     """
     path = directory / WARMUP_FILE
     if path.exists():

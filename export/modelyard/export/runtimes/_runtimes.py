@@ -252,7 +252,7 @@ def restored_state(runtime: Runtime) -> AbstractContextManager[None]:
     return runtime.begun_anew() if isinstance(runtime, _Litert) else nullcontext()
 
 
-def as_array(value: Any) -> npt.NDArray[Any]:
+def as_array(value: object) -> npt.NDArray[Any]:
     """What a TensorFlow tensor holds, as an array."""
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 

@@ -307,7 +307,7 @@ def labelled(signatures: Mapping[str, Signature], data: VerificationData) -> lis
     return sorted(names, key=lambda name: name != DEFAULT_SIGNATURE)
 
 
-def _fitted(name: str, signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
+def _fitted(name: str, signature: Signature, inputs: Mapping[str, object]) -> Arrays:
     dtypes = {spec.name: spec.dtype for spec in signature.inputs}
     fitted: Arrays = {}
     for key, values in inputs.items():

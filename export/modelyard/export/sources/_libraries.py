@@ -30,7 +30,7 @@ _METHODS = (
 )
 
 
-def library_of(model: Any) -> Library | None:
+def library_of(model: object) -> Library | None:
     """The library of a model's class, None for TensorFlow and whatever is no model; torch also of a Keras backend."""
     roots = [each.__module__.partition(".")[0] for each in type(model).__mro__]
     return None if "keras" in roots else next((each for root in roots for each in LIBRARIES if each == root), None)
@@ -43,7 +43,7 @@ def library_signatures(model: Any) -> dict[str, Signature]:
     return {DEFAULT_SIGNATURE: Signature(inputs=inputs, outputs=(), compute=DEFAULT_SIGNATURE)}
 
 
-def convert_library(model: Any, data: VerificationData, path: Path) -> VerificationData:
+def convert_library(model: object, data: VerificationData, path: Path) -> VerificationData:
     """Writes an ONNX file, and returns the examples with what the library answers to them.
 
     Raises:
@@ -122,7 +122,7 @@ def _convert_torch(model: Any, groups: Sequence[Arrays], path: Path) -> Callable
     return answer
 
 
-def _convert_estimator(model: Any, groups: Sequence[Arrays], path: Path) -> Callable[[Arrays], Arrays]:
+def _convert_estimator(model: object, groups: Sequence[Arrays], path: Path) -> Callable[[Arrays], Arrays]:
     from skl2onnx import get_latest_tested_opset_version, to_onnx
     from sklearn.base import is_classifier
 

@@ -67,7 +67,7 @@ def check_ops(directory: Path, graph: MetaGraphDef) -> None:
     names = unsafe_ops(graph)
     if names:
         raise ConversionError(
-            f"{directory} has operations that run Python or touch the file system: {', '.join(names)}. Whoever made "
+            f"{directory} has operations that run Python or touch the file system: {', '.join(names)}. The author of "
             "the model decides what they do. If you trust it, allow them with ExportOptions(allow_unsafe_ops=True) or "
             "--allow-unsafe-ops."
         )

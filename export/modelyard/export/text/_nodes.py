@@ -26,14 +26,14 @@ class Nodes:
         context.remove_node(name)
 
     def make(
-        self, op: str, inputs: Sequence[Any], dtype: int, *, shape: Sequence[int] | None = None, domain: str = "",
+        self, op: str, inputs: Sequence[object], dtype: int, *, shape: Sequence[int] | None = None, domain: str = "",
         **attributes: Any,
     ) -> str:  # fmt: skip
         """A node of one output; inputs are names of tensors or constants."""
         return self.make_many(op, inputs, [dtype], shapes=[shape], domain=domain, **attributes)[0]
 
     def make_many(
-        self, op: str, inputs: Sequence[Any], dtypes: Sequence[int], *, shapes: Sequence[Sequence[int] | None] = (),
+        self, op: str, inputs: Sequence[object], dtypes: Sequence[int], *, shapes: Sequence[Sequence[int] | None] = (),
         domain: str = "", branches: dict[str, Any] | None = None, **attributes: Any,
     ) -> list[str]:  # fmt: skip
         """A node of several outputs."""
@@ -44,7 +44,7 @@ class Nodes:
         )  # fmt: skip
         return list(made.output)
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: object) -> str:
         """The name of a constant; what is a name already stays."""
         if isinstance(value, str):
             return value

@@ -42,7 +42,7 @@ def h2load(args: argparse.Namespace, options: LoadTestOptions) -> Report:
             clients=args.clients, in_flight=args.in_flight,
         )  # fmt: skip
         where = endpoint(loaded.grpc_url if request.api.startswith("grpc") else loaded.rest_url)
-        log = run_h2load(where, request, looking, answer_bytes=checker.size, hits=checker.last)
+        log = run_h2load(where, request, looking, answer_bytes=checker.size, matches=checker.last)
     load = "as many requests as the server takes" if args.closed else f"{options.rate:g} requests per second"
     text = f"h2load, {args.clients} connections, {args.in_flight} in flight on each, {load}, one body"
     report = report_of("modelyard loadtest h2load", {"load": text, **plan}, Run(log=log), options.limits)
@@ -56,7 +56,7 @@ class _Sizes(Checker):
     size = 0
     last = 0
 
-    def hits(self, request: Request, body: bytes) -> int:
-        self.last = super().hits(request, body)
+    def matches(self, request: Request, body: bytes) -> int:
+        self.last = super().matches(request, body)
         self.size = len(body)
         return self.last

@@ -165,7 +165,7 @@ def _together(rows: Sequence[Measured], means: Mapping[str, float]) -> Measured:
 
     return Measured(
         name=rows[0].name, requests=total("requests"), failures=total("failures"), refused=total("refused"),
-        known=total("known"), hits=total("hits"), seconds=sum(row.seconds for row in rows),
+        known=total("known"), matches=total("matches"), seconds=sum(row.seconds for row in rows),
         p50_ms=means["p50"], p95_ms=means["p95"], p99_ms=means["p99"],
     )  # fmt: skip
 

@@ -145,20 +145,20 @@ class Generator:
         done = time.perf_counter()
         self._in_flight -= 1
         request = pending.request
-        rows = hits = 0
+        rows = matches = 0
         if outcome is Outcome.OK:
             try:
                 if isinstance(body, bytes):
-                    hits = self.checker.hits(request, body)
+                    matches = self.checker.matches(request, body)
                 else:
-                    hits = self.checker.judge(request, body)
+                    matches = self.checker.judge(request, body)
                 rows = request.known_rows
             except LoadTestError as exc:
                 outcome = Outcome.WRONG
                 body = exc.message.encode()
         if outcome is not Outcome.OK:
             self._recorder.reason(request.kind, body.decode(errors="replace") if isinstance(body, bytes) else "")
-        self._recorder.add(request.kind, pending.due, pending.sent, done, outcome, rows, hits)
+        self._recorder.add(request.kind, pending.due, pending.sent, done, outcome, rows, matches)
         if self._again is not None:
             self._again()
 

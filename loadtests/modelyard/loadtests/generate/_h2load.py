@@ -55,7 +55,7 @@ def find_h2load() -> str:
     return found
 
 
-def run_h2load(endpoint: Endpoint, request: Request, options: H2loadOptions, *, answer_bytes: int, hits: int) -> Log:
+def run_h2load(endpoint: Endpoint, request: Request, options: H2loadOptions, *, answer_bytes: int, matches: int) -> Log:
     """Run h2load with a request that was answered rightly, by so many bytes, of which so many rows agreed.
 
     Latency counts from the moment at which h2load sent a request, not from the one at which it was due.
@@ -85,7 +85,7 @@ def run_h2load(endpoint: Endpoint, request: Request, options: H2loadOptions, *, 
             raise LoadTestError(f"h2load did not end within {exc.timeout:g} s.") from exc
         if done.returncode or not log.is_file():
             raise LoadTestError(f"h2load failed with {done.returncode}: {(done.stderr or done.stdout)[-500:]}")
-        found = _read(log, request, options, hits)
+        found = _read(log, request, options, matches)
     return _short_answers(found, done.stdout, answer_bytes + _GRPC_PREFIX * (request.api.startswith("grpc")))
 
 
@@ -114,7 +114,7 @@ def _framed(request: Request) -> bytes:
     return b"\x00" + len(body).to_bytes(4, "big") + body if request.api.startswith("grpc") else body
 
 
-def _read(path: Path, request: Request, options: H2loadOptions, hits: int) -> Log:
+def _read(path: Path, request: Request, options: H2loadOptions, matches: int) -> Log:
     """The log: begin in microseconds, HTTP status (-1 for none), and duration in microseconds."""
     rows = np.loadtxt(path, dtype=np.int64, ndmin=2)
     if not len(rows):
@@ -138,7 +138,7 @@ def _read(path: Path, request: Request, options: H2loadOptions, hits: int) -> Lo
         done=sent + rows[:, 2] / 1e6,
         outcome=outcome,
         rows=np.where(ok, request.known_rows, 0),
-        hits=np.where(ok, hits, 0),
+        matches=np.where(ok, matches, 0),
         seconds=options.seconds,
         reasons=reasons,
     )
@@ -157,7 +157,7 @@ def _short_answers(log: Log, text: str, expected: int) -> Log:
     outcome = log.outcome.copy()
     fastest = np.argsort(np.where(log.ok, log.latency_ms, np.inf))[:missing]
     outcome[fastest] = Outcome.FAILED
-    rows, hits = log.rows.copy(), log.hits.copy()
-    rows[fastest] = hits[fastest] = 0
+    rows, matches = log.rows.copy(), log.matches.copy()
+    rows[fastest] = matches[fastest] = 0
     reasons = {**log.reasons, f"{log.kinds[0]}: answers shorter than the right one (gRPC errors)": missing}
-    return dataclasses.replace(log, outcome=outcome, rows=rows, hits=hits, reasons=reasons)
+    return dataclasses.replace(log, outcome=outcome, rows=rows, matches=matches, reasons=reasons)

@@ -16,7 +16,7 @@ from modelyard.loadtests.options import Measured
 
 _REASONS = 200
 #: Fields of a log with an entry for each request.
-_ARRAYS = ("kind", "intended", "sent", "done", "outcome", "rows", "hits")
+_ARRAYS = ("kind", "intended", "sent", "done", "outcome", "rows", "matches")
 
 
 class Recorder:
@@ -30,10 +30,12 @@ class Recorder:
         self.done = array("d")
         self.outcome = array("B")
         self.rows = array("L")
-        self.hits = array("L")
+        self.matches = array("L")
         self.reasons: Counter[str] = Counter()
 
-    def add(self, kind: str, intended: float, sent: float, done: float, outcome: Outcome, rows: int, hits: int) -> None:
+    def add(
+        self, kind: str, intended: float, sent: float, done: float, outcome: Outcome, rows: int, matches: int
+    ) -> None:
         """Add a request; see :class:`Log` for the arguments, with times of the run's clock."""
         self.kind.append(self.kinds.setdefault(kind, len(self.kinds)))
         self.intended.append(intended)
@@ -41,7 +43,7 @@ class Recorder:
         self.done.append(done)
         self.outcome.append(outcome)
         self.rows.append(rows)
-        self.hits.append(hits)
+        self.matches.append(matches)
 
     def reason(self, kind: str, text: str) -> None:
         """Counts why requests failed; of endlessly many reasons the first ones are kept."""
@@ -71,7 +73,7 @@ class Log:
     #: Rows in a right answer of which it is known how they must be answered, int64 ``[n]``.
     rows: npt.NDArray[np.int64]
     #: How many of them were answered so, int64 ``[n]``.
-    hits: npt.NDArray[np.int64]
+    matches: npt.NDArray[np.int64]
     #: Length of the part of the run in which requests were due.
     seconds: float
     #: Why requests failed, and how often.
@@ -112,7 +114,7 @@ class Log:
             p95_ms=p95,
             p99_ms=p99,
             known=int(self.rows.sum()),
-            hits=int(self.hits.sum()),
+            matches=int(self.matches.sum()),
             seconds=self.seconds,
         )
 
@@ -136,7 +138,7 @@ def log_from(recorder: Recorder, begin: float, seconds: float) -> Log:
         done=np.array(recorder.done) - begin,
         outcome=np.array(recorder.outcome, dtype=np.uint8),
         rows=np.array(recorder.rows, dtype=np.int64),
-        hits=np.array(recorder.hits, dtype=np.int64),
+        matches=np.array(recorder.matches, dtype=np.int64),
         seconds=seconds,
         reasons=dict(recorder.reasons.most_common()),
     )

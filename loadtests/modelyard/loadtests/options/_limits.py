@@ -54,7 +54,7 @@ class Measured:
         p95_ms: 95th percentile of the latency, in milliseconds.
         p99_ms: 99th percentile of the latency, in milliseconds.
         known: Rows in right answers of which it is known how they must be answered.
-        hits: How many of them were answered so.
+        matches: How many of them were answered so.
         refused: How many of the failures were the server's refusal.
         seconds: Length of the run; 0 where it is not known.
     """
@@ -66,7 +66,7 @@ class Measured:
     p95_ms: float
     p99_ms: float
     known: int
-    hits: int
+    matches: int
     refused: int = 0
     seconds: float = 0.0
 
@@ -184,11 +184,11 @@ def _checks(limits: Limits, row: Measured) -> list[Check]:
                 text = f"{name} is {value:g} ms; the limit is {limit:g} ms"
                 found.append(check(f"max_{name}_ms", limit, value, value <= limit, text))
     if row.known:
-        share = row.hits / row.known
+        share = row.matches / row.known
         found.append(
             check(
                 "min_agreement", limits.min_agreement, share, share >= limits.min_agreement,
-                f"{row.hits} of {row.known} answers agree with the expected ones ({share:.2%}); "
+                f"{row.matches} of {row.known} answers agree with the expected ones ({share:.2%}); "
                 f"the limit is {limits.min_agreement:.2%}",
             )
         )  # fmt: skip

@@ -50,7 +50,7 @@ def measured_cells(row: Measured) -> tuple[str, ...]:
     return (
         row.name, str(row.requests), str(row.failures), str(row.refused), f"{row.answered_per_s:.1f}",
         f"{row.p50_ms:.2f}", f"{row.p95_ms:.2f}", f"{row.p99_ms:.2f}",
-        f"{row.hits / row.known:.2%}" if row.known else "-",
+        f"{row.matches / row.known:.2%}" if row.known else "-",
     )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def joined(runs: Sequence[Run]) -> Run:
         done=np.concatenate([run.log.done + start for run, start in placed]),
         outcome=np.concatenate([log.outcome for log in logs]),
         rows=np.concatenate([log.rows for log in logs]),
-        hits=np.concatenate([log.hits for log in logs]),
+        matches=np.concatenate([log.matches for log in logs]),
         seconds=starts[-1],
         reasons=sum((Counter(log.reasons) for log in logs), Counter()),
     )

@@ -41,19 +41,19 @@ class Checker:
     def __init__(self) -> None:
         self._known: dict[tuple[int, bytes], int] = {}
 
-    def hits(self, request: Request, body: bytes) -> int:
+    def matches(self, request: Request, body: bytes) -> int:
         """How many rows of an answer agree with what is expected; 0 where nothing is."""
         key = (id(request), body)
         known = self._known.get(key)
         if known is not None:
             return known
-        hits = self.judge(request, decode(request, body))
+        matches = self.judge(request, decode(request, body))
         if len(self._known) < _REMEMBERED and len(body) < 1 << 14:
-            self._known[key] = hits
-        return hits
+            self._known[key] = matches
+        return matches
 
     def judge(self, request: Request, outputs: Arrays) -> int:
-        """As :meth:`hits`, of an answer that is decoded already."""
+        """As :meth:`matches`, of an answer that is decoded already."""
         if request.class_names:
             check_answer(outputs, request.rows, request.class_names)
         elif request.outputs:

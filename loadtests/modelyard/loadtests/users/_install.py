@@ -71,7 +71,7 @@ def _on_quitting(environment: Environment, **_: object) -> None:
     state = state_of(environment)
     measured = [_measured(environment, state, kind) for kind in state.kinds]
     for row in measured:
-        agreement = f"{row.hits / row.known:.2%}" if row.known else "-"
+        agreement = f"{row.matches / row.known:.2%}" if row.known else "-"
         sys.stdout.write(
             f"load test: {row.name}: {row.requests} requests, {row.failures} failed, p50 {row.p50_ms:g} ms, "
             f"p95 {row.p95_ms:g} ms, p99 {row.p99_ms:g} ms, agreement {agreement}\n"
@@ -79,7 +79,7 @@ def _on_quitting(environment: Environment, **_: object) -> None:
     total = environment.stats.total
     together = Measured(
         name="all", requests=total.num_requests, failures=total.num_failures, p50_ms=0, p95_ms=0, p99_ms=0, known=0,
-        hits=0, seconds=max((total.last_request_timestamp or 0) - (total.start_time or 0), 0),
+        matches=0, seconds=max((total.last_request_timestamp or 0) - (total.start_time or 0), 0),
     )  # fmt: skip
     checks = check_limits(state.options.limits, measured, total=together)
     broken = [check for check in checks if not check.kept]
@@ -121,5 +121,5 @@ def _measured(environment: Environment, state: State, kind: str) -> Measured:
         p95_ms=entry.get_response_time_percentile(0.95),
         p99_ms=entry.get_response_time_percentile(0.99),
         known=state.counted[kind],
-        hits=state.hits[kind],
+        matches=state.matches[kind],
     )

@@ -31,7 +31,7 @@ class State:
     #: Rows in correct answers by kind of request, of those whose answer is known.
     counted: Counter[str] = field(default_factory=Counter)
     #: How many of them were answered as expected.
-    hits: Counter[str] = field(default_factory=Counter)
+    matches: Counter[str] = field(default_factory=Counter)
 
     def next_recorded(self) -> Request:
         """The next recorded request; after the last comes the first."""
@@ -41,15 +41,15 @@ class State:
 
     def take(self) -> dict[str, dict[str, int]]:
         """The counts so far, which start again from zero."""
-        counts = {"counted": dict(self.counted), "hits": dict(self.hits)}
+        counts = {"counted": dict(self.counted), "matches": dict(self.matches)}
         self.counted.clear()
-        self.hits.clear()
+        self.matches.clear()
         return counts
 
     def add(self, counts: dict[str, dict[str, int]]) -> None:
         """Adds what another process counted."""
         self.counted.update(counts.get("counted", {}))
-        self.hits.update(counts.get("hits", {}))
+        self.matches.update(counts.get("matches", {}))
 
 
 def state_of(environment: object) -> State:

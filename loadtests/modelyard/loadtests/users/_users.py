@@ -62,15 +62,15 @@ class RequestUser(User):
                 stop = time.perf_counter()
             if isinstance(answer, bytes):
                 size = len(answer)
-                hits = self._checker.hits(request, answer)
+                matches = self._checker.matches(request, answer)
             else:
                 size = sum(array.nbytes for array in answer.values())
-                hits = self._checker.judge(request, answer)
+                matches = self._checker.judge(request, answer)
         except (grpc.RpcError, ModelyardError) as exc:
             error = exc
         else:
             self.state.counted[request.kind] += request.known_rows
-            self.state.hits[request.kind] += hits
+            self.state.matches[request.kind] += matches
         api, _, name = request.kind.partition(" ")
         self.environment.events.request.fire(
             request_type=api,

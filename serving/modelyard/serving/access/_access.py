@@ -126,8 +126,8 @@ class Access:
         whence = "an unknown address" if credentials.host is None else credentials.host
         return PermissionDeniedError(
             f"Administration from {whence} is refused: it needs credentials with the scope 'admin'. Start the server "
-            "with --access_file, or with --insecure_admin=loopback where whoever can reach the server on this machine "
-            "may change what it serves."
+            "with --access_file, or with --insecure_admin=loopback where every user of this machine may change what it "
+            "serves."
         )
 
     def look(self) -> None:

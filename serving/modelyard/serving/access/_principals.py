@@ -203,7 +203,7 @@ def _jwt(table: object, folder: Path) -> JwtOptions:
     if unknown := [name for name in algorithms if name not in ALGORITHMS]:
         raise _Wrong(f"[jwt] has the algorithm {unknown[0]!r}; expected some of {', '.join(ALGORITHMS)}.")
     if jwks.startswith("http://") and not jwks.startswith(("http://localhost:", "http://127.0.0.1:")):
-        raise _Wrong(f"[jwt] has jwks = {jwks!r}; whoever is on the way could change keys: expected https, or a file.")
+        raise _Wrong(f"[jwt] has jwks = {jwks!r}; keys could be changed on the way: expected https, or a file.")
     source = jwks if jwks.startswith(("http://", "https://")) else folder / jwks
     return JwtOptions(jwks=source, issuer=issuer, audience=audience, algorithms=algorithms)
 

@@ -348,7 +348,7 @@ class ModelWatcher(VersionTable):
             error = InternalError(f"Loading failed with {type(exc).__name__}. The server's log has the details.")
             again = True
         if again and tries < self._options.max_load_retries:
-            # Nobody waits for it meanwhile: a newer version may be there before.
+            # No request waits for it meanwhile: a newer version may be there before.
             self._retries[item.path] = (tries + 1, time.monotonic() + self._options.retry_interval_s)
         return error
 

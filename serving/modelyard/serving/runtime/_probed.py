@@ -45,7 +45,7 @@ def main(text: str) -> None:
     try:
         _try(job)
     except ModelyardError as exc:
-        found: dict[str, Any] = {"error": type(exc).__name__, "message": exc.message[:_LONGEST_MESSAGE]}
+        found: dict[str, object] = {"error": type(exc).__name__, "message": exc.message[:_LONGEST_MESSAGE]}
     except MemoryError:
         found = {"error": "LoadError", "message": "There is not enough memory to load it."}
     else:

@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from modelyard.errors import TrainingError
 from modelyard.training.run import CheckpointSaved, Evaluated, Event, RunEnded, RunStarted, StepsDone, replace_file
@@ -56,8 +55,8 @@ class JsonlLog:
         replace_file(self._path, "".join(kept), error=TrainingError)
 
 
-def _record(event: Event) -> dict[str, Any]:
-    record: dict[str, Any] = {
+def _record(event: Event) -> dict[str, object]:
+    record: dict[str, object] = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "kind": event.name,
         "task": event.task,

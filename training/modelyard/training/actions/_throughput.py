@@ -34,7 +34,7 @@ class Throughput:
 class ThroughputLog:
     """Action that keeps the time of every device loop.
 
-    A loop of many steps counts with the average for each of them; ``steps_per_loop=1``, or the loop form ``step``,
+    A loop of many steps counts with the average for each of them; ``steps_per_loop=1``, or ``loop="step"``,
     shows single steps.
 
     Args:

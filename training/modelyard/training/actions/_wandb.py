@@ -103,7 +103,7 @@ class WandbLog:
             settings=self._wandb.Settings(silent=True, console="off"),
         )
 
-    def _panel(self, found: ImagePredictions) -> list[Any]:
+    def _panel(self, found: ImagePredictions) -> list[object]:
         # Bytes, and a range over all of the images: the package would stretch each of them by itself.
         low, high = float(found.images.min()), float(found.images.max())
         pixels = np.round((found.images - low) * (255.0 / max(high - low, 1e-12))).astype(np.uint8)

@@ -16,9 +16,9 @@ from modelyard.training.actions import WANDB_MODES
 from modelyard.training.cli._command import Flag, add_assignments, add_flags, make_command
 from modelyard.training.cli._join import EXAMPLES as _CLUSTER_EXAMPLES
 from modelyard.training.cli._join import add_distribution_arguments, join, start_local_cluster
+from modelyard.training.loop import LOOP_MODES
 from modelyard.training.run import (
     DEFAULT_EPOCHS,
-    LOOP_FORMS,
     PRECISIONS,
     Action,
     TrainerOptions,
@@ -121,8 +121,8 @@ def make_parser() -> argparse.ArgumentParser:
         checkpoint_every="checkpoint_every_steps",
         checkpoint_seconds="checkpoint_every_seconds",
     )
-    forms = "; ".join(f"{form}: {what}" for form, what in LOOP_FORMS.items())
-    parser.add_argument("--loop", choices=LOOP_FORMS, help=f"{forms} (default: {_DEFAULTS.loop})")
+    modes = "; ".join(f"{mode.name}: {mode.summary}" for mode in LOOP_MODES.values())
+    parser.add_argument("--loop", choices=LOOP_MODES, help=f"{modes} (default: {_DEFAULTS.loop})")
     computed = f"what the layers compute in (default: {_DEFAULTS.precision})"
     parser.add_argument("--precision", choices=PRECISIONS, help=computed)
     parser.add_argument(

@@ -37,7 +37,7 @@ class _Images(DataSource):
     def fitted(self, shapes: Sequence[tuple[int | None, ...]], *, class_names: tuple[str, ...]) -> Self:
         """The same images in the size of the model's input, with the classes of the training data."""
         key = (tuple(shapes), class_names)
-        known: dict[Any, Self] = self.__dict__.setdefault("_fitted", {})
+        known: dict[object, Self] = self.__dict__.setdefault("_fitted", {})
         if key not in known:
             known[key] = fit = copy.copy(self)
             if self._image is None and not self.features:

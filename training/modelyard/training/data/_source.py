@@ -180,7 +180,7 @@ def request_fields(request: InputRequest, *, training: bool) -> EpochArguments:
     return fields
 
 
-def split_batch(batch: Any) -> tuple[Any, Any]:
+def split_batch(batch: object) -> tuple[Any, Any]:
     """Inputs and labels of a batch, or of its spec; None for no labels."""
     if isinstance(batch, tuple) and len(batch) > 1:
         return batch[0], batch[1]

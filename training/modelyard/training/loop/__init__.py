@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelyard.lazy import attach
+from modelyard.training.loop._modes import LOOP_MODES, LoopMode, LoopName
 
 if TYPE_CHECKING:
     from modelyard.training.loop._compiled_step import CompiledStep
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 __all__ = [
     "CompiledStep",
     "DeviceLoop",
+    "LOOP_MODES",
     "LOSS",
     "Loop",
+    "LoopMode",
+    "LoopName",
     "Outcome",
     "ResidentData",
     "Totals",

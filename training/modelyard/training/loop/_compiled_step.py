@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from modelyard.errors import NonFiniteLossError
 from modelyard.training.loop._loop import DeviceLoop, Totals
+from modelyard.training.loop._modes import LOOP_MODES
 from modelyard.training.user import describe_batch
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class CompiledStep:
         if key not in self._compiled:
             with self._owner.placed():
                 self._compiled[key] = self._owner.compile(
-                    self._step, spec, label=self.label, train=self._train, form="step"
+                    self._step, spec, label=self.label, train=self._train, mode=LOOP_MODES["step"]
                 )
         compiled = self._compiled[key]
         outcome = compiled.run(iter([batch]), 1, compiled.empty())

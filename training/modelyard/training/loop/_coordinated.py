@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from modelyard.errors import ConfigurationError, TrainingError
 from modelyard.training.loop._loop import DeviceLoop, LoopResult, Outcome, Totals, _InputEndedError
+from modelyard.training.loop._modes import LOOP_MODES, LoopMode
 
 #: Without a finished step for so long, in seconds, the workers are taken for lost. The first one includes tracing.
 STALLED_S = 180.0
@@ -38,11 +39,11 @@ class CoordinatedLoop(DeviceLoop):
         element_spec: object,
         *,
         strategy: tf.distribute.Strategy,
+        mode: LoopMode = LOOP_MODES["loop"],
         **options: Any,
     ) -> None:
-        form = options.pop("form", "loop")
-        if form not in ("loop", "step"):
-            raise ConfigurationError(f"The loop {form!r} does not work with parameter servers; use 'loop'.")
+        if not mode.compiled or mode.resident:
+            raise ConfigurationError(f"loop={mode.name!r} does not work with parameter servers; use 'loop'.")
         for name, what in (("after_step", "an average of the weights"), ("sink", "streaming the values of steps")):
             if options.get(name) is not None:
                 raise ConfigurationError(f"With parameter servers steps have no order, which {what} needs.")
@@ -69,7 +70,7 @@ class CoordinatedLoop(DeviceLoop):
         """Makes this loop, whether it is running or not, end after the steps that are on their way."""
         self._stopping = True
 
-    def start(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Outcome]:
+    def start(self, batches: object, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Outcome]:
         """As for :class:`DeviceLoop`."""
         packed = np.array([totals.sums[name] for name in self.names], dtype=np.float64)
         done: Future[Outcome] = Future()

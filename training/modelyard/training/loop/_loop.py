@@ -6,18 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from modelyard.errors import ConfigurationError, TrainingError
+from modelyard.training.loop._modes import LOOP_MODES, LoopMode
 from modelyard.training.loop._resident import ResidentData, ResidentEpoch
 from modelyard.training.user import StepReport, make_replica_step
-
-if TYPE_CHECKING:
-    from modelyard.training.run import LoopForm
 
 LOSS = "loss"
 #: Sums and counts, float64 ``[names, 2]``, examples, steps done, and the loss that was not finite, or 0.
@@ -70,7 +68,7 @@ class DeviceLoop:
         *,
         label: str,
         strategy: tf.distribute.Strategy | None = None,
-        form: LoopForm = "loop",
+        mode: LoopMode = LOOP_MODES["loop"],
         accumulate_steps: int = 1,
         clip_norm: float | None = None,
         devices: Sequence[str] = (),
@@ -83,7 +81,7 @@ class DeviceLoop:
     ) -> None:
         self._label = label
         self._strategy = strategy
-        self._form = form
+        self._mode = mode
         self._sink = sink
         self._after_step = after_step
         self._spec = describe_spec(element_spec)
@@ -128,10 +126,10 @@ class DeviceLoop:
         self.variables: tuple[tf.Variable, ...] = traced.graph.variables
         self._loss_row = self.names.index(LOSS)
         if strategy is None:
-            self._step = replica_step if form == "eager" else compiled
+            self._step = compiled if mode.compiled else replica_step
         else:
             self._step = self._on_replicas(replica_step)
-        self._one = self._step if form == "eager" else tf.function(self._step)
+        self._one = tf.function(self._step) if mode.compiled else self._step
         if resident is None:
             self._loop = self._make_loop(lambda source, index: self._step(next(source)))
         else:
@@ -159,17 +157,17 @@ class DeviceLoop:
         if self._strategy is None or self._strategy.cluster_resolver is None:
             self._halt.assign(True)
 
-    def run(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> LoopResult:
+    def run(self, batches: object, steps: int, totals: Totals, *, first_step: int = 0) -> LoopResult:
         """Runs steps on the device; see :meth:`start`."""
         return self.finish(self.start(batches, steps, totals, first_step=first_step), totals)
 
-    def start(self, batches: Any, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Outcome]:
+    def start(self, batches: object, steps: int, totals: Totals, *, first_step: int = 0) -> Future[Outcome]:
         """Lets steps run, in a thread of their own so that no signal has to wait for them.
 
-        The forms ``eager`` and ``step`` are through when it returns.
+        They are done when it returns, where the mode has no device loop.
         """
         packed = np.array([totals.sums[name] for name in self.names], dtype=np.float64)
-        if self._form in ("eager", "step"):
+        if not self._mode.device_loop:
             done: Future[Outcome] = Future()
             try:
                 done.set_result(self._one_by_one(batches, steps, packed, first_step))
@@ -178,7 +176,7 @@ class DeviceLoop:
             return done
         counts = (tf.constant(steps, tf.int64), tf.constant(packed), tf.constant(first_step, tf.int64))
         if isinstance(batches, ResidentEpoch):
-            arguments: tuple[Any, ...] = ((batches.order, tf.constant(batches.position, tf.int64)), *counts)
+            arguments: tuple[object, ...] = ((batches.order, tf.constant(batches.position, tf.int64)), *counts)
             batches.position += steps
         else:
             arguments = (batches, *counts)

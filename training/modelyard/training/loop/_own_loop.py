@@ -145,7 +145,7 @@ class Loop:
         A step that does not train is neither cut nor compiled by XLA, and runs on the first device.
         """
         options = self.options
-        how: dict[str, Any] = {"devices": options.devices[:1]}
+        how: dict[str, object] = {"devices": options.devices[:1]}
         if train:
             how = {
                 "accumulate_steps": options.accumulate_steps,
@@ -212,7 +212,7 @@ class Loop:
         """Batches that do not count."""
         return self._read(dataset)
 
-    def _read(self, dataset: tf.data.Dataset) -> Iterator[Any]:
+    def _read(self, dataset: tf.data.Dataset) -> Iterator[object]:
         spec, options = dataset.element_spec, self.options
         device = options.devices[0] if options.prefetch_to_device else None
         for batch in share_out(dataset, self.strategy, prefetch_to=device):

@@ -13,7 +13,7 @@ from modelyard.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class ResidentData:
-    """A whole data set as tensors, for the loop form ``epoch``.
+    """A whole data set as tensors, for ``loop="epoch"``.
 
     The order of an epoch is a function of the seed and the epoch alone: a run that goes on in the middle sees the same
     batches.

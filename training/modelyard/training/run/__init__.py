@@ -12,9 +12,7 @@ from modelyard.training.run._interrupt import InterruptGuard
 from modelyard.training.run._messages import first_line
 from modelyard.training.run._options import (
     DEFAULT_EPOCHS,
-    LOOP_FORMS,
     PRECISIONS,
-    LoopForm,
     LoopOptions,
     TrainerOptions,
     change_options,
@@ -49,8 +47,6 @@ __all__ = [
     "Event",
     "Goal",
     "InterruptGuard",
-    "LOOP_FORMS",
-    "LoopForm",
     "LoopOptions",
     "PRECISIONS",
     "RunEnded",

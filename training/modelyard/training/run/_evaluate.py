@@ -54,7 +54,7 @@ class Evaluator:
             task.eval_step,
             self._input()[0].element_spec,
             train=False,
-            form="eager" if options.loop == "eager" else "loop",
+            mode=options.mode.for_evaluation,
         )
         self.names = (*self._loop.names, *self._metrics.names)
 

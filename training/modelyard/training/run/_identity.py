@@ -81,7 +81,7 @@ class RunRecord:
                 said.append(_difference(label, getattr(self, name), getattr(other, name)))
         return tuple(said)
 
-    def make_task(self, changes: Mapping[str, Any] | None = None) -> Task:
+    def make_task(self, changes: Mapping[str, object] | None = None) -> Task:
         """The task again.
 
         Args:
@@ -154,7 +154,7 @@ _LABELS = {
 
 
 def record_run(
-    task: Task, options: TrainerOptions, *, data: Mapping[str, Any] | None = None, replicas: int = 1
+    task: Task, options: TrainerOptions, *, data: Mapping[str, object] | None = None, replicas: int = 1
 ) -> RunRecord:
     """What a run is made of."""
     arguments, objects = {}, {}
@@ -221,7 +221,7 @@ def write_record(record: RunRecord, model_dir: Path) -> None:
     replace_file(model_dir / RUN_FILE, text, error=CheckpointError)
 
 
-def _difference(label: str, old: Any, new: Any) -> str:
+def _difference(label: str, old: object, new: object) -> str:
     was, now = readable(old), readable(new)
     return f"{label} is another {now} now." if was == now else f"{label} was {was} and is {now} now."
 

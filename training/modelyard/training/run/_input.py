@@ -27,7 +27,7 @@ class TrainInput:
         self._peers = peers
         self.label = f"train_dataset of task {task.name!r}"
         self.shares = peers.can_share(options.batch_size) if task.shares_input else 1
-        self.resident = self._make_resident() if options.loop == "epoch" else None
+        self.resident = self._make_resident() if options.mode.resident else None
         self.position = None if self.resident else self._find_position()
         # The spec and the length of the input come from a data set that is never iterated.
         probe = self.resident or self._dataset(epoch=0, skip_batches=0)

@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from modelyard.errors import ConfigurationError
+from modelyard.training.loop import LOOP_MODES, LoopMode, LoopName
 from modelyard.training.run._goal import Goal
 
-LoopForm = Literal["eager", "step", "loop", "epoch"]
-#: How the steps of an epoch are run, in the words of ``--help``.
-LOOP_FORMS: dict[LoopForm, str] = {
-    "eager": "no graph, for debugging",
-    "step": "one compiled step at a time",
-    "loop": "many",
-    "epoch": "a whole epoch on data in memory, the fastest",
-}
 DEFAULT_EPOCHS = 10
 _COUNTS = (
     "epochs",
@@ -144,7 +137,7 @@ class TrainerOptions(LoopOptions):
     checkpoint_every_seconds: float | None = None
     keep_best: Goal | None = None
     warm_start: Path | None = None
-    loop: LoopForm = "loop"
+    loop: LoopName = "loop"
     ema_decay: float | None = None
 
     def __post_init__(self) -> None:
@@ -168,9 +161,14 @@ class TrainerOptions(LoopOptions):
         _above_zero("checkpoint_every_seconds", self.checkpoint_every_seconds)
         if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
             raise ConfigurationError(f"ema_decay is {self.ema_decay}; expected a number from 0 to below 1.")
-        _one_of("loop", self.loop, tuple(LOOP_FORMS))
-        if self.jit_compile and self.loop == "eager":
-            raise ConfigurationError("jit_compile and loop='eager' do not work together; leave one of them out.")
+        _one_of("loop", self.loop, tuple(LOOP_MODES))
+        if self.jit_compile and not self.mode.compiled:
+            raise ConfigurationError(f"jit_compile and loop={self.loop!r} do not work together; leave one of them out.")
+
+    @property
+    def mode(self) -> LoopMode:
+        """What ``loop`` stands for."""
+        return LOOP_MODES[self.loop]
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """Steps of the whole run, by the number of batches of an epoch."""

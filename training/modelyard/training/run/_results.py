@@ -269,8 +269,8 @@ def curve_panels(history: Sequence[EvalResult]) -> dict[str, dict[str, list[floa
 
 def make_source(
     task: str,
-    identity: Mapping[str, Any],
-    config: Mapping[str, Any],
+    identity: Mapping[str, object],
+    config: Mapping[str, object],
     *,
     data: str,
     metrics: Mapping[str, float],

@@ -101,7 +101,7 @@ class Run:
             task.train_step,
             self._input.element_spec,
             train=True,
-            form=options.loop,
+            mode=options.mode,
             after_step=None if self._ema is None else self._ema.update,
             sink=self._receive if streaming else None,
             resident=self._input.resident,
@@ -234,16 +234,16 @@ class Run:
         steps = self._max_steps - state.step
         if self._input.steps is not None:
             steps = min(steps, self._input.steps - state.epoch_step)
-        if options.loop != "epoch":
-            # A step that is not in a loop of its own is streamed as soon as it is done.
-            at_once = self._streaming and options.loop != "loop"
+        if not options.mode.resident:
+            # A step that is called from Python is streamed as soon as it is done.
+            at_once = self._streaming and not options.mode.device_loop
             steps = min(steps, 1 if at_once else options.steps_per_loop)
         for every in (options.checkpoint_every_steps, options.eval_every_steps, options.log_every_steps):
             if every is not None:
                 steps = min(steps, every - state.step % every)
         return steps
 
-    def _steps(self, batches: Any, steps: int) -> Iterator[tuple[int, dict[str, float]]]:
+    def _steps(self, batches: object, steps: int) -> Iterator[tuple[int, dict[str, float]]]:
         state = self._state
         self._began = time.perf_counter()
         self._running = running = self._train.start(batches, steps, state.totals, first_step=state.step)

@@ -139,7 +139,7 @@ def run_config(options: TrainerOptions, steps_per_epoch: int | None, max_steps: 
         "seed": options.seed,
         "steps_per_epoch": steps_per_epoch,
         "max_steps": max_steps,
-        "resident": options.loop == "epoch",
+        "resident": options.mode.resident,
         "accumulate_steps": options.accumulate_steps,
         "clip_norm": options.clip_norm,
         "ema_decay": options.ema_decay,
@@ -153,7 +153,7 @@ def check_task(state: RunState, task: Task, path: Path) -> None:
         raise CheckpointError(f"The checkpoint {path} is of task {state.task!r}; expected one of {task.name!r}.")
 
 
-def check_config(state: RunState, config: Mapping[str, Any], path: Path) -> None:
+def check_config(state: RunState, config: Mapping[str, object], path: Path) -> None:
     """Refuses a checkpoint of a run with other options, which could not end with the same numbers."""
     for key in config:
         if key != "max_steps" and state.config.get(key) != config[key]:
@@ -169,7 +169,7 @@ def make_result(
     *,
     resumed_from: int | None,
     checkpoint: Path | None,
-    identity: Mapping[str, Any],
+    identity: Mapping[str, object],
 ) -> TrainResult:
     """The outcome of a run that has come as far as a state."""
     return TrainResult(

@@ -38,8 +38,8 @@ def make_task(name: str, assignments: Sequence[str] = ()) -> Task:
     return make(**_values(kind.name, known, assignments))
 
 
-def _values(name: str, known: Mapping[str, inspect.Parameter], assignments: Sequence[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _values(name: str, known: Mapping[str, inspect.Parameter], assignments: Sequence[str]) -> dict[str, object]:
+    values: dict[str, object] = {}
     for assignment in assignments:
         argument, equals, text = assignment.partition("=")
         if not equals or argument not in known:
@@ -55,7 +55,7 @@ def _values(name: str, known: Mapping[str, inspect.Parameter], assignments: Sequ
     return values
 
 
-def _checked(assignment: str, default: Any, value: Any) -> Any:
+def _checked(assignment: str, default: object, value: object) -> Any:
     """The value, of the kind that the argument's default has."""
     if isinstance(default, float) and type(value) is int:
         return float(value)

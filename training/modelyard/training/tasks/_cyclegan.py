@@ -359,7 +359,7 @@ class CycleganTask(FashionImagesTask):
         return keras.Model(image, layers.Conv2D(1, 4, padding="same", dtype="float32", **kernels())(x), name=name)
 
 
-def _weights(*models: keras.Model) -> list[Any]:
+def _weights(*models: keras.Model) -> list[tf.Variable]:
     return [value for model in models for value in model.trainable_variables]
 
 
@@ -368,14 +368,14 @@ def _initial() -> keras.Initializer:
     return keras.initializers.RandomNormal(stddev=0.02)
 
 
-def _reflecting(x: Any, filters: int, kernel: int) -> Any:
+def _reflecting(x: tf.Tensor, filters: int, kernel: int) -> tf.Tensor:
     """A convolution of an image whose borders are continued by its mirror image."""
     around = kernel // 2
     x = keras.ops.pad(x, [[0, 0], [around, around], [around, around], [0, 0]], mode="reflect")
     return keras.layers.Conv2D(filters, kernel, use_bias=False, kernel_initializer=_initial())(x)
 
 
-def _normalized(x: Any) -> Any:
+def _normalized(x: tf.Tensor) -> tf.Tensor:
     """Each channel of each image to mean 0 and variance 1, then ReLU."""
     return keras.layers.ReLU()(keras.layers.GroupNormalization(groups=-1)(x))
 
@@ -385,12 +385,14 @@ def _mean(values: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(values, axis=[1, 2, 3])
 
 
-def _there_and_back(images: npt.NDArray[np.float32], there: Any, back: Any) -> list[npt.NDArray[np.float32]]:
+def _there_and_back(
+    images: npt.NDArray[np.float32], there: keras.Model, back: keras.Model
+) -> list[npt.NDArray[np.float32]]:
     translated = there(images, training=False)
     return [np.asarray(translated), np.asarray(back(translated, training=False))]
 
 
-def _without_labels(first: Any, second: Any) -> tuple[tf.Tensor, tf.Tensor]:
+def _without_labels(first: tf.Tensor, second: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     a, b = first[0], second[0]
     if a.shape[0] is None:
         # The last batches of folders of different sizes.

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import keras
 import numpy as np
@@ -149,7 +149,7 @@ class DcganTask(AdversarialTask):
         layers = keras.layers
         side, channels = (_LARGE, 3) if self._folder else (SIDE, 1)
         kernel = 5 if self._variant == "tutorial" else 4 if self._folder else 3
-        stack: list[Any] = [keras.Input((side, side, channels))]
+        stack: list[keras.layers.Layer] = [keras.Input((side, side, channels))]
         for filters in (64, 128, 256, 256) if self._folder else (64, 128):
             stack += [
                 layers.Conv2D(self._filters(filters), kernel, strides=2, padding="same"),
@@ -173,7 +173,7 @@ class DcganTask(AdversarialTask):
 
     def _cookbook_discriminator(self) -> keras.Model:
         layers = keras.layers
-        stack: list[Any] = [keras.Input((SIDE, SIDE, 1)), layers.Rescaling(2.0, -1.0)]
+        stack: list[keras.layers.Layer] = [keras.Input((SIDE, SIDE, 1)), layers.Rescaling(2.0, -1.0)]
         for filters in (32, 64, 128, 256):
             stack.append(layers.Conv2D(self._filters(filters), 3, strides=1 if filters == 256 else 2, padding="same"))
             if filters == 64:
@@ -213,6 +213,6 @@ class DcganTask(AdversarialTask):
     def _filters(self, count: int) -> int:
         return max(1, round(count * self._width))
 
-    def _activation(self) -> list[Any]:
+    def _activation(self) -> list[keras.layers.Layer]:
         activation = keras.layers.LeakyReLU(negative_slope=_SLOPE)
         return [activation] if self._biased else [keras.layers.BatchNormalization(), activation]

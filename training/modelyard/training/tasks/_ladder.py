@@ -299,7 +299,7 @@ class LadderTask(FashionImagesTask):
         return [*super().draw(result, folder), path]
 
     @property
-    def _variables(self) -> list[Any]:
+    def _variables(self) -> list[tf.Variable]:
         return [*self.encoder.trainable_variables, *self.decoder.trainable_variables]
 
     def _cost(self, images: tf.Tensor) -> tf.Tensor:

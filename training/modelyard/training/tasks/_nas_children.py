@@ -71,7 +71,7 @@ class ChildSpace:
         layer = (tf.range(len(self.options)) - 1) // _PER_LAYER
         return tf.cast(layer[tf.newaxis] <= choices[:, :1], tf.float32)
 
-    def forward(self, weights: Sequence[Any], choices: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
+    def forward(self, weights: Sequence[tf.Tensor], choices: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
         """Logits of one child, float32 ``[B, classes]``, for images, float32 ``[B, H, W, 1]``."""
         x, channels = tf.pad(tf.nn.avg_pool2d(images, 2, 2, "VALID"), _BORDER), tf.constant(1)
         largest = max(self.kernels)
@@ -126,7 +126,9 @@ class ChildSpace:
         weights: list[tf.Tensor] = tf.while_loop(lambda number, *_: number < plan.steps, step, state)[1]
         return weights
 
-    def accuracy(self, weights: Sequence[Any], choices: tf.Tensor, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def accuracy(
+        self, weights: Sequence[tf.Tensor], choices: tf.Tensor, images: tf.Tensor, labels: tf.Tensor
+    ) -> tf.Tensor:
         """Share of images, uint8 ``[N, H, W, 1]``, whose class a child finds."""
         return tf.reduce_mean(
             keras.metrics.sparse_categorical_accuracy(

@@ -259,5 +259,5 @@ def _result(options: TuneOptions, study: optuna.Study) -> SearchResult:
     return result
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

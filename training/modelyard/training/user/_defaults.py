@@ -37,7 +37,7 @@ _UNNAMED = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
 
 def find_models(attributes: Mapping[str, object]) -> dict[str, Any]:
     """The attributes of a task that hold variables."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in attributes.items():
         if isinstance(value, _KINDS):
             found[name] = value
@@ -67,7 +67,7 @@ def build(task: Task) -> None:
         optimizers[0].build([value for item in models for value in getattr(item, "trainable_variables", ())])
 
 
-def step_without_updates(task: Task, batch: Any) -> Mapping[str, Any]:
+def step_without_updates(task: Task, batch: object) -> Mapping[str, Any]:
     """The training step as one of evaluation: metrics count, and nothing else changes."""
     before = _assignments()
     # Keras keeps what would be assigned to its variables; those of tf.Variable are in the graph.
@@ -112,7 +112,7 @@ def fitted_source(task: Task, split: str) -> DataSource:
     return source.fitted([tuple(tensor.shape) for tensor in tf.nest.flatten(inputs or [])], class_names=names)
 
 
-def make_source(data: Any) -> DataSource:
+def make_source(data: object) -> DataSource:
     """Data of any kind as a source.
 
     Args:
@@ -221,7 +221,7 @@ def _encoded(task: Task, kind: str, encoded: npt.NDArray[Any] | None) -> npt.NDA
     return encoded
 
 
-def _first(models: Mapping[str, Any]) -> Any:
+def _first(models: Mapping[str, object]) -> Any:
     """The model that is served where nothing else is said."""
     found = {name: item for name, item in models.items() if not isinstance(item, _STATELESS) and callable(item)}
     return found.get("model", next(iter(found.values()), None))
@@ -240,7 +240,7 @@ def _is_classifier(task: Task, outputs: tf.Tensor) -> bool:
     return labels is not None and (not names or len(names) == outputs.shape[-1])
 
 
-def _inputs(task: Task) -> tuple[Any, tuple[TensorSpec, ...]]:
+def _inputs(task: Task) -> tuple[object, tuple[TensorSpec, ...]]:
     """The structure of what the first model takes, and a spec for each tensor of it."""
     model = _first(task.exported)
     source = None if task.train is None else task.data_source("train")

@@ -36,14 +36,14 @@ def arguments_of(item: RemembersArguments) -> dict[str, Any]:
     args, kwargs = item._constructed
     # Not of the class: __new__ above takes anything.
     bound = inspect.signature(type(item).__init__).bind(item, *args, **kwargs)
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in list(bound.arguments.items())[1:]:
         kind = bound.signature.parameters[name].kind
         found.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
     return found
 
 
-def encode(value: Any) -> Any:
+def encode(value: object) -> Any:
     """Plain values as they are; others under a key that says how they are made again."""
     if isinstance(value, _PLAIN):
         return value
@@ -67,7 +67,7 @@ def encode(value: Any) -> Any:
     return {"made": {"by": kind, "arguments": {name: encode(each) for name, each in given.items()}}}
 
 
-def decode(value: Any) -> Any:
+def decode(value: object) -> Any:
     """What :func:`encode` was given."""
     if isinstance(value, list):
         return [decode(each) for each in value]
@@ -92,12 +92,12 @@ def decode(value: Any) -> Any:
     return {key: decode(each) for key, each in content.items()}
 
 
-def same(old: Any, new: Any) -> bool:
+def same(old: object, new: object) -> bool:
     """Whether two things that were written down are the same, but for names that Keras counts."""
     return old == new or _counted_off(old) == _counted_off(new)
 
 
-def readable(value: Any) -> str:
+def readable(value: object) -> str:
     """What was written down, for people."""
     if value is None or value == "":
         return "not given"
@@ -117,7 +117,7 @@ def readable(value: Any) -> str:
     return str(content)
 
 
-def without_configs(value: Any) -> Any:
+def without_configs(value: object) -> Any:
     """What was written down, with the class of a Keras object in place of all that it is made of."""
     if isinstance(value, list):
         return [without_configs(each) for each in value]
@@ -153,25 +153,25 @@ def name_of(item: Any) -> str:
     return f"{module}:{item.__qualname__}"
 
 
-def _importable(item: Any) -> str:
+def _importable(item: object) -> str:
     name = name_of(item)
     if name.startswith("__main__:") or "<" in name:
         raise TypeError(name)
     return name
 
 
-def _keras_config(value: Any) -> Mapping[str, Any]:
+def _keras_config(value: object) -> Mapping[str, object]:
     import keras
 
     schedule = keras.optimizers.schedules.LearningRateSchedule
     if not isinstance(value, keras.Layer | keras.Loss | keras.Metric | keras.Optimizer | schedule):
         raise TypeError(type(value).__name__)
     try:
-        config: Mapping[str, Any] = json.loads(json.dumps(keras.saving.serialize_keras_object(value)))
+        config: Mapping[str, object] = json.loads(json.dumps(keras.saving.serialize_keras_object(value)))
     except (NotImplementedError, ValueError) as exc:
         raise TypeError(str(exc)) from exc
     return config
 
 
-def _counted_off(value: Any) -> str:
+def _counted_off(value: object) -> str:
     return _COUNTED.sub('"', json.dumps(value, sort_keys=True))

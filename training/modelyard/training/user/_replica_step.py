@@ -123,7 +123,7 @@ def _part(batch: object, index: tf.Tensor, parts: tf.Tensor, examples: tf.Tensor
     return tf.nest.map_structure(cut, batch)
 
 
-def _sums(outputs: Any, report: StepReport) -> tf.Tensor:
+def _sums(outputs: object, report: StepReport) -> tf.Tensor:
     report.returned = outputs
     if not isinstance(outputs, Mapping) or not outputs:
         return tf.zeros([0, 2], tf.float64)

@@ -112,7 +112,9 @@ def regularization_loss(losses: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.nn.scale_regularization_loss(total) / tf.cast(parts, tf.float32)
 
 
-def minimize(loss: Any, variables: Sequence[tf.Variable], *, optimizer: keras.Optimizer, tape: tf.GradientTape) -> None:
+def minimize(
+    loss: tf.Tensor, variables: Sequence[tf.Variable], *, optimizer: keras.Optimizer, tape: tf.GradientTape
+) -> None:
     """Takes one step of an optimizer down a loss.
 
     Args:

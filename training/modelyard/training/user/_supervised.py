@@ -16,7 +16,7 @@ from modelyard.training.user._step import average_loss, loss_scaled, minimize, r
 from modelyard.training.user._task import Task
 
 #: A step of the user's: called with the task and a batch, it returns what :meth:`Task.train_step` does.
-Step = Callable[["SupervisedTask", Any], Mapping[str, Any]]
+Step = Callable[["SupervisedTask", Any], Mapping[str, tf.Tensor]]
 
 
 class SupervisedTask(Task):
@@ -165,7 +165,7 @@ def accuracy(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.argmax(outputs, axis=-1) == truth, tf.float32)
 
 
-def _known(kind: str, get: Callable[[Any], Any], given: Any) -> Any:
+def _known(kind: str, get: Callable[[Any], Any], given: object) -> Any:
     try:
         found = get(given)
     except (ValueError, TypeError) as exc:
@@ -187,8 +187,8 @@ def _maker(item: Any) -> Callable[[], Any]:
     return partial(type(item).from_config, item.get_config())
 
 
-def _named(metrics: Sequence[Any]) -> dict[str, tf.Tensor]:
-    found: dict[str, Any] = {}
+def _named(metrics: Sequence[object]) -> dict[str, tf.Tensor]:
+    found: dict[str, object] = {}
     for item in metrics:
         metric = accuracy if item == "accuracy" else _known("metric", keras.metrics.get, item)
         name = "accuracy" if metric is accuracy else str(getattr(metric, "name", None) or metric.__name__)

@@ -201,7 +201,7 @@ class Task(RemembersArguments, abc.ABC):
         return self.data_source("test").batches(request, training=False)
 
     def resident_data(self, request: InputRequest) -> ResidentData | None:
-        """The training data as tensors, for the loop form ``epoch``; a request says the batch size and the seed.
+        """The training data as tensors, for ``loop="epoch"``; a request says the batch size and the seed.
 
         None makes the trainer read the batches of the first epoch of :meth:`train_dataset` into memory: what is random
         in the input, but the order, then happens once.

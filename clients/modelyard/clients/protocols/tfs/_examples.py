@@ -81,7 +81,7 @@ def _example(value: object, where: str) -> tensorflow_pb2.Example:
     return example
 
 
-def _fill(feature: tensorflow_pb2.Feature, value: Any) -> None:
+def _fill(feature: tensorflow_pb2.Feature, value: object) -> None:
     if isinstance(value, np.ndarray):
         if value.ndim > 1:
             raise InvalidInputError(f"a feature is a flat list; received shape {list(value.shape)}. Use .ravel().")

@@ -83,7 +83,7 @@ class _Channel(Channel):
     def data_received(self, data: bytes) -> None:
         waiter = self._waiter
         if self._answer is None or waiter is None or waiter.done():
-            self.fail(EOFError("the server sent something that nobody asked for"))
+            self.fail(EOFError("the server sent bytes without a request"))
             return
         try:
             self._answer.send(data)

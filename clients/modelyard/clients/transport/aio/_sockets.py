@@ -70,7 +70,7 @@ class Channel(asyncio.Protocol, ABC):
     async def close(self) -> None:
         self.lost = True
         if self.transport is not None:
-            # What is still to be sent would keep a connection open that nobody reads from.
+            # What is still to be sent would keep an unused connection open.
             self.transport.abort()
             await self._gone
 

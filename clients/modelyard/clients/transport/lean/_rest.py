@@ -49,7 +49,7 @@ class _Connection(Connection):
         self._reader = Http1Reader()
 
     def usable(self) -> bool:
-        """Whether the server has neither closed it nor said something that nobody asked for."""
+        """Whether the server has neither closed it nor sent bytes without a request."""
         return self._reader.empty and not readable(self._socket)
 
     def exchange(self, request: bytes, url: str, deadline: float, limit: int | None) -> Reply:

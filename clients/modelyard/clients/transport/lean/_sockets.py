@@ -141,7 +141,7 @@ class SocketPool(Generic[_C]):
 
 def failed(exc: OSError | EOFError, url: str, timeout_s: float) -> ModelyardError:
     """The error that a failure of a socket stands for."""
-    # The system's own time-out says that nobody answers there; those of deadlines have no number.
+    # The system's own time-out says that the address does not answer; those of deadlines have no number.
     if isinstance(exc, TimeoutError) and exc.errno != errno.ETIMEDOUT:
         reason = f" ({exc})" if str(exc) else ""
         return DeadlineExceededError(f"{url}: no complete answer within {timeout_s:g} s{reason}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from modelyard.artifact import Signature, TensorSpec
 from modelyard.serving.config import ModelConfig
@@ -54,7 +53,7 @@ def _tensors(signature: Signature) -> Iterable[TensorSpec]:
     return (*signature.inputs, *signature.outputs)
 
 
-def _tensor(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
+def _tensor(spec: TensorSpec, *, batched: bool) -> dict[str, object]:
     datatype = datatype_of(spec.dtype, tensor=spec.name)
     # The protocol has no unknown rank: it shows as a single -1.
     shape = (-1,) if spec.shape is None else spec.shape

@@ -225,7 +225,7 @@ def _fill_durations(
 
 def document_of(message: Message) -> dict[str, Any]:
     """A message as JSON values: protobuf's own JSON has whole numbers as text, and Triton's has not."""
-    document: dict[str, Any] = {}
+    document: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.is_repeated:

@@ -225,7 +225,7 @@ def _operation(
     *,
     body: Schema | None = None,
     answer: Schema | None = None,
-    examples: Mapping[str, Any] | None = None,
+    examples: Mapping[str, object] | None = None,
 ) -> Operation:
     operation: Operation = {
         "summary": summary,
@@ -242,7 +242,7 @@ def _operation(
     return operation
 
 
-def _json(schema: Schema) -> dict[str, Any]:
+def _json(schema: Schema) -> dict[str, object]:
     return {"application/json": {"schema": schema}}
 
 

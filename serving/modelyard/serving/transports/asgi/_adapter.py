@@ -161,7 +161,7 @@ class Adapter:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _host(client: Sequence[Any] | None) -> str | None:
+def _host(client: Sequence[object] | None) -> str | None:
     """The caller's address; those of IPv4 are never written as of IPv6."""
     return None if client is None else str(client[0]).removeprefix("::ffff:")
 

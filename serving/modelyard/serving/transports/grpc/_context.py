@@ -91,7 +91,7 @@ class _Call:
         try:
             return await work
         except (grpc.aio.AbortError, grpc.aio.InternalError):
-            # The second: the call had ended before its status was sent, and nobody waits for another.
+            # The second: the call had ended before its status was sent, and takes no other.
             raise
         except Exception as exc:
             code, text = failure_of(exc, self._path)

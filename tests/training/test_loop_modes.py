@@ -1,4 +1,4 @@
-"""Every form of the loop, and what the options around it do, on the same small task."""
+"""Every mode of the loop, and what the options around it do, on the same small task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,12 +27,12 @@ from modelyard.training import (
     restore,
 )
 from modelyard.training.checkpoint import list_checkpoints
+from modelyard.training.loop import LoopName
 from tests.training.library_task import LibraryTask
 from tests.training.test_trainer import StopAt, _Stop, numbers, same_values
 from tests.training.toy_task import EXAMPLES, STEPS_PER_EPOCH, ToyTask
 
 OPTIONS = TrainerOptions(epochs=3, batch_size=8, steps_per_loop=4, seed=11)
-LoopForm = Literal["eager", "step", "loop", "epoch"]
 
 
 class Scheduled(ToyTask):
@@ -44,10 +44,10 @@ class Scheduled(ToyTask):
         self.optimizer.build(self.model.trainable_variables)
 
 
-@pytest.mark.parametrize("form", ["eager", "step"])
-def test_the_forms_give_the_same_numbers(form: LoopForm) -> None:
+@pytest.mark.parametrize("mode", ["eager", "step"])
+def test_the_modes_give_the_same_numbers(mode: LoopName) -> None:
     one, other = LibraryTask(), LibraryTask()
-    expected, received = Trainer(one, OPTIONS).run(), Trainer(other, replace(OPTIONS, loop=form)).run()
+    expected, received = Trainer(one, OPTIONS).run(), Trainer(other, replace(OPTIONS, loop=mode)).run()
     for a, b in zip(expected.history, received.history, strict=True):
         assert a.train["loss"] == pytest.approx(b.train["loss"], rel=1e-6)
     assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(one.values(), other.values(), strict=True))
@@ -130,11 +130,11 @@ class Gated(ToyTask):
         return super().train_step((batch[0], targets))
 
 
-@pytest.mark.parametrize("form", ["loop", "epoch"])
-def test_values_are_streamed_while_the_device_loop_runs(form: LoopForm) -> None:
+@pytest.mark.parametrize("mode", ["loop", "epoch"])
+def test_values_are_streamed_while_the_device_loop_runs(mode: LoopName) -> None:
     task = Gated()
     events: list[str] = []
-    options = replace(OPTIONS, steps_per_loop=100, epochs=1, loop=form)
+    options = replace(OPTIONS, steps_per_loop=100, epochs=1, loop=mode)
     stream = Trainer(task, options, [lambda event: events.append(event.name)]).stream()
     step, values = next(stream)
     assert (step, list(values), events) == (1, ["loss"], ["start"])
@@ -143,9 +143,9 @@ def test_values_are_streamed_while_the_device_loop_runs(form: LoopForm) -> None:
     assert events == ["start", "steps", "evaluation", "stop"]
 
 
-@pytest.mark.parametrize("form", ["eager", "step", "loop", "epoch"])
-def test_streaming_changes_nothing_and_ends_with_the_result(form: LoopForm) -> None:
-    options = replace(OPTIONS, loop=form, epochs=2)
+@pytest.mark.parametrize("mode", ["eager", "step", "loop", "epoch"])
+def test_streaming_changes_nothing_and_ends_with_the_result(mode: LoopName) -> None:
+    options = replace(OPTIONS, loop=mode, epochs=2)
     stream = Trainer(ToyTask(), options).stream()
     received: list[tuple[int, dict[str, float]]] = []
     while True:
@@ -206,8 +206,8 @@ def test_the_average_of_the_weights_is_what_is_evaluated_and_restored(tmp_path: 
     assert result.history[-1].evaluation["loss"] == pytest.approx(np.mean((predicted - task.targets) ** 2), rel=1e-4)
 
 
-@pytest.mark.parametrize("form", ["loop", "epoch"])
-def test_sigterm_in_a_loop_ends_after_its_current_step_with_a_checkpoint(form: LoopForm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["loop", "epoch"])
+def test_sigterm_in_a_loop_ends_after_its_current_step_with_a_checkpoint(mode: LoopName, tmp_path: Path) -> None:
     events: list[Any] = []
 
     class Preempted(Gated):
@@ -220,7 +220,7 @@ def test_sigterm_in_a_loop_ends_after_its_current_step_with_a_checkpoint(form: L
             return values
 
     task = Preempted()
-    options = replace(OPTIONS, model_dir=tmp_path, steps_per_loop=100, loop=form)
+    options = replace(OPTIONS, model_dir=tmp_path, steps_per_loop=100, loop=mode)
     trainer = Trainer(task, options, [events.append])
     with pytest.raises(SystemExit) as caught:
         trainer.run()
@@ -230,7 +230,7 @@ def test_sigterm_in_a_loop_ends_after_its_current_step_with_a_checkpoint(form: L
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     resumed = Trainer(ToyTask(), options).run()
     assert resumed.resumed_from == 2
-    assert numbers(resumed) == numbers(Trainer(ToyTask(), replace(OPTIONS, loop=form)).run())
+    assert numbers(resumed) == numbers(Trainer(ToyTask(), replace(OPTIONS, loop=mode)).run())
 
 
 def test_a_loss_that_is_not_finite_comes_with_its_batch() -> None:
@@ -239,9 +239,9 @@ def test_a_loss_that_is_not_finite_comes_with_its_batch() -> None:
             self.targets[7] = np.nan
             return super().train_dataset(request)
 
-    for form in ("loop", "epoch"):
+    for mode in ("loop", "epoch"):
         with pytest.raises(NonFiniteLossError, match=r"The batch was: float32 \[\d, 6\] from .*, 1 NaN, 0 infinite\. "):
-            Trainer(Poisoned(), replace(OPTIONS, loop=form)).run()
+            Trainer(Poisoned(), replace(OPTIONS, loop=mode)).run()
 
 
 def test_an_input_of_another_shape_than_the_models_is_an_error_that_names_both() -> None:
